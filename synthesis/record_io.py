@@ -1,0 +1,208 @@
+"""Record directories: ArrayRecord shards of JSON texts beside a `dataset.json` that says what they hold.
+
+    out/
+      shard-00000-of-00002.array_record      one JSON record per entry, UTF-8
+      shard-00001-of-00002.array_record
+      dataset.json                           schema version, counts, SHA-256 per shard, rejections by reason
+
+A directory is written beside its final place and renamed when it is whole: a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from pydantic import BaseModel, ValidationError
+
+from synthesis.records import SCHEMA_VERSION, Environment, Record, ServerDocument, Trajectory
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+RECORD_TYPES: Mapping[str, type[Record]] = {
+    "server_document": ServerDocument,
+    "trajectory": Trajectory,
+    "environment": Environment,
+}
+"""The kinds of record that a directory can hold."""
+
+_WRITER_OPTIONS = "group_size:1,zstd:3"
+"""One record per group: random access reads one record, not its neighbours."""
+
+
+class DatasetCard(BaseModel):
+    """What `dataset.json` says of a record directory."""
+
+    kind: str
+    schema_version: int
+    count: int
+    shards: dict[str, str]
+    """Shard file name to SHA-256 of its bytes."""
+    config_hash: str
+    rejected: dict[str, int]
+    """Reason to count of what was not kept."""
+
+
+class RecordDirectoryError(Exception):
+    """A record directory is missing, damaged or of another kind; the message says which and what to do."""
+
+
+def write_records(
+    out: Path,
+    records: Iterable[Record],
+    *,
+    kind: str,
+    config_hash: str = "",
+    rejected: Mapping[str, int] | None = None,
+    records_per_shard: int = 4096,
+) -> DatasetCard:
+    """Write records, in order, as a whole record directory; an earlier one of the same name is replaced.
+
+    Raises:
+        OSError: the disk is full or not writable; nothing is left at `out` that was not there before.
+        TypeError: a record is not of `kind`.
+    """
+    record_type = RECORD_TYPES[kind]
+    partial = out.with_name(out.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        unnumbered: list[Path] = []
+        writer, count = None, 0
+        for record in records:
+            if not isinstance(record, record_type):
+                raise TypeError(f"expected a record of kind {kind!r}, found {type(record).__name__}")
+            if count % records_per_shard == 0:
+                if writer is not None:
+                    writer.close()
+                unnumbered.append(partial / f"shard-{len(unnumbered):05d}")
+                writer = ArrayRecordWriter(str(unnumbered[-1]), _WRITER_OPTIONS)
+            assert writer is not None
+            writer.write(record.model_dump_json().encode())
+            count += 1
+        if writer is not None:
+            writer.close()
+        shards = {}
+        for path in unnumbered:
+            shard = path.with_name(f"{path.name}-of-{len(unnumbered):05d}.array_record")
+            path.rename(shard)
+            shards[shard.name] = sha256(shard.read_bytes()).hexdigest()
+        card = DatasetCard(
+            kind=kind,
+            schema_version=SCHEMA_VERSION,
+            count=count,
+            shards=shards,
+            config_hash=config_hash,
+            rejected=dict(Counter(rejected or {})),
+        )
+        (partial / "dataset.json").write_text(card.model_dump_json(indent=2) + "\n")
+        replace_directory(partial, out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return card
+
+
+def replace_directory(whole: Path, out: Path) -> None:
+    """Put a finished directory in its place; a crash between leaves either the old one or the new one."""
+    if out.exists():
+        old = out.with_name(out.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(out, old)
+        os.replace(whole, out)
+        shutil.rmtree(old)
+    else:
+        os.replace(whole, out)
+
+
+def read_card(directory: Path) -> DatasetCard:
+    """Read `dataset.json`.
+
+    Raises:
+        RecordDirectoryError: the directory or its card is missing, unreadable or of another schema version.
+    """
+    path = directory / "dataset.json"
+    if not path.is_file():
+        raise RecordDirectoryError(
+            f"expected a record directory with dataset.json, found none at {directory}; "
+            "check the path, or run the synthesis that writes it"
+        )
+    try:
+        card = DatasetCard.model_validate_json(path.read_text())
+    except ValidationError as error:
+        raise RecordDirectoryError(f"{path} is not a dataset card: {error.errors()[0]['msg']}") from error
+    if card.schema_version != SCHEMA_VERSION:
+        raise RecordDirectoryError(
+            f"expected records of schema version {SCHEMA_VERSION}, found {card.schema_version} in {path}; "
+            "write them again with this version, or read them with the one that wrote them"
+        )
+    return card
+
+
+class RecordSource(Sequence[RecordT], Generic[RecordT]):
+    """Random access to the records of a directory, in the order they were written (a Grain data source)."""
+
+    def __init__(self, directory: Path, record_type: type[RecordT]):
+        self.directory = Path(directory)
+        self.card = read_card(self.directory)
+        self._record_type = record_type
+        if RECORD_TYPES.get(self.card.kind) is not record_type:
+            raise RecordDirectoryError(
+                f"expected records of type {record_type.__name__}, found kind {self.card.kind!r} in {directory}"
+            )
+        self._readers = []
+        self._starts = [0]
+        for name in sorted(self.card.shards):
+            reader = ArrayRecordReader(str(self.directory / name))
+            self._readers.append(reader)
+            self._starts.append(self._starts[-1] + reader.num_records())
+        if self._starts[-1] != self.card.count:
+            raise RecordDirectoryError(
+                f"expected {self.card.count} records, found {self._starts[-1]} in {directory}; the directory is damaged"
+            )
+
+    def __len__(self) -> int:
+        return self.card.count
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"record {index} of {len(self)} in {self.directory}")
+        index %= len(self)
+        shard = next(s for s in range(len(self._readers)) if index < self._starts[s + 1])
+        text = self._readers[shard].read([index - self._starts[shard]])[0]
+        return self._record_type.model_validate_json(text)
+
+    def __iter__(self) -> Iterator[RecordT]:
+        for index in range(len(self)):
+            yield self[index]
+
+
+def check_shards(directory: Path) -> None:
+    """Compare every shard's bytes with the SHA-256 in the card.
+
+    Raises:
+        RecordDirectoryError: a shard is missing or its bytes have changed; the message names it.
+    """
+    for name, expected in read_card(directory).shards.items():
+        path = directory / name
+        found = sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
+        if found != expected:
+            raise RecordDirectoryError(f"expected SHA-256 {expected} of {path}, found {found}; the shard is damaged")
+
+
+def export_jsonl(directory: Path, path: Path) -> int:
+    """Write every record as one line of JSON; return how many."""
+    source: RecordSource[Record] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
+    with path.open("w", encoding="utf-8") as lines:
+        for record in source:
+            lines.write(json.dumps(record.model_dump(mode="json"), ensure_ascii=False) + "\n")
+    return len(source)

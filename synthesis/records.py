@@ -1,0 +1,403 @@
+"""The records: what the packages hand to one another, defined once.
+
+Every record is frozen, refuses unknown fields and carries its provenance. On disk a record is one JSON text inside an
+ArrayRecord shard (see `record_io`). Nothing in a record is a secret, a header or a path of a machine.
+
+    ServerDocument ─ ToolDocument                what can be called
+    Trajectory ─ Task, Message ─ ToolCall        a conversation kept as data, with its seven reward axes
+    Environment ─ SubQuestion, EnvironmentTool   a question whose sub-answers are proven by running Python tools
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, ClassVar, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+SCHEMA_VERSION: Final = 1
+
+JsonValue: TypeAlias = Any
+"""Whatever `json.loads` returns."""
+
+JsonObject: TypeAlias = dict[str, Any]
+
+Language = Literal["en", "zh"]
+Scenario = Literal["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"]
+SimilarityBand = Literal["high", "medium", "low"]
+
+
+def canonical_json(value: JsonValue) -> str:
+    """Write a JSON value in the one form that hashes are taken of: sorted keys, no spaces, UTF-8 kept.
+
+    >>> canonical_json({"b": 1, "a": "房"})
+    '{"a":"房","b":1}'
+    """
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def record_id(kind: str, *inputs: JsonValue) -> str:
+    """Name a record by the hash of what it was made from, so that the same inputs always give the same id.
+
+    >>> record_id("task", "server", 0) == record_id("task", "server", 0)
+    True
+    >>> record_id("task", "server", 0) == record_id("task", "server", 1)
+    False
+    """
+    return f"{kind}-{sha256(canonical_json(inputs).encode()).hexdigest()[:20]}"
+
+
+class Record(BaseModel):
+    """A frozen model that refuses unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, ser_json_inf_nan="constants")
+
+
+class Provenance(Record):
+    """Where a record comes from: enough to make it again, nothing that is secret."""
+
+    teacher: str
+    """Who answered the questions, e.g. `procedural` or `openai:gpt-4.1`."""
+    prompt_version: str
+    seed: int
+    parents: tuple[str, ...] = ()
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+
+
+# --- tools ----------------------------------------------------------------------------------------------------------
+
+LEGAL_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+class ToolDocument(Record):
+    """What a model is told of one tool, in the OpenAI tool-calling schema."""
+
+    name: str = Field(pattern=rf"^{LEGAL_TOOL_NAME.pattern}$")
+    description: str
+    parameters: JsonObject
+    """A JSON Schema (draft 2020-12) of type `object`."""
+    original_name: str | None = None
+    """The name in the source, kept when it had to be changed to be legal or unique."""
+
+    def to_openai(self) -> JsonObject:
+        """Return the document as one entry of a request's `tools`, the form that chat templates render."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Names of the arguments that a call must have."""
+        return tuple(self.parameters.get("required", ()))
+
+
+class ServerDocument(Record):
+    """The tools that one server offers together."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    id: str
+    name: str
+    domain: str
+    language: Language
+    description: str = ""
+    origin: str
+    """What it was read from: `mcp`, `mcp_tools_list`, `crawled`, `openapi`, `rapidapi`, `openai_tools`, `python`."""
+    tools: tuple[ToolDocument, ...]
+    repairs: tuple[str, ...] = ()
+    """What had to be mended to make the schema valid, by rule name."""
+
+
+# --- conversations --------------------------------------------------------------------------------------------------
+
+
+class ToolCall(Record):
+    """One call that an assistant message asks for."""
+
+    id: str
+    name: str
+    arguments: JsonObject
+
+
+class Message(Record):
+    """One message, in the roles of the Qwen3 chat template."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    reasoning_content: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """For role `tool`: which call this answers."""
+    is_error: bool = False
+    """For role `tool`: whether the call failed. Ground truth, never shown to the model."""
+
+
+Expectation = Literal["answer", "refuse", "ask_back"]
+"""What a good agent does with a task: answer it, say that no tool fits, or ask for what is missing."""
+
+
+class TaskScores(Record):
+    """The three qualities a task must have, each in [0, 1]."""
+
+    clarity: float = Field(ge=0, le=1)
+    realism: float = Field(ge=0, le=1)
+    tool_necessity: float = Field(ge=0, le=1)
+
+
+class ArgumentBinding(Record):
+    """Where one required argument of a chained call comes from."""
+
+    tool_index: int
+    argument: str
+    source: Literal["task", "constant", "earlier_output"]
+    earlier_tool_index: int | None = None
+
+
+class Chain(Record):
+    """An ordered list of tools that passed verification, with the binding of each required argument."""
+
+    tools: tuple[str, ...]
+    bindings: tuple[ArgumentBinding, ...]
+
+
+class Task(Record):
+    """A user's request."""
+
+    id: str
+    text: str
+    language: Language
+    mode: Literal["chain", "server"]
+    expectation: Expectation = "answer"
+    chain: Chain | None = None
+    augmentation: Literal["original", "diversity", "complexity", "persona"] = "original"
+    scores: TaskScores
+    hidden_parameters: JsonObject = {}
+    """Facts the simulated user knows and tells only when asked (for `ask_back` tasks)."""
+
+
+class RewardAxes(Record):
+    """The seven axes a trajectory is judged on, each in [0, 1] (ASTRA, section on SFT data)."""
+
+    query_understanding: float = Field(ge=0, le=1)
+    planning: float = Field(ge=0, le=1)
+    tool_response_understanding: float = Field(ge=0, le=1)
+    tool_response_conditioned_planning: float = Field(ge=0, le=1)
+    tool_call_status: float = Field(ge=0, le=1)
+    tool_conciseness: float = Field(ge=0, le=1)
+    final_answer: float = Field(ge=0, le=1)
+
+    AXES: ClassVar[tuple[str, ...]] = (
+        "query_understanding",
+        "planning",
+        "tool_response_understanding",
+        "tool_response_conditioned_planning",
+        "tool_call_status",
+        "tool_conciseness",
+        "final_answer",
+    )
+
+    @property
+    def mean(self) -> float:
+        """The scalar reward: the mean of the seven axes.
+
+        >>> RewardAxes(**{axis: 0.5 for axis in RewardAxes.AXES}).mean
+        0.5
+        """
+        return sum(getattr(self, axis) for axis in self.AXES) / len(self.AXES)
+
+
+class InjectedFailure(Record):
+    """A failure that the emulator was told to produce: ground truth of what the agent met."""
+
+    tool_call_id: str
+    kind: Literal["timeout", "server_error", "rate_limit", "malformed"]
+
+
+class Trajectory(Record):
+    """Messages kept as data: a task, the tools that were offered, what was said and called, and its reward axes."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    id: str
+    server: str
+    domain: str
+    language: Language
+    task: Task
+    tools: tuple[ToolDocument, ...]
+    messages: tuple[Message, ...]
+    tool_backend: Literal["mcp", "emulator"]
+    injected_failures: tuple[InjectedFailure, ...] = ()
+    stop_reason: Literal["no_tool_call", "max_turns", "deadline"]
+    reward: RewardAxes
+    provenance: Provenance
+
+
+# --- environments ---------------------------------------------------------------------------------------------------
+
+
+class EnvironmentTool(Record):
+    """A Python tool: its document, the module that implements it, and the data tables that the module reads."""
+
+    document: ToolDocument
+    source: str
+    """Module text with one function named as the document; it reads its data from the global `TABLES`."""
+    tables: JsonObject = {}
+    """JSON data of the tool, apart from its code: table name to rows."""
+
+    def module_source(self) -> str:
+        """Return the module text that the sandbox runs: the data tables as `TABLES`, then the code."""
+        return f"import json\n\nTABLES = json.loads({json.dumps(canonical_json(self.tables))})\n\n{self.source}"
+
+
+class IrrelevantTool(Record):
+    """A distractor: an executable tool of another domain and how similar it is to the environment's own tools."""
+
+    tool: EnvironmentTool
+    band: SimilarityBand
+    similarity: float
+    """Cosine of the documents, min-max normalised over the relevant tool's row; in [0, 1]."""
+
+
+class SubQuestion(Record):
+    """One node of a decomposition: a question, what it depends on, its gold answer and the call that answers it."""
+
+    id: str
+    question: str
+    answer: JsonValue
+    depends_on: tuple[str, ...] = ()
+    call: ToolCall | None = None
+    """The gold call; None where no tool is needed."""
+
+    def is_solved_by(self, tool: str, value: JsonValue) -> bool:
+        """Say whether the value that `tool` returned answers this sub-question.
+
+        The one rule shared by synthesis, `astra records verify` and the reward: the tool is the sub-question's own and
+        the value equals the gold answer by type and normalised value (`same_answer`), never by substring.
+        """
+        return self.call is not None and tool == self.call.name and same_answer(self.answer, value)
+
+
+class QualityScore(Record):
+    """QS(τ) of a decomposition: the mean of four indicators, each in [0, 1] (ASTRA, section on environments)."""
+
+    dependency_consistency: float = Field(ge=0, le=1)
+    atomicity: float = Field(ge=0, le=1)
+    sequential_rationality: float = Field(ge=0, le=1)
+    task_completeness: float = Field(ge=0, le=1)
+
+    @property
+    def mean(self) -> float:
+        """QS(τ)."""
+        total = self.dependency_consistency + self.atomicity + self.sequential_rationality + self.task_completeness
+        return total / 4
+
+
+class Environment(Record):
+    """A verified, executable environment: a question, its decomposition with gold answers, the tools to find them."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    id: str
+    domain: str
+    language: Language
+    scenario: Scenario
+    hops: int
+    """Length in nodes of the longest path of the dependency graph."""
+    question: str
+    answer: JsonValue
+    sub_questions: tuple[SubQuestion, ...]
+    tools: tuple[EnvironmentTool, ...]
+    irrelevant_tools: tuple[IrrelevantTool, ...] = ()
+    state: JsonObject | None = None
+    """Initial state of an episode, for tools that read or change it."""
+    quality: QualityScore
+    entities: tuple[str, ...] = ()
+    """Every entity name of the world that the question, calls or answers mention; splits share none."""
+    provenance: Provenance
+
+    @model_validator(mode="after")
+    def _names_and_ids_are_unique(self) -> Environment:
+        names = [tool.document.name for tool in self.all_tools]
+        if doubled := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"environment {self.id}: tool names must be unique, found twice: {doubled}")
+        known: set[str] = set()
+        for sub_question in self.sub_questions:
+            if sub_question.id in known:
+                raise ValueError(f"environment {self.id}: sub-question id {sub_question.id!r} stands twice")
+            if unknown := sorted(set(sub_question.depends_on) - known):
+                raise ValueError(
+                    f"environment {self.id}: sub-question {sub_question.id!r} depends on {unknown}, which do not come "
+                    "before it; list sub-questions in an order in which they can be answered"
+                )
+            known.add(sub_question.id)
+            if sub_question.call is not None and sub_question.call.name not in names:
+                raise ValueError(
+                    f"environment {self.id}: sub-question {sub_question.id!r} calls {sub_question.call.name!r}, "
+                    f"which is not among its tools {names}"
+                )
+        return self
+
+    @property
+    def all_tools(self) -> tuple[EnvironmentTool, ...]:
+        """The environment's own tools, then the distractors."""
+        return self.tools + tuple(irrelevant.tool for irrelevant in self.irrelevant_tools)
+
+    @property
+    def sub_tasks(self) -> tuple[SubQuestion, ...]:
+        """The sub-questions that need a tool call: what the F1 reward counts (n)."""
+        return tuple(sub_question for sub_question in self.sub_questions if sub_question.call is not None)
+
+
+def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str, JsonValue]]) -> int:
+    """Count the sub-tasks that an episode solved (n̂ of the F1 reward).
+
+    `outcomes` are (tool name, returned value) of the episode's successful calls in order. A sub-task counts once, and
+    one call solves at most one sub-task, so precision never exceeds 1.
+
+    >>> call = ToolCall(id="1", name="population", arguments={"city": "Arles"})
+    >>> q = SubQuestion(id="q1", question="How many people live in Arles?", answer=50968, call=call)
+    >>> count_solved([q], [("population", 50968.0), ("population", 50968)])
+    1
+    >>> count_solved([q], [("population", "error code 50968")])
+    0
+    """
+    open_tasks = list(sub_tasks)
+    for tool, value in outcomes:
+        for index, sub_task in enumerate(open_tasks):
+            if sub_task.is_solved_by(tool, value):
+                del open_tasks[index]
+                break
+    return len(sub_tasks) - len(open_tasks)
+
+
+def same_answer(gold: JsonValue, value: JsonValue) -> bool:
+    """Say whether two JSON values are the same answer: equal type, and equal after normalisation.
+
+    Texts are compared NFKC-normalised, case-folded, with white space collapsed; numbers to a relative 1e-6 (a Boolean
+    is not a number); lists element by element in order; objects key by key.
+
+    >>> same_answer("Rue  de la Paix", "rue de la paix"), same_answer(5, "error code 1500"), same_answer(5, 5.0)
+    (True, False, True)
+    >>> same_answer(1, True), same_answer([1, 2], [2, 1]), same_answer(None, None)
+    (False, False, True)
+    """
+    if isinstance(gold, bool) or isinstance(value, bool):
+        return isinstance(gold, bool) and isinstance(value, bool) and gold == value
+    if isinstance(gold, int | float) and isinstance(value, int | float):
+        if isinstance(gold, int) and isinstance(value, int):
+            return gold == value
+        return math.isclose(gold, value, rel_tol=1e-6, abs_tol=1e-9)
+    if isinstance(gold, str) and isinstance(value, str):
+        return _normalised_text(gold) == _normalised_text(value)
+    if isinstance(gold, Mapping) and isinstance(value, Mapping):
+        return gold.keys() == value.keys() and all(same_answer(gold[key], value[key]) for key in gold)
+    if isinstance(gold, list | tuple) and isinstance(value, list | tuple):
+        return len(gold) == len(value) and all(same_answer(a, b) for a, b in zip(gold, value, strict=True))
+    return gold is None and value is None
+
+
+def _normalised_text(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

@@ -1,0 +1,184 @@
+"""A stage of synthesis: many items worked on side by side, each journalled when it is finished, in order at the end.
+
+The journal makes a stage resumable: `kill -9` loses at most the items in flight, and because every item's outcome
+depends on the item and its seed alone, a resumed run gives the same bytes as an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TextIO, TypeVar
+
+from tqdm import tqdm
+
+from synthesis.records import JsonValue
+
+Item = TypeVar("Item")
+
+
+class Rejected(Exception):
+    """An item is not kept. `reason` is a short fixed phrase that is counted; `detail` says what was found."""
+
+    def __init__(self, reason: str, detail: str = ""):
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass
+class StageReport:
+    """What a stage did with what it read; `read` = `kept` + the sum of `rejected`, or the stage lost something."""
+
+    stage: str
+    read: int = 0
+    kept: int = 0
+    repaired: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    out: str = ""
+    seconds: float = 0.0
+
+    def closing_line(self) -> str:
+        """Return the one line a stage ends with.
+
+        >>> StageReport("chains", read=5, kept=3, rejected=Counter({"incoherent": 2}), out="runs/x").closing_line()
+        'chains: kept 3 of 5, rejected 2 (incoherent 2) -> runs/x [0.0 s]'
+        """
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.rejected.items()))
+        rejected = f", rejected {self.rejected.total()}" + (f" ({reasons})" if reasons else "")
+        repaired = f", repaired {self.repaired}" if self.repaired else ""
+        where = f" -> {self.out}" if self.out else ""
+        return f"{self.stage}: kept {self.kept} of {self.read}{repaired}{rejected}{where} [{self.seconds:.1f} s]"
+
+    def json_line(self) -> str:
+        """Return the machine-readable last line of `astra synthesize … --json`."""
+        return json.dumps(
+            {
+                "stage": self.stage,
+                "read": self.read,
+                "kept": self.kept,
+                "repaired": self.repaired,
+                "rejected": dict(sorted(self.rejected.items())),
+                "out": self.out,
+                "seconds": round(self.seconds, 3),
+            }
+        )
+
+
+class Journal:
+    """An append-only file of finished items: one JSON line each, `{"item": i, "result": …}` or `{"item": i, "rejected": …}`.
+
+    A line that a crash cut short is dropped when the journal is opened again. The first line names what the journal is
+    for; opening one that was written for something else starts afresh.
+    """
+
+    def __init__(self, path: Path, purpose: str):
+        self.path = path
+        self._offsets: dict[int, tuple[int, int]] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole_bytes = 0
+        if path.exists():
+            with path.open("rb") as lines:
+                if lines.readline() == _journal_head(purpose):
+                    whole_bytes = lines.tell()
+                    for line in lines:
+                        if not line.endswith(b"\n"):
+                            break
+                        self._offsets[json.loads(line)["item"]] = (whole_bytes, len(line))
+                        whole_bytes += len(line)
+        self._file = path.open("r+b" if whole_bytes else "w+b")
+        if whole_bytes:
+            self._file.truncate(whole_bytes)
+        else:
+            self._file.write(_journal_head(purpose))
+        self._file.seek(0, 2)
+
+    def __contains__(self, item: int) -> bool:
+        return item in self._offsets
+
+    def append(self, item: int, outcome: dict[str, JsonValue]) -> None:
+        """Write down the outcome of a finished item; it survives the death of this process."""
+        line = json.dumps({"item": item, **outcome}, ensure_ascii=False).encode() + b"\n"
+        self._file.seek(0, 2)
+        self._offsets[item] = (self._file.tell(), len(line))
+        self._file.write(line)
+        self._file.flush()
+
+    def read(self, item: int) -> dict[str, JsonValue]:
+        """Return the outcome of a finished item."""
+        offset, length = self._offsets[item]
+        self._file.seek(offset)
+        return json.loads(self._file.read(length))
+
+    def close(self) -> None:
+        """Close the file; it stays on disk until its stage has written its records."""
+        self._file.close()
+
+
+def _journal_head(purpose: str) -> bytes:
+    return json.dumps({"journal": purpose}, ensure_ascii=False).encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class StageResults(Generic[Item]):
+    """The outcomes of a stage, read from its journal in the order of the items."""
+
+    journal: Journal
+    count: int
+
+    def __iter__(self) -> Iterator[JsonValue]:
+        for item in range(self.count):
+            outcome = self.journal.read(item)
+            if "result" in outcome:
+                yield outcome["result"]
+
+
+async def run_stage(
+    report: StageReport,
+    items: Sequence[Item],
+    work: Callable[[Item], Awaitable[JsonValue]],
+    *,
+    journal: Journal,
+    concurrency: int,
+    progress: TextIO = sys.stderr,
+) -> StageResults[Item]:
+    """Work on every item that the journal does not hold yet, at most `concurrency` at once; fill in the report.
+
+    `work` returns a JSON value, or raises `Rejected`; any other exception stops the stage when the items in flight have
+    been cancelled, and what was finished stays in the journal.
+    """
+    started = time.monotonic()
+    todo = iter([index for index in range(len(items)) if index not in journal])
+    bar = tqdm(total=len(items), desc=report.stage, file=progress, disable=not progress.isatty(), leave=False)
+    bar.update(sum(index in journal for index in range(len(items))))
+
+    async def worker() -> None:
+        for index in todo:
+            try:
+                outcome: dict[str, JsonValue] = {"result": await work(items[index])}
+            except Rejected as rejected:
+                outcome = {"rejected": rejected.reason, "detail": rejected.detail}
+            journal.append(index, outcome)
+            bar.update()
+
+    try:
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(max(1, concurrency)):
+                workers.create_task(worker())
+    finally:
+        bar.close()
+    report.read += len(items)
+    for index in range(len(items)):
+        outcome = journal.read(index)
+        if "result" in outcome:
+            report.kept += 1
+        else:
+            report.rejected[outcome["rejected"]] += 1
+    report.seconds += time.monotonic() - started
+    return StageResults(journal, len(items))
