@@ -1,0 +1,193 @@
+"""The shape of a Qwen3 model, its presets, and its two-way reading of a HuggingFace `config.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+DType = Literal["float32", "bfloat16"]
+RematPolicy = Literal["none", "full"]
+
+
+class YarnScaling(BaseModel):
+    """YaRN rope scaling (arXiv 2309.00071): stretches the rotary wavelengths by `factor` beyond the trained context."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    factor: float = Field(gt=1.0)
+    original_max_position_embeddings: int = Field(gt=0)
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+
+class ModelConfig(BaseModel):
+    """Sizes and numerics of one dense Qwen3; frozen and hashable: a static argument of jitted functions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    vocab_size: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    num_layers: int = Field(gt=0)
+    num_heads: int = Field(gt=0)
+    num_kv_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    intermediate_size: int = Field(gt=0)
+    rope_theta: float = 1_000_000.0
+    rms_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    max_position_embeddings: int = Field(default=40_960, gt=0)
+    yarn: YarnScaling | None = None
+    dtype: DType = "float32"
+    """What the matrix products compute in; softmax, norms and rope are always float32."""
+    param_dtype: DType = "float32"
+    """What the parameters are stored in."""
+    remat: RematPolicy = "none"
+    """What the backward pass recomputes instead of keeping."""
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads must be a multiple of num_kv_heads, found {self.num_heads} and {self.num_kv_heads}"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim must be even (rope rotates pairs), found {self.head_dim}")
+        return self
+
+    @property
+    def context_tokens(self) -> int:
+        """The longest sequence whose positions the rope covers.
+
+        >>> QWEN3_PRESETS["qwen3-14b"].context_tokens
+        40960
+        >>> yarn = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
+        >>> QWEN3_PRESETS["qwen3-14b"].model_copy(update={"yarn": yarn}).context_tokens
+        131072
+        """
+        if self.yarn is None:
+            return self.max_position_embeddings
+        return int(self.yarn.original_max_position_embeddings * self.yarn.factor)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the model is made of.
+
+        >>> QWEN3_PRESETS["qwen3-0.6b"].num_parameters
+        596049920
+        """
+        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads) + 2 * self.head_dim
+        mlp = 3 * self.hidden_size * self.intermediate_size
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        return self.num_layers * (attention + mlp + 2 * self.hidden_size) + embeddings + self.hidden_size
+
+    def require_context(self, length_tokens: int) -> None:
+        """Raises ValueError when sequences of `length_tokens` run beyond the rope's range."""
+        if length_tokens > self.context_tokens:
+            raise ValueError(
+                f"sequences of {length_tokens} tokens exceed the model's context of {self.context_tokens}; "
+                "shorten them or set YaRN rope scaling (yarn.factor, yarn.original_max_position_embeddings)"
+            )
+
+    @classmethod
+    def from_hf(cls, hf: Mapping[str, Any], **numerics: Any) -> ModelConfig:
+        """Reads the dictionary of a HuggingFace `config.json`; `numerics` sets dtype, param_dtype or remat.
+
+        Both spellings of the rope are read: `rope_theta` + `rope_scaling` (transformers 4) and `rope_parameters` (5).
+        Raises ValueError for another architecture, a missing key, or a feature that dense Qwen3 does not have.
+        """
+        if hf.get("model_type") != "qwen3":
+            raise ValueError(f"config.json: expected model_type 'qwen3', found {hf.get('model_type')!r}")
+        for key, required in (("hidden_act", "silu"), ("attention_bias", False), ("use_sliding_window", False)):
+            if hf.get(key, required) != required:
+                raise ValueError(f"config.json: expected {key} = {required!r}, found {hf[key]!r}")
+        missing = sorted(set(_HF_KEYS.values()) - hf.keys())
+        if missing:
+            raise ValueError(f"config.json: missing keys {missing}")
+        rope = dict(hf.get("rope_parameters") or {})
+        scaling = dict(hf.get("rope_scaling") or {})
+        theta = hf.get("rope_theta", rope.get("rope_theta", scaling.get("rope_theta")))
+        if theta is None:
+            raise ValueError("config.json: missing keys ['rope_theta']")
+        return cls(
+            **{ours: hf[theirs] for ours, theirs in _HF_KEYS.items()},
+            tie_word_embeddings=hf.get("tie_word_embeddings", False),
+            rope_theta=theta,
+            yarn=_yarn_from_hf(scaling or rope, hf["max_position_embeddings"]),
+            **numerics,
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """The dictionary of a HuggingFace `config.json` for this model, readable by transformers 4.51 and later."""
+        hf: dict[str, Any] = {
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            **{theirs: getattr(self, ours) for ours, theirs in _HF_KEYS.items()},
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": None,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "use_sliding_window": False,
+            "sliding_window": None,
+            "use_cache": True,
+            "torch_dtype": self.param_dtype,
+        }
+        if self.yarn is not None:
+            hf["rope_scaling"] = {"rope_type": "yarn", "rope_theta": self.rope_theta, **self.yarn.model_dump()}
+        return hf
+
+
+_HF_KEYS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "intermediate_size": "intermediate_size",
+    "rms_norm_eps": "rms_norm_eps",
+    "max_position_embeddings": "max_position_embeddings",
+}
+
+
+def _yarn_from_hf(scaling: Mapping[str, Any], max_position_embeddings: int) -> YarnScaling | None:
+    rope_type = scaling.get("rope_type", scaling.get("type", "default"))
+    if rope_type == "default":
+        return None
+    if rope_type != "yarn":
+        raise ValueError(f"config.json: expected rope type 'default' or 'yarn', found {rope_type!r}")
+    known = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow"}
+    if unknown := sorted(scaling.keys() - known):
+        raise ValueError(f"config.json: YaRN keys {unknown} are not supported; expected {sorted(known)}")
+    original = scaling.get("original_max_position_embeddings") or max_position_embeddings
+    betas = {key: scaling[key] for key in ("beta_fast", "beta_slow") if scaling.get(key) is not None}
+    return YarnScaling(factor=scaling["factor"], original_max_position_embeddings=original, **betas)
+
+
+def _qwen3(
+    hidden_size: int, num_layers: int, num_heads: int, intermediate_size: int, *, tied: bool = False
+) -> ModelConfig:
+    return ModelConfig(
+        vocab_size=151_936,
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=8,
+        head_dim=128,
+        intermediate_size=intermediate_size,
+        tie_word_embeddings=tied,
+    )
+
+
+QWEN3_PRESETS: Mapping[str, ModelConfig] = {
+    "qwen3-0.6b": _qwen3(1024, 28, 16, 3072, tied=True),
+    "qwen3-1.7b": _qwen3(2048, 28, 16, 6144, tied=True),
+    "qwen3-4b": _qwen3(2560, 36, 32, 9728, tied=True),
+    "qwen3-8b": _qwen3(4096, 36, 32, 12_288),
+    "qwen3-14b": _qwen3(5120, 40, 40, 17_408),
+    "qwen3-32b": _qwen3(5120, 64, 64, 25_600),
+}
+"""Every dense Qwen3 (arXiv 2505.09388, table 1, and the published `config.json` of each)."""

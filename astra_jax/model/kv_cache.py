@@ -1,0 +1,233 @@
+"""Keys and values of grouped rollouts: every prompt is computed and stored once, and read by all episodes of its group.
+
+Dimensions: P prompts · G episodes per prompt · E = P·G episodes, group-major (episode e belongs to prompt e // G) ·
+S key slots · T new tokens per call; others as in `qwen3`.
+
+    cache, last_hidden_PD = prefill(model, tokens_PS, num_tokens_P, episodes_per_prompt=G, response_capacity=512)
+    cache, hidden_ETD = extend(model, cache, tokens_ET, num_tokens_E)     # T = 1 decodes; more appends a tool response
+
+Attention is one softmax over [prompt | response]: exactly what the full forward pass computes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from astra_jax.model.attention import MASKED, attention
+from astra_jax.model.qwen3 import Layer, Qwen3, rope_tables
+
+_QUERY_CHUNK_TOKENS = 32
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class KVCache:
+    """Everything a decode step carries. Slots at or beyond a row's count hold garbage and are never attended."""
+
+    prompt_keys: jax.Array
+    """[L, P, K, S_prompt, H]"""
+    prompt_values: jax.Array
+    prompt_counts_P: jax.Array
+    """int32: how many tokens each prompt has."""
+    response_keys: jax.Array
+    """[L, E, K, S_response, H]"""
+    response_values: jax.Array
+    response_counts_E: jax.Array
+    """int32: how many tokens each episode has appended to its prompt."""
+
+    @property
+    def response_capacity(self) -> int:
+        """How many tokens an episode can append."""
+        return self.response_keys.shape[3]
+
+    @property
+    def episodes_per_prompt(self) -> int:
+        return len(self.response_counts_E) // len(self.prompt_counts_P)
+
+
+def prefill(
+    model: Qwen3,
+    tokens_PS: jax.Array,
+    num_tokens_P: jax.Array,
+    *,
+    episodes_per_prompt: int,
+    response_capacity: int,
+) -> tuple[KVCache, jax.Array]:
+    """Reads right-padded prompts once; returns the cache and the hidden state [P, D] of each prompt's last token."""
+    config = model.config
+    num_prompts, prompt_slots = tokens_PS.shape
+    positions_PS = jnp.broadcast_to(jnp.arange(prompt_slots), tokens_PS.shape)
+    segment_ids_PS = (positions_PS < num_tokens_P[:, None]).astype(jnp.int32)
+    rope = rope_tables(config, positions_PS)
+    graph, layers = nnx.split(model.layers)
+
+    def block(x_PSD: jax.Array, state: nnx.State) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        layer: Layer = nnx.merge(graph, state)
+        q_PSNH, k_PSKH, v_PSKH = layer.qkv(x_PSD, rope)
+        x_PSD = layer.residual(x_PSD, attention(q_PSNH, k_PSKH, v_PSKH, segment_ids_PS))
+        return x_PSD, (k_PSKH.swapaxes(1, 2), v_PSKH.swapaxes(1, 2))
+
+    x_PSD, (keys, values) = jax.lax.scan(block, model.embed(tokens_PS), layers)
+    num_episodes = num_prompts * episodes_per_prompt
+    empty_shape = (config.num_layers, num_episodes, config.num_kv_heads, response_capacity, config.head_dim)
+    cache = KVCache(
+        prompt_keys=keys,
+        prompt_values=values,
+        prompt_counts_P=num_tokens_P.astype(jnp.int32),
+        response_keys=jnp.zeros(empty_shape, keys.dtype),
+        response_values=jnp.zeros(empty_shape, values.dtype),
+        response_counts_E=jnp.zeros(num_episodes, jnp.int32),
+    )
+    return cache, model.norm(last_hidden(x_PSD, num_tokens_P))
+
+
+def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax.Array) -> tuple[KVCache, jax.Array]:
+    """Appends the first `num_tokens_E[e]` (0 … T) tokens of each row; returns the cache and hidden states [E, T, D].
+
+    Rows are right-padded; hidden states of padding mean nothing. An episode with 0 new tokens is left as it is. The
+    caller keeps counts within `response_capacity`: tokens beyond it are dropped (`reserve` makes room).
+    Donate the cache to the jitted caller, or the whole of it is copied.
+    """
+    config = model.config
+    num_episodes, num_new = tokens_ET.shape
+    offsets_T = jnp.arange(num_new)
+    slots_ET = cache.response_counts_E[:, None] + offsets_T
+    positions_ET = jnp.repeat(cache.prompt_counts_P, cache.episodes_per_prompt)[:, None] + slots_ET
+    # Padding is written out of bounds, where the scatter drops it.
+    written_ET = jnp.where(offsets_T < num_tokens_E[:, None], slots_ET, cache.response_capacity)
+    rope = rope_tables(config, positions_ET)
+    rows_E1 = jnp.arange(num_episodes)[:, None]
+    graph, layers = nnx.split(model.layers)
+
+    def block(
+        carry: tuple[jax.Array, jax.Array, jax.Array], xs: tuple[jax.Array, nnx.State, jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], None]:
+        x_ETD, response_keys, response_values = carry
+        index, state, prompt_k_PKSH, prompt_v_PKSH = xs
+        layer: Layer = nnx.merge(graph, state)
+        q_ETNH, k_ETKH, v_ETKH = layer.qkv(x_ETD, rope)
+        response_keys = response_keys.at[index, rows_E1, :, written_ET].set(k_ETKH, mode="drop")
+        response_values = response_values.at[index, rows_E1, :, written_ET].set(v_ETKH, mode="drop")
+        attended_ETNH = _attend(
+            q_ETNH,
+            prompt_k_PKSH,
+            prompt_v_PKSH,
+            cache.prompt_counts_P,
+            response_keys[index],
+            response_values[index],
+            slots_ET,
+        )
+        return (layer.residual(x_ETD, attended_ETNH), response_keys, response_values), None
+
+    (x_ETD, response_keys, response_values), _ = jax.lax.scan(
+        block,
+        (model.embed(tokens_ET), cache.response_keys, cache.response_values),
+        (jnp.arange(config.num_layers), layers, cache.prompt_keys, cache.prompt_values),
+    )
+    extended = dataclasses.replace(
+        cache,
+        response_keys=response_keys,
+        response_values=response_values,
+        response_counts_E=cache.response_counts_E + num_tokens_E.astype(jnp.int32),
+    )
+    return extended, model.norm(x_ETD)
+
+
+def reserve(cache: KVCache, response_capacity: int) -> KVCache:
+    """The same cache with room for at least `response_capacity` appended tokens per episode."""
+    more = max(0, response_capacity - cache.response_capacity)
+    padding = [(0, 0), (0, 0), (0, 0), (0, more), (0, 0)]
+    return dataclasses.replace(
+        cache,
+        response_keys=jnp.pad(cache.response_keys, padding),
+        response_values=jnp.pad(cache.response_values, padding),
+    )
+
+
+def last_hidden(hidden_ETD: jax.Array, num_tokens_E: jax.Array) -> jax.Array:
+    """The state [E, D] of each row's last token; a row with 0 tokens gets its first, which means nothing."""
+    return jnp.take_along_axis(hidden_ETD, jnp.maximum(num_tokens_E - 1, 0)[:, None, None], axis=1)[:, 0]
+
+
+def _attend(
+    q_ETNH: jax.Array,
+    prompt_k_PKSH: jax.Array,
+    prompt_v_PKSH: jax.Array,
+    prompt_counts_P: jax.Array,
+    response_k_EKSH: jax.Array,
+    response_v_EKSH: jax.Array,
+    slots_ET: jax.Array,
+) -> jax.Array:
+    """One softmax over the prompt's keys, read once per group, and the episode's own keys up to each query's slot."""
+    num_new = q_ETNH.shape[1]
+    outs = [
+        _attend_chunk(
+            q_ETNH[:, start : start + _QUERY_CHUNK_TOKENS],
+            prompt_k_PKSH,
+            prompt_v_PKSH,
+            prompt_counts_P,
+            response_k_EKSH,
+            response_v_EKSH,
+            slots_ET[:, start : start + _QUERY_CHUNK_TOKENS],
+        )
+        for start in range(0, num_new, _QUERY_CHUNK_TOKENS)
+    ]
+    return jnp.concatenate(outs, axis=1)
+
+
+def _attend_chunk(
+    q_ETNH: jax.Array,
+    prompt_k_PKSH: jax.Array,
+    prompt_v_PKSH: jax.Array,
+    prompt_counts_P: jax.Array,
+    response_k_EKSH: jax.Array,
+    response_v_EKSH: jax.Array,
+    slots_ET: jax.Array,
+) -> jax.Array:
+    episodes, new, heads, head_dim = q_ETNH.shape
+    prompts, kv_heads, prompt_slots, _ = prompt_k_PKSH.shape
+    response_slots = response_k_EKSH.shape[2]
+    group, shared = episodes // prompts, heads // kv_heads
+    q_EKQH = (
+        (q_ETNH * head_dim**-0.5)
+        .reshape(episodes, new, kv_heads, shared, head_dim)
+        .transpose(0, 2, 3, 1, 4)
+        .reshape(episodes, kv_heads, shared * new, head_dim)
+    )
+    # The prompt's part with the group folded into the queries: [P, K, G·Q, H] against [P, K, S, H].
+    q_PKXH = (
+        q_EKQH.reshape(prompts, group, kv_heads, shared * new, head_dim)
+        .swapaxes(1, 2)
+        .reshape(prompts, kv_heads, group * shared * new, head_dim)
+    )
+    prompt_s_PKXS = jnp.einsum("pkxh,pksh->pkxs", q_PKXH, prompt_k_PKSH, preferred_element_type=jnp.float32)
+    in_prompt_PS = jnp.arange(prompt_slots) < prompt_counts_P[:, None]
+    prompt_s_PKXS = jnp.where(in_prompt_PS[:, None, None], prompt_s_PKXS, MASKED)
+
+    response_s_EKQS = jnp.einsum("ekqh,eksh->ekqs", q_EKQH, response_k_EKSH, preferred_element_type=jnp.float32)
+    seen_ETS = jnp.arange(response_slots) <= slots_ET[:, :, None]
+    seen_EQS = jnp.tile(seen_ETS, (1, shared, 1))
+    response_s_EKQS = jnp.where(seen_EQS[:, None], response_s_EKQS, MASKED)
+
+    def by_episode(x_PKX: jax.Array) -> jax.Array:
+        tail = x_PKX.shape[3:]
+        split = x_PKX.reshape(prompts, kv_heads, group, shared * new, *tail).swapaxes(1, 2)
+        return split.reshape(episodes, kv_heads, shared * new, *tail)
+
+    def by_prompt(x_EKQ: jax.Array) -> jax.Array:
+        split = x_EKQ.reshape(prompts, group, kv_heads, shared * new).swapaxes(1, 2)
+        return split.reshape(prompts, kv_heads, group * shared * new)
+
+    max_EKQ = jnp.maximum(by_episode(prompt_s_PKXS.max(-1)), response_s_EKQS.max(-1))
+    prompt_p_PKXS = jnp.exp(prompt_s_PKXS - by_prompt(max_EKQ)[..., None])
+    response_p_EKQS = jnp.exp(response_s_EKQS - max_EKQ[..., None])
+    sum_EKQ = by_episode(prompt_p_PKXS.sum(-1)) + response_p_EKQS.sum(-1)
+    dtype = prompt_v_PKSH.dtype
+    out_EKQH = by_episode(jnp.einsum("pkxs,pksh->pkxh", prompt_p_PKXS.astype(dtype), prompt_v_PKSH))
+    out_EKQH = out_EKQH + jnp.einsum("ekqs,eksh->ekqh", response_p_EKQS.astype(dtype), response_v_EKSH)
+    out_EKQH = (out_EKQH / sum_EKQ[..., None]).astype(q_ETNH.dtype)
+    return out_EKQH.reshape(episodes, kv_heads, shared, new, head_dim).transpose(0, 3, 1, 2, 4).reshape(q_ETNH.shape)

@@ -1,0 +1,211 @@
+"""Qwen3 (arXiv 2505.09388) in Flax NNX: q/k norm, grouped queries, rope, SwiGLU; layers stacked and scanned.
+
+Dimensions: B batch rows · T tokens · D width · N query heads · K key/value heads · H head width · F MLP width ·
+V vocabulary · L layers.
+
+Parameters travel outside the module as a plain nested dictionary of arrays (`Params`), the layers' with a leading L:
+
+    {"embedding": [V, D], "final_norm": [D], "unembedding": [V, D] (untied only),
+     "layers": {"attention_norm": [L, D], "q_proj": [L, D, N, H], "k_proj", "v_proj": [L, D, K, H],
+                "q_norm", "k_norm": [L, H], "o_proj": [L, N, H, D],
+                "mlp_norm": [L, D], "gate_proj", "up_proj": [L, D, F], "down_proj": [L, F, D]}}
+
+so that gradients, optimisers, checkpoints and shardings are trees of arrays, and `bind(config, params)` makes the
+module of them inside or outside `jit` at no cost.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from astra_jax.model.attention import attention
+from astra_jax.model.config import ModelConfig
+
+Params = dict[str, Any]
+
+
+class Rope(NamedTuple):
+    """Float32 cosines and sines of every position, [B, T, 1, H/2]."""
+
+    cos: jax.Array
+    sin: jax.Array
+
+
+def rope_frequencies(config: ModelConfig) -> tuple[jax.Array, float]:
+    """Rotations per token [H/2] in radians and the factor on cos and sin, with YaRN (arXiv 2309.00071, eq. 17–22).
+
+    YaRN keeps wavelengths that turn more than `beta_fast` times within the original context, divides those that turn
+    less than `beta_slow` times by `factor`, and blends between; cos and sin grow by 0.1 ln(factor) + 1.
+    """
+    half = config.head_dim // 2
+    frequencies = config.rope_theta ** -(jnp.arange(half, dtype=jnp.float32) / half)
+    yarn = config.yarn
+    if yarn is None:
+        return frequencies, 1.0
+
+    def dimension_that_turns(times: float) -> float:
+        wavelength = yarn.original_max_position_embeddings / (times * 2 * math.pi)
+        return half * math.log(wavelength) / math.log(config.rope_theta)
+
+    low = max(math.floor(dimension_that_turns(yarn.beta_fast)), 0)
+    high = min(math.ceil(dimension_that_turns(yarn.beta_slow)), config.head_dim - 1)
+    stretched = jnp.clip((jnp.arange(half) - low) / max(high - low, 1e-3), 0.0, 1.0)
+    frequencies = frequencies * (1 - stretched) + frequencies / yarn.factor * stretched
+    return frequencies, 0.1 * math.log(yarn.factor) + 1.0
+
+
+def rope_tables(config: ModelConfig, positions_BT: jax.Array) -> Rope:
+    """The rotation of each position."""
+    frequencies, factor = rope_frequencies(config)
+    angles = positions_BT[..., None, None].astype(jnp.float32) * frequencies
+    return Rope(jnp.cos(angles) * factor, jnp.sin(angles) * factor)
+
+
+def _rotate(x_BTNH: jax.Array, rope: Rope) -> jax.Array:
+    """Rotates the pairs (i, i + H/2) of each head in float32."""
+    low, high = jnp.split(x_BTNH.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([low * rope.cos - high * rope.sin, high * rope.cos + low * rope.sin], axis=-1)
+
+
+def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """x / rms(x) · weight over the last axis, in float32, returned in the dtype of x."""
+    x32 = x.astype(jnp.float32)
+    normed = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+    return (normed * weight.astype(jnp.float32)).astype(x.dtype)
+
+
+def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], std: float, dtype: jnp.dtype) -> nnx.Param:
+    return nnx.Param((jax.random.normal(rngs.params(), shape, jnp.float32) * std).astype(dtype))
+
+
+class Layer(nnx.Module):
+    """One transformer block: x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+        width, heads, kv_heads = config.hidden_size, config.num_heads, config.num_kv_heads
+        head_dim, mlp = config.head_dim, config.intermediate_size
+        dtype = jnp.dtype(config.param_dtype)
+        normal = functools.partial(_normal, rngs, dtype=dtype)
+        # Branches that write to the residual stream start small, so that its variance does not grow with depth.
+        branch = 1 / math.sqrt(2 * config.num_layers)
+        self.config = config
+        self.attention_norm = nnx.Param(jnp.ones(width, dtype))
+        self.q_proj = normal((width, heads, head_dim), std=width**-0.5)
+        self.k_proj = normal((width, kv_heads, head_dim), std=width**-0.5)
+        self.v_proj = normal((width, kv_heads, head_dim), std=width**-0.5)
+        self.q_norm = nnx.Param(jnp.ones(head_dim, dtype))
+        self.k_norm = nnx.Param(jnp.ones(head_dim, dtype))
+        self.o_proj = normal((heads, head_dim, width), std=branch * (heads * head_dim) ** -0.5)
+        self.mlp_norm = nnx.Param(jnp.ones(width, dtype))
+        self.gate_proj = normal((width, mlp), std=width**-0.5)
+        self.up_proj = normal((width, mlp), std=width**-0.5)
+        self.down_proj = normal((mlp, width), std=branch * mlp**-0.5)
+
+    def qkv(self, x_BTD: jax.Array, rope: Rope) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Normed and rotated queries [B, T, N, H] and keys [B, T, K, H], and values [B, T, K, H]."""
+        eps, dtype = self.config.rms_norm_eps, x_BTD.dtype
+        x_BTD = _rms_norm(x_BTD, self.attention_norm[...], eps)
+        q_BTNH = jnp.einsum("btd,dnh->btnh", x_BTD, self.q_proj[...].astype(dtype))
+        k_BTKH = jnp.einsum("btd,dkh->btkh", x_BTD, self.k_proj[...].astype(dtype))
+        v_BTKH = jnp.einsum("btd,dkh->btkh", x_BTD, self.v_proj[...].astype(dtype))
+        q_BTNH = _rotate(_rms_norm(q_BTNH, self.q_norm[...], eps), rope).astype(dtype)
+        k_BTKH = _rotate(_rms_norm(k_BTKH, self.k_norm[...], eps), rope).astype(dtype)
+        return q_BTNH, k_BTKH, v_BTKH
+
+    def residual(self, x_BTD: jax.Array, attended_BTNH: jax.Array) -> jax.Array:
+        """The block's output, from its input and what its heads attended to."""
+        dtype = x_BTD.dtype
+        x_BTD = x_BTD + jnp.einsum("btnh,nhd->btd", attended_BTNH, self.o_proj[...].astype(dtype))
+        normed_BTD = _rms_norm(x_BTD, self.mlp_norm[...], self.config.rms_norm_eps)
+        gate_BTF = jax.nn.silu(normed_BTD @ self.gate_proj[...].astype(dtype))
+        up_BTF = normed_BTD @ self.up_proj[...].astype(dtype)
+        return x_BTD + (gate_BTF * up_BTF) @ self.down_proj[...].astype(dtype)
+
+    def __call__(self, x_BTD: jax.Array, rope: Rope, segment_ids_BT: jax.Array) -> jax.Array:
+        q_BTNH, k_BTKH, v_BTKH = self.qkv(x_BTD, rope)
+        return self.residual(x_BTD, attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT))
+
+
+class Qwen3(nnx.Module):
+    """The language model; returns final-normed hidden states, never logits of a whole sequence."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+        dtype = jnp.dtype(config.param_dtype)
+        table = (config.vocab_size, config.hidden_size)
+        self.config = config
+        self.embedding = _normal(rngs, table, config.hidden_size**-0.5, dtype)
+        self.layers = nnx.vmap(lambda key: Layer(config, nnx.Rngs(key)))(
+            jax.random.split(rngs.params(), config.num_layers)
+        )
+        self.final_norm = nnx.Param(jnp.ones(config.hidden_size, dtype))
+        if not config.tie_word_embeddings:
+            self.unembedding = _normal(rngs, table, config.hidden_size**-0.5, dtype)
+
+    def __call__(self, tokens_BT: jax.Array, positions_BT: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
+        """Final-normed hidden states [B, T, D].
+
+        A token attends the earlier tokens of its own segment. `positions_BT` counts from 0 in each segment; padding is
+        a segment id that no real token has (0 by convention).
+        """
+        rope = rope_tables(self.config, positions_BT)
+        graph, layers = nnx.split(self.layers)
+
+        def block(x_BTD: jax.Array, layer: nnx.State) -> tuple[jax.Array, None]:
+            return nnx.merge(graph, layer)(x_BTD, rope, segment_ids_BT), None
+
+        if self.config.remat == "full":
+            block = jax.checkpoint(block, prevent_cse=False)
+        x_BTD, _ = jax.lax.scan(block, self.embed(tokens_BT), layers)
+        return self.norm(x_BTD)
+
+    def embed(self, tokens_BT: jax.Array) -> jax.Array:
+        """The residual stream before the first layer."""
+        return self.embedding[...][tokens_BT].astype(self.config.dtype)
+
+    def norm(self, x_BTD: jax.Array) -> jax.Array:
+        """The final norm, applied to the residual stream after the last layer."""
+        return _rms_norm(x_BTD, self.final_norm[...], self.config.rms_norm_eps)
+
+    @property
+    def output_embedding(self) -> jax.Array:
+        """[V, D]: the rows whose products with a hidden state are the logits (the embedding itself when tied)."""
+        return self.embedding[...] if self.config.tie_word_embeddings else self.unembedding[...]
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """Float32 logits [..., V] of a few hidden states [..., D]; for whole sequences use `token_logprobs`."""
+        weights_VD = self.output_embedding.astype(hidden.dtype)
+        return jnp.einsum("...d,vd->...v", hidden, weights_VD, preferred_element_type=jnp.float32)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _init(config: ModelConfig, key: jax.Array) -> Params:
+    return nnx.to_pure_dict(nnx.state(Qwen3(config, nnx.Rngs(key)), nnx.Param))
+
+
+def init_params(config: ModelConfig, seed: int) -> Params:
+    """Random parameters for training from scratch: normal with standard deviation 1/√fan-in, norms one."""
+    return _init(config, jax.random.key(seed))
+
+
+@functools.cache
+def _graph(config: ModelConfig) -> tuple[nnx.GraphDef, Params]:
+    abstract = nnx.eval_shape(lambda: Qwen3(config, nnx.Rngs(0)))
+    graph, state = nnx.split(abstract)
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), nnx.to_pure_dict(state))
+    return graph, shapes
+
+
+def abstract_params(config: ModelConfig) -> Params:
+    """Shapes and dtypes of the parameters, without allocating any."""
+    return _graph(config)[1]
+
+
+def bind(config: ModelConfig, params: Params) -> Qwen3:
+    """The model with these parameters; free of cost inside `jit`, so a step takes `params` and binds them itself."""
+    return nnx.merge(_graph(config)[0], params)

@@ -1,0 +1,102 @@
+"""Where every array lives: one table from the model's logical axes to the axes of the mesh."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from pydantic import BaseModel, ConfigDict, Field
+
+from astra_jax.model.config import ModelConfig
+from astra_jax.model.qwen3 import Params
+
+MESH_AXES = ("data", "fsdp", "context", "tensor")
+
+LOGICAL_TO_MESH: Mapping[str, str | tuple[str, ...] | None] = {
+    "batch": ("data", "fsdp"),
+    "sequence": "context",
+    "layers": None,
+    "vocab": "tensor",
+    # The width of every weight is stored over fsdp and context, and gathered a layer at a time.
+    "embed": ("fsdp", "context"),
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "head_dim": None,
+    "mlp": "tensor",
+    "norm": None,
+}
+
+PARAMETER_AXES: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("embedding",): ("vocab", "embed"),
+    ("unembedding",): ("vocab", "embed"),
+    ("final_norm",): ("norm",),
+    ("layers", "attention_norm"): ("layers", "norm"),
+    ("layers", "q_proj"): ("layers", "embed", "heads", "head_dim"),
+    ("layers", "k_proj"): ("layers", "embed", "kv_heads", "head_dim"),
+    ("layers", "v_proj"): ("layers", "embed", "kv_heads", "head_dim"),
+    ("layers", "q_norm"): ("layers", "norm"),
+    ("layers", "k_norm"): ("layers", "norm"),
+    ("layers", "o_proj"): ("layers", "heads", "head_dim", "embed"),
+    ("layers", "mlp_norm"): ("layers", "norm"),
+    ("layers", "gate_proj"): ("layers", "embed", "mlp"),
+    ("layers", "up_proj"): ("layers", "embed", "mlp"),
+    ("layers", "down_proj"): ("layers", "mlp", "embed"),
+}
+
+
+class MeshConfig(BaseModel):
+    """How many devices each axis of the mesh spans."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: int = Field(default=1, ge=1)
+    fsdp: int = Field(default=1, ge=1)
+    context: int = Field(default=1, ge=1)
+    tensor: int = Field(default=1, ge=1)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.data, self.fsdp, self.context, self.tensor
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh over `devices` (default: all); raises ValueError when their number is not the product of the axes."""
+    devices = jax.devices() if devices is None else devices
+    if math.prod(config.shape) != len(devices):
+        sizes = " × ".join(f"{axis} {size}" for axis, size in zip(MESH_AXES, config.shape, strict=True))
+        raise ValueError(f"a mesh of {sizes} needs {math.prod(config.shape)} devices, found {len(devices)}")
+    return jax.make_mesh(config.shape, MESH_AXES, axis_types=(AxisType.Auto,) * 4, devices=devices)
+
+
+def require_divisible(model: ModelConfig, mesh: MeshConfig) -> None:
+    """Raises ValueError when an axis of the mesh does not divide what it shards."""
+    sizes = (
+        ("num_heads", model.num_heads, "tensor", mesh.tensor),
+        ("num_kv_heads", model.num_kv_heads, "tensor", mesh.tensor),
+        ("intermediate_size", model.intermediate_size, "tensor", mesh.tensor),
+        ("vocab_size", model.vocab_size, "tensor", mesh.tensor),
+        ("hidden_size", model.hidden_size, "fsdp × context", mesh.fsdp * mesh.context),
+    )
+    for name, size, axis, parts in sizes:
+        if size % parts:
+            raise ValueError(f"mesh axis {axis} = {parts} does not divide {name} = {size}")
+
+
+def spec(*logical: str) -> PartitionSpec:
+    """The partition of an array with these logical axes.
+
+    >>> spec("batch", "sequence")
+    PartitionSpec(('data', 'fsdp'), 'context')
+    """
+    return PartitionSpec(*(LOGICAL_TO_MESH[axis] for axis in logical))
+
+
+def param_shardings(params: Params, mesh: Mesh) -> Params:
+    """The sharding of each parameter of a tree like `Params` (arrays or their shapes)."""
+
+    def sharding(path: tuple[jax.tree_util.DictKey, ...], _: object) -> NamedSharding:
+        return NamedSharding(mesh, spec(*PARAMETER_AXES[tuple(key.key for key in path)]))
+
+    return jax.tree_util.tree_map_with_path(sharding, params)

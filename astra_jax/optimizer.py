@@ -1,0 +1,65 @@
+"""AdamW with global-norm clipping and a learning-rate schedule."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import optax
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class OptimizerConfig(BaseModel):
+    """AdamW (arXiv 1711.05101) and its schedule."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    learning_rate: float = Field(gt=0)
+    """The peak."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the steps over which the rate climbs linearly from 0."""
+    final_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Where the cosine ends, as a share of the peak."""
+    b1: float = 0.9
+    b2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients whose global norm exceeds this are scaled down to it."""
+
+
+def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """The learning rate of step 0 … steps−1.
+
+    >>> rate = learning_rate_schedule(OptimizerConfig(learning_rate=1.0, schedule="cosine", warmup_fraction=0.2), 10)
+    >>> [round(float(rate(step)), 2) for step in (0, 1, 2, 6, 10)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+    warmup = round(config.warmup_fraction * steps)
+    if config.schedule == "cosine":
+        main = optax.cosine_decay_schedule(config.learning_rate, max(steps - warmup, 1), alpha=config.final_fraction)
+    else:
+        main = optax.constant_schedule(config.learning_rate)
+    if warmup == 0:
+        return main
+    return optax.join_schedules([optax.linear_schedule(0.0, config.learning_rate, warmup), main], [warmup])
+
+
+def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+    """Clipping, then AdamW; weight decay is applied to matrices, not to norms."""
+    return optax.chain(
+        optax.clip_by_global_norm(config.max_grad_norm),
+        optax.adamw(
+            learning_rate_schedule(config, steps),
+            b1=config.b1,
+            b2=config.b2,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            mask=_decayed,
+        ),
+    )
+
+
+def _decayed(params: optax.Params) -> optax.Params:
+    return jax.tree_util.tree_map_with_path(lambda path, _: not str(path[-1].key).endswith("norm"), params)
