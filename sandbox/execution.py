@@ -1,0 +1,222 @@
+"""From a validated request to a reply: sources and their byte code by hash, and the verdict on how a call ended."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+from collections import OrderedDict
+from typing import Any
+
+from sandbox.jail.zygote import BY_ITSELF, CANCELLED, CPU_LIMIT, WALL_LIMIT
+from sandbox.pool import Outcome, Pool, ServiceFault
+from sandbox.protocol import ErrorKind, ExecuteRequest, Limits
+
+_COMPILE_LIMITS = Limits(wall_seconds=10.0, cpu_seconds=5.0, memory_bytes=512 << 20)
+_MEMORY_SHARE = 0.75  # a crash with this share of the limit in use is blamed on memory
+_OWN_KINDS = frozenset(kind.value for kind in ErrorKind) - {ErrorKind.TIMEOUT, ErrorKind.CRASHED}
+
+
+class InvalidRequest(Exception):
+    """The caller's request cannot be served; a 4xx."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class UnknownSource(Exception):
+    """The server does not have (or no longer has) the source of this hash."""
+
+
+class BoundedStore:
+    """Bytes by key, the least recently used dropped beyond `max_bytes`.
+
+    >>> store = BoundedStore(max_bytes=3)
+    >>> store.put("a", b"12"); store.put("b", b"34")
+    >>> store.get("a") is None, store.get("b")
+    (True, b'34')
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._entries: OrderedDict[str, bytes] = OrderedDict()
+        self._max_bytes = max_bytes
+        self.size_bytes = 0
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep `value`, forgetting others as needed."""
+        self.size_bytes += len(value) - len(self._entries.pop(key, b""))
+        self._entries[key] = value
+        while self.size_bytes > self._max_bytes and len(self._entries) > 1:
+            self.size_bytes -= len(self._entries.popitem(last=False)[1])
+
+    def get(self, key: str) -> bytes | None:
+        """The value, now the most recently used."""
+        value = self._entries.get(key)
+        if value is not None:
+            self._entries.move_to_end(key)
+        return value
+
+
+class Execution:
+    """Executes validated requests in a pool."""
+
+    def __init__(self, pool: Pool, *, maximum: Limits | None = None, max_body_bytes: int = 16 << 20) -> None:
+        self.pool = pool
+        self.maximum = maximum or Limits(
+            wall_seconds=60.0,
+            cpu_seconds=60.0,
+            memory_bytes=2 << 30,
+            output_bytes=4 << 20,
+            result_bytes=16 << 20,
+        )
+        self.max_body_bytes = max_body_bytes
+        self.max_batch = 1024
+        self.sources = BoundedStore(256 << 20)
+        self._code = BoundedStore(256 << 20)
+
+    def health(self) -> dict[str, Any]:
+        """What GET /health answers."""
+        ready = sum(worker.ready for worker in self.pool.workers)
+        return {
+            "status": "ok" if ready else "starting",
+            "tier": self.pool.tier,
+            "workers": {"ready": ready, "total": len(self.pool.workers), "restarts": self.pool.restarts},
+            "queue": {"waiting": self.pool.queued, "in_flight": self.pool.in_flight},
+        }
+
+    async def execute(self, client: str, request: ExecuteRequest) -> dict[str, Any]:
+        """The reply document; raises InvalidRequest, UnknownSource, QueueFull or ServiceFault."""
+        self._check_limits(request.limits)
+        key, source = self._source(request)
+        code = self._code.get(key)
+        if code is None:
+            compiled = await self._compile(client, source)
+            if isinstance(compiled, dict):
+                return compiled
+            code = compiled
+            self._code.put(key, code)
+        limits = request.limits
+        document = {
+            "operation": "run",
+            "module_name": "tool",
+            "function": request.function,
+            "arguments": request.arguments,
+            "state": request.state,
+            "seed": request.seed,
+            "stdin": "",
+            "output_bytes": limits.output_bytes,
+            "result_bytes": limits.result_bytes,
+        }
+        # A byte of output takes at most six of JSON; the rest is one error message.
+        max_reply_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10)
+        outcome = await self.pool.run(client, document, code, limits, max_reply_bytes)
+        return _reply(outcome, limits)
+
+    async def execute_batch(self, client: str, requests: list[ExecuteRequest]) -> list[dict[str, Any]]:
+        """Replies in the order of the requests; a failure of the service fails the batch."""
+        for request in requests:
+            self._check_limits(request.limits)
+            self._source(request)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.execute(client, request)) for request in requests]
+        return [task.result() for task in tasks]
+
+    def _check_limits(self, limits: Limits) -> None:
+        for name in Limits.model_fields:
+            asked, most = getattr(limits, name), getattr(self.maximum, name)
+            if asked > most:
+                raise InvalidRequest(f"limits.{name} is {asked}, this server's maximum is {most}")
+
+    def _source(self, request: ExecuteRequest) -> tuple[str, bytes]:
+        if request.source is not None:
+            source = request.source.encode("utf-8", "surrogatepass")
+            key = hashlib.sha256(source).hexdigest()
+            self.sources.put(key, source)
+            return key, source
+        key = request.source_sha256 or ""
+        known = self.sources.get(key)
+        if known is None:
+            raise UnknownSource(key)
+        return key, known
+
+    async def _compile(self, client: str, source: bytes) -> bytes | dict[str, Any]:
+        """The source's byte code, compiled in a jail of its own so that no tool code has run near it, or a reply."""
+        outcome = await self.pool.run(client, {"operation": "compile"}, source, _COMPILE_LIMITS, 64 << 20)
+        if outcome.body is None:
+            return _error(outcome, ErrorKind.INVALID_SOURCE, "the source cannot be compiled within the limits")
+        if outcome.body[:1] == b"\x01":
+            return outcome.body[1:]
+        error = json.loads(outcome.body[1:])
+        return _error(outcome, ErrorKind(error["kind"]), error["message"])
+
+
+def _error(outcome: Outcome, kind: ErrorKind, message: str, stdout: str = "") -> dict[str, Any]:
+    return {
+        "status": "error",
+        "error": {"kind": kind, "message": message},
+        "stdout": stdout,
+        "usage": _usage(outcome),
+    }
+
+
+def _usage(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "wall_seconds": round(outcome.wall_seconds, 6),
+        "cpu_seconds": round(outcome.cpu_seconds, 6),
+        "max_rss_bytes": outcome.max_rss_bytes,
+    }
+
+
+def _reply(outcome: Outcome, limits: Limits) -> dict[str, Any]:
+    """The verdict. What the kernel says about the process outweighs what the process says about itself."""
+    if outcome.why == WALL_LIMIT:
+        return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.wall_seconds:g} s of wall time")
+    if outcome.why == CPU_LIMIT:
+        return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.cpu_seconds:g} s of CPU time")
+    if outcome.why == CANCELLED:
+        raise ServiceFault("the call was cancelled")
+    if outcome.too_long:
+        return _error(outcome, ErrorKind.OUTPUT_LIMIT, "the tool's process wrote more than a reply may hold")
+    if outcome.forged:
+        return _error(outcome, ErrorKind.FORBIDDEN, "the tool wrote to the channel of its own reply")
+    if outcome.body is None:
+        return _crash(outcome, limits)
+    try:
+        return _checked(outcome)
+    except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
+        return _error(outcome, ErrorKind.INVALID_RESULT, "the tool's process sent a reply that is not valid")
+
+
+def _crash(outcome: Outcome, limits: Limits) -> dict[str, Any]:
+    if outcome.why != BY_ITSELF:
+        raise ServiceFault(f"a call ended for the unknown reason {outcome.why}")
+    code = os.waitstatus_to_exitcode(outcome.wait_status)
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    if code != 0 and outcome.max_rss_bytes >= _MEMORY_SHARE * limits.memory_bytes:
+        return _error(outcome, ErrorKind.MEMORY, f"the process ended with {how} close to its memory limit")
+    return _error(outcome, ErrorKind.CRASHED, f"the tool's process ended without a reply ({how})")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _checked(outcome: Outcome) -> dict[str, Any]:
+    """The reply that the child wrote, if every part of it is what it must be."""
+    document = json.loads((outcome.body or b"").decode("utf-8"), parse_constant=_refuse_constant)
+    stdout = document["stdout"]
+    stdout.encode()
+    if document["status"] == "error":
+        error = document["error"]
+        if error["kind"] not in _OWN_KINDS:
+            raise ValueError("a tool cannot say this about itself")
+        error["message"].encode()
+        return _error(outcome, ErrorKind(error["kind"]), error["message"][:4000], stdout)
+    if document["status"] != "ok" or not isinstance(document.get("state"), dict | None):
+        raise ValueError("neither ok nor error")
+    value, state = document.get("value"), document.get("state")
+    json.dumps((value, state), ensure_ascii=False).encode()
+    return {"status": "ok", "value": value, "state": state, "stdout": stdout, "usage": _usage(outcome)}

@@ -1,0 +1,104 @@
+"""How strongly tools are isolated here, and the processes that do it, as seen from the outside."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+_JAIL = Path(__file__).parent / "jail"
+
+
+class Tier(StrEnum):
+    """Strengths of isolation, strongest first."""
+
+    NAMESPACES = "namespaces"
+    LANDLOCK = "landlock"
+    SECCOMP = "seccomp"
+
+
+@dataclass(frozen=True)
+class JailedPython:
+    """The files an interpreter needs: its own, its standard library's and every shared library they load."""
+
+    executable: str
+    stdlib: str
+    version: str
+    libraries: dict[str, list[str]]  # path to the names under which it may be asked for
+    loader: str
+    loader_path: str
+
+
+_DESCRIBE = """
+import importlib, json, os, re, sys
+import _ctypes
+# Terminals, databases of the host, other processes and TLS are of no use to a tool.
+unused = {"_crypt", "_curses", "_curses_panel", "_dbm", "_gdbm", "_multiprocessing", "_posixshmem", "_ssl", "_tkinter",
+          "nis", "ossaudiodev", "readline", "spwd", "syslog", "termios"}
+for entry in sorted(os.listdir(os.path.dirname(_ctypes.__file__))):
+    name = entry.split(".")[0]
+    if entry.endswith(".so") and name not in unused and not name.startswith(("_test", "_ctypes_test", "xx", "_xx")):
+        importlib.import_module(name)
+libraries = {}
+for path in sorted(set(re.findall(r"\\s(/\\S*\\.so\\S*)$", open("/proc/self/maps").read(), re.M))):
+    folder, name = os.path.split(path)
+    stem = name.split(".so")[0]
+    libraries[path] = sorted(entry for entry in os.listdir(folder) if entry.split(".so")[0].rstrip("-.0123456789")
+                             == stem.rstrip("-.0123456789") and os.path.realpath(os.path.join(folder, entry)) == path)
+print(json.dumps({"executable": os.path.realpath(sys.executable), "stdlib": os.path.dirname(os.__file__),
+                  "version": "%d.%d" % sys.version_info[:2], "libraries": libraries}))
+"""
+
+
+@functools.cache
+def jailed_python() -> JailedPython:
+    """Find out what the interpreter that runs this program needs; the virtual environment stays outside."""
+    python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    text = subprocess.run(
+        [python, "-I", "-S", "-c", _DESCRIBE], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    found = json.loads(text)
+    libraries: dict[str, list[str]] = {}
+    loader = ""
+    for path, names in found.pop("libraries").items():
+        if os.path.basename(path).startswith("ld-"):
+            loader = path
+        elif not path.startswith(found["stdlib"] + "/"):
+            libraries[path] = names
+    return JailedPython(libraries=libraries, loader=loader, loader_path=_LOADERS[platform.machine()], **found)
+
+
+_LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+
+
+def start_jail(tier: Tier, control_fd: int, *, max_children: int, tmp_bytes: int) -> subprocess.Popen[bytes]:
+    """Start one jail whose zygote listens on `control_fd`; the process ends when the jail does."""
+    plan: dict[str, Any] = {
+        "tier": tier,
+        "control_fd": control_fd,
+        "max_children": max_children,
+        "spare_threads": 128,
+        "tmp_bytes": tmp_bytes,
+        "python": vars(jailed_python()),
+        "code_directory": "/harness" if tier == Tier.NAMESPACES else str(_JAIL.parent.parent),
+    }
+    program = (
+        f"import sys; sys.path.insert(0, {str(_JAIL.parent.parent)!r}); from sandbox.jail import launcher; "
+        "launcher.main()"
+    )
+    python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    return subprocess.Popen(
+        [python, "-I", "-S", "-c", program, json.dumps(plan)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={},
+        pass_fds=(control_fd,),
+        start_new_session=True,
+    )

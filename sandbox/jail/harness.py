@@ -1,0 +1,337 @@
+"""One call inside its own child process: last restrictions, then the tool, then one framed reply, then the end.
+
+Nothing that a tool controls is read before every restriction holds. What the harness needs afterwards is bound before
+the tool runs, its builtins are a private copy, and the nonce that marks a genuine reply is never in the tool's reach
+by name. A tool that hunts its own process for it gains nothing: it can only answer its own call, which it may anyway.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import json
+import linecache
+import os
+import re
+import resource
+import socket
+import struct
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from sandbox.jail import determinism, linux
+
+# Every function defined below takes its builtins from this copy, so a tool's changes to `builtins` do not reach us.
+__builtins__ = dict(vars(builtins))
+
+REQUEST_HEADER = struct.Struct("<II")  # bytes of JSON, bytes of compiled code or source
+REPLY_HEADER = struct.Struct("<16sI")  # nonce, bytes of the body
+TOOL_FILE = "<tool>"
+MODULE_NAME = "tool"
+_MESSAGE_CHARACTERS = 2000
+_HEADROOM_BYTES = 8 << 20  # lets the harness say "out of memory" when the tool is
+_FORBIDDEN_ERRNOS = frozenset({errno.EPERM, errno.EACCES, errno.EROFS})
+_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
+
+
+@dataclass
+class Jail:
+    """What the zygote prepares once for all its calls."""
+
+    tier: str
+    filter_program: linux.SeccompProgram
+    tmp_bytes: int
+    max_processes: int
+    address_space_bytes: int = 0
+
+
+class OutputLimit(BaseException):
+    """The tool printed more than `output_bytes`."""
+
+
+class _Capture(io.RawIOBase):
+    """A standard stream that keeps its bytes in memory and refuses more than the budget it shares."""
+
+    def __init__(self, budget: list[int]) -> None:
+        self.chunks: list[bytes] = []
+        self._budget = budget
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        chunk = bytes(data)
+        left = self._budget[0]
+        self._budget[0] = left - len(chunk)
+        if len(chunk) > left:
+            self.chunks.append(chunk[: max(left, 0)])
+            raise OutputLimit
+        self.chunks.append(chunk)
+        return len(chunk)
+
+    def text(self) -> str:
+        return b"".join(self.chunks).decode("utf-8", "replace")
+
+
+def forget_the_outside(plan: dict) -> None:
+    """Leave nothing of the launch in the interpreter: environment, arguments, harness modules, paths."""
+    os.environ.clear()
+    os.unsetenv("LD_LIBRARY_PATH")
+    sys.argv = [""]
+    sys.orig_argv = []
+    sys.path[:] = [path for path in sys.path if path not in (plan["code_directory"], "")]
+    sys.path_importer_cache.pop(plan["code_directory"], None)
+    sys.executable = ""
+    for name in [name for name in sys.modules if name == "sandbox" or name.startswith("sandbox.")]:
+        del sys.modules[name]
+    del sys.modules["__main__"].__dict__["zygote"]
+    plan.clear()
+
+
+def run(jail: Jail, channel: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+    """Restrict this freshly forked process, serve the one request on `channel`, and end."""
+    try:
+        os.dup2(channel, 3)
+        os.closerange(4, 1 << 20)
+        _restrict(jail, cpu_seconds, memory_bytes)
+    except BaseException as error:  # noqa: BLE001  # unrestricted, it must not go on, whatever happened
+        _write(3, REPLY_HEADER.pack(b"not restricted!!", 0) + str(error).encode()[:500])
+        os._exit(120)
+    try:
+        _serve(3, jail.address_space_bytes + memory_bytes)
+    finally:
+        os._exit(121)
+
+
+def _restrict(jail: Jail, cpu_seconds: float, memory_bytes: int) -> None:
+    linux.die_with_parent()
+    if jail.tier == "namespaces":
+        linux.unshare(linux.CLONE_NEWNS)
+        linux.mount(
+            "tmp",
+            "/tmp",
+            "tmpfs",
+            linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC,
+            f"size={jail.tmp_bytes},nr_inodes=1024,mode=700",
+        )
+        os.chdir("/tmp")
+    limit = resource.setrlimit
+    ceiling = jail.address_space_bytes + memory_bytes
+    whole_cpu_seconds = int(cpu_seconds) + 1
+    limit(resource.RLIMIT_AS, (ceiling, ceiling + _HEADROOM_BYTES))
+    limit(resource.RLIMIT_CPU, (whole_cpu_seconds, whole_cpu_seconds))
+    limit(resource.RLIMIT_FSIZE, (jail.tmp_bytes, jail.tmp_bytes))
+    limit(resource.RLIMIT_NOFILE, (64, 64))
+    limit(resource.RLIMIT_CORE, (0, 0))
+    limit(resource.RLIMIT_MEMLOCK, (0, 0))
+    limit(resource.RLIMIT_NPROC, (jail.max_processes, jail.max_processes))
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    linux.set_capabilities(())
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    jail.filter_program.install()
+
+
+def _read(channel: int, count: int) -> bytes:
+    chunks = []
+    while count:
+        chunk = os.read(channel, min(count, 1 << 20))
+        if not chunk:
+            os._exit(122)  # the server gave the call up
+        chunks.append(chunk)
+        count -= len(chunk)
+    return b"".join(chunks)
+
+
+def _write(channel: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(channel, view) :]
+
+
+def _serve(channel: int, address_space_bytes: int) -> NoReturn:
+    json_bytes, code_bytes = REQUEST_HEADER.unpack(_read(channel, REQUEST_HEADER.size))
+    request = json.loads(_read(channel, json_bytes))
+    code = _read(channel, code_bytes)
+    nonce = bytes.fromhex(request.pop("nonce"))
+    if request["operation"] == "compile":
+        body = _compile(code)
+        _write(channel, REPLY_HEADER.pack(nonce, len(body)) + body)
+        os._exit(0)
+    _run_tool(channel, nonce, request, code, address_space_bytes)
+
+
+def _compile(source: bytes) -> bytes:
+    """The module's byte code, or a JSON error; compiling runs none of the source."""
+    import marshal
+    import warnings
+
+    warnings.simplefilter("ignore")
+    try:
+        return b"\x01" + marshal.dumps(compile(source, TOOL_FILE, "exec", dont_inherit=True, optimize=0))
+    except SyntaxError as error:
+        message, line = f"{type(error).__name__}: {error.msg}", error.lineno
+    except (ValueError, RecursionError, OverflowError) as error:
+        message, line = f"{type(error).__name__}: {error}", None
+    except MemoryError:  # the parser's own stack limit as well as the memory limit
+        message, line = "MemoryError: the source is too large or too deeply nested to compile", None
+    where = f" (line {line})" if line else ""
+    return b"\x00" + json.dumps({"kind": "invalid_source", "message": (message + where)[:_MESSAGE_CHARACTERS]}).encode()
+
+
+def _run_tool(channel: int, nonce: bytes, request: dict, code_bytes: bytes, address_space_bytes: int) -> NoReturn:
+    import marshal
+
+    budget = [request["output_bytes"]]
+    out, err = _Capture(budget), _Capture(budget)
+    sys.stdin = io.TextIOWrapper(io.BytesIO(request["stdin"].encode()), encoding="utf-8")
+    sys.stdout = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", write_through=True)
+    sys.stderr = io.TextIOWrapper(err, encoding="utf-8", errors="backslashreplace", write_through=True)
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+    determinism.fix(request["seed"])
+    module = types.ModuleType(request["module_name"])
+    sys.modules[module.__name__] = module
+    linecache.clearcache()
+    encode = _json_encoder()
+    memory_frame = {"status": "error", "error": {"kind": "memory", "message": "out of memory"}}
+    finish = _finisher(channel, nonce, encode, out, err, budget, address_space_bytes)
+    classify = _classify
+    values = [request["function"], request["arguments"], request["state"], request["result_bytes"]]
+    request.clear()
+    code = marshal.loads(code_bytes)
+    del code_bytes, nonce
+    try:
+        reply = _call_tool(module, code, values, encode)
+    except MemoryError:
+        reply = memory_frame
+    except BaseException as error:  # noqa: BLE001  # whatever leaves the tool is its reply
+        reply = classify(error)
+    finish(reply)
+    os._exit(121)
+
+
+def _json_encoder() -> Callable[[object], str]:
+    """A strict JSON encoder that holds on to C functions only: patching the json module does not change it."""
+
+    def refuse(value: object) -> NoReturn:
+        raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+    join = "".join
+    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    chunks = make({}, refuse, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+    return lambda value: join(chunks(value, 0))
+
+
+def _call_tool(module: types.ModuleType, code: types.CodeType, values: list, encode: Any) -> Any:
+    """Run the module's body and then the function; the result is a reply whose value is encoded already."""
+    name, arguments, state, result_bytes = values
+    exec(code, module.__dict__)
+    if name is None:
+        return {"status": "ok"}
+    function = module.__dict__.get(name)
+    if function is None or not callable(function):
+        found = ", ".join(sorted(k for k, v in module.__dict__.items() if isinstance(v, types.FunctionType))) or "none"
+        return _error("invalid_source", f"the source defines no function {name!r}; it defines: {found}")
+    if _takes_state(function):
+        value = function(**arguments, state=state)
+    else:
+        value = function(**arguments)
+    sys.stdout.flush()
+    try:
+        value_json = encode(value).encode()
+        state_json = encode(state).encode()
+    except MemoryError:
+        raise
+    except RecursionError:
+        return _error("invalid_result", "the result is nested too deeply for JSON")
+    except UnicodeEncodeError:
+        return _error("invalid_result", "the result holds text that is not valid Unicode (a lone surrogate)")
+    except (TypeError, ValueError) as error:
+        return _error("invalid_result", f"the result is not JSON: {error}")
+    if not isinstance(state, dict | None):
+        return _error("invalid_result", "state must stay an object")
+    size = len(value_json) + len(state_json)
+    if size > result_bytes:
+        return _error(
+            "output_limit", f"the result takes {size} bytes as JSON, the limit (result_bytes) is {result_bytes}"
+        )
+    return value_json, state_json
+
+
+def _takes_state(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    if isinstance(code, types.CodeType) and not hasattr(function, "__wrapped__"):
+        return "state" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    import inspect
+
+    try:
+        return "state" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _error(kind: str, message: str) -> dict:
+    return {
+        "status": "error",
+        "error": {"kind": kind, "message": _ADDRESS.sub("at 0x…", message)[:_MESSAGE_CHARACTERS]},
+    }
+
+
+def _classify(error: BaseException) -> dict:
+    """What an exception that left the tool means to the caller."""
+    name = type(error).__name__
+    try:
+        message = f"{name}: {error}" if str(error) else name
+        message = message.encode("utf-8", "backslashreplace").decode()
+    except BaseException:  # noqa: BLE001  # the tool's own __str__
+        message = f"{name} (its message cannot be rendered)"
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == TOOL_FILE:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    if line is not None:
+        message = f"{message[: _MESSAGE_CHARACTERS - 20]} (line {line})"
+    return _error("forbidden" if _is_forbidden(error) else "exception", message)
+
+
+def _is_forbidden(error: BaseException) -> bool:
+    """Whether the sandbox refused something, as opposed to the tool failing by itself."""
+    if not isinstance(error, OSError):
+        return False
+    if error.errno in _FORBIDDEN_ERRNOS or isinstance(error, PermissionError | socket.gaierror):
+        return True
+    path = error.filename
+    if isinstance(path, bytes):
+        path = os.fsdecode(path)
+    return error.errno == errno.ENOENT and isinstance(path, str) and path.startswith("/") and path[:5] != "/tmp/"
+
+
+def _finisher(
+    channel: int, nonce: bytes, encode: Any, out: _Capture, err: _Capture, budget: list[int], address_space_bytes: int
+) -> Any:
+    """A function that writes the genuine reply and ends the process, with everything it needs bound in advance."""
+    write, leave, pack, join = os.write, os._exit, REPLY_HEADER.pack, b"".join
+    set_limit, rlimit_as = resource.setrlimit, resource.RLIMIT_AS
+    ceiling = address_space_bytes + _HEADROOM_BYTES
+
+    def finish(reply: Any) -> NoReturn:
+        set_limit(rlimit_as, (ceiling, ceiling))
+        if budget[0] < 0:
+            reply = {"status": "error", "error": {"kind": "output_limit", "message": "the tool printed too much"}}
+        head = b'{"status":"ok"'
+        if isinstance(reply, tuple):
+            head = join((b'{"status":"ok","value":', reply[0], b',"state":', reply[1]))
+        elif reply["status"] == "error":
+            head = encode(reply).encode()[:-1]
+        streams = encode({"stdout": out.text(), "stderr": err.text()}).encode()
+        body = join((head, b",", streams[1:]))
+        data = memoryview(join((pack(nonce, len(body)), body)))
+        while data:
+            data = data[write(channel, data) :]
+        leave(0)
+
+    return finish

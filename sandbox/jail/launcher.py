@@ -1,0 +1,210 @@
+"""Builds one jail and starts its zygote: `python -I -S -c "…launcher.main()" '<json plan>'`, one process per worker.
+
+The launcher enters fresh namespaces, assembles a read-only root of the interpreter's own files, gives up root, and
+executes the interpreter inside as process 1. It then only waits: when it ends, the kernel ends the jail, and when
+the jail ends, it ends with the same status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import NoReturn
+
+from sandbox.jail import linux
+
+SANDBOX_UID = 65534
+HOME = "/python"
+_ALL_NAMESPACES = (
+    linux.CLONE_NEWNS
+    | linux.CLONE_NEWPID
+    | linux.CLONE_NEWNET
+    | linux.CLONE_NEWIPC
+    | linux.CLONE_NEWUTS
+    | linux.CLONE_NEWCGROUP
+)
+_JAIL_FILES = ("__init__.py", "linux.py", "seccomp.py", "harness.py", "zygote.py", "determinism.py")
+_ATIME_FLAGS = ((os.ST_NOATIME, 1024), (os.ST_NODIRATIME, 2048), (os.ST_RELATIME, 1 << 21))
+
+
+def main() -> NoReturn:
+    """Read the plan from the command line, build the jail, start the zygote, wait for it."""
+    plan = json.loads(sys.argv[1])
+    linux.die_with_parent()
+    _silence_standard_streams(plan)
+    try:
+        status = _launch_in_namespaces(plan)
+    except Exception as error:  # noqa: BLE001  # this process's only way to tell is its log
+        os.write(plan["log_fd"], f"sandbox launcher: {type(error).__name__}: {error}\n".encode())
+        os._exit(1)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def zygote_environment(plan: dict, home: str, libraries: str) -> dict[str, str]:
+    """The whole environment of the jailed interpreter; the tool itself sees none of it."""
+    return {
+        "PYTHONHOME": home,
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+        "LD_LIBRARY_PATH": libraries,
+        "TZ": "UTC",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def zygote_command(python: str, code_directory: str, plan: dict) -> list[str]:
+    """The command line that turns an interpreter into the zygote."""
+    program = f"import sys; sys.path.insert(0, {code_directory!r}); from sandbox.jail import zygote; zygote.main()"
+    return [python, "-s", "-S", "-P", "-c", program, json.dumps(plan)]
+
+
+def _silence_standard_streams(plan: dict) -> None:
+    """Standard streams become /dev/null; the server's log moves to its own descriptor, which no tool inherits."""
+    plan["log_fd"] = os.dup(2)
+    os.set_inheritable(plan["log_fd"], True)
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+def _launch_in_namespaces(plan: dict) -> int:
+    is_root = os.geteuid() == 0
+    _unshare_user(is_root)
+    linux.unshare(_ALL_NAMESPACES)
+    zygote = os.fork()
+    if zygote == 0:
+        _become_zygote(plan)
+    os.close(plan["control_fd"])
+    os.close(plan["log_fd"])
+    return os.waitpid(zygote, 0)[1]
+
+
+def _become_zygote(plan: dict) -> NoReturn:
+    linux.die_with_parent()
+    _build_root(plan)
+    _become_sandbox_uid()
+    linux.fix_addresses()
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    linux.keep_over_exec(linux.CAP_SYS_ADMIN)
+    command = zygote_command(f"{HOME}/bin/python", "/harness", plan)
+    os.execve(command[0], command, zygote_environment(plan, HOME, "/lib"))
+
+
+def _unshare_user(is_root: bool) -> None:
+    """Enter a user namespace whose only inhabitants are an unprivileged uid and, for root, the owner of the files.
+
+    A process of the parent namespace writes the maps: only it may map two ids.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    entered, go = os.pipe()
+    mapped, done = os.pipe()
+    me = os.getpid()
+    mapper = os.fork()
+    if mapper == 0:
+        os.close(go)
+        os.read(entered, 1)
+        inner = f"0 0 1\n{SANDBOX_UID} {SANDBOX_UID} 1\n"
+        maps = {
+            "setgroups": "allow" if is_root else "deny",
+            "uid_map": inner if is_root else f"{SANDBOX_UID} {uid} 1\n",
+            "gid_map": inner if is_root else f"{SANDBOX_UID} {gid} 1\n",
+        }
+        try:
+            for name, text in maps.items():
+                with open(f"/proc/{me}/{name}", "w") as file:
+                    file.write(text)
+        except OSError as error:
+            os.write(done, f"writing /proc/self/{name}: {error.strerror}".encode())
+            os._exit(1)
+        os.write(done, b"ok")
+        os._exit(0)
+    linux.unshare(linux.CLONE_NEWUSER)
+    os.write(go, b"x")
+    os.close(done)
+    answer = os.read(mapped, 200)
+    os.waitpid(mapper, 0)
+    for fd in (entered, go, mapped):
+        os.close(fd)
+    if answer != b"ok":
+        raise PermissionError(f"user namespace: {answer.decode()}")
+
+
+def _become_sandbox_uid() -> None:
+    """Leave uid 0 for good but keep, inside the jail only, the right to give each call its own namespaces."""
+    if os.geteuid() == 0:
+        linux.prctl(linux.PR_SET_KEEPCAPS, 1)
+        os.setgroups([])
+        os.setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
+        os.setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
+    linux.set_capabilities((linux.CAP_SYS_ADMIN,))
+
+
+def _build_root(plan: dict) -> None:
+    """Assemble the read-only root: interpreter, standard library, shared libraries, our harness, an empty /tmp."""
+    code = {}
+    for name in _JAIL_FILES:
+        with open(os.path.join(os.path.dirname(__file__), name)) as file:
+            code[name] = file.read()
+    os.umask(0o022)
+    linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("sandbox-root", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4m,nr_inodes=512,mode=755")
+    os.chdir("/tmp")
+    for directory in ("outside", "jail"):
+        os.mkdir(directory)
+    linux.mount("jail", "jail", None, linux.MS_BIND)  # a mount point of its own, to become the root
+    linux.pivot_root(".", "outside")
+    os.chdir("/")
+    outside, base = "/outside", "/jail"
+    python = plan["python"]
+    version = python["version"]
+    for directory in ("bin", "lib"):
+        os.makedirs(f"{base}{HOME}/{directory}")
+    for directory in ("/lib", "/tmp", "/harness/sandbox/jail"):
+        os.makedirs(base + directory)
+    binds = [(python["stdlib"], f"{HOME}/lib/python{version}"), (python["executable"], f"{HOME}/bin/python")]
+    binds += [(path, f"/lib/{os.path.basename(path)}") for path in python["libraries"]]
+    if python["loader"]:
+        binds.append((python["loader"], python["loader_path"]))
+    if os.path.isdir(f"{outside}/usr/share/zoneinfo"):
+        binds.append(("/usr/share/zoneinfo", "/usr/share/zoneinfo"))
+    for source, target in binds:
+        _bind_read_only(outside + source, base + target)
+    for path, names in python["libraries"].items():
+        for name in names:
+            if name != os.path.basename(path):
+                os.symlink(os.path.basename(path), f"{base}/lib/{name}")
+    hidden = f"{base}{HOME}/lib/python{version}/site-packages"
+    if os.path.isdir(hidden):
+        linux.mount("none", hidden, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV, "size=4k")
+    for name, text in code.items():
+        with open(f"{base}/harness/sandbox/jail/{name}", "w") as file:
+            file.write(text)
+    os.chdir(base)
+    linux.pivot_root(".", ".")
+    linux.unmount_detached(".")
+    os.chdir("/")
+    linux.mount(
+        "none", "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
+    )
+
+
+def _bind_read_only(source: str, target: str) -> None:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    linux.mount(source, target, None, linux.MS_BIND)
+    flags = os.statvfs(target).f_flag  # what the host locked must stay; a user namespace may only add
+    locked = (flags & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)) | sum(
+        mount_flag for stat_flag, mount_flag in _ATIME_FLAGS if flags & stat_flag
+    )
+    linux.mount(
+        "none",
+        target,
+        None,
+        linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | locked,
+    )

@@ -1,0 +1,204 @@
+"""The Linux system calls of isolation that Python's standard library does not offer, through ctypes.
+
+Every function raises OSError with the kernel's errno; none of them hides a failure.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_KEEPCAPS = 8
+PR_SET_SECCOMP = 22
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
+SECCOMP_MODE_FILTER = 2
+ADDR_NO_RANDOMIZE = 0x0040000
+SIGKILL = 9
+
+CAP_SYS_ADMIN = 21
+_CAPABILITY_VERSION_3 = 0x20080522
+
+# Same numbers on every architecture since Linux 4.x unless listed per machine.
+_NUMBERS = {
+    "x86_64": {"pivot_root": 155, "capset": 126, "setns": 308, "unshare": 272, "pidfd_open": 434},
+    "aarch64": {"pivot_root": 41, "capset": 91, "setns": 268, "unshare": 97, "pidfd_open": 434},
+}
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
+
+libc = ctypes.CDLL(None, use_errno=True)
+_syscall = libc.syscall
+_syscall.restype = ctypes.c_long
+
+
+def machine() -> str:
+    """The architecture's name as the kernel says it, after checking that this package knows its system calls."""
+    name = platform.machine()
+    if name not in _NUMBERS:
+        raise OSError(f"the sandbox knows the system calls of {sorted(_NUMBERS)}, this machine is {name!r}")
+    return name
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def _call(name: str, *arguments: object) -> int:
+    return _check(_syscall(ctypes.c_long(_NUMBERS[machine()][name]), *arguments), name)
+
+
+def unshare(flags: int) -> None:
+    """Move this process (for CLONE_NEWPID: its next children) into new namespaces."""
+    _check(libc.unshare(ctypes.c_int(flags)), f"unshare({flags:#x})")
+
+
+def setns(fd: int, flags: int) -> None:
+    """Enter the namespaces of `fd`; with a pidfd of oneself and CLONE_NEWPID it undoes an earlier unshare of pids."""
+    _check(libc.setns(ctypes.c_int(fd), ctypes.c_int(flags)), "setns")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    """mount(2)."""
+    _check(
+        libc.mount(
+            source.encode(),
+            target.encode(),
+            kind.encode() if kind is not None else None,
+            ctypes.c_ulong(flags),
+            options.encode() or None,
+        ),
+        f"mount {kind or 'bind'} on {target}",
+    )
+
+
+def unmount_detached(target: str) -> None:
+    """Lazily unmount `target`."""
+    _check(libc.umount2(target.encode(), ctypes.c_int(MNT_DETACH)), f"umount {target}")
+
+
+def pivot_root(new: str, old: str) -> None:
+    """Make `new` the root of this mount namespace and leave the former root at `old`."""
+    _call("pivot_root", new.encode(), old.encode())
+
+
+def prctl(option: int, *arguments: int) -> None:
+    """prctl(2) with integer arguments; the rest are zeros."""
+    padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
+    _check(libc.prctl(ctypes.c_int(option), *padded), f"prctl({option})")
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends."""
+    prctl(PR_SET_PDEATHSIG, SIGKILL)
+
+
+def fix_addresses() -> None:
+    """No address-space randomisation after the next exec, so that runs repeat."""
+    _check(libc.personality(ctypes.c_ulong(ADDR_NO_RANDOMIZE)), "personality(ADDR_NO_RANDOMIZE)")
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _CapData(ctypes.Structure):
+    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+
+
+def set_capabilities(capabilities: tuple[int, ...]) -> None:
+    """Have exactly these capabilities: effective, permitted and inheritable (all below 32)."""
+    mask = sum(1 << capability for capability in capabilities)
+    data = (_CapData * 2)(_CapData(mask, mask, mask), _CapData(0, 0, 0))
+    _call("capset", ctypes.byref(_CapHeader(_CAPABILITY_VERSION_3, 0)), data)
+
+
+def keep_over_exec(capability: int) -> None:
+    """Keep an inheritable capability when a non-root process executes a program (ambient set)."""
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)
+
+
+class _SockFprog(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+class SeccompProgram:
+    """A BPF program ready to be installed; it keeps its buffer alive."""
+
+    def __init__(self, instructions: bytes) -> None:
+        self._buffer = ctypes.create_string_buffer(instructions, len(instructions))
+        self._program = _SockFprog(len(instructions) // 8, ctypes.addressof(self._buffer))
+
+    def install(self) -> None:
+        """Restrict this process and all it will become; needs no_new_privs."""
+        _check(
+            libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(self._program), 0, 0),
+            "prctl(PR_SET_SECCOMP)",
+        )
+
+
+def landlock_abi() -> int:
+    """The kernel's Landlock ABI, 0 where it has none or has it switched off."""
+    result = _syscall(ctypes.c_long(_LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    return max(0, int(result))
+
+
+def landlock_create(handled_fs: int, handled_net: int, scoped: int, abi: int) -> int:
+    """A ruleset that denies everything named and not allowed later; returns its descriptor."""
+    sizes = {1: 8, 2: 8, 3: 8, 4: 16, 5: 16}
+    attributes = struct.pack("QQQ", handled_fs, handled_net, scoped)[: sizes.get(abi, 24)]
+    return _check(
+        _syscall(
+            ctypes.c_long(_LANDLOCK_CREATE_RULESET), attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
+        ),
+        "landlock_create_ruleset",
+    )
+
+
+def landlock_allow_path(ruleset: int, path: str, access: int) -> None:
+    """Allow `access` beneath `path`."""
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        rule = struct.pack("=Qi", access, fd)
+        _check(
+            _syscall(
+                ctypes.c_long(_LANDLOCK_ADD_RULE), ctypes.c_int(ruleset), ctypes.c_int(1), rule, ctypes.c_uint32(0)
+            ),
+            f"landlock_add_rule {path}",
+        )
+    finally:
+        os.close(fd)
+
+
+def landlock_restrict(ruleset: int) -> None:
+    """Enforce the ruleset on this process for ever; needs no_new_privs."""
+    _check(
+        _syscall(ctypes.c_long(_LANDLOCK_RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint32(0)),
+        "landlock_restrict_self",
+    )

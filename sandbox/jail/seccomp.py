@@ -1,0 +1,157 @@
+"""The allow-list of system calls of a tool, as a BPF program for x86-64 and aarch64.
+
+Unknown calls fail with EPERM instead of killing: a library that probes for a feature falls back, and a tool that
+tries something forbidden gets a PermissionError that the harness reports as `forbidden`.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Callable
+
+_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_X32_BIT = 0x40000000
+
+# name: (x86_64, aarch64); -1 where the architecture has no such call.
+_ALLOWED: dict[str, tuple[int, int]] = {
+    # descriptors and files (the file system itself is read-only but for the private /tmp)
+    "read": (0, 63), "write": (1, 64), "open": (2, -1), "close": (3, 57), "stat": (4, -1), "fstat": (5, 80),
+    "lstat": (6, -1), "poll": (7, -1), "lseek": (8, 62), "pread64": (17, 67), "pwrite64": (18, 68),
+    "readv": (19, 65), "writev": (20, 66), "access": (21, -1), "pipe": (22, -1), "select": (23, -1),
+    "dup": (32, 23), "dup2": (33, -1), "sendfile": (40, 71), "fsync": (74, 82), "fdatasync": (75, 83),
+    "truncate": (76, 45), "ftruncate": (77, 46), "getdents": (78, -1), "getcwd": (79, 17), "chdir": (80, 49),
+    "fchdir": (81, 50), "rename": (82, -1), "mkdir": (83, -1), "rmdir": (84, -1), "creat": (85, -1), "link": (86, -1),
+    "unlink": (87, -1), "symlink": (88, -1), "readlink": (89, -1), "chmod": (90, -1), "fchmod": (91, 52),
+    "umask": (95, 166), "statfs": (137, 43), "fstatfs": (138, 44), "getdents64": (217, 61), "fadvise64": (221, 223),
+    "openat": (257, 56), "mkdirat": (258, 34), "newfstatat": (262, 79), "unlinkat": (263, 35), "renameat": (264, 38),
+    "linkat": (265, 37), "symlinkat": (266, 36), "readlinkat": (267, 78), "fchmodat": (268, 53),
+    "faccessat": (269, 48), "pselect6": (270, 72), "ppoll": (271, 73), "utimensat": (280, 88), "dup3": (292, 24),
+    "pipe2": (293, 59), "preadv": (295, 69), "pwritev": (296, 70), "renameat2": (316, 276),
+    "copy_file_range": (326, 285), "statx": (332, 291), "close_range": (436, 436), "faccessat2": (439, 439),
+    # events, and socket pairs within the process (asyncio wakes its loop through one)
+    "epoll_create": (213, -1), "epoll_wait": (232, -1), "epoll_ctl": (233, 21), "epoll_pwait": (281, 22),
+    "eventfd2": (290, 19), "epoll_create1": (291, 20), "sendto": (44, 206), "recvfrom": (45, 207),
+    "shutdown": (48, 210), "getsockname": (51, 204), "getpeername": (52, 205), "setsockopt": (54, 208),
+    "getsockopt": (55, 209),
+    # memory, threads, time, signals to oneself
+    "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214), "mremap": (25, 216),
+    "madvise": (28, 233), "msync": (26, 227), "mincore": (27, 232),
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132),
+    "rt_sigpending": (127, 136), "rt_sigtimedwait": (128, 137), "rt_sigsuspend": (130, 133), "pause": (34, -1),
+    "alarm": (37, -1), "getitimer": (36, 102), "setitimer": (38, 103), "nanosleep": (35, 101),
+    "sched_yield": (24, 124), "sched_getaffinity": (204, 123), "futex": (202, 98), "set_robust_list": (273, 99),
+    "get_robust_list": (274, 100), "rseq": (334, 293), "set_tid_address": (218, 96), "membarrier": (324, 283),
+    "restart_syscall": (219, 128), "exit": (60, 93), "exit_group": (231, 94), "gettimeofday": (96, 169),
+    "time": (201, -1), "times": (100, 153), "clock_gettime": (228, 113), "clock_getres": (229, 114),
+    "clock_nanosleep": (230, 115), "getrandom": (318, 278),
+    # who and where am I
+    "getpid": (39, 172), "getppid": (110, 173), "gettid": (186, 178), "getuid": (102, 174), "getgid": (104, 176),
+    "geteuid": (107, 175), "getegid": (108, 177), "getresuid": (118, 148), "getresgid": (120, 150),
+    "getgroups": (115, 158), "getpgrp": (111, -1), "getpgid": (121, 155), "getsid": (124, 156),
+    "getpriority": (140, 141), "uname": (63, 160), "sysinfo": (99, 179), "getrlimit": (97, 163),
+    "getrusage": (98, 165), "getcpu": (309, 168), "arch_prctl": (158, -1),
+}  # fmt: skip
+
+# name: (x86_64, aarch64, index of the checked argument, the values it may have)
+_AF_UNIX = 1
+_ALLOWED_WITH_ARGUMENT: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
+    "socketpair": (53, 199, 0, (_AF_UNIX,)),
+    "prlimit64": (302, 261, 0, (0,)),  # only one's own limits
+    "fcntl": (72, 25, 1, (0, 1, 2, 3, 4, 1030, 1031, 1032)),  # dup, flags, pipe sizes; no locks, leases, signals, seals
+    "ioctl": (16, 29, 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),  # isatty, FIONREAD, FIONBIO, FIO(N)CLEX
+    "prctl": (157, 167, 0, (3, 15, 16, 21)),  # read dumpable, name of a thread, read the seccomp mode
+}
+_CLONE = (56, 220)
+_CLONE3 = (435, 435)
+_CLONE_THREAD = 0x00010000
+_NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag of clone(2)
+# Probed by libraries which fall back when told "not there"; EPERM would be taken for an error.
+_ABSENT = {"clone3": _CLONE3}
+
+_LD_W_ABS, _JMP_JEQ_K, _JMP_JGE_K, _JMP_JSET_K, _RET_K = 0x20, 0x15, 0x35, 0x45, 0x06
+_RET_ALLOW = 0x7FFF0000
+_RET_ERRNO = 0x00050000
+_RET_KILL_PROCESS = 0x80000000
+_OFFSET_NUMBER, _OFFSET_ARCH = 0, 4
+
+
+def _offset_argument(index: int) -> int:
+    return 16 + 8 * index  # low half, little endian
+
+
+def _instruction(code: int, k: int, jump_true: int = 0, jump_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, jump_true, jump_false, k)
+
+
+def filter_program(machine: str, *, threads: bool = True, files: bool = True) -> bytes:
+    """The BPF program that allows what a tool needs and answers EPERM to everything else.
+
+    Args:
+      machine: `x86_64` or `aarch64`.
+      threads: whether a tool may start threads.
+      files: whether the calls that open or look up paths are allowed at all (the seccomp-only tier says no).
+
+    >>> len(filter_program("x86_64")) % 8
+    0
+    """
+    column = 0 if machine == "x86_64" else 1
+    paths = _PATH_CALLS if not files else frozenset()
+    allowed = sorted(
+        numbers[column] for name, numbers in _ALLOWED.items() if numbers[column] >= 0 and name not in paths
+    )
+    program = [
+        _instruction(_LD_W_ABS, _OFFSET_ARCH),
+        _instruction(_JMP_JEQ_K, _AUDIT_ARCH[machine], 1, 0),
+        _instruction(_RET_K, _RET_KILL_PROCESS),  # 32-bit entry points
+        _instruction(_LD_W_ABS, _OFFSET_NUMBER),
+    ]
+    if machine == "x86_64":
+        program += [
+            _instruction(_JMP_JGE_K, _X32_BIT, 0, 1),
+            _instruction(_RET_K, _RET_KILL_PROCESS),
+        ]
+    for number in sorted(allowed, key=_hot_first(column)):
+        program += [_instruction(_JMP_JEQ_K, number, 0, 1), _instruction(_RET_K, _RET_ALLOW)]
+    for x86_64, aarch64, argument, values in _ALLOWED_WITH_ARGUMENT.values():
+        number = (x86_64, aarch64)[column]
+        block = [_instruction(_LD_W_ABS, _offset_argument(argument))]
+        for value in values:
+            block += [_instruction(_JMP_JEQ_K, value, 0, 1), _instruction(_RET_K, _RET_ALLOW)]
+        block.append(_instruction(_RET_K, _RET_ERRNO | errno.EPERM))
+        program += [_instruction(_JMP_JEQ_K, number, 0, len(block)), *block]
+    if threads:
+        program += [
+            _instruction(_JMP_JEQ_K, _CLONE[column], 0, 6),
+            _instruction(_LD_W_ABS, _offset_argument(0)),
+            _instruction(_JMP_JSET_K, _NEW_NAMESPACES, 2, 0),
+            _instruction(_JMP_JSET_K, _CLONE_THREAD, 0, 1),
+            _instruction(_RET_K, _RET_ALLOW),
+            _instruction(_RET_K, _RET_ERRNO | errno.EPERM),
+            _instruction(_RET_K, _RET_ERRNO | errno.EPERM),
+        ]
+    for numbers in _ABSENT.values():
+        program += [
+            _instruction(_JMP_JEQ_K, numbers[column], 0, 1),
+            _instruction(_RET_K, _RET_ERRNO | errno.ENOSYS),
+        ]
+    program.append(_instruction(_RET_K, _RET_ERRNO | errno.EPERM))
+    return b"".join(program)
+
+
+_PATH_CALLS = frozenset(
+    {
+        "open", "stat", "lstat", "access", "truncate", "chdir", "rename",
+        "mkdir", "rmdir", "creat", "link", "unlink", "symlink", "readlink",
+        "chmod", "statfs", "openat", "mkdirat", "newfstatat", "unlinkat", "renameat",
+        "linkat", "symlinkat", "readlinkat", "fchmodat", "faccessat", "utimensat", "renameat2",
+        "statx", "faccessat2",
+    }
+)  # fmt: skip
+_HOT = ("read", "write", "futex", "mmap", "munmap", "brk", "madvise", "openat", "fstat", "newfstatat", "lseek", "close")
+
+
+def _hot_first(column: int) -> Callable[[int], tuple[int, int]]:
+    """A sort key that puts the commonest calls at the head of the linear program."""
+    hot = {_ALLOWED[name][column]: position for position, name in enumerate(_HOT)}
+    return lambda number: (hot.get(number, len(hot)), number)

@@ -1,0 +1,227 @@
+"""The zygote: process 1 of a jail, a warm interpreter that forks one child per call and never sees a payload.
+
+The server sends `CALL` messages over a SOCK_SEQPACKET pair, each with the descriptor of that call's own channel; the
+child alone reads it. The zygote keeps the limits of time and reports, once per call, how the child ended (`ENDED`).
+When the server's end closes, the zygote exits and the kernel ends everything in the jail.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import heapq
+import json
+import mmap
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from typing import NoReturn
+
+from sandbox.jail import harness, linux, seccomp
+
+CALL = struct.Struct("<cQddQ")  # b"c", call id, wall seconds, CPU seconds, memory bytes; + one descriptor
+CANCEL = struct.Struct("<cQ")  # b"k", call id
+ENDED = struct.Struct("<QiBddQ")  # call id, wait status, why, wall seconds, CPU seconds, max RSS bytes
+BY_ITSELF, WALL_LIMIT, CPU_LIMIT, CANCELLED, NOT_STARTED = range(5)
+
+DEMOTED_AFTER_SECONDS = 0.1
+_DEMOTED_NICENESS = 15
+_PRELOADED = (
+    "abc array ast asyncio base64 binascii bisect calendar cmath collections collections.abc colorsys "
+    "contextlib copy csv dataclasses datetime decimal difflib enum fnmatch fractions functools glob "
+    "hashlib heapq hmac html html.parser inspect io ipaddress itertools json keyword locale math numbers "
+    "operator os pathlib pprint queue random re secrets shlex statistics string struct tempfile textwrap "
+    "threading time timeit traceback types typing unicodedata urllib.parse uuid warnings weakref zlib "
+    "zoneinfo encodings.idna encodings.latin_1 encodings.ascii encodings.utf_16 "
+)
+
+
+class _Child:
+    """A call in flight."""
+
+    __slots__ = ("call", "clock", "cpu_seconds", "deadline", "demoted", "pid", "started", "why")
+
+    def __init__(self, call: int, pid: int, started: float, wall_seconds: float, cpu_seconds: float) -> None:
+        self.call, self.pid, self.started = call, pid, started
+        self.deadline, self.cpu_seconds = started + wall_seconds, cpu_seconds
+        self.clock = (~pid << 3) | 2  # the CPU clock of another process, as clock_getcpuclockid(3) computes it
+        self.why = BY_ITSELF
+        self.demoted = False
+
+
+def main() -> NoReturn:
+    """Serve calls until the server goes away."""
+    plan = json.loads(sys.argv[1])
+    log = os.fdopen(plan["log_fd"], "w", buffering=1)
+    try:
+        Zygote(plan).serve()
+    except BaseException:  # noqa: BLE001  # whatever it is, it belongs in the log
+        traceback.print_exc(file=log)
+        os._exit(1)
+    os._exit(0)
+
+
+class Zygote:
+    """Forks, watches and buries the children of one jail."""
+
+    def __init__(self, plan: dict) -> None:
+        self._control = socket.socket(fileno=plan["control_fd"])
+        self._control.setblocking(False)
+        self._tier: str = plan["tier"]
+        self._max_children: int = plan["max_children"]
+        self._children: dict[int, _Child] = {}
+        self._pid_of_call: dict[int, int] = {}
+        self._timers: list[tuple[float, int, int]] = []  # (when to look, pid, call)
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._own_pidfd = os.pidfd_open(os.getpid())
+        for name in _PRELOADED.split():
+            __import__(name)
+        self._jail = harness.Jail(
+            tier=self._tier,
+            filter_program=linux.SeccompProgram(seccomp.filter_program(linux.machine())),
+            tmp_bytes=plan["tmp_bytes"],
+            max_processes=self._max_children + plan["spare_threads"],
+        )
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        harness.forget_the_outside(plan)
+        gc.collect()
+        gc.freeze()
+        self._jail.address_space_bytes = address_space_bytes()
+
+    def serve(self) -> None:
+        """The event loop."""
+        self._control.send(json.dumps({"ready": True, "python": sys.version.split()[0]}).encode())
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        control_fd, wake_read = self._control.fileno(), self._wake_read
+        while True:
+            timeout = None
+            if self._timers:
+                timeout = max(0, (self._timers[0][0] - time.monotonic()) * 1000)
+            for fd, _ in poll.poll(timeout):
+                if fd == wake_read:
+                    os.read(wake_read, 4096)
+                elif fd == control_fd and not self._receive():
+                    return
+            self._bury()
+            self._look_at_the_clock()
+
+    def _receive(self) -> bool:
+        """Handle all waiting messages; False when the server is gone."""
+        while True:
+            try:
+                message, ancillary, _, _ = self._control.recvmsg(256, socket.CMSG_SPACE(4))
+            except BlockingIOError:
+                return True
+            if not message:
+                return False
+            if message[:1] == b"k":
+                self._kill(self._pid_of_call.get(CANCEL.unpack(message)[1]), CANCELLED)
+                continue
+            fds = array.array("i")
+            for _, _, data in ancillary:
+                fds.frombytes(data)
+            _, call, wall_seconds, cpu_seconds, memory_bytes = CALL.unpack(message)
+            self._start(call, fds[0], wall_seconds, cpu_seconds, memory_bytes)
+
+    def _start(self, call: int, channel: int, wall_seconds: float, cpu_seconds: float, memory_bytes: int) -> None:
+        started = time.monotonic()
+        try:
+            if self._tier == "namespaces":
+                linux.setns(self._own_pidfd, linux.CLONE_NEWPID)  # undo the previous call's unshare
+                linux.unshare(linux.CLONE_NEWPID)
+            pid = os.fork()
+        except OSError as error:
+            os.close(channel)
+            self._report(call, error.errno or 0, NOT_STARTED, 0.0, 0.0, 0)
+            return
+        if pid == 0:
+            harness.run(self._jail, channel, cpu_seconds, memory_bytes)
+        os.close(channel)
+        child = _Child(call, pid, started, wall_seconds, cpu_seconds)
+        self._children[pid] = child
+        self._pid_of_call[call] = pid
+        first_look = min(wall_seconds, cpu_seconds, DEMOTED_AFTER_SECONDS)
+        heapq.heappush(self._timers, (started + first_look, pid, call))
+
+    def _bury(self) -> None:
+        while self._children:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            child = self._children.pop(pid)
+            del self._pid_of_call[child.call]
+            wall_seconds = time.monotonic() - child.started
+            cpu_seconds = usage.ru_utime + usage.ru_stime
+            why = child.why
+            if why == BY_ITSELF and status == signal.SIGKILL and cpu_seconds >= child.cpu_seconds:
+                why = CPU_LIMIT  # the kernel's own RLIMIT_CPU was faster
+            self._report(child.call, status, why, wall_seconds, cpu_seconds, usage.ru_maxrss * 1024)
+
+    def _report(self, call: int, status: int, why: int, wall: float, cpu: float, rss: int) -> None:
+        message = ENDED.pack(call, status, why, wall, cpu, rss)
+        while True:
+            try:
+                self._control.send(message)
+                return
+            except BlockingIOError:
+                select.select([], [self._control], [])
+
+    def _look_at_the_clock(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, pid, call = heapq.heappop(self._timers)
+            child = self._children.get(pid)
+            if child is None or child.call != call:
+                continue
+            if now >= child.deadline:
+                self._kill(pid, WALL_LIMIT)
+                continue
+            try:
+                used = time.clock_gettime(child.clock)
+            except OSError:  # ended since; its SIGCHLD is on the way
+                continue
+            if used >= child.cpu_seconds:
+                self._kill(pid, CPU_LIMIT)
+                continue
+            if not child.demoted and now - child.started >= DEMOTED_AFTER_SECONDS:
+                child.demoted = True
+                os.setpriority(os.PRIO_PROCESS, pid, _DEMOTED_NICENESS)
+            next_look = min(child.deadline, now + max(child.cpu_seconds - used, 0.005))
+            if not child.demoted:
+                next_look = min(next_look, child.started + DEMOTED_AFTER_SECONDS)
+            heapq.heappush(self._timers, (max(next_look, now + 0.001), pid, call))
+
+    def _kill(self, pid: int | None, why: int) -> None:
+        if pid is None:
+            return
+        self._children[pid].why = why
+        os.kill(pid, signal.SIGKILL)
+
+
+def address_space_bytes() -> int:
+    """The size of this process's address space, found without /proc: the smallest RLIMIT_AS that still grants a page.
+
+    >>> address_space_bytes() > 1 << 20
+    True
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    low, high = 0, 1 << 47
+    while high - low > 4096:
+        middle = (low + high) // 2
+        resource.setrlimit(resource.RLIMIT_AS, (middle, hard))
+        try:
+            mmap.mmap(-1, 4096).close()
+            high = middle
+        except (OSError, MemoryError):
+            low = middle
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    return high

@@ -1,0 +1,67 @@
+"""A real service process of one's own on this machine, for as long as a `with` block lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from sandbox.client import SandboxUnavailable
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def local_sandbox(workers: int = 2, *, options: tuple[str, ...] = ()) -> Iterator[str]:
+    """Start a service on a free loopback port, yield its URL once it is healthy, stop it afterwards.
+
+    The service also stops when this process dies, however it dies. `options` are further arguments of
+    `python -m sandbox.server`. Raises SandboxUnavailable when the service does not come up; its log says why.
+    """
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        command = [sys.executable, "-m", "sandbox.server", "--workers", str(workers), *options]
+        command += ["--listen-fd", str(listener.fileno()), "--until-stdin-closes"]
+        root = str(Path(__file__).parent.parent)
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(listener.fileno(),),
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    try:
+        _wait_until_healthy(url, process)
+        yield url
+    finally:
+        if process.stdin:
+            process.stdin.close()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    with httpx.Client(trust_env=False, timeout=1.0) as client:
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise SandboxUnavailable(
+                    f"the sandbox service ended at start with exit status {process.returncode}; its log above says why"
+                )
+            with contextlib.suppress(httpx.TransportError):
+                if client.get(f"{url}/health").status_code == 200:
+                    return
+            time.sleep(0.02)
+    raise SandboxUnavailable(f"the sandbox service was not healthy within {_START_SECONDS:g} s")

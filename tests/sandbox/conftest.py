@@ -1,0 +1,20 @@
+"""One real service for the whole folder."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox.client import SandboxClient
+from sandbox.local import local_sandbox
+
+
+@pytest.fixture(scope="session")
+def sandbox_url() -> Iterator[str]:
+    with local_sandbox(workers=2) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def client(sandbox_url: str) -> Iterator[SandboxClient]:
+    with SandboxClient(sandbox_url) as client:
+        yield client
