@@ -83,6 +83,8 @@ class ToolDocument(Record):
     description: str
     parameters: JsonObject
     """A JSON Schema (draft 2020-12) of type `object`."""
+    output_schema: JsonObject | None = None
+    """A JSON Schema of what a successful call returns (MCP's `outputSchema`), where the source says it."""
     original_name: str | None = None
     """The name in the source, kept when it had to be changed to be legal or unique."""
 
@@ -109,8 +111,12 @@ class ServerDocument(Record):
     origin: str
     """What it was read from: `mcp`, `mcp_tools_list`, `crawled`, `openapi`, `rapidapi`, `openai_tools`, `python`."""
     tools: tuple[ToolDocument, ...]
+    argument_values: dict[str, tuple[JsonValue, ...]] = {}
+    """Values that exist on this server and cannot be invented, by `argument` or `tool.argument`; not shown to models."""
     repairs: tuple[str, ...] = ()
     """What had to be mended to make the schema valid, by rule name."""
+    flags: tuple[str, ...] = ()
+    """What a reader should know of the text, e.g. that a description speaks to the model. Text stays data."""
 
 
 # --- conversations --------------------------------------------------------------------------------------------------
@@ -150,12 +156,19 @@ class TaskScores(Record):
 
 
 class ArgumentBinding(Record):
-    """Where one required argument of a chained call comes from."""
+    """Where one argument of a chained call comes from: every required one has a binding, some optional ones have."""
 
     tool_index: int
     argument: str
     source: Literal["task", "constant", "earlier_output"]
+    slot: str | None = None
+    """For source `task`: the fact of the task (`Task.slots`) that is the value; calls may share one."""
+    constant: JsonValue = None
+    """For source `constant`: the value that the schema prescribes."""
     earlier_tool_index: int | None = None
+    """For source `earlier_output`: which call of the chain returned the value."""
+    earlier_output_path: str | None = None
+    """For source `earlier_output`: JSON pointer into that call's response."""
 
 
 class Chain(Record):
@@ -174,6 +187,9 @@ class Task(Record):
     mode: Literal["chain", "server"]
     expectation: Expectation = "answer"
     chain: Chain | None = None
+    """The calls that its author expects; None where no offered tool fits (`refuse`)."""
+    slots: JsonObject = {}
+    """The facts that the request states, by slot name: what its calls are made with."""
     augmentation: Literal["original", "diversity", "complexity", "persona"] = "original"
     scores: TaskScores
     hidden_parameters: JsonObject = {}
@@ -181,13 +197,16 @@ class Task(Record):
 
 
 class RewardAxes(Record):
-    """The seven axes a trajectory is judged on, each in [0, 1] (ASTRA, section on SFT data)."""
+    """The seven axes a trajectory is judged on, each in [0, 1] (ASTRA, section on SFT data).
+
+    The three axes about tool responses are None where no tool was to be called (`refuse`): there is nothing to judge.
+    """
 
     query_understanding: float = Field(ge=0, le=1)
     planning: float = Field(ge=0, le=1)
-    tool_response_understanding: float = Field(ge=0, le=1)
-    tool_response_conditioned_planning: float = Field(ge=0, le=1)
-    tool_call_status: float = Field(ge=0, le=1)
+    tool_response_understanding: float | None = Field(ge=0, le=1)
+    tool_response_conditioned_planning: float | None = Field(ge=0, le=1)
+    tool_call_status: float | None = Field(ge=0, le=1)
     tool_conciseness: float = Field(ge=0, le=1)
     final_answer: float = Field(ge=0, le=1)
 
@@ -203,12 +222,13 @@ class RewardAxes(Record):
 
     @property
     def mean(self) -> float:
-        """The scalar reward: the mean of the seven axes.
+        """The scalar reward: the mean of the axes that were judged.
 
         >>> RewardAxes(**{axis: 0.5 for axis in RewardAxes.AXES}).mean
         0.5
         """
-        return sum(getattr(self, axis) for axis in self.AXES) / len(self.AXES)
+        judged = [value for axis in self.AXES if (value := getattr(self, axis)) is not None]
+        return sum(judged) / len(judged)
 
 
 class InjectedFailure(Record):
@@ -281,6 +301,16 @@ class SubQuestion(Record):
         return self.call is not None and tool == self.call.name and same_answer(self.answer, value)
 
 
+class Composition(Record):
+    """Φ: how the main answer is computed from sub-answers (`synthesis.environments.decomposition.compose` executes it)."""
+
+    operation: Literal["same", "list", "sum", "difference", "largest", "smallest", "which_largest", "which_smallest"]
+    inputs: tuple[str, ...] = Field(min_length=1)
+    """Ids of the sub-questions whose answers enter, in order."""
+    choices: tuple[str, ...] = ()
+    """For `which_…`: the name that stands for each input; one of them is the main answer."""
+
+
 class QualityScore(Record):
     """QS(τ) of a decomposition: the mean of four indicators, each in [0, 1] (ASTRA, section on environments)."""
 
@@ -305,9 +335,11 @@ class Environment(Record):
     language: Language
     scenario: Scenario
     hops: int
-    """Length in nodes of the longest path of the dependency graph."""
+    """Length of the longest path of the dependency graph, in sub-questions that need a tool."""
     question: str
     answer: JsonValue
+    composition: Composition | None = None
+    """Φ, where the main answer is computed from sub-answers."""
     sub_questions: tuple[SubQuestion, ...]
     tools: tuple[EnvironmentTool, ...]
     irrelevant_tools: tuple[IrrelevantTool, ...] = ()

@@ -11,16 +11,17 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TextIO, TypeVar
+from typing import Any, Generic, TextIO, TypeVar
 
 from tqdm import tqdm
 
 from synthesis.records import JsonValue
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Rejected(Exception):
@@ -72,7 +73,7 @@ class StageReport:
 
 
 class Journal:
-    """An append-only file of finished items: one JSON line each, `{"item": i, "result": …}` or `{"item": i, "rejected": …}`.
+    """An append-only file of finished items: one JSON line each, with its `result` or why it was `rejected`.
 
     A line that a crash cut short is dropped when the journal is opened again. The first line names what the journal is
     for; opening one that was written for something else starts afresh.
@@ -139,6 +140,20 @@ class StageResults(Generic[Item]):
                 yield outcome["result"]
 
 
+async def all_in_order(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Await all side by side; where some fail, raise the first failure in the order given, whichever came first.
+
+    That keeps the reason of a rejection the same from run to run.
+    """
+    outcomes = await asyncio.gather(*work, return_exceptions=True)
+    results: list[Result] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        results.append(outcome)
+    return results
+
+
 async def run_stage(
     report: StageReport,
     items: Sequence[Item],
@@ -171,6 +186,8 @@ async def run_stage(
         async with asyncio.TaskGroup() as workers:
             for _ in range(max(1, concurrency)):
                 workers.create_task(worker())
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
     finally:
         bar.close()
     report.read += len(items)

@@ -1,10 +1,190 @@
-"""Answers to the questions of the environments track."""
+"""Answers to the questions of the environments track, looked up and computed in generated worlds."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
-from synthesis.teacher import Request
+from synthesis.environments.decomposition import CompositionError, DecompositionNode, QAInstance, compose
+from synthesis.environments.knowledge import Knowledge
+from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
+from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
+from synthesis.prompts.tool_merging import MergeTools
+from synthesis.prompts.tool_necessity import JudgeToolNecessity, ToolNecessity
+from synthesis.records import JsonObject, QualityScore, ToolDocument, same_answer
+from synthesis.teacher import BadReply, Request
+from synthesis.teacher.procedural.world_questions import draw_instance, facts_by_question
+from synthesis.teacher.procedural.worlds import Fact, World, domains, world_of
 
-ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {}
+DISTRACTOR_ROWS: Final = 4
+"""Rows of other entities in a tool's table beside the one that is asked for."""
+
+
+def write_qa_instance(request: WriteQAInstance, seed: int) -> QAInstance:
+    """Draw a question about the world of the knowledge's domain."""
+    return draw_instance(
+        _world(request.knowledge),
+        random.Random(f"instance/{seed}"),
+        request.scenario,
+        request.num_lookups,
+        with_computation=request.with_computation,
+        max_hops=request.max_hops,
+    )
+
+
+def judge_decomposition(request: JudgeDecomposition, seed: int) -> QualityScore:
+    """Judge a decomposition by what the world can answer; each indicator is the share of nodes without a fault."""
+    instance = request.instance
+    facts = _facts(request.knowledge)
+    answers = {node.id: node.answer for node in instance.nodes}
+    names = {fact.entity for fact in facts.values()}
+
+    def answerable(node: DecompositionNode) -> bool:
+        if node.kind == "computation":
+            return all(str(answers[parent]) in node.question for parent in node.depends_on)
+        return node.question in facts and same_answer(facts[node.question].value, node.answer)
+
+    def needs_each_parent(node: DecompositionNode) -> bool:
+        told = [str(answers[parent]) for parent in node.depends_on]
+        return all(name in node.question and node.question.replace(name, "") not in facts for name in told)
+
+    def answerable_in_turn(node: DecompositionNode) -> bool:
+        known = instance.question + "".join(str(answers[parent]) for parent in node.depends_on)
+        return node.kind == "computation" or all(name in known for name in names if name in node.question)
+
+    used = {parent for node in instance.nodes for parent in node.depends_on}
+    try:
+        computed = instance.composition and compose(instance.composition, answers)
+    except CompositionError:
+        computed = None
+    used |= set(instance.composition.inputs) if instance.composition else set()
+    complete = [same_answer(instance.answer, computed)]
+    complete += [node.id in used for node in instance.nodes if node.kind == "lookup"]
+    return QualityScore(
+        dependency_consistency=_share(needs_each_parent(node) for node in instance.nodes),
+        atomicity=_share(answerable(node) for node in instance.nodes),
+        sequential_rationality=_share(answerable_in_turn(node) for node in instance.nodes),
+        task_completeness=_share(complete),
+    )
+
+
+def judge_tool_necessity(request: JudgeToolNecessity, seed: int) -> ToolNecessity:
+    """A computation whose operands are all in its question is done without a tool."""
+    given = all(str(answer) in request.node.question for answer in request.known_answers)
+    return ToolNecessity(needs_tool=not given, reason="the question states its operands" if given else "facts missing")
+
+
+def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
+    """Document the tool that looks up one property of one type of entity."""
+    world, fact = _world(request.knowledge), _fact(request.knowledge, request.node)
+    entity, asked = world.label(fact.entity_type), world.label(fact.entity_type, fact.property)
+    if request.language == "zh":
+        description = f"{entity}{'某年' if fact.year else ''}的{asked}"
+    else:
+        description = f"{asked.capitalize()} of {_article(entity)}{' in a year' if fact.year else ''}"
+    names = [fact.entity_type, *(["year"] if fact.year else [])]
+    properties = {name: {"type": "string"} for name in names}
+    return ToolDocument(
+        name=f"get_{fact.entity_type}_{fact.property}",
+        description=description,
+        parameters={"type": "object", "properties": properties, "required": names},
+    )
+
+
+def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
+    """Fill the tool's parameters with the entity, and the year, of the sub-question."""
+    fact = _fact(request.knowledge, request.node)
+    known = {fact.entity_type: fact.entity, "year": fact.year}
+    return CallArguments(arguments={name: known[name] for name in request.document.required})
+
+
+def write_tool_implementation(request: WriteToolImplementation, seed: int) -> ToolImplementation:
+    """Look the property up in a table of the world's rows: the one that is asked for and a few others."""
+    world, fact = _world(request.knowledge), _fact(request.knowledge, request.node)
+    rows = world.values[fact.entity_type, fact.property]
+    others = random.Random(f"rows/{seed}").sample([name for name in rows if name != fact.entity], DISTRACTOR_ROWS)
+    table = {name: rows[name] for name in sorted([fact.entity, *others])}
+    return ToolImplementation(source=_source(request.document, fact), tables={fact.property: table})
+
+
+def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
+    """Join the tables of two tools of one property."""
+    if request.merged.source != request.inserted.source:
+        raise BadReply(f"the two implementations of {request.merged.document.name} differ in their code")
+    return ToolImplementation(
+        source=request.merged.source, tables=_joined(request.merged.tables, request.inserted.tables)
+    )
+
+
+def _source(document: ToolDocument, fact: Fact) -> str:
+    entity = fact.entity_type
+    value_type = type(fact.value).__name__
+    if fact.year is None:
+        signature, row, last = f"{entity}: str", f"rows[{entity}]", ""
+    else:
+        signature, row = f"{entity}: str, year: str", f"rows[{entity}][year]"
+        last = (
+            f"    if year not in rows[{entity}]:\n"
+            f'        raise ValueError(f"no {fact.property} of {{{entity}}} in {{year}}")\n'
+        )
+    return (
+        f"def {document.name}({signature}) -> {value_type}:\n"
+        f'    """{document.description}."""\n'
+        f'    rows = TABLES["{fact.property}"]\n'
+        f"    if {entity} not in rows:\n"
+        f'        raise ValueError(f"unknown {entity}: {{{entity}}}")\n'
+        f"{last}"
+        f"    return {row}\n"
+    )
+
+
+def _joined(one: JsonObject, other: JsonObject) -> JsonObject:
+    joined = dict(one)
+    for key, value in other.items():
+        both = isinstance(joined.get(key), dict) and isinstance(value, dict)
+        joined[key] = _joined(joined[key], value) if both else value
+    return dict(sorted(joined.items()))
+
+
+def _world(knowledge: Knowledge) -> World:
+    if knowledge.domain not in domains():
+        raise BadReply(f"expected one of the domains {sorted(domains())}, found {knowledge.domain!r}")
+    return world_of(knowledge.domain, knowledge.language, knowledge.seed, knowledge.name_parts)
+
+
+@lru_cache(maxsize=256)
+def _facts(knowledge: Knowledge) -> Mapping[str, Fact]:
+    return facts_by_question(_world(knowledge))
+
+
+def _fact(knowledge: Knowledge, node: DecompositionNode) -> Fact:
+    facts = _facts(knowledge)
+    if node.question not in facts:
+        raise BadReply(f"the {knowledge.domain} world has no fact that answers {node.question!r}")
+    return facts[node.question]
+
+
+def _share(verdicts: Any) -> float:
+    listed = [bool(verdict) for verdict in verdicts]
+    return sum(listed) / len(listed)
+
+
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+
+
+ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
+    WriteQAInstance: write_qa_instance,
+    JudgeDecomposition: judge_decomposition,
+    JudgeToolNecessity: judge_tool_necessity,
+    WriteToolDocument: write_tool_document,
+    WriteToolCall: write_tool_call,
+    WriteToolImplementation: write_tool_implementation,
+    MergeTools: merge_tools,
+}
+"""Request type to the pure function (request, seed) that answers it."""

@@ -1,0 +1,120 @@
+"""Decompositions: a main question taken apart into sub-questions, their dependency graph, and Φ that joins the answers.
+
+q0  What is the wage of the manager of project Amber Fox?      a0 = Φ({a_i}, G)
+q1  Who is the manager of project Amber Fox?   a1 ─┐
+q2  What is the wage of manager Calm Otter?    a2 <┘           Φ = same(q2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from synthesis.records import Composition, JsonValue, Record, Scenario
+
+
+class DecompositionNode(Record):
+    """One sub-question: what it asks, its answer, and the sub-questions whose answers it needs."""
+
+    id: str
+    question: str
+    answer: JsonValue
+    depends_on: tuple[str, ...] = ()
+    kind: Literal["lookup", "computation"] = "lookup"
+    """A lookup finds a fact; a computation only works on its parents' answers."""
+
+
+class QAInstance(Record):
+    """A main question, its answer, the decomposition τ, and what is claimed of its shape."""
+
+    question: str
+    answer: JsonValue
+    scenario: Scenario
+    hops: int
+    """Length of the longest dependency path, in lookups."""
+    nodes: tuple[DecompositionNode, ...]
+    composition: Composition | None
+    """Φ; None only where the source is prose and the answer cannot be computed."""
+    entities: tuple[str, ...]
+    """Every entity name that the questions and answers mention."""
+
+
+class _Node(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def depends_on(self) -> tuple[str, ...]: ...
+
+
+def depths(nodes: Sequence[_Node]) -> dict[str, int]:
+    """Return for each node the length in nodes of the longest path that ends in it; nodes come after their parents.
+
+    >>> q1 = DecompositionNode(id="q1", question="", answer=1)
+    >>> q2 = DecompositionNode(id="q2", question="", answer=2, depends_on=("q1",))
+    >>> depths([q1, q2])
+    {'q1': 1, 'q2': 2}
+    """
+    depth: dict[str, int] = {}
+    for node in nodes:
+        depth[node.id] = 1 + max((depth[parent] for parent in node.depends_on), default=0)
+    return depth
+
+
+def scenario_of(lookups: Sequence[_Node]) -> Scenario:
+    """Return the scenario that the dependencies of the lookups make.
+
+    >>> def node(id, *parents): return DecompositionNode(id=id, question="", answer=1, depends_on=parents)
+    >>> scenario_of([node("a")]), scenario_of([node("a"), node("b")])
+    ('single_hop', 'parallel_single_hop')
+    >>> scenario_of([node("a"), node("b", "a")]), scenario_of([node("a"), node("b", "a"), node("c", "a")])
+    ('multi_hop', 'parallel_multi_hop')
+    """
+    hops = max(depths(lookups).values())
+    if hops == 1:
+        return "single_hop" if len(lookups) == 1 else "parallel_single_hop"
+    return "multi_hop" if hops == len(lookups) else "parallel_multi_hop"
+
+
+class CompositionError(ValueError):
+    """Φ cannot be executed on the answers it is given; the message says why."""
+
+
+def compose(composition: Composition, answers: Mapping[str, JsonValue]) -> JsonValue:
+    """Execute Φ: compute the main answer from the sub-answers.
+
+    >>> compose(Composition(operation="sum", inputs=("q1", "q2")), {"q1": 3, "q2": 4})
+    7
+    >>> which = Composition(operation="which_largest", inputs=("q1", "q2"), choices=("Oak", "Elm"))
+    >>> compose(which, {"q1": "2024-05-01", "q2": "2023-12-31"})
+    'Oak'
+
+    Raises:
+        CompositionError: an input is missing, or the answers are not of a kind that the operation works on.
+    """
+    if missing := [name for name in composition.inputs if name not in answers]:
+        raise CompositionError(f"expected answers to all inputs, found none for {missing}")
+    values = [answers[name] for name in composition.inputs]
+    operation = composition.operation
+    if operation == "same":
+        if len(values) != 1:
+            raise CompositionError(f"expected one input for 'same', found {len(values)}")
+        return values[0]
+    if operation == "list":
+        return values
+    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    if not numeric and not (operation.startswith("which_") and all(isinstance(value, str) for value in values)):
+        raise CompositionError(f"expected numbers for {operation!r}, found {values}")
+    if operation == "sum":
+        return round(sum(values), 6)
+    if operation == "difference":
+        if len(values) != 2:
+            raise CompositionError(f"expected two inputs for 'difference', found {len(values)}")
+        return round(abs(values[0] - values[1]), 6)
+    best = max(values) if operation in ("largest", "which_largest") else min(values)
+    if operation in ("largest", "smallest"):
+        return best
+    if len(composition.choices) != len(values) or values.count(best) != 1:
+        raise CompositionError(
+            f"expected one choice per input and one winner, found {composition.choices} for {values}"
+        )
+    return composition.choices[values.index(best)]

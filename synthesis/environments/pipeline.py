@@ -1,0 +1,259 @@
+"""The environments track in stage order: knowledge in, a record directory of proven environments out.
+
+    quotas ─► knowledge ─► QA instance ─► quality ─► sub-environments ─► merging      one item of the first stage
+           ─► irrelevant tools ─► verification of the final artefact                  one item of the second stage
+           ─► record directory
+
+An item's outcome depends on the config, its index and the teacher's replies alone, so a run that was killed and started
+again writes the same bytes. `disjoint_from` names record directories whose entities and answers must not occur here:
+an instance that shares one is drawn again, and after `MAX_DRAWS` draws the item is rejected.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandbox.client import AsyncSandboxClient
+from synthesis.environments.decomposition import QAInstance
+from synthesis.environments.irrelevant_tools import ToolPool
+from synthesis.environments.knowledge import Knowledge
+from synthesis.environments.merging import merge_sub_environments
+from synthesis.environments.qa_instances import write_qa_instance
+from synthesis.environments.quality import score_quality
+from synthesis.environments.quotas import EnvironmentPlan, plan_environments
+from synthesis.environments.sub_environments import build_sub_environments
+from synthesis.environments.verification import ExecutableTools, verify_environment
+from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.tool_call_writing import WriteToolCall
+from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
+from synthesis.prompts.tool_merging import MergeTools
+from synthesis.prompts.tool_necessity import JudgeToolNecessity
+from synthesis.record_io import RecordSource, read_card, write_records
+from synthesis.records import (
+    Environment,
+    JsonValue,
+    Language,
+    Provenance,
+    Scenario,
+    SimilarityBand,
+    canonical_json,
+    record_id,
+)
+from synthesis.stage import Journal, Rejected, StageReport, run_stage
+from synthesis.teacher import BadReply, Teacher
+
+MAX_DRAWS: Final = 40
+
+PROMPT_VERSION: Final = " ".join(
+    request.prompt_version
+    for request in (
+        WriteQAInstance,
+        JudgeDecomposition,
+        JudgeToolNecessity,
+        WriteToolDocument,
+        WriteToolCall,
+        WriteToolImplementation,
+        MergeTools,
+    )
+)
+
+
+class EnvironmentsConfig(BaseModel):
+    """What to synthesise; the defaults are the paper's shares."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int
+    count: int = Field(ge=1)
+    out: Path
+    teacher: Literal["procedural"] = "procedural"
+    disjoint_from: tuple[Path, ...] = ()
+    """Record directories of environments with which no entity and no answer may be shared."""
+    scenarios: dict[Scenario, float] = {
+        "single_hop": 0.174,
+        "parallel_single_hop": 0.174,
+        "multi_hop": 0.174,
+        "parallel_multi_hop": 0.478,
+    }
+    languages: dict[Language, float] = {"en": 0.712, "zh": 0.288}
+    domains: dict[str, float] = {
+        "real_estate": 0.156,
+        "ecommerce": 0.106,
+        "healthcare": 0.081,
+        "travel": 0.094,
+        "education": 0.094,
+        "library": 0.094,
+        "logistics": 0.094,
+        "finance": 0.094,
+        "dining": 0.0935,
+        "employment": 0.0935,
+    }
+    lookups: dict[Scenario, dict[int, float]] = {
+        "single_hop": {1: 1.0},
+        "parallel_single_hop": {2: 0.4, 3: 0.4, 4: 0.2},
+        "multi_hop": {2: 0.2, 3: 0.3, 4: 0.3, 5: 0.2},
+        "parallel_multi_hop": {3: 0.15, 4: 0.3, 5: 0.1, 6: 0.25, 8: 0.2},
+    }
+    """Tool calls per environment of each scenario."""
+    computations: float = Field(default=0.59, ge=0, le=1)
+    """Share of the parallel environments that end in a sub-question that needs no tool."""
+    name_parts: dict[Language, int] = {}
+    """How many first and second parts entity names are made of, where it is to be fewer than there are."""
+    max_hops: int = Field(default=5, ge=1)
+    quality_threshold: float = Field(default=0.9, ge=0, le=1)
+    irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
+    """At most so many distractors of each band (K)."""
+    concurrency: int = Field(default=16, ge=1)
+
+
+async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, sandbox_url: str) -> StageReport:
+    """Synthesise environments into a record directory; run again after an interruption, it goes on where it was.
+
+    Raises:
+        TeacherUnavailable, SandboxUnavailable: the run stops; what is finished is kept for the next one.
+        RecordDirectoryError: a directory of `disjoint_from` is missing or damaged.
+    """
+    started = time.monotonic()
+    fingerprint = config_fingerprint(config)
+    taken = TakenValues(config.disjoint_from)
+    plans = plan_environments(
+        config.count,
+        config.seed,
+        scenarios=config.scenarios,
+        languages=config.languages,
+        domains=config.domains,
+        lookups=config.lookups,
+        computations=config.computations,
+    )
+    journals = [
+        Journal(config.out.with_name(f"{config.out.name}.{stage}.journal"), f"{stage} {fingerprint} {teacher.name}")
+        for stage in ("proven", "mixed")
+    ]
+    report = StageReport("environments", out=str(config.out))
+    async with AsyncSandboxClient(sandbox_url) as sandbox:
+        executable = ExecutableTools(sandbox)
+
+        async def prove(plan: EnvironmentPlan) -> JsonValue:
+            try:
+                environment = await synthesize_environment(config, plan, taken, teacher, sandbox)
+            except BadReply as error:
+                raise Rejected("bad reply", str(error)) from error
+            return environment.model_dump(mode="json")
+
+        proven = await run_stage(report, plans, prove, journal=journals[0], concurrency=config.concurrency)
+        pools = {language: ToolPool.of([]) for language in config.languages}
+        environments = [Environment.model_validate(result) for result in proven]
+        for language in pools:
+            pools[language] = ToolPool.of([item for item in environments if item.language == language])
+
+        async def mix(environment: Environment) -> JsonValue:
+            rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
+            drawn = pools[environment.language].draw(environment, config.irrelevant_per_band, rng)
+            mixed = environment.model_copy(update={"irrelevant_tools": drawn})
+            await verify_environment(mixed, sandbox, executable)
+            return mixed.model_dump(mode="json")
+
+        mixing = StageReport("irrelevant tools")
+        mixed = await run_stage(mixing, environments, mix, journal=journals[1], concurrency=config.concurrency)
+    report.kept = mixing.kept
+    report.rejected += mixing.rejected
+    write_records(
+        config.out,
+        (Environment.model_validate(result) for result in mixed),
+        kind="environment",
+        config_hash=fingerprint,
+        rejected=report.rejected,
+    )
+    for journal in journals:
+        journal.close()
+        journal.path.unlink()
+    report.seconds = time.monotonic() - started
+    return report
+
+
+async def synthesize_environment(
+    config: EnvironmentsConfig,
+    plan: EnvironmentPlan,
+    taken: TakenValues,
+    teacher: Teacher,
+    sandbox: AsyncSandboxClient,
+) -> Environment:
+    """Synthesise one environment, proven and merged, without distractors.
+
+    Raises:
+        BadReply: a question to the teacher got no usable answer.
+        Rejected: the environment did not pass one of the stages.
+    """
+    knowledge, instance, seed = await _draw_untaken(config, plan, taken, teacher)
+    quality = await score_quality(teacher, knowledge, instance, threshold=config.quality_threshold, seed=seed)
+    sub_environments = await build_sub_environments(teacher, sandbox, knowledge, instance, seed=seed)
+    sub_questions, tools = await merge_sub_environments(teacher, sandbox, sub_environments, seed=seed)
+    knowledge_id = record_id("knowledge", knowledge.model_dump(mode="json"))
+    return Environment(
+        id=record_id("environment", knowledge_id, PROMPT_VERSION, teacher.name, plan.index, seed),
+        domain=plan.domain,
+        language=plan.language,
+        scenario=instance.scenario,
+        hops=instance.hops,
+        question=instance.question,
+        answer=instance.answer,
+        composition=instance.composition,
+        sub_questions=sub_questions,
+        tools=tools,
+        quality=quality,
+        entities=instance.entities,
+        provenance=Provenance(teacher=teacher.name, prompt_version=PROMPT_VERSION, seed=seed, parents=(knowledge_id,)),
+    )
+
+
+async def _draw_untaken(
+    config: EnvironmentsConfig, plan: EnvironmentPlan, taken: TakenValues, teacher: Teacher
+) -> tuple[Knowledge, QAInstance, int]:
+    for draw in range(MAX_DRAWS):
+        seed = int.from_bytes(sha256(f"{config.seed}/{plan.index}/{draw}".encode()).digest()[:6])
+        knowledge = Knowledge(
+            domain=plan.domain, language=plan.language, seed=seed, name_parts=config.name_parts.get(plan.language)
+        )
+        instance = await write_qa_instance(teacher, knowledge, plan, max_hops=config.max_hops, seed=seed)
+        if not taken.shared_with(instance):
+            return knowledge, instance, seed
+    raise Rejected("entity or answer of another split", f"after {MAX_DRAWS} draws; the last: {instance.question!r}")
+
+
+class TakenValues:
+    """The entities and answers of other splits."""
+
+    def __init__(self, directories: Sequence[Path]):
+        self._taken: set[str] = set()
+        for directory in directories:
+            for environment in RecordSource(directory, Environment):
+                answers = [environment.answer, *(item.answer for item in environment.sub_questions)]
+                self._taken |= _value_keys(environment.entities, answers)
+
+    def shared_with(self, instance: QAInstance) -> set[str]:
+        """Return which of an instance's entities and answers are taken."""
+        answers = [instance.answer, *(node.answer for node in instance.nodes)]
+        return self._taken & _value_keys(instance.entities, answers)
+
+
+def _value_keys(entities: Sequence[str], answers: Sequence[JsonValue]) -> set[str]:
+    values: list[JsonValue] = [*entities]
+    for answer in answers:
+        values += answer if isinstance(answer, list | tuple) else [answer]
+    return {str(value).casefold() for value in values if not isinstance(value, bool)}
+
+
+def config_fingerprint(config: EnvironmentsConfig) -> str:
+    """Hash what decides the records: the config without its paths, and the bytes of the directories kept apart from."""
+    decisive = config.model_dump(mode="json", exclude={"out", "concurrency", "disjoint_from"})
+    apart = [sorted(read_card(directory).shards.values()) for directory in config.disjoint_from]
+    return sha256(canonical_json([decisive, apart]).encode()).hexdigest()

@@ -1,0 +1,135 @@
+"""The proof of a tool: its gold call, run in the sandbox exactly as in RL, gives the gold answer; nothing else does.
+
+Per sub-question, in one batch:
+
+    gold       the call as it stands             must give the gold answer and no other sub-question's
+    repeat     the same under another seed       must give the gold answer again
+    changed    each argument made a stranger     must not give the gold answer; may fail, but by an ordinary exception
+    missing    each required argument left out   must fail
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
+from synthesis.environments.tool_source import check_source
+from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion, same_answer
+from synthesis.stage import Rejected
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One call of a proof, and what it is to show."""
+
+    promise: Literal["gold", "repeat", "changed", "missing"]
+    tool: EnvironmentTool
+    sub_question: SubQuestion
+    arguments: JsonObject
+
+    def request(self) -> ExecuteRequest:
+        """Return the call for the sandbox."""
+        return ExecuteRequest(
+            source=self.tool.module_source(),
+            function=self.tool.document.name,
+            arguments=self.arguments,
+            seed=1 if self.promise == "repeat" else 0,
+        )
+
+
+def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
+    """Yield the calls that prove one gold call."""
+    if sub_question.call is None:
+        raise ValueError(f"expected a sub-question with a call, found none on {sub_question.id}")
+    arguments = sub_question.call.arguments
+    yield Trial("gold", tool, sub_question, arguments)
+    yield Trial("repeat", tool, sub_question, arguments)
+    for name, value in arguments.items():
+        yield Trial("changed", tool, sub_question, {**arguments, name: changed_argument(value)})
+    for required in tool.document.required:
+        yield Trial("missing", tool, sub_question, {k: v for k, v in arguments.items() if k != required})
+
+
+def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion] = ()) -> None:
+    """Check what one call of a proof came to; `others` are the tool's other sub-questions.
+
+    Raises:
+        Rejected: with the name of the promise that is broken.
+    """
+    gold = trial.sub_question.answer
+    gives_gold = reply.ok and same_answer(gold, reply.value)
+    kind, outcome = ("", repr(reply.value))
+    if reply.error is not None:
+        kind, outcome = reply.error.kind.value, f"{reply.error.kind.value}: {reply.error.message}"
+    detail = f"{trial.tool.document.name}({trial.arguments}): expected {gold!r}, found {outcome}"
+    match trial.promise:
+        case "gold" if not reply.ok:
+            raise Rejected(f"call ends in {kind}", detail)
+        case "gold" if not gives_gold:
+            raise Rejected("wrong answer", detail)
+        case "gold" if any(same_answer(other.answer, reply.value) for other in others):
+            raise Rejected("answers another sub-question", detail)
+        case "repeat" if not gives_gold:
+            raise Rejected("not deterministic", detail)
+        case "changed" if gives_gold:
+            raise Rejected("ignores its arguments", f"{detail} though an argument was changed")
+        case "changed" if kind not in ("", "exception"):
+            raise Rejected("error path fails", detail)
+        case "missing" if reply.ok:
+            raise Rejected("missing argument accepted", detail)
+
+
+async def prove(sandbox: AsyncSandboxClient, proofs: Sequence[tuple[EnvironmentTool, Sequence[SubQuestion]]]) -> None:
+    """Prove that each tool answers its sub-questions by their gold calls, and only by them.
+
+    Raises:
+        Rejected: the first promise that is broken, in the order given.
+        SandboxUnavailable: the sandbox cannot say.
+    """
+    for tool, sub_questions in proofs:
+        check_source(tool.source, tool.document, tuple(sub_question.answer for sub_question in sub_questions))
+    listed = [
+        (trial, [other for other in sub_questions if other is not sub_question])
+        for tool, sub_questions in proofs
+        for sub_question in sub_questions
+        for trial in trials(tool, sub_question)
+    ]
+    replies = await sandbox.execute_batch([trial.request() for trial, _ in listed])
+    for (trial, others), reply in zip(listed, replies, strict=True):
+        check_reply(trial, reply, others)
+
+
+async def prove_gold_calls(
+    sandbox: AsyncSandboxClient, tool: EnvironmentTool, sub_questions: Sequence[SubQuestion]
+) -> None:
+    """Prove only that each gold call gives its own answer and none of the others'.
+
+    Raises:
+        Rejected, SandboxUnavailable: as `prove`.
+    """
+    golds = [next(trials(tool, sub_question)) for sub_question in sub_questions]
+    replies = await sandbox.execute_batch([trial.request() for trial in golds])
+    for trial, reply in zip(golds, replies, strict=True):
+        check_reply(trial, reply, [other for other in sub_questions if other is not trial.sub_question])
+
+
+def changed_argument(value: JsonValue) -> JsonValue:
+    """Return a value of the same type that a tool cannot know.
+
+    >>> changed_argument("Amber Fox"), changed_argument(5), changed_argument([1])
+    ('xoF rebmA?', -1000008, [])
+    """
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return -value - 1_000_003
+        case str():
+            return value[::-1] + "?"
+        case list():
+            return []
+        case dict():
+            return {}
+    return "?"

@@ -1,0 +1,174 @@
+"""QA instances: a main question with its decomposition, written by the teacher, its structure checked by rule.
+
+The structural validator asks no language model. Each rule has a name; an instance that breaks one is rejected under it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from graphlib import CycleError, TopologicalSorter
+from typing import Final
+
+from synthesis.environments.decomposition import CompositionError, QAInstance, compose, depths, scenario_of
+from synthesis.environments.knowledge import Knowledge
+from synthesis.environments.quotas import EnvironmentPlan
+from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.records import JsonValue, same_answer
+from synthesis.stage import Rejected
+from synthesis.teacher import Teacher
+
+_SCALARS: Final = (str, int, float, bool)
+
+
+async def write_qa_instance(
+    teacher: Teacher, knowledge: Knowledge, plan: EnvironmentPlan, *, max_hops: int, seed: int
+) -> QAInstance:
+    """Have a QA instance of the planned shape written, and check its structure.
+
+    Raises:
+        BadReply: the teacher has none.
+        Rejected: it breaks a rule, or has another shape than planned.
+    """
+    instance = await teacher.ask(
+        WriteQAInstance(
+            knowledge=knowledge,
+            scenario=plan.scenario,
+            num_lookups=plan.num_lookups,
+            with_computation=plan.with_computation,
+            max_hops=max_hops,
+        ),
+        seed=seed,
+    )
+    check_structure(instance)
+    if instance.scenario != plan.scenario:
+        raise Rejected("other scenario than planned", f"expected {plan.scenario}, found {instance.scenario}")
+    if instance.hops > max_hops:
+        raise Rejected("more hops than planned", f"expected at most {max_hops}, found {instance.hops}")
+    return instance
+
+
+def check_structure(instance: QAInstance) -> None:
+    """Check every structural rule that can be checked without understanding the questions.
+
+    Raises:
+        Rejected: with the name of the first rule that is broken.
+    """
+    _check_graph(instance)
+    _check_answers(instance)
+    _check_shape(instance)
+    _check_composition(instance)
+    _check_mentions(instance)
+
+
+def mentions(text: str, value: JsonValue) -> bool:
+    """Say whether a text tells a value: as a whole word or number, in any case and width.
+
+    >>> mentions("Rent of 15 flats", 5), mentions("Rent is 5.", 5), mentions("the AMBER fox", "Amber Fox")
+    (False, True, True)
+    >>> mentions("青山明月的租金", "青山明月"), mentions("one or two", ["three", "two"])
+    (True, True)
+    """
+    if isinstance(value, list | tuple):
+        return any(mentions(text, item) for item in value)
+    if value is None or isinstance(value, bool):
+        return False
+    wanted = re.escape(_plain(value if isinstance(value, str) else repr(value)))
+    return bool(wanted) and re.search(rf"(?<![0-9a-z])(?<![0-9]\.){wanted}(?!\.?[0-9a-z])", _plain(text)) is not None
+
+
+def _plain(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def _check_graph(instance: QAInstance) -> None:
+    ids = [node.id for node in instance.nodes]
+    if not ids:
+        raise Rejected("no sub-question")
+    if doubled := sorted({name for name in ids if ids.count(name) > 1}):
+        raise Rejected("duplicated id", f"{doubled}")
+    for node in instance.nodes:
+        if dangling := sorted(set(node.depends_on) - set(ids)):
+            raise Rejected("dangling dependency", f"{node.id} depends on {dangling}")
+        if len(set(node.depends_on)) < len(node.depends_on):
+            raise Rejected("duplicated dependency", f"{node.id} depends on {list(node.depends_on)}")
+    try:
+        TopologicalSorter({node.id: node.depends_on for node in instance.nodes}).prepare()
+    except CycleError as error:
+        raise Rejected("cyclic dependency", f"{error.args[1]}") from error
+    for position, node in enumerate(instance.nodes):
+        if late := sorted(set(node.depends_on) - set(ids[:position])):
+            raise Rejected("dependency listed after its dependent", f"{node.id} depends on {late}")
+
+
+def _check_answers(instance: QAInstance) -> None:
+    for name, question, answer in [("q0", instance.question, instance.answer)] + [
+        (node.id, node.question, node.answer) for node in instance.nodes
+    ]:
+        if not question.strip():
+            raise Rejected("empty question", name)
+        values = answer if isinstance(answer, list | tuple) and answer else [answer]
+        if not all(isinstance(value, _SCALARS) and str(value).strip() for value in values):
+            raise Rejected(
+                "untyped answer", f"expected a text, number or Boolean, or a list of them, {name} has {answer!r}"
+            )
+    questions = [_plain(node.question) for node in instance.nodes]
+    if len(set(questions)) < len(questions):
+        raise Rejected("duplicated question", f"{sorted(q for q in questions if questions.count(q) > 1)[:1]}")
+    lookups = [node for node in instance.nodes if node.kind == "lookup"]
+    for index, node in enumerate(lookups):
+        for other in lookups[:index]:
+            if same_answer(node.answer, other.answer):
+                raise Rejected("answer stands twice", f"{other.id} and {node.id} are both answered {node.answer!r}")
+
+
+def _check_shape(instance: QAInstance) -> None:
+    used = {parent for node in instance.nodes for parent in node.depends_on}
+    for node in instance.nodes:
+        if node.kind == "computation" and (node.id in used or not node.depends_on):
+            raise Rejected("computation not at a leaf", node.id)
+    lookups = [node for node in instance.nodes if node.kind == "lookup"]
+    if not lookups:
+        raise Rejected("no lookup")
+    hops = max(depths(lookups).values())
+    if instance.hops != hops:
+        raise Rejected("wrong hops", f"expected {hops}, the longest path, found {instance.hops}")
+    if instance.scenario != scenario_of(lookups):
+        raise Rejected("wrong scenario", f"expected {scenario_of(lookups)}, found {instance.scenario}")
+
+
+def _check_composition(instance: QAInstance) -> None:
+    computations = [node for node in instance.nodes if node.kind == "computation"]
+    if len(computations) > 1:
+        raise Rejected("several computations", f"{[node.id for node in computations]}")
+    answers = {node.id: node.answer for node in instance.nodes}
+    used = {parent for node in instance.nodes for parent in node.depends_on}
+    if instance.composition is not None:
+        if len(set(instance.composition.inputs)) < len(instance.composition.inputs):
+            raise Rejected("composition fails", f"an input stands twice in {instance.composition.inputs}")
+        try:
+            computed = compose(instance.composition, answers)
+        except CompositionError as error:
+            raise Rejected("composition fails", str(error)) from error
+        if not same_answer(computed, instance.answer):
+            raise Rejected("composition gives another answer", f"expected {instance.answer!r}, found {computed!r}")
+        used |= set(instance.composition.inputs)
+        for node in computations:
+            if set(node.depends_on) != set(instance.composition.inputs) or not same_answer(node.answer, computed):
+                raise Rejected("computation differs from composition", node.id)
+    if idle := [node.id for node in instance.nodes if node.kind == "lookup" and node.id not in used]:
+        raise Rejected("idle sub-question", f"{idle} do not lead to the answer")
+
+
+def _check_mentions(instance: QAInstance) -> None:
+    choices = instance.composition.choices if instance.composition is not None else ()
+    for node in instance.nodes:
+        if node.kind == "lookup" and mentions(instance.question, node.answer):
+            raise Rejected("leaked answer", f"the main question tells {node.id}'s answer {node.answer!r}")
+        if node.kind == "lookup" and mentions(node.question, node.answer):
+            raise Rejected("leaked answer", f"{node.id} tells its own answer {node.answer!r}")
+    if mentions(instance.question, instance.answer) and instance.answer not in choices:
+        raise Rejected("leaked answer", f"the main question tells the main answer {instance.answer!r}")
+    told = " \n ".join([instance.question] + [f"{node.question} \n {node.answer}" for node in instance.nodes])
+    if strange := [name for name in instance.entities if not mentions(told, name)]:
+        raise Rejected("entity not mentioned", f"{strange}")

@@ -1,0 +1,94 @@
+"""Sub-environments: for each sub-question that needs one a tool, its gold call, and the proof that it answers.
+
+tool necessity ─► tool document ─► call ─► implementation ─► proof ─┐
+                                                ▲                   │ not accepted: the failure goes back
+                                                └───────────────────┘ to the teacher, at most MAX_TRIES times
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sandbox.client import AsyncSandboxClient
+from synthesis.environments.decomposition import DecompositionNode, QAInstance
+from synthesis.environments.knowledge import Knowledge
+from synthesis.environments.proof import prove
+from synthesis.prompts.tool_call_writing import WriteToolCall
+from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
+from synthesis.prompts.tool_necessity import JudgeToolNecessity
+from synthesis.records import EnvironmentTool, SubQuestion, ToolCall
+from synthesis.stage import Rejected, all_in_order
+from synthesis.teacher import Teacher
+
+MAX_TRIES: Final = 10
+"""Implementations asked for per sub-question; with the document and the call that makes 12 requests."""
+
+
+@dataclass(frozen=True)
+class SubEnvironment:
+    """A sub-question and the tool that was proven to answer it; no tool where none is needed."""
+
+    sub_question: SubQuestion
+    tool: EnvironmentTool | None
+
+
+async def build_sub_environments(
+    teacher: Teacher, sandbox: AsyncSandboxClient, knowledge: Knowledge, instance: QAInstance, *, seed: int
+) -> list[SubEnvironment]:
+    """Build and prove the sub-environments of all nodes, side by side.
+
+    Raises:
+        BadReply: the teacher has no usable answer for one of the nodes.
+        Rejected: one of the nodes that need a tool did not get one.
+    """
+    answers = {node.id: node.answer for node in instance.nodes}
+    used = {parent for node in instance.nodes for parent in node.depends_on}
+
+    async def build(position: int, node: DecompositionNode) -> SubEnvironment:
+        known = tuple(answers[parent] for parent in node.depends_on)
+        if node.kind == "computation" and node.id not in used:
+            necessity = await teacher.ask(JudgeToolNecessity(node=node, known_answers=known), seed=seed)
+            if not necessity.needs_tool:
+                return SubEnvironment(_sub_question(node, None), None)
+        return await _build_tool(teacher, sandbox, knowledge, node, seed=seed + position)
+
+    return await all_in_order(build(position, node) for position, node in enumerate(instance.nodes))
+
+
+async def _build_tool(
+    teacher: Teacher, sandbox: AsyncSandboxClient, knowledge: Knowledge, node: DecompositionNode, *, seed: int
+) -> SubEnvironment:
+    document = await teacher.ask(
+        WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language), seed=seed
+    )
+    written = await teacher.ask(WriteToolCall(knowledge=knowledge, node=node, document=document), seed=seed)
+    call = ToolCall(id=f"call_{node.id}", name=document.name, arguments=written.arguments)
+    sub_question = _sub_question(node, call)
+    last_try: ToolImplementation | None = None
+    failure: Rejected | None = None
+    for _ in range(MAX_TRIES):
+        last_try = await teacher.ask(
+            WriteToolImplementation(
+                knowledge=knowledge,
+                node=node,
+                document=document,
+                call=call,
+                last_try=last_try,
+                failure=str(failure or ""),
+            ),
+            seed=seed,
+        )
+        tool = EnvironmentTool(document=document, source=last_try.source, tables=last_try.tables)
+        try:
+            await prove(sandbox, [(tool, [sub_question])])
+        except Rejected as rejected:
+            failure = rejected
+        else:
+            return SubEnvironment(sub_question, tool)
+    raise failure or Rejected("no implementation", node.id)
+
+
+def _sub_question(node: DecompositionNode, call: ToolCall | None) -> SubQuestion:
+    return SubQuestion(id=node.id, question=node.question, answer=node.answer, depends_on=node.depends_on, call=call)

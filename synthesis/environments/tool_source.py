@@ -1,0 +1,90 @@
+"""What a tool's code may be: a function of JSON arguments over its tables, checked on its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+from synthesis.records import JsonValue, ToolDocument, same_answer
+from synthesis.stage import Rejected
+
+ALLOWED_MODULES: Final = frozenset({
+    "bisect", "collections", "copy", "dataclasses", "decimal", "difflib", "enum", "fractions", "functools", "heapq",
+    "itertools", "json", "math", "numbers", "operator", "re", "statistics", "string", "textwrap", "typing",
+    "unicodedata",
+})  # fmt: skip
+"""Standard-library modules without input, output, clock or randomness."""
+
+FORBIDDEN_NAMES: Final = frozenset({
+    "open", "print", "input", "exec", "eval", "compile", "__import__", "globals", "locals", "vars", "breakpoint",
+    "exit", "quit", "help", "memoryview", "id", "hash", "getattr", "setattr", "delattr",
+})  # fmt: skip
+
+
+def check_source(source: str, document: ToolDocument, golds: tuple[JsonValue, ...]) -> None:
+    """Check a tool's code without running it; `golds` are the answers that only its data may hold.
+
+    Raises:
+        Rejected: it does not parse, uses what is not allowed, has another signature than its document, or tells a gold.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise Rejected("code does not parse", str(error)) from error
+    for node in ast.walk(tree):
+        _check_allowed(node)
+    _check_signature(tree, document)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and any(_tells(node.value, gold) for gold in golds):
+            raise Rejected("gold in code", f"line {node.lineno} holds {node.value!r}")
+
+
+def _check_allowed(node: ast.AST) -> None:
+    match node:
+        case ast.Import(names=names):
+            modules = [alias.name for alias in names]
+        case ast.ImportFrom(module=module, level=level):
+            modules = [module or ""] if not level else ["." + (module or "")]
+        case _:
+            modules = []
+    for module in modules:
+        if module.split(".")[0] not in ALLOWED_MODULES:
+            raise Rejected("import not allowed", f"found {module!r}, allowed are {sorted(ALLOWED_MODULES)}")
+    if isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES:
+        raise Rejected("name not allowed", f"{node.id!r} in line {node.lineno}")
+    if isinstance(node, ast.Attribute) and node.attr.startswith("__"):
+        raise Rejected("name not allowed", f"{node.attr!r} in line {node.lineno}")
+    if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.Global | ast.Nonlocal):
+        raise Rejected("statement not allowed", f"{type(node).__name__} in line {node.lineno}")
+
+
+def _check_signature(tree: ast.Module, document: ToolDocument) -> None:
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == document.name]
+    if len(functions) != 1:
+        raise Rejected("signature differs from document", f"expected one function {document.name}")
+    arguments = functions[0].args
+    if arguments.vararg or arguments.kwarg or arguments.posonlyargs:
+        raise Rejected("signature differs from document", "expected named parameters only")
+    positional = [argument.arg for argument in arguments.args]
+    optional = positional[len(positional) - len(arguments.defaults) :]
+    optional += [a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default]
+    found = {argument.arg for argument in arguments.args + arguments.kwonlyargs}
+    documented = set(document.parameters.get("properties", {}))
+    if found - {"state"} != documented - {"state"}:
+        raise Rejected("signature differs from document", f"expected {sorted(documented)}, found {sorted(found)}")
+    required = found - set(optional) - {"state"}
+    if required != set(document.required):
+        raise Rejected(
+            "signature differs from document",
+            f"expected required {sorted(document.required)}, found {sorted(required)}",
+        )
+
+
+def _tells(constant: object, gold: JsonValue) -> bool:
+    if isinstance(gold, list | tuple):
+        return any(_tells(constant, item) for item in gold)
+    if isinstance(gold, bool) or gold is None:
+        return False
+    if isinstance(constant, str):
+        return str(gold).casefold() in constant.casefold()
+    return isinstance(constant, int | float) and same_answer(gold, constant)

@@ -1,0 +1,138 @@
+"""Verification of finished environments: every promise of the record, replayed on the final artefact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
+from synthesis.environments.decomposition import CompositionError, compose, depths, scenario_of
+from synthesis.environments.proof import prove
+from synthesis.environments.tool_source import check_source
+from synthesis.record_io import RecordSource, check_shards
+from synthesis.records import Environment, EnvironmentTool, same_answer
+from synthesis.stage import Rejected, all_in_order
+
+_AT_ONCE = 16
+
+
+@dataclass
+class VerificationReport:
+    """How many records were replayed, and what failed: record id and reason."""
+
+    read: int = 0
+    failures: list[tuple[str, str]] = field(default_factory=list)
+
+    def closing_line(self) -> str:
+        """Return the last line of `astra records verify`.
+
+        >>> VerificationReport(read=3, failures=[("environment-1", "wrong answer")]).closing_line()
+        'verified 2/3'
+        """
+        return f"verified {self.read - len({name for name, _ in self.failures})}/{self.read}"
+
+
+async def verify_environments(directory: Path, sandbox_url: str) -> VerificationReport:
+    """Replay every gold call and every negative test of a record directory through the sandbox.
+
+    Raises:
+        RecordDirectoryError: the directory is missing or damaged.
+        SandboxUnavailable: the sandbox gives no answer.
+    """
+    check_shards(directory)
+    source = RecordSource(directory, Environment)
+    report = VerificationReport(read=len(source))
+    async with AsyncSandboxClient(sandbox_url) as sandbox:
+        executable = ExecutableTools(sandbox)
+
+        async def verdict(environment: Environment) -> Rejected | None:
+            try:
+                await verify_environment(environment, sandbox, executable)
+            except Rejected as rejected:
+                return rejected
+            return None
+
+        for start in range(0, len(source), _AT_ONCE):
+            environments = [source[index] for index in range(start, min(start + _AT_ONCE, len(source)))]
+            verdicts = await all_in_order(verdict(environment) for environment in environments)
+            for environment, rejected in zip(environments, verdicts, strict=True):
+                if rejected is not None:
+                    report.failures.append((environment.id, str(rejected)))
+    return report
+
+
+async def verify_environment(
+    environment: Environment, sandbox: AsyncSandboxClient, executable: ExecutableTools
+) -> None:
+    """Check one environment: its shape, Φ, the proof of each of its tools, and that its distractors run.
+
+    Raises:
+        Rejected: the first promise that is broken.
+        SandboxUnavailable: the sandbox gives no answer.
+    """
+    sub_tasks = environment.sub_tasks
+    if not sub_tasks:
+        raise Rejected("no sub-task")
+    if environment.hops != (hops := max(depths(sub_tasks).values())):
+        raise Rejected("wrong hops", f"expected {hops}, found {environment.hops}")
+    if environment.scenario != (scenario := scenario_of(sub_tasks)):
+        raise Rejected("wrong scenario", f"expected {scenario}, found {environment.scenario}")
+    if environment.composition is not None:
+        answers = {sub_question.id: sub_question.answer for sub_question in environment.sub_questions}
+        try:
+            computed = compose(environment.composition, answers)
+        except CompositionError as error:
+            raise Rejected("composition fails", str(error)) from error
+        if not same_answer(environment.answer, computed):
+            raise Rejected("composition gives another answer", f"expected {environment.answer!r}, found {computed!r}")
+    await prove(
+        sandbox,
+        [
+            (tool, [task for task in sub_tasks if task.call is not None and task.call.name == tool.document.name])
+            for tool in environment.tools
+        ],
+    )
+    await executable.check([irrelevant.tool for irrelevant in environment.irrelevant_tools])
+
+
+class ExecutableTools:
+    """Remembers which distractors were seen to run, so that one shared by many environments runs once."""
+
+    def __init__(self, sandbox: AsyncSandboxClient):
+        self._sandbox = sandbox
+        self._verdicts: dict[str, Rejected | None] = {}
+
+    async def check(self, tools: list[EnvironmentTool]) -> None:
+        """Check that each tool's module runs and turns a stranger's arguments away with an ordinary exception.
+
+        Raises:
+            Rejected: a tool's code is not allowed, or does not run.
+            SandboxUnavailable: the sandbox gives no answer.
+        """
+        sources = [tool.module_source() for tool in tools]
+        unknown = [(tool, text) for tool, text in zip(tools, sources, strict=True) if text not in self._verdicts]
+        replies = await self._sandbox.execute_batch([_stranger_call(tool, text) for tool, text in unknown])
+        for (tool, text), reply in zip(unknown, replies, strict=True):
+            self._verdicts[text] = _verdict(tool, reply)
+        for text in sources:
+            if (rejected := self._verdicts[text]) is not None:
+                raise rejected
+
+
+def _stranger_call(tool: EnvironmentTool, module_source: str) -> ExecuteRequest:
+    properties = tool.document.parameters.get("properties", {})
+    arguments = {name: _STRANGERS.get(properties[name].get("type"), "?") for name in tool.document.required}
+    return ExecuteRequest(source=module_source, function=tool.document.name, arguments=arguments)
+
+
+_STRANGERS = {"integer": -1_000_003, "number": -1_000_003.5, "boolean": False, "array": [], "object": {}}
+
+
+def _verdict(tool: EnvironmentTool, reply: ExecuteReply) -> Rejected | None:
+    try:
+        check_source(tool.source, tool.document, ())
+    except Rejected as rejected:
+        return rejected
+    if reply.error is not None and reply.error.kind.value != "exception":
+        return Rejected("distractor does not run", f"{tool.document.name}: {reply.error.kind.value}")
+    return None

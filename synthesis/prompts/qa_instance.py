@@ -1,0 +1,47 @@
+"""The question that makes a QA instance from knowledge."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from synthesis.environments.decomposition import QAInstance
+from synthesis.environments.knowledge import Knowledge
+from synthesis.records import Scenario, canonical_json
+from synthesis.teacher import Request
+
+INSTRUCTIONS = """\
+Write one question that can only be answered by looking several facts up, and take it apart.
+- Every lookup asks for exactly one fact and is answered by one short value (a text, a number, a date).
+- A sub-question that needs another's answer lists that one in depends_on and mentions its answer by value.
+- kind "computation" is for a last step that only works on earlier answers; everything else is "lookup".
+- The main question mentions no answer of a lookup. All answers of lookups differ.
+- composition says how the main answer is computed from lookups: same, list, sum, difference, largest, smallest, or
+  which_largest / which_smallest with one name in choices per input.
+- hops is the longest chain of lookups. List sub-questions in an order in which they can be answered.
+- entities lists every named thing that occurs in the questions and answers."""
+
+
+class WriteQAInstance(Request[QAInstance]):
+    """Ask for a main question, its answer and its decomposition, of a given shape."""
+
+    prompt_version: ClassVar[str] = "qa-instance-1"
+    reply_type: ClassVar[type[QAInstance]] = QAInstance
+
+    knowledge: Knowledge
+    scenario: Scenario
+    num_lookups: int
+    with_computation: bool
+    """Whether a last sub-question, of kind computation, works on the lookups' answers."""
+    max_hops: int
+
+    def messages(self) -> list[dict[str, str]]:
+        """Render the question for a chat model."""
+        wanted = self.model_dump(mode="json", exclude={"knowledge"})
+        return [
+            {"role": "system", "content": INSTRUCTIONS},
+            {
+                "role": "user",
+                "content": f"Knowledge:\n{canonical_json(self.knowledge.model_dump(mode='json'))}\n\n"
+                f"Wanted:\n{canonical_json(wanted)}",
+            },
+        ]

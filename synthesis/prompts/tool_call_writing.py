@@ -1,0 +1,40 @@
+"""The question how a tool is called to answer a sub-question."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from synthesis.environments.decomposition import DecompositionNode
+from synthesis.environments.knowledge import Knowledge
+from synthesis.records import JsonObject, ToolDocument, canonical_json
+from synthesis.teacher import Request
+
+INSTRUCTIONS = """\
+Give the arguments of the one call of the tool that answers the sub-question, as a JSON object that satisfies the
+tool's parameters. Use names and values exactly as the sub-question writes them."""
+
+
+class CallArguments(BaseModel):
+    """The arguments of a call."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    arguments: JsonObject
+
+
+class WriteToolCall(Request[CallArguments]):
+    """Ask for the arguments with which a tool answers a sub-question."""
+
+    prompt_version: ClassVar[str] = "tool-call-1"
+    reply_type: ClassVar[type[CallArguments]] = CallArguments
+
+    knowledge: Knowledge
+    node: DecompositionNode
+    document: ToolDocument
+
+    def messages(self) -> list[dict[str, str]]:
+        """Render the question for a chat model."""
+        wanted = {"sub_question": self.node.question, "tool": self.document.to_openai()}
+        return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": canonical_json(wanted)}]

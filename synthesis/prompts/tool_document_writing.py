@@ -1,0 +1,31 @@
+"""The question what tool would answer a sub-question: its document."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from synthesis.environments.decomposition import DecompositionNode
+from synthesis.environments.knowledge import Knowledge
+from synthesis.records import Language, ToolDocument, canonical_json
+from synthesis.teacher import Request
+
+INSTRUCTIONS = """\
+Write the document of one tool that would answer the sub-question, and others of its kind.
+- name: snake_case English; description: at most ten words, in the given language; it never mentions the answer.
+- parameters: a small JSON Schema object; what varies between questions of this kind is a parameter; no defaults."""
+
+
+class WriteToolDocument(Request[ToolDocument]):
+    """Ask for the document of the tool that answers a sub-question."""
+
+    prompt_version: ClassVar[str] = "tool-document-1"
+    reply_type: ClassVar[type[ToolDocument]] = ToolDocument
+
+    knowledge: Knowledge
+    node: DecompositionNode
+    language: Language
+
+    def messages(self) -> list[dict[str, str]]:
+        """Render the question for a chat model."""
+        wanted = {"sub_question": self.node.question, "answer": self.node.answer, "language": self.language}
+        return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": canonical_json(wanted)}]
