@@ -325,7 +325,7 @@ class Pool:
         workers: int,
         *,
         fresh_slots: int = 4,
-        max_children: int = 64,
+        max_children: int = 32,
         max_queue: int = 4096,
         tmp_bytes: int = 16 << 20,
     ) -> None:

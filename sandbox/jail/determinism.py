@@ -1,26 +1,107 @@
-"""Makes a call repeat byte for byte: every source of randomness follows from the request's seed."""
+"""Makes a call repeat byte for byte: randomness follows from the request's seed, clocks from how often they are read.
+
+`install` runs once in the zygote, before anything else is imported; `begin` runs in every call's process.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import datetime
+import gc
 import os
-import random
-import uuid
+import time
+from collections.abc import Callable
+from typing import Any
+
+START_MILLISECONDS = 1_767_225_600_000  # 2026-01-01T00:00:00Z, what the clock says when a call begins
+_readings = START_MILLISECONDS
 
 
-def fix(seed: int) -> None:
-    """Seed the global generator, and let everything that would ask the kernel for entropy ask a seeded one instead."""
-    entropy = random.Random(f"entropy {seed}")
+def _milliseconds() -> int:
+    """Every reading of a clock is a millisecond later than the one before."""
+    global _readings
+    _readings += 1
+    return _readings
+
+
+def _now() -> float:
+    return _milliseconds() / 1000
+
+
+def install() -> None:
+    """Replace the process's clocks, process ids and sources of entropy. CLOCK_MONOTONIC stays: event loops need it."""
+    _replace_clocks()
+    _replace_datetime()
+    os.getpid = os.getppid = lambda: 1
+    import random
+    import uuid
+
+    global begin
+    entropy = random.Random()
     original_seed = random.Random.seed
 
     def urandom(size: int) -> bytes:
         return entropy.randbytes(size)
 
-    def seed_from_entropy(self: random.Random, a: object = None, version: int = 2) -> None:
-        original_seed(self, entropy.getrandbits(128) if a is None else a, version)  # type: ignore[arg-type]
+    def seed_from_entropy(self: random.Random, a: Any = None, version: int = 2) -> None:
+        original_seed(self, entropy.getrandbits(128) if a is None else a, version)
+
+    def begin_call(seed: int) -> None:
+        global _readings
+        _readings = START_MILLISECONDS
+        original_seed(entropy, seed + (1 << 64), 2)  # another stream than the tool's own
+        original_seed(random._inst, seed, 2)  # type: ignore[attr-defined]
 
     os.urandom = urandom
     random._urandom = urandom  # type: ignore[attr-defined]
     random.Random.seed = seed_from_entropy  # type: ignore[method-assign]
+    random.seed = random._inst.seed  # type: ignore[attr-defined]
     uuid._generate_time_safe = None  # type: ignore[attr-defined]
     uuid._node = 0x020000000000  # type: ignore[attr-defined]
-    random.seed(seed)
+    begin = begin_call
+
+
+def begin(seed: int) -> None:
+    """Start the randomness of a call."""
+    raise RuntimeError("install() has not run")
+
+
+def _replace_clocks() -> None:
+    real_gettime, real_gettime_ns = time.clock_gettime, time.clock_gettime_ns
+    time.time = time.perf_counter = time.process_time = time.thread_time = _now
+    nanoseconds: Callable[[], int] = lambda: _milliseconds() * 1_000_000  # noqa: E731
+    time.time_ns = time.perf_counter_ns = time.process_time_ns = time.thread_time_ns = nanoseconds
+    time.clock_gettime = lambda clock: real_gettime(clock) if clock == time.CLOCK_MONOTONIC else _now()
+    time.clock_gettime_ns = lambda clock: real_gettime_ns(clock) if clock == time.CLOCK_MONOTONIC else nanoseconds()
+    for name in ("gmtime", "localtime", "ctime"):
+        vars(time)[name] = _with_default_moment(getattr(time, name))
+    strftime, asctime, gmtime = time.strftime, time.asctime, time.gmtime
+    time.strftime = lambda format, t=None: strftime(format, gmtime() if t is None else t)  # noqa: A006
+    time.asctime = lambda t=None: asctime(gmtime() if t is None else t)
+
+
+def _with_default_moment(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda seconds=None: function(_now() if seconds is None else seconds)
+
+
+def _replace_datetime() -> None:
+    """Teach the C classes themselves, so that types, repr and arithmetic stay what they are.
+
+    A static type's attributes cannot be assigned; its dictionary, found behind the read-only proxy, can.
+    """
+
+    def now(cls: type[datetime.datetime], tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        return cls.fromtimestamp(_now(), tz)
+
+    def utcnow(cls: type[datetime.datetime]) -> datetime.datetime:
+        return cls.fromtimestamp(_now(), datetime.UTC).replace(tzinfo=None)
+
+    def today(cls: type[datetime.date]) -> datetime.date:
+        return cls.fromtimestamp(_now())
+
+    methods = {datetime.datetime: {"now": now, "utcnow": utcnow}, datetime.date: {"today": today}}
+    for kind, replacements in methods.items():
+        attributes = gc.get_referents(kind.__dict__)[0]
+        for name, function in replacements.items():
+            attributes[name] = classmethod(function)
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))

@@ -11,7 +11,7 @@ import builtins
 import errno
 import io
 import json
-import linecache
+import marshal
 import os
 import re
 import resource
@@ -19,6 +19,7 @@ import socket
 import struct
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -33,6 +34,7 @@ REPLY_HEADER = struct.Struct("<16sI")  # nonce, bytes of the body
 TOOL_FILE = "<tool>"
 MODULE_NAME = "tool"
 _MESSAGE_CHARACTERS = 2000
+_OPEN_FILES = 256
 _HEADROOM_BYTES = 8 << 20  # lets the harness say "out of memory" when the tool is
 _FORBIDDEN_ERRNOS = frozenset({errno.EPERM, errno.EACCES, errno.EROFS})
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
@@ -43,9 +45,10 @@ class Jail:
     """What the zygote prepares once for all its calls."""
 
     tier: str
-    filter_program: linux.SeccompProgram
+    drop: linux.Drop
     tmp_bytes: int
     max_processes: int
+    streams: Streams
     address_space_bytes: int = 0
 
 
@@ -92,47 +95,43 @@ def forget_the_outside(plan: dict) -> None:
     plan.clear()
 
 
-def run(jail: Jail, channel: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+def run(jail: Jail, namespace: int, channel: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
     """Restrict this freshly forked process, serve the one request on `channel`, and end."""
     try:
+        if jail.tier == "namespaces":
+            linux.setns(namespace, linux.CLONE_NEWNS)
+            os.chdir("/tmp")
         os.dup2(channel, 3)
         os.closerange(4, 1 << 20)
-        _restrict(jail, cpu_seconds, memory_bytes)
+        ceiling = jail.address_space_bytes + memory_bytes
+        whole_cpu_seconds = int(cpu_seconds) + 1
+        limit = resource.setrlimit
+        limit(resource.RLIMIT_AS, (ceiling, ceiling + _HEADROOM_BYTES))
+        limit(resource.RLIMIT_CPU, (whole_cpu_seconds, whole_cpu_seconds))
+        limit(resource.RLIMIT_NPROC, (jail.max_processes, jail.max_processes))
+        jail.drop()
     except BaseException as error:  # noqa: BLE001  # unrestricted, it must not go on, whatever happened
         _write(3, REPLY_HEADER.pack(b"not restricted!!", 0) + str(error).encode()[:500])
         os._exit(120)
     try:
-        _serve(3, jail.address_space_bytes + memory_bytes)
+        _serve(3, jail.streams, ceiling)
     finally:
         os._exit(121)
 
 
-def _restrict(jail: Jail, cpu_seconds: float, memory_bytes: int) -> None:
-    linux.die_with_parent()
-    if jail.tier == "namespaces":
-        linux.unshare(linux.CLONE_NEWNS)
-        linux.mount(
-            "tmp",
-            "/tmp",
-            "tmpfs",
-            linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC,
-            f"size={jail.tmp_bytes},nr_inodes=1024,mode=700",
-        )
-        os.chdir("/tmp")
-    limit = resource.setrlimit
-    ceiling = jail.address_space_bytes + memory_bytes
-    whole_cpu_seconds = int(cpu_seconds) + 1
-    limit(resource.RLIMIT_AS, (ceiling, ceiling + _HEADROOM_BYTES))
-    limit(resource.RLIMIT_CPU, (whole_cpu_seconds, whole_cpu_seconds))
-    limit(resource.RLIMIT_FSIZE, (jail.tmp_bytes, jail.tmp_bytes))
-    limit(resource.RLIMIT_NOFILE, (64, 64))
-    limit(resource.RLIMIT_CORE, (0, 0))
-    limit(resource.RLIMIT_MEMLOCK, (0, 0))
-    limit(resource.RLIMIT_NPROC, (jail.max_processes, jail.max_processes))
+def limit_for_all(jail: Jail) -> None:
+    """The restrictions that the zygote itself can live with, inherited by every call."""
+    limits = {
+        resource.RLIMIT_FSIZE: jail.tmp_bytes,
+        resource.RLIMIT_NOFILE: _OPEN_FILES,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+    }
+    for name, value in limits.items():
+        resource.setrlimit(name, (value, value))
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
-    linux.set_capabilities(())
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-    jail.filter_program.install()
 
 
 def _read(channel: int, count: int) -> bytes:
@@ -152,23 +151,49 @@ def _write(channel: int, data: bytes) -> None:
         view = view[os.write(channel, view) :]
 
 
-def _serve(channel: int, address_space_bytes: int) -> NoReturn:
+def _serve(channel: int, streams: Streams, address_space_bytes: int) -> NoReturn:
     json_bytes, code_bytes = REQUEST_HEADER.unpack(_read(channel, REQUEST_HEADER.size))
     request = json.loads(_read(channel, json_bytes))
     code = _read(channel, code_bytes)
-    nonce = bytes.fromhex(request.pop("nonce"))
+    nonce = bytes.fromhex(request["nonce"])
     if request["operation"] == "compile":
         body = _compile(code)
         _write(channel, REPLY_HEADER.pack(nonce, len(body)) + body)
         os._exit(0)
-    _run_tool(channel, nonce, request, code, address_space_bytes)
+    finish = _finisher(channel, nonce, streams, address_space_bytes, os.write, os._exit)
+    _run_tool(request, code, streams, finish)
+    os._exit(121)
+
+
+def rehearse() -> None:
+    """Run a tool of our own through the whole path, so that a call's process finds everything warm."""
+    source = (
+        b"import dataclasses, datetime, json, re, typing\n@dataclasses.dataclass\nclass Row:\n    name: str\n    size: int = 0\n"
+        b"def tool(name, state=None):\n    print(name, re.sub('a+', 'b', name))\n"
+        b"    datetime.datetime.strptime('2025-01-31', '%Y-%m-%d').isoformat()\n"
+        b"    datetime.datetime.strptime('2025-01-31T10:00:00', '%Y-%m-%dT%H:%M:%S').strftime('%d %B %Y')\n"
+        b"    return json.loads(json.dumps({'name': name, 'rows': [dataclasses.asdict(Row(name))]}))\n"
+    )
+    for _ in range(16):  # the interpreter specialises code that has run a few times
+        streams, sent, ended = Streams(), [], []
+        request = {"operation": "run", "module_name": "rehearsal", "function": "tool", "arguments": {"name": "banana"}}
+        request |= {"state": {}, "seed": 0, "stdin": "", "output_bytes": 1000, "result_bytes": 1000, "nonce": "00" * 16}
+        request = json.loads(json.dumps(request).encode())
+
+        def write(channel: int, data: memoryview, sent: list[bytes] = sent) -> int:
+            sent.append(bytes(data))
+            return len(data)
+
+        finish = _finisher(-1, bytes(16), streams, 0, write, ended.append, set_limit=lambda name, value: None)
+        _run_tool(request, _compile(source)[1:], streams, finish)
+        if ended != [0] or b'"status":"ok"' not in sent[0]:
+            raise RuntimeError(f"the rehearsal failed: {sent!r}")
+        del sys.modules["rehearsal"]
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
 
 
 def _compile(source: bytes) -> bytes:
     """The module's byte code, or a JSON error; compiling runs none of the source."""
-    import marshal
-    import warnings
-
     warnings.simplefilter("ignore")
     try:
         return b"\x01" + marshal.dumps(compile(source, TOOL_FILE, "exec", dont_inherit=True, optimize=0))
@@ -182,35 +207,39 @@ def _compile(source: bytes) -> bytes:
     return b"\x00" + json.dumps({"kind": "invalid_source", "message": (message + where)[:_MESSAGE_CHARACTERS]}).encode()
 
 
-def _run_tool(channel: int, nonce: bytes, request: dict, code_bytes: bytes, address_space_bytes: int) -> NoReturn:
-    import marshal
+class Streams:
+    """The standard streams of a tool, in memory, with one budget of bytes for both outputs."""
 
-    budget = [request["output_bytes"]]
-    out, err = _Capture(budget), _Capture(budget)
-    sys.stdin = io.TextIOWrapper(io.BytesIO(request["stdin"].encode()), encoding="utf-8")
-    sys.stdout = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", write_through=True)
-    sys.stderr = io.TextIOWrapper(err, encoding="utf-8", errors="backslashreplace", write_through=True)
-    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
-    determinism.fix(request["seed"])
+    def __init__(self) -> None:
+        self.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+        self.budget = [0]
+        self.out, self.err = _Capture(self.budget), _Capture(self.budget)
+        self._text_out = io.TextIOWrapper(self.out, encoding="utf-8", errors="backslashreplace", write_through=True)
+        self._text_err = io.TextIOWrapper(self.err, encoding="utf-8", errors="backslashreplace", write_through=True)
+
+    def install(self, stdin: str, output_bytes: int) -> None:
+        """Make these the process's streams."""
+        self.budget[0] = output_bytes
+        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8") if stdin else self.stdin
+        sys.stdout, sys.stderr = self._text_out, self._text_err
+
+
+def _run_tool(request: dict, code_bytes: bytes, streams: Streams, finish: Callable[[Any], None]) -> None:
+    streams.install(request["stdin"], request["output_bytes"])
+    determinism.begin(request["seed"])
     module = types.ModuleType(request["module_name"])
     sys.modules[module.__name__] = module
-    linecache.clearcache()
-    encode = _json_encoder()
     memory_frame = {"status": "error", "error": {"kind": "memory", "message": "out of memory"}}
-    finish = _finisher(channel, nonce, encode, out, err, budget, address_space_bytes)
-    classify = _classify
-    values = [request["function"], request["arguments"], request["state"], request["result_bytes"]]
+    encode, classify = _json_encoder(), _classify
+    values = (request["function"], request["arguments"], request["state"], request["result_bytes"])
     request.clear()
-    code = marshal.loads(code_bytes)
-    del code_bytes, nonce
     try:
-        reply = _call_tool(module, code, values, encode)
+        reply = _call_tool(module, marshal.loads(code_bytes), values, encode)
     except MemoryError:
         reply = memory_frame
     except BaseException as error:  # noqa: BLE001  # whatever leaves the tool is its reply
         reply = classify(error)
     finish(reply)
-    os._exit(121)
 
 
 def _json_encoder() -> Callable[[object], str]:
@@ -225,7 +254,7 @@ def _json_encoder() -> Callable[[object], str]:
     return lambda value: join(chunks(value, 0))
 
 
-def _call_tool(module: types.ModuleType, code: types.CodeType, values: list, encode: Any) -> Any:
+def _call_tool(module: types.ModuleType, code: types.CodeType, values: tuple, encode: Callable[[object], str]) -> Any:
     """Run the module's body and then the function; the result is a reply whose value is encoded already."""
     name, arguments, state, result_bytes = values
     exec(code, module.__dict__)
@@ -311,15 +340,21 @@ def _is_forbidden(error: BaseException) -> bool:
 
 
 def _finisher(
-    channel: int, nonce: bytes, encode: Any, out: _Capture, err: _Capture, budget: list[int], address_space_bytes: int
-) -> Any:
+    channel: int,
+    nonce: bytes,
+    streams: Streams,
+    address_space_bytes: int,
+    write: Callable[[int, memoryview], int],
+    leave: Callable[[int], object],
+    set_limit: Callable[[int, tuple[int, int]], None] = resource.setrlimit,
+) -> Callable[[Any], None]:
     """A function that writes the genuine reply and ends the process, with everything it needs bound in advance."""
-    write, leave, pack, join = os.write, os._exit, REPLY_HEADER.pack, b"".join
-    set_limit, rlimit_as = resource.setrlimit, resource.RLIMIT_AS
-    ceiling = address_space_bytes + _HEADROOM_BYTES
+    pack, join, encode, rlimit_as = REPLY_HEADER.pack, b"".join, _json_encoder(), resource.RLIMIT_AS
+    out, err, budget = streams.out, streams.err, streams.budget
+    ceiling = (address_space_bytes + _HEADROOM_BYTES,) * 2
 
-    def finish(reply: Any) -> NoReturn:
-        set_limit(rlimit_as, (ceiling, ceiling))
+    def finish(reply: Any) -> None:
+        set_limit(rlimit_as, ceiling)
         if budget[0] < 0:
             reply = {"status": "error", "error": {"kind": "output_limit", "message": "the tool printed too much"}}
         head = b'{"status":"ok"'
@@ -327,8 +362,8 @@ def _finisher(
             head = join((b'{"status":"ok","value":', reply[0], b',"state":', reply[1]))
         elif reply["status"] == "error":
             head = encode(reply).encode()[:-1]
-        streams = encode({"stdout": out.text(), "stderr": err.text()}).encode()
-        body = join((head, b",", streams[1:]))
+        printed = encode({"stdout": out.text(), "stderr": err.text()}).encode()
+        body = join((head, b",", printed[1:]))
         data = memoryview(join((pack(nonce, len(body)), body)))
         while data:
             data = data[write(channel, data) :]

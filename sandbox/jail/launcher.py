@@ -16,6 +16,7 @@ from sandbox.jail import linux
 
 SANDBOX_UID = 65534
 HOME = "/python"
+ZYGOTE_CAPABILITIES = (linux.CAP_SYS_ADMIN, linux.CAP_SYS_CHROOT)  # in its own user namespace only, to enter slots
 _ALL_NAMESPACES = (
     linux.CLONE_NEWNS
     | linux.CLONE_NEWPID
@@ -24,7 +25,7 @@ _ALL_NAMESPACES = (
     | linux.CLONE_NEWUTS
     | linux.CLONE_NEWCGROUP
 )
-_JAIL_FILES = ("__init__.py", "linux.py", "seccomp.py", "harness.py", "zygote.py", "determinism.py")
+_JAIL_FILES = ("__init__.py", "determinism.py", "harness.py", "launcher.py", "linux.py", "seccomp.py", "zygote.py")
 _ATIME_FLAGS = ((os.ST_NOATIME, 1024), (os.ST_NODIRATIME, 2048), (os.ST_RELATIME, 1 << 21))
 
 
@@ -84,11 +85,15 @@ def _launch_in_namespaces(plan: dict) -> int:
 
 def _become_zygote(plan: dict) -> NoReturn:
     linux.die_with_parent()
+    host_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
     _build_root(plan)
+    plan["slots"] = _make_slots(plan, f"{os.readlink('self', dir_fd=host_proc)}/ns/mnt", host_proc)
+    os.close(host_proc)
     _become_sandbox_uid()
     linux.fix_addresses()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-    linux.keep_over_exec(linux.CAP_SYS_ADMIN)
+    for capability in ZYGOTE_CAPABILITIES:
+        linux.keep_over_exec(capability)
     command = zygote_command(f"{HOME}/bin/python", "/harness", plan)
     os.execve(command[0], command, zygote_environment(plan, HOME, "/lib"))
 
@@ -139,7 +144,7 @@ def _become_sandbox_uid() -> None:
         os.setgroups([])
         os.setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
         os.setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
-    linux.set_capabilities((linux.CAP_SYS_ADMIN,))
+    linux.set_capabilities(ZYGOTE_CAPABILITIES)
 
 
 def _build_root(plan: dict) -> None:
@@ -189,6 +194,33 @@ def _build_root(plan: dict) -> None:
     linux.mount(
         "none", "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
     )
+
+
+def mount_tmp(size_bytes: int) -> None:
+    """A fresh, bounded /tmp in this mount namespace."""
+    flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    owner = f"uid={SANDBOX_UID},gid={SANDBOX_UID}"
+    linux.mount("tmp", "/tmp", "tmpfs", flags, f"size={size_bytes},nr_inodes=1024,mode=700,{owner}")
+
+
+def _make_slots(plan: dict, own_namespace: str, host_proc: int) -> list[list[int]]:
+    """Mount namespaces that differ in their /tmp only, as descriptors: first the one without, then one per slot.
+
+    Entering one that exists is cheap; making and unmaking one per call would wait for the kernel's RCU every time.
+    """
+    slots = []
+    base = os.open(own_namespace, os.O_RDONLY, dir_fd=host_proc)
+    for index in range(plan["max_children"] + 1):
+        if index:
+            linux.setns(base, linux.CLONE_NEWNS)
+            linux.unshare(linux.CLONE_NEWNS)
+            mount_tmp(plan["tmp_bytes"])
+        slots.append([os.open(own_namespace, os.O_RDONLY, dir_fd=host_proc), os.open("/", os.O_PATH)])
+    linux.setns(base, linux.CLONE_NEWNS)
+    os.close(base)
+    for fd in (fd for slot in slots for fd in slot):
+        os.set_inheritable(fd, True)
+    return slots
 
 
 def _bind_read_only(source: str, target: str) -> None:

@@ -8,6 +8,7 @@ When the server's end closes, the zygote exits and the kernel ends everything in
 from __future__ import annotations
 
 import array
+import errno
 import gc
 import heapq
 import json
@@ -23,7 +24,7 @@ import time
 import traceback
 from typing import NoReturn
 
-from sandbox.jail import harness, linux, seccomp
+from sandbox.jail import determinism, harness, launcher, linux, seccomp
 
 CALL = struct.Struct("<cQddQ")  # b"c", call id, wall seconds, CPU seconds, memory bytes; + one descriptor
 CANCEL = struct.Struct("<cQ")  # b"k", call id
@@ -31,24 +32,52 @@ ENDED = struct.Struct("<QiBddQ")  # call id, wait status, why, wall seconds, CPU
 BY_ITSELF, WALL_LIMIT, CPU_LIMIT, CANCELLED, NOT_STARTED = range(5)
 
 DEMOTED_AFTER_SECONDS = 0.1
+_clock_gettime = time.clock_gettime  # before it is replaced for the tools
 _DEMOTED_NICENESS = 15
 _PRELOADED = (
     "abc array ast asyncio base64 binascii bisect calendar cmath collections collections.abc colorsys "
     "contextlib copy csv dataclasses datetime decimal difflib enum fnmatch fractions functools glob "
     "hashlib heapq hmac html html.parser inspect io ipaddress itertools json keyword locale math numbers "
-    "operator os pathlib pprint queue random re secrets shlex statistics string struct tempfile textwrap "
+    "operator os pathlib pprint queue random re secrets shlex _strptime sqlite3 statistics string struct tempfile textwrap "
     "threading time timeit traceback types typing unicodedata urllib.parse uuid warnings weakref zlib "
     "zoneinfo encodings.idna encodings.latin_1 encodings.ascii encodings.utf_16 "
 )
 
 
+class _Slot:
+    """A place for one call at a time: a mount namespace whose /tmp nobody else sees."""
+
+    __slots__ = ("fresh_since", "namespace", "pristine", "root")
+
+    def __init__(self, namespace: int, root: int) -> None:
+        self.namespace, self.root = namespace, root
+        self.note()
+
+    def note(self) -> None:
+        """Remember what an untouched /tmp looks like."""
+        self.pristine = self._changed_at() if self.root >= 0 else 0
+        self.fresh_since = time.monotonic()
+
+    def is_dirty(self, used_since: float) -> bool:
+        """Whether a call may have changed anything in /tmp or about it: the kernel's ctime cannot be set back.
+
+        Kernels that count ctime in ticks cannot tell for a call that came within a tick of the mount.
+        """
+        return self.root >= 0 and (used_since - self.fresh_since < 0.05 or self._changed_at() != self.pristine)
+
+    def _changed_at(self) -> int:
+        return os.stat("tmp", dir_fd=self.root).st_ctime_ns
+
+
 class _Child:
     """A call in flight."""
 
-    __slots__ = ("call", "clock", "cpu_seconds", "deadline", "demoted", "pid", "started", "why")
+    __slots__ = ("call", "clock", "cpu_seconds", "deadline", "demoted", "pid", "slot", "started", "why")
 
-    def __init__(self, call: int, pid: int, started: float, wall_seconds: float, cpu_seconds: float) -> None:
-        self.call, self.pid, self.started = call, pid, started
+    def __init__(
+        self, call: int, pid: int, slot: _Slot, started: float, wall_seconds: float, cpu_seconds: float
+    ) -> None:
+        self.call, self.pid, self.slot, self.started = call, pid, slot, started
         self.deadline, self.cpu_seconds = started + wall_seconds, cpu_seconds
         self.clock = (~pid << 3) | 2  # the CPU clock of another process, as clock_getcpuclockid(3) computes it
         self.why = BY_ITSELF
@@ -79,18 +108,23 @@ class Zygote:
         self._pid_of_call: dict[int, int] = {}
         self._timers: list[tuple[float, int, int]] = []  # (when to look, pid, call)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._own_pidfd = os.pidfd_open(os.getpid())
-        for name in _PRELOADED.split():
-            __import__(name)
+        self._slots = [_Slot(*fds) for fds in plan.get("slots", [])]
+        self._base_namespace = self._slots.pop(0).namespace if self._slots else -1
         self._jail = harness.Jail(
             tier=self._tier,
-            filter_program=linux.SeccompProgram(seccomp.filter_program(linux.machine())),
+            drop=linux.Drop(seccomp.filter_program(linux.machine())),
             tmp_bytes=plan["tmp_bytes"],
             max_processes=self._max_children + plan["spare_threads"],
+            streams=harness.Streams(),
         )
+        determinism.install()
+        for name in _PRELOADED.split():
+            __import__(name)
+        harness.limit_for_all(self._jail)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         harness.forget_the_outside(plan)
+        harness.rehearse()
         gc.collect()
         gc.freeze()
         self._jail.address_space_bytes = address_space_bytes()
@@ -121,6 +155,8 @@ class Zygote:
                 message, ancillary, _, _ = self._control.recvmsg(256, socket.CMSG_SPACE(4))
             except BlockingIOError:
                 return True
+            except ConnectionResetError:
+                return False
             if not message:
                 return False
             if message[:1] == b"k":
@@ -135,18 +171,16 @@ class Zygote:
     def _start(self, call: int, channel: int, wall_seconds: float, cpu_seconds: float, memory_bytes: int) -> None:
         started = time.monotonic()
         try:
-            if self._tier == "namespaces":
-                linux.setns(self._own_pidfd, linux.CLONE_NEWPID)  # undo the previous call's unshare
-                linux.unshare(linux.CLONE_NEWPID)
-            pid = os.fork()
-        except OSError as error:
+            slot = self._slots.pop()
+            pid = linux.fork()
+        except (OSError, IndexError) as error:
             os.close(channel)
-            self._report(call, error.errno or 0, NOT_STARTED, 0.0, 0.0, 0)
+            self._report(call, getattr(error, "errno", None) or errno.EAGAIN, NOT_STARTED, 0.0, 0.0, 0)
             return
         if pid == 0:
-            harness.run(self._jail, channel, cpu_seconds, memory_bytes)
+            harness.run(self._jail, slot.namespace, channel, cpu_seconds, memory_bytes)
         os.close(channel)
-        child = _Child(call, pid, started, wall_seconds, cpu_seconds)
+        child = _Child(call, pid, slot, started, wall_seconds, cpu_seconds)
         self._children[pid] = child
         self._pid_of_call[call] = pid
         first_look = min(wall_seconds, cpu_seconds, DEMOTED_AFTER_SECONDS)
@@ -164,6 +198,13 @@ class Zygote:
             why = child.why
             if why == BY_ITSELF and status == signal.SIGKILL and cpu_seconds >= child.cpu_seconds:
                 why = CPU_LIMIT  # the kernel's own RLIMIT_CPU was faster
+            if child.slot.is_dirty(child.started):
+                linux.setns(child.slot.namespace, linux.CLONE_NEWNS)
+                linux.unmount_detached("/tmp")
+                launcher.mount_tmp(self._jail.tmp_bytes)
+                linux.setns(self._base_namespace, linux.CLONE_NEWNS)
+                child.slot.note()
+            self._slots.append(child.slot)
             self._report(child.call, status, why, wall_seconds, cpu_seconds, usage.ru_maxrss * 1024)
 
     def _report(self, call: int, status: int, why: int, wall: float, cpu: float, rss: int) -> None:
@@ -186,7 +227,7 @@ class Zygote:
                 self._kill(pid, WALL_LIMIT)
                 continue
             try:
-                used = time.clock_gettime(child.clock)
+                used = _clock_gettime(child.clock)
             except OSError:  # ended since; its SIGCHLD is on the way
                 continue
             if used >= child.cpu_seconds:
