@@ -8,12 +8,17 @@ import json
 import os
 import signal
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 from sandbox.jail.zygote import BY_ITSELF, CANCELLED, CPU_LIMIT, WALL_LIMIT
+from sandbox.metrics import Metrics
 from sandbox.pool import Outcome, Pool, ServiceFault
-from sandbox.protocol import ErrorKind, ExecuteRequest, Limits
+from sandbox.protocol import ErrorKind, ExecuteRequest, Limits, RunCodeRequest
 
+MAXIMUM_LIMITS = Limits(
+    wall_seconds=60.0, cpu_seconds=60.0, memory_bytes=2 << 30, output_bytes=4 << 20, result_bytes=16 << 20
+)
 _COMPILE_LIMITS = Limits(wall_seconds=10.0, cpu_seconds=5.0, memory_bytes=512 << 20)
 _MEMORY_SHARE = 0.75  # a crash with this share of the limit in use is blamed on memory
 _OWN_KINDS = frozenset(kind.value for kind in ErrorKind) - {ErrorKind.TIMEOUT, ErrorKind.CRASHED}
@@ -60,37 +65,84 @@ class BoundedStore:
         return value
 
 
+@dataclass(frozen=True)
+class _Call:
+    """What the harness is told, source apart."""
+
+    module_name: str
+    function: str | None
+    arguments: dict[str, Any]
+    state: dict[str, Any] | None
+    seed: int
+    stdin: str
+    limits: Limits
+
+    def document(self) -> dict[str, Any]:
+        """As the harness reads it."""
+        return {
+            "operation": "run",
+            "module_name": self.module_name,
+            "function": self.function,
+            "arguments": self.arguments,
+            "state": self.state,
+            "seed": self.seed,
+            "stdin": self.stdin,
+            "output_bytes": self.limits.output_bytes,
+            "result_bytes": self.limits.result_bytes,
+        }
+
+
 class Execution:
     """Executes validated requests in a pool."""
 
-    def __init__(self, pool: Pool, *, maximum: Limits | None = None, max_body_bytes: int = 16 << 20) -> None:
+    def __init__(self, pool: Pool, *, maximum: Limits = MAXIMUM_LIMITS, max_body_bytes: int = 16 << 20) -> None:
         self.pool = pool
-        self.maximum = maximum or Limits(
-            wall_seconds=60.0,
-            cpu_seconds=60.0,
-            memory_bytes=2 << 30,
-            output_bytes=4 << 20,
-            result_bytes=16 << 20,
-        )
+        self.maximum = maximum
         self.max_body_bytes = max_body_bytes
         self.max_batch = 1024
+        self.metrics = Metrics()
         self.sources = BoundedStore(256 << 20)
         self._code = BoundedStore(256 << 20)
-
-    def health(self) -> dict[str, Any]:
-        """What GET /health answers."""
-        ready = sum(worker.ready for worker in self.pool.workers)
-        return {
-            "status": "ok" if ready else "starting",
-            "tier": self.pool.tier,
-            "workers": {"ready": ready, "total": len(self.pool.workers), "restarts": self.pool.restarts},
-            "queue": {"waiting": self.pool.queued, "in_flight": self.pool.in_flight},
-        }
 
     async def execute(self, client: str, request: ExecuteRequest) -> dict[str, Any]:
         """The reply document; raises InvalidRequest, UnknownSource, QueueFull or ServiceFault."""
         self._check_limits(request.limits)
         key, source = self._source(request)
+        call = _Call("tool", request.function, request.arguments, request.state, request.seed, "", request.limits)
+        reply = await self._execute(client, key, source, call)
+        self._count(reply)
+        reply.pop("stderr", None)
+        return reply
+
+    async def execute_batch(self, client: str, requests: list[ExecuteRequest]) -> list[dict[str, Any]]:
+        """Replies in the order of the requests; a failure of the service fails the batch."""
+        for request in requests:
+            self._check_limits(request.limits)
+            self._source(request)
+        replies = await asyncio.gather(*(self.execute(client, request) for request in requests), return_exceptions=True)
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+        return [reply for reply in replies if not isinstance(reply, BaseException)]
+
+    async def run_code(self, client: str, request: RunCodeRequest) -> dict[str, Any]:
+        """A program's output and exit status in SandboxFusion's shape."""
+        limits = Limits(
+            wall_seconds=request.run_timeout,
+            cpu_seconds=request.run_timeout,
+            memory_bytes=request.memory_limit_MB << 20 if request.memory_limit_MB > 0 else Limits().memory_bytes,
+            output_bytes=min(1 << 20, self.maximum.output_bytes),
+            result_bytes=64,
+        )
+        self._check_limits(limits)
+        source = request.code.encode("utf-8", "surrogatepass")
+        key = hashlib.sha256(source).hexdigest()
+        call = _Call("__main__", None, {}, None, 0, request.stdin or "", limits)
+        reply = await self._execute(client, key, source, call)
+        self._count(reply)
+        return _fusion(reply)
+
+    async def _execute(self, client: str, key: str, source: bytes, call: _Call) -> dict[str, Any]:
         code = self._code.get(key)
         if code is None:
             compiled = await self._compile(client, source)
@@ -98,31 +150,17 @@ class Execution:
                 return compiled
             code = compiled
             self._code.put(key, code)
-        limits = request.limits
-        document = {
-            "operation": "run",
-            "module_name": "tool",
-            "function": request.function,
-            "arguments": request.arguments,
-            "state": request.state,
-            "seed": request.seed,
-            "stdin": "",
-            "output_bytes": limits.output_bytes,
-            "result_bytes": limits.result_bytes,
-        }
+        limits = call.limits
         # A byte of output takes at most six of JSON; the rest is one error message.
         max_reply_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10)
-        outcome = await self.pool.run(client, document, code, limits, max_reply_bytes)
+        outcome = await self.pool.run(client, call.document(), code, limits, max_reply_bytes)
+        self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
         return _reply(outcome, limits)
 
-    async def execute_batch(self, client: str, requests: list[ExecuteRequest]) -> list[dict[str, Any]]:
-        """Replies in the order of the requests; a failure of the service fails the batch."""
-        for request in requests:
-            self._check_limits(request.limits)
-            self._source(request)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.execute(client, request)) for request in requests]
-        return [task.result() for task in tasks]
+    def _count(self, reply: dict[str, Any]) -> None:
+        self.metrics.calls["ok" if reply["status"] == "ok" else reply["error"]["kind"]] += 1
+        self.metrics.wall.observe(reply["usage"]["wall_seconds"])
+        self.metrics.cpu.observe(reply["usage"]["cpu_seconds"])
 
     def _check_limits(self, limits: Limits) -> None:
         for name in Limits.model_fields:
@@ -153,11 +191,12 @@ class Execution:
         return _error(outcome, ErrorKind(error["kind"]), error["message"])
 
 
-def _error(outcome: Outcome, kind: ErrorKind, message: str, stdout: str = "") -> dict[str, Any]:
+def _error(outcome: Outcome, kind: ErrorKind, message: str, stdout: str = "", stderr: str = "") -> dict[str, Any]:
     return {
         "status": "error",
         "error": {"kind": kind, "message": message},
         "stdout": stdout,
+        "stderr": stderr,
         "usage": _usage(outcome),
     }
 
@@ -207,16 +246,48 @@ def _refuse_constant(name: str) -> None:
 def _checked(outcome: Outcome) -> dict[str, Any]:
     """The reply that the child wrote, if every part of it is what it must be."""
     document = json.loads((outcome.body or b"").decode("utf-8"), parse_constant=_refuse_constant)
-    stdout = document["stdout"]
-    stdout.encode()
+    stdout, stderr = document["stdout"], document["stderr"]
+    (stdout + stderr).encode()
     if document["status"] == "error":
         error = document["error"]
         if error["kind"] not in _OWN_KINDS:
             raise ValueError("a tool cannot say this about itself")
         error["message"].encode()
-        return _error(outcome, ErrorKind(error["kind"]), error["message"][:4000], stdout)
+        return _error(outcome, ErrorKind(error["kind"]), error["message"][:4000], stdout, stderr)
     if document["status"] != "ok" or not isinstance(document.get("state"), dict | None):
         raise ValueError("neither ok nor error")
     value, state = document.get("value"), document.get("state")
     json.dumps((value, state), ensure_ascii=False).encode()
-    return {"status": "ok", "value": value, "state": state, "stdout": stdout, "usage": _usage(outcome)}
+    return {
+        "status": "ok",
+        "value": value,
+        "state": state,
+        "stdout": stdout,
+        "stderr": stderr,
+        "usage": _usage(outcome),
+    }
+
+
+def _fusion(reply: dict[str, Any]) -> dict[str, Any]:
+    """A reply in SandboxFusion's words."""
+    error = reply.get("error")
+    result = {
+        "status": "Finished",
+        "execution_time": reply["usage"]["wall_seconds"],
+        "return_code": reply.get("value", 1),
+        "stdout": reply["stdout"],
+        "stderr": reply.get("stderr", ""),
+    }
+    if error is not None:
+        result["stderr"] += f"{error['kind']}: {error['message']}\n"
+        if error["kind"] == ErrorKind.TIMEOUT:
+            result |= {"status": "TimeLimitExceeded", "return_code": None}
+    failed = result["return_code"] != 0
+    return {
+        "status": "Failed" if failed else "Success",
+        "message": "",
+        "compile_result": None,
+        "run_result": result,
+        "executor_pod_name": None,
+        "files": {},
+    }

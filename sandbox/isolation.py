@@ -87,6 +87,9 @@ def start_jail(tier: Tier, control_fd: int, *, max_children: int, tmp_bytes: int
         "spare_threads": 128,
         "tmp_bytes": tmp_bytes,
         "python": vars(jailed_python()),
+        "readable": []
+        if tier == Tier.NAMESPACES
+        else [jailed_python().stdlib, *jailed_python().libraries, "/usr/share/zoneinfo"],
         "code_directory": "/harness" if tier == Tier.NAMESPACES else str(_JAIL.parent.parent),
     }
     program = (
@@ -102,3 +105,13 @@ def start_jail(tier: Tier, control_fd: int, *, max_children: int, tmp_bytes: int
         pass_fds=(control_fd,),
         start_new_session=True,
     )
+
+
+def layers_of(pid: int) -> dict[str, bool]:
+    """Which namespaces of a launcher differ from ours, by the kernel's own account."""
+    names = {"user": "user", "mount": "mnt", "pid": "pid_for_children", "net": "net", "ipc": "ipc", "uts": "uts"}
+    names["cgroup"] = "cgroup"
+    return {
+        f"{name}_namespace": os.readlink(f"/proc/{pid}/ns/{entry}") != os.readlink(f"/proc/self/ns/{entry}")
+        for name, entry in names.items()
+    }

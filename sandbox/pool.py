@@ -105,6 +105,7 @@ class Worker:
         self.flights: dict[int, _Flight] = {}
         self.fresh = 0
         self.ready = False
+        self.layers: dict[str, bool] = {}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = start_jail(
@@ -220,7 +221,11 @@ class Worker:
                 self.close("ended")
                 return
             if len(message) != ENDED.size:
-                self.ready = True
+                hello = json.loads(message)
+                if not hello["ready"]:
+                    self.close(f"cannot be isolated: {hello['error']}")
+                    return
+                self.ready, self.layers = True, hello["layers"]
                 if not self._started.done():
                     self._started.set_result(None)
                 self._pool.dispatch()
@@ -330,7 +335,7 @@ class Pool:
         tmp_bytes: int = 16 << 20,
     ) -> None:
         self.tier, self.max_children, self.tmp_bytes = tier, max_children, tmp_bytes
-        self._count, self._fresh_slots, self._max_queue = workers, fresh_slots, max_queue
+        self._count, self._fresh_slots, self.max_queue = workers, fresh_slots, max_queue
         self._queue = FairQueue()
         self.workers: list[Worker] = []
         self.call_numbers = itertools.count(1)
@@ -369,7 +374,7 @@ class Pool:
         self, client: str, request: dict[str, Any], code: bytes, limits: Limits, max_reply_bytes: int
     ) -> Outcome:
         """Run one call; raises QueueFull or ServiceFault."""
-        if len(self._queue) >= self._max_queue:
+        if len(self._queue) >= self.max_queue:
             raise QueueFull
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._queue.put(client, Job(request, code, limits, max_reply_bytes, future))

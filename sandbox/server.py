@@ -6,27 +6,36 @@ import argparse
 import asyncio
 import contextlib
 import hashlib
+import ipaddress
 import json
 import logging
 import os
+import platform
+import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sandbox.execution import Execution, InvalidRequest, UnknownSource
+from sandbox.execution import MAXIMUM_LIMITS, Execution, InvalidRequest, UnknownSource
 from sandbox.isolation import Tier
+from sandbox.metrics import Metrics
 from sandbox.pool import Pool, QueueFull, ServiceFault
-from sandbox.protocol import ExecuteRequest
+from sandbox.protocol import ExecuteRequest, Limits, RunCodeRequest
+from sandbox.self_test import Isolation, IsolationUnavailable, establish
 
 log = logging.getLogger("sandbox")
 DEFAULT_PORT = 8377
+TOKEN_VARIABLE = "ASTRA_SANDBOX_TOKEN"
+_Endpoint = Callable[[Request], Awaitable[Response]]
+_Request = TypeVar("_Request", bound=BaseModel)
 
 
 class _JSON(Response):
@@ -34,10 +43,6 @@ class _JSON(Response):
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
-def _failure(status: int, code: str, message: str, **headers: str) -> _JSON:
-    return _JSON({"error": {"code": code, "message": message}}, status_code=status, headers=headers or None)
 
 
 def _client(request: Request) -> str:
@@ -72,9 +77,9 @@ def _parse(data: bytes) -> Any:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
 
 
-def _validated(document: Any) -> ExecuteRequest:
+def _validated(model: type[_Request], document: Any) -> _Request:
     try:
-        return ExecuteRequest.model_validate(document)
+        return model.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -84,13 +89,13 @@ def _validated(document: Any) -> ExecuteRequest:
 class Service:
     """The HTTP endpoints over one `Execution`."""
 
-    def __init__(self, execution: Execution) -> None:
-        self._execution = execution
+    def __init__(self, execution: Execution, isolation: Isolation | None) -> None:
+        self._execution, self._isolation = execution, isolation
 
     async def execute(self, request: Request) -> Response:
         """POST /v1/execute"""
         document = _parse(await _body(request, self._execution.max_body_bytes))
-        return _JSON(await self._execution.execute(_client(request), _validated(document)))
+        return _JSON(await self._execution.execute(_client(request), _validated(ExecuteRequest, document)))
 
     async def execute_batch(self, request: Request) -> Response:
         """POST /v1/execute_batch"""
@@ -100,7 +105,7 @@ class Service:
         requests = []
         for position, document in enumerate(documents):
             try:
-                requests.append(_validated(document))
+                requests.append(_validated(ExecuteRequest, document))
             except InvalidRequest as error:
                 raise InvalidRequest(f"request {position}: {error}") from None
         return _JSON(await self._execution.execute_batch(_client(request), requests))
@@ -114,33 +119,77 @@ class Service:
         self._execution.sources.put(expected, data)
         return Response(status_code=204)
 
+    async def run_code(self, request: Request) -> Response:
+        """POST /run_code, as SandboxFusion has it"""
+        document = _parse(await _body(request, self._execution.max_body_bytes))
+        return _JSON(await self._execution.run_code(_client(request), _validated(RunCodeRequest, document)))
+
     async def health(self, request: Request) -> Response:
         """GET /health"""
-        return _JSON(self._execution.health())
+        pool, isolation = self._execution.pool, self._isolation
+        ready = sum(worker.ready for worker in pool.workers)
+        document = {
+            "status": "ok" if ready else "starting",
+            "tier": isolation.tier if isolation else None,
+            "layers": isolation.layers if isolation else {},
+            "stronger_tiers": isolation.refused if isolation else {},
+            "python": platform.python_version(),
+            "workers": {"ready": ready, "total": len(pool.workers), "restarts": pool.restarts},
+            "queue": {"waiting": pool.queued, "in_flight": pool.in_flight, "maximum": pool.max_queue},
+            "limits": self._execution.maximum.model_dump(),
+        }
+        return _JSON(document, status_code=200 if ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """GET /metrics"""
+        pool, execution = self._execution.pool, self._execution
+        gauges = {
+            "sandbox_queue_waiting": ("Calls that wait for a slot.", pool.queued),
+            "sandbox_calls_in_flight": ("Calls inside a jail.", pool.in_flight),
+            "sandbox_workers_ready": ("Jails that take calls.", sum(worker.ready for worker in pool.workers)),
+            "sandbox_sources_bytes": ("Size of the sources kept by hash.", execution.sources.size_bytes),
+        }
+        counters = {"sandbox_worker_restarts_total": ("Jails that ended and were replaced.", pool.restarts)}
+        return Response(execution.metrics.render(gauges, counters), media_type="text/plain; version=0.0.4")
 
 
-def _guarded(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Turn every failure that is not the tool's into its HTTP status."""
+class _Guard:
+    """Turns every failure that is not the tool's into its HTTP status, and lets only callers with the token in."""
 
-    async def guarded(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except InvalidRequest as error:
-            return _failure(error.status, "invalid_request", str(error))
-        except UnknownSource as error:
-            return _failure(404, "unknown_source", f"no source with SHA-256 {error}; send its text")
-        except QueueFull:
-            return _failure(429, "queue_full", "too many calls are waiting", **{"Retry-After": "1"})
-        except ServiceFault as error:
-            log.error("service fault: %s", error)
-            return _failure(503, "service_fault", str(error), **{"Retry-After": "1"})
+    def __init__(self, metrics: Metrics, token: str | None) -> None:
+        self._metrics = metrics
+        self._expected = f"Bearer {token}".encode() if token else None
 
-    return guarded
+    def __call__(self, endpoint: _Endpoint, *, open_to_all: bool = False) -> _Endpoint:
+        async def guarded(request: Request) -> Response:
+            given = request.headers.get("authorization", "").encode()
+            if self._expected and not open_to_all and not secrets.compare_digest(given, self._expected):
+                return self._refuse(401, "unauthorized", "the bearer token is missing or wrong")
+            try:
+                return await endpoint(request)
+            except InvalidRequest as error:
+                return self._refuse(error.status, "invalid_request", str(error))
+            except UnknownSource as error:
+                return self._refuse(404, "unknown_source", f"no source with SHA-256 {error}; send its text")
+            except QueueFull:
+                return self._refuse(429, "queue_full", "too many calls are waiting", **{"Retry-After": "1"})
+            except ServiceFault as error:
+                log.error("service fault: %s", error)
+                return self._refuse(503, "service_fault", str(error), **{"Retry-After": "1"})
+            except ClientDisconnect:
+                return self._refuse(400, "disconnected", "the client left in the middle of its request")
+
+        return guarded
+
+    def _refuse(self, status: int, code: str, message: str, **headers: str) -> Response:
+        self._metrics.refusals[code] += 1
+        return _JSON({"error": {"code": code, "message": message}}, status_code=status, headers=headers or None)
 
 
-def application(execution: Execution) -> Starlette:
+def application(execution: Execution, isolation: Isolation | None = None, token: str | None = None) -> Starlette:
     """The ASGI application; its lifespan starts and stops the pool."""
-    service = Service(execution)
+    service = Service(execution, isolation)
+    guard = _Guard(execution.metrics, token)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -151,12 +200,24 @@ def application(execution: Execution) -> Starlette:
             await execution.pool.close()
 
     routes = [
-        Route("/v1/execute", _guarded(service.execute), methods=["POST"]),
-        Route("/v1/execute_batch", _guarded(service.execute_batch), methods=["POST"]),
-        Route("/v1/sources/{sha256}", _guarded(service.put_source), methods=["PUT"]),
-        Route("/health", _guarded(service.health), methods=["GET"]),
+        Route("/v1/execute", guard(service.execute), methods=["POST"]),
+        Route("/v1/execute_batch", guard(service.execute_batch), methods=["POST"]),
+        Route("/v1/sources/{sha256}", guard(service.put_source), methods=["PUT"]),
+        Route("/run_code", guard(service.run_code), methods=["POST"]),
+        Route("/health", guard(service.health, open_to_all=True), methods=["GET"]),
+        Route("/metrics", guard(service.metrics), methods=["GET"]),
     ]
-    return Starlette(routes=routes, lifespan=lifespan)
+    handlers: dict[Any, Any] = {HTTPException: _not_served}
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+
+
+async def _not_served(request: Request, error: HTTPException) -> Response:
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return _JSON({"error": {"code": "not_served", "message": message}}, status_code=error.status_code)
+
+
+class RefusedToStart(Exception):
+    """The service will not run like this; the message says why and what to do."""
 
 
 def serve(
@@ -164,36 +225,72 @@ def serve(
     port: int = DEFAULT_PORT,
     workers: int | None = None,
     *,
+    min_tier: Tier = Tier.LANDLOCK,
+    token: str | None = None,
+    maximum: Limits = MAXIMUM_LIMITS,
+    max_queue: int = 4096,
     listen_fd: int | None = None,
     until_stdin_closes: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT; raises RefusedToStart.
 
     Args:
-      host: address to listen on.
-      port: TCP port.
+      host: address to listen on; one that is not loopback needs a token.
+      port: TCP port; 0 for any free one.
       workers: jails; one per core by default.
+      min_tier: the weakest acceptable isolation.
+      token: what callers must send as `Authorization: Bearer …`.
+      maximum: limits above these are refused.
+      max_queue: waiting calls above which callers get 429.
       listen_fd: a listening socket to use instead of `host` and `port`.
       until_stdin_closes: also stop when standard input ends, that is, when the parent dies.
     """
-    execution = Execution(Pool(Tier.NAMESPACES, workers or os.cpu_count() or 1))
-    config = uvicorn.Config(
-        application(execution),
-        host=host,
-        port=port,
-        access_log=False,
-        log_level="warning",
-        lifespan="on",
-        ws="none",
-        backlog=2048,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
+    listener = socket.socket(fileno=listen_fd) if listen_fd is not None else _listen(host, port)
+    address = ipaddress.ip_address(listener.getsockname()[0])
+    if not address.is_loopback and not token:
+        raise RefusedToStart(
+            f"{address} can be reached by others, who could run code here: set a token (environment variable "
+            f"{TOKEN_VARIABLE}) or listen on 127.0.0.1"
+        )
+    asyncio.run(
+        _serve(listener, workers or os.cpu_count() or 1, min_tier, token, maximum, max_queue, until_stdin_closes)
     )
-    listener = socket.socket(fileno=listen_fd) if listen_fd is not None else config.bind_socket()
-    asyncio.run(_serve(uvicorn.Server(config), listener, until_stdin_closes))
 
 
-async def _serve(server: uvicorn.Server, listener: socket.socket, until_stdin_closes: bool) -> None:
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        raise RefusedToStart(f"cannot listen on {host}:{port}: {error}") from None
+
+
+async def _serve(
+    listener: socket.socket,
+    workers: int,
+    min_tier: Tier,
+    token: str | None,
+    maximum: Limits,
+    max_queue: int,
+    until_stdin_closes: bool,
+) -> None:
+    try:
+        isolation = await establish(min_tier)
+    except IsolationUnavailable as error:
+        raise RefusedToStart(str(error)) from None
+    execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue), maximum=maximum)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            application(execution, isolation, token),
+            access_log=False,
+            log_level="warning",
+            lifespan="on",
+            ws="none",
+            backlog=2048,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=5,
+        )
+    )
     if until_stdin_closes:
         loop = asyncio.get_running_loop()
 
@@ -202,28 +299,44 @@ async def _serve(server: uvicorn.Server, listener: socket.socket, until_stdin_cl
             server.should_exit = True
 
         loop.add_reader(0, stop)
+    for tier, why in isolation.refused.items():
+        log.warning("the stronger tier %s does not work here: %s", tier, why)
+    address, port = listener.getsockname()[:2]
+    layers = ", ".join(name for name, active in isolation.layers.items() if active)
+    log.info("sandbox on http://%s:%d, %d workers, tier %s (%s)", address, port, workers, isolation.tier, layers)
     await server.serve(sockets=[listener])
     if not server.started:
-        raise SystemExit(1)
+        raise RefusedToStart("the workers did not start; the log above says why")
 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m sandbox.server", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1")
+    parser = argparse.ArgumentParser(prog="python -m sandbox.server", description="Run Python that nobody has read.")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a token)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
-    parser.add_argument("--workers", type=int, default=None)
+    parser.add_argument("--workers", type=int, default=None, help="jails, one per core by default")
+    parser.add_argument("--min-tier", type=Tier, choices=list(Tier), default=Tier.LANDLOCK, help="weakest isolation")
+    parser.add_argument("--max-queue", type=int, default=4096, help="waiting calls above which callers get 429")
+    for name, value in MAXIMUM_LIMITS.model_dump().items():
+        parser.add_argument(f"--max-{name.replace('_', '-')}", type=type(value), default=value)
     parser.add_argument("--listen-fd", type=int, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    serve(
-        options.host,
-        options.port,
-        options.workers,
-        listen_fd=options.listen_fd,
-        until_stdin_closes=options.until_stdin_closes,
-    )
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    try:
+        serve(
+            options.host,
+            options.port,
+            options.workers,
+            min_tier=options.min_tier,
+            token=os.environ.pop(TOKEN_VARIABLE, None),
+            maximum=Limits(**{name: getattr(options, f"max_{name}") for name in Limits.model_fields}),
+            max_queue=options.max_queue,
+            listen_fd=options.listen_fd,
+            until_stdin_closes=options.until_stdin_closes,
+        )
+    except RefusedToStart as error:
+        raise SystemExit(f"the sandbox refuses to start: {error}") from None
 
 
 if __name__ == "__main__":

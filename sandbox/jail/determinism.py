@@ -1,6 +1,6 @@
 """Makes a call repeat byte for byte: randomness follows from the request's seed, clocks from how often they are read.
 
-`install` runs once in the zygote, before anything else is imported; `begin` runs in every call's process.
+`install` runs once in the zygote, before anything else is imported; what it returns runs in every call's process.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ def _now() -> float:
     return _milliseconds() / 1000
 
 
-def install() -> None:
-    """Replace the process's clocks, process ids and sources of entropy. CLOCK_MONOTONIC stays: event loops need it."""
+def install() -> Callable[[int], None]:
+    """Replace the process's clocks, process ids and sources of entropy; the result starts a call with its seed.
+
+    CLOCK_MONOTONIC stays real: event loops and locks need it.
+    """
     _replace_clocks()
     _replace_datetime()
     os.getpid = os.getppid = lambda: 1
     import random
     import uuid
 
-    global begin
     entropy = random.Random()
     original_seed = random.Random.seed
 
@@ -50,20 +52,15 @@ def install() -> None:
         global _readings
         _readings = START_MILLISECONDS
         original_seed(entropy, seed + (1 << 64), 2)  # another stream than the tool's own
-        original_seed(random._inst, seed, 2)  # type: ignore[attr-defined]
+        original_seed(random._inst, seed, 2)
 
     os.urandom = urandom
     random._urandom = urandom  # type: ignore[attr-defined]
     random.Random.seed = seed_from_entropy  # type: ignore[method-assign]
-    random.seed = random._inst.seed  # type: ignore[attr-defined]
+    random.seed = random._inst.seed
     uuid._generate_time_safe = None  # type: ignore[attr-defined]
     uuid._node = 0x020000000000  # type: ignore[attr-defined]
-    begin = begin_call
-
-
-def begin(seed: int) -> None:
-    """Start the randomness of a call."""
-    raise RuntimeError("install() has not run")
+    return begin_call
 
 
 def _replace_clocks() -> None:
@@ -99,7 +96,10 @@ def _replace_datetime() -> None:
     def today(cls: type[datetime.date]) -> datetime.date:
         return cls.fromtimestamp(_now())
 
-    methods = {datetime.datetime: {"now": now, "utcnow": utcnow}, datetime.date: {"today": today}}
+    methods: dict[type, dict[str, Callable[..., Any]]] = {
+        datetime.datetime: {"now": now, "utcnow": utcnow},
+        datetime.date: {"today": today},
+    }
     for kind, replacements in methods.items():
         attributes = gc.get_referents(kind.__dict__)[0]
         for name, function in replacements.items():

@@ -22,12 +22,12 @@ import types
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
-from sandbox.jail import determinism, linux
+from sandbox.jail import linux
 
 # Every function defined below takes its builtins from this copy, so a tool's changes to `builtins` do not reach us.
-__builtins__ = dict(vars(builtins))
+vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
 
 REQUEST_HEADER = struct.Struct("<II")  # bytes of JSON, bytes of compiled code or source
 REPLY_HEADER = struct.Struct("<16sI")  # nonce, bytes of the body
@@ -49,6 +49,8 @@ class Jail:
     tmp_bytes: int
     max_processes: int
     streams: Streams
+    begin: Callable[[int], None]  # starts the clocks and the randomness of a call
+    ruleset: int = -1  # Landlock
     address_space_bytes: int = 0
 
 
@@ -101,6 +103,10 @@ def run(jail: Jail, namespace: int, channel: int, cpu_seconds: float, memory_byt
         if jail.tier == "namespaces":
             linux.setns(namespace, linux.CLONE_NEWNS)
             os.chdir("/tmp")
+        else:
+            linux.die_with_parent()
+        if jail.ruleset >= 0:
+            linux.landlock_restrict(jail.ruleset)
         os.dup2(channel, 3)
         os.closerange(4, 1 << 20)
         ceiling = jail.address_space_bytes + memory_bytes
@@ -114,7 +120,7 @@ def run(jail: Jail, namespace: int, channel: int, cpu_seconds: float, memory_byt
         _write(3, REPLY_HEADER.pack(b"not restricted!!", 0) + str(error).encode()[:500])
         os._exit(120)
     try:
-        _serve(3, jail.streams, ceiling)
+        _serve(jail, 3, ceiling)
     finally:
         os._exit(121)
 
@@ -151,7 +157,7 @@ def _write(channel: int, data: bytes) -> None:
         view = view[os.write(channel, view) :]
 
 
-def _serve(channel: int, streams: Streams, address_space_bytes: int) -> NoReturn:
+def _serve(jail: Jail, channel: int, address_space_bytes: int) -> NoReturn:
     json_bytes, code_bytes = REQUEST_HEADER.unpack(_read(channel, REQUEST_HEADER.size))
     request = json.loads(_read(channel, json_bytes))
     code = _read(channel, code_bytes)
@@ -160,23 +166,27 @@ def _serve(channel: int, streams: Streams, address_space_bytes: int) -> NoReturn
         body = _compile(code)
         _write(channel, REPLY_HEADER.pack(nonce, len(body)) + body)
         os._exit(0)
-    finish = _finisher(channel, nonce, streams, address_space_bytes, os.write, os._exit)
-    _run_tool(request, code, streams, finish)
+    finish = _finisher(channel, nonce, jail.streams, address_space_bytes, os.write, os._exit)
+    _run_tool(request, code, jail.streams, jail.begin, finish)
     os._exit(121)
 
 
-def rehearse() -> None:
+def rehearse(jail: Jail) -> None:
     """Run a tool of our own through the whole path, so that a call's process finds everything warm."""
     source = (
-        b"import dataclasses, datetime, json, re, typing\n@dataclasses.dataclass\nclass Row:\n    name: str\n    size: int = 0\n"
+        b"import dataclasses, datetime, json, re, typing\n"
+        b"@dataclasses.dataclass\nclass Row:\n    name: str\n    size: int = 0\n"
         b"def tool(name, state=None):\n    print(name, re.sub('a+', 'b', name))\n"
         b"    datetime.datetime.strptime('2025-01-31', '%Y-%m-%d').isoformat()\n"
         b"    datetime.datetime.strptime('2025-01-31T10:00:00', '%Y-%m-%dT%H:%M:%S').strftime('%d %B %Y')\n"
         b"    return json.loads(json.dumps({'name': name, 'rows': [dataclasses.asdict(Row(name))]}))\n"
     )
     for _ in range(16):  # the interpreter specialises code that has run a few times
-        streams, sent, ended = Streams(), [], []
-        request = {"operation": "run", "module_name": "rehearsal", "function": "tool", "arguments": {"name": "banana"}}
+        streams = Streams()
+        sent: list[bytes] = []
+        ended: list[int] = []
+        request: dict[str, Any] = {"operation": "run", "module_name": "rehearsal", "function": "tool"}
+        request |= {"arguments": {"name": "banana"}}
         request |= {"state": {}, "seed": 0, "stdin": "", "output_bytes": 1000, "result_bytes": 1000, "nonce": "00" * 16}
         request = json.loads(json.dumps(request).encode())
 
@@ -185,7 +195,7 @@ def rehearse() -> None:
             return len(data)
 
         finish = _finisher(-1, bytes(16), streams, 0, write, ended.append, set_limit=lambda name, value: None)
-        _run_tool(request, _compile(source)[1:], streams, finish)
+        _run_tool(request, _compile(source)[1:], streams, jail.begin, finish)
         if ended != [0] or b'"status":"ok"' not in sent[0]:
             raise RuntimeError(f"the rehearsal failed: {sent!r}")
         del sys.modules["rehearsal"]
@@ -214,8 +224,12 @@ class Streams:
         self.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
         self.budget = [0]
         self.out, self.err = _Capture(self.budget), _Capture(self.budget)
-        self._text_out = io.TextIOWrapper(self.out, encoding="utf-8", errors="backslashreplace", write_through=True)
-        self._text_err = io.TextIOWrapper(self.err, encoding="utf-8", errors="backslashreplace", write_through=True)
+        self._text_out = io.TextIOWrapper(
+            cast(Any, self.out), encoding="utf-8", errors="backslashreplace", write_through=True
+        )
+        self._text_err = io.TextIOWrapper(
+            cast(Any, self.err), encoding="utf-8", errors="backslashreplace", write_through=True
+        )
 
     def install(self, stdin: str, output_bytes: int) -> None:
         """Make these the process's streams."""
@@ -224,9 +238,11 @@ class Streams:
         sys.stdout, sys.stderr = self._text_out, self._text_err
 
 
-def _run_tool(request: dict, code_bytes: bytes, streams: Streams, finish: Callable[[Any], None]) -> None:
+def _run_tool(
+    request: dict, code_bytes: bytes, streams: Streams, begin: Callable[[int], None], finish: Callable[[Any], None]
+) -> None:
     streams.install(request["stdin"], request["output_bytes"])
-    determinism.begin(request["seed"])
+    begin(request["seed"])
     module = types.ModuleType(request["module_name"])
     sys.modules[module.__name__] = module
     memory_frame = {"status": "error", "error": {"kind": "memory", "message": "out of memory"}}
@@ -257,9 +273,9 @@ def _json_encoder() -> Callable[[object], str]:
 def _call_tool(module: types.ModuleType, code: types.CodeType, values: tuple, encode: Callable[[object], str]) -> Any:
     """Run the module's body and then the function; the result is a reply whose value is encoded already."""
     name, arguments, state, result_bytes = values
-    exec(code, module.__dict__)
     if name is None:
-        return {"status": "ok"}
+        return _run_program(module, code)
+    exec(code, module.__dict__)
     function = module.__dict__.get(name)
     if function is None or not callable(function):
         found = ", ".join(sorted(k for k, v in module.__dict__.items() if isinstance(v, types.FunctionType))) or "none"
@@ -288,6 +304,18 @@ def _call_tool(module: types.ModuleType, code: types.CodeType, values: tuple, en
             "output_limit", f"the result takes {size} bytes as JSON, the limit (result_bytes) is {result_bytes}"
         )
     return value_json, state_json
+
+
+def _run_program(module: types.ModuleType, code: types.CodeType) -> tuple[bytes, bytes]:
+    """Run a module as a program; its value is its exit status."""
+    status = 0
+    try:
+        exec(code, module.__dict__)
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        if status and not isinstance(leaving.code, int):
+            print(leaving.code, file=sys.stderr)
+    return str(int(status)).encode(), b"null"
 
 
 def _takes_state(function: Any) -> bool:
@@ -357,10 +385,9 @@ def _finisher(
         set_limit(rlimit_as, ceiling)
         if budget[0] < 0:
             reply = {"status": "error", "error": {"kind": "output_limit", "message": "the tool printed too much"}}
-        head = b'{"status":"ok"'
         if isinstance(reply, tuple):
             head = join((b'{"status":"ok","value":', reply[0], b',"state":', reply[1]))
-        elif reply["status"] == "error":
+        else:
             head = encode(reply).encode()[:-1]
         printed = encode({"stdout": out.text(), "stderr": err.text()}).encode()
         body = join((head, b",", printed[1:]))

@@ -7,6 +7,7 @@ the jail ends, it ends with the same status.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -25,7 +26,16 @@ _ALL_NAMESPACES = (
     | linux.CLONE_NEWUTS
     | linux.CLONE_NEWCGROUP
 )
-_JAIL_FILES = ("__init__.py", "determinism.py", "harness.py", "launcher.py", "linux.py", "seccomp.py", "zygote.py")
+_JAIL_FILES = (
+    "__init__.py",
+    "determinism.py",
+    "harness.py",
+    "landlock.py",
+    "launcher.py",
+    "linux.py",
+    "seccomp.py",
+    "zygote.py",
+)
 _ATIME_FLAGS = ((os.ST_NOATIME, 1024), (os.ST_NODIRATIME, 2048), (os.ST_RELATIME, 1 << 21))
 
 
@@ -35,14 +45,20 @@ def main() -> NoReturn:
     linux.die_with_parent()
     _silence_standard_streams(plan)
     try:
-        status = _launch_in_namespaces(plan)
-    except Exception as error:  # noqa: BLE001  # this process's only way to tell is its log
-        os.write(plan["log_fd"], f"sandbox launcher: {type(error).__name__}: {error}\n".encode())
+        status = _launch_in_namespaces(plan) if plan["tier"] == "namespaces" else _launch_without(plan)
+    except Exception as error:  # noqa: BLE001  # the server judges it
+        say_failure(plan["control_fd"], error)
         os._exit(1)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
-def zygote_environment(plan: dict, home: str, libraries: str) -> dict[str, str]:
+def say_failure(control_fd: int, error: BaseException) -> None:
+    """Tell the server why there will be no jail."""
+    with contextlib.suppress(OSError):  # the server may have gone
+        os.write(control_fd, json.dumps({"ready": False, "error": f"{type(error).__name__}: {error}"[:1000]}).encode())
+
+
+def zygote_environment(home: str, libraries: str) -> dict[str, str]:
     """The whole environment of the jailed interpreter; the tool itself sees none of it."""
     return {
         "PYTHONHOME": home,
@@ -71,6 +87,38 @@ def _silence_standard_streams(plan: dict) -> None:
     os.close(null)
 
 
+def _launch_without(plan: dict) -> NoReturn:
+    """The weaker tiers: the zygote is an ordinary process of an unprivileged user on the host's file system."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
+        os.setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
+    python = plan["python"]
+    for path in (python["executable"], f"{python['stdlib']}/os.py", __file__):
+        if not os.access(path, os.R_OK):
+            raise PermissionError(
+                f"uid {os.geteuid()} cannot read {path}: install Python and this package where every user may read "
+                "them, or start the service as an ordinary user"
+            )
+    plan["spare_threads"] += _count_threads(os.geteuid())  # RLIMIT_NPROC counts all of this user's
+    plan["slots"] = [[-1, -1]] * (plan["max_children"] + 1)
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    linux.fix_addresses()
+    home = python["stdlib"].rsplit("/lib/", 1)[0]
+    command = zygote_command(python["executable"], plan["code_directory"], plan)
+    os.execve(command[0], command, zygote_environment(home, ""))
+
+
+def _count_threads(uid: int) -> int:
+    count = 0
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{entry}").st_uid == uid:
+                    count += len(os.listdir(f"/proc/{entry}/task"))
+    return count
+
+
 def _launch_in_namespaces(plan: dict) -> int:
     is_root = os.geteuid() == 0
     _unshare_user(is_root)
@@ -95,7 +143,7 @@ def _become_zygote(plan: dict) -> NoReturn:
     for capability in ZYGOTE_CAPABILITIES:
         linux.keep_over_exec(capability)
     command = zygote_command(f"{HOME}/bin/python", "/harness", plan)
-    os.execve(command[0], command, zygote_environment(plan, HOME, "/lib"))
+    os.execve(command[0], command, zygote_environment(HOME, "/lib"))
 
 
 def _unshare_user(is_root: bool) -> None:

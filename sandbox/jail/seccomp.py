@@ -60,7 +60,7 @@ _ALLOWED_WITH_ARGUMENT: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     "prlimit64": (302, 261, 0, (0,)),  # only one's own limits
     "fcntl": (72, 25, 1, (0, 1, 2, 3, 4, 1030, 1031, 1032)),  # dup, flags, pipe sizes; no locks, leases, signals, seals
     "ioctl": (16, 29, 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),  # isatty, FIONREAD, FIONBIO, FIO(N)CLEX
-    "prctl": (157, 167, 0, (3, 15, 16, 21)),  # read dumpable, name of a thread, read the seccomp mode
+    "prctl": (157, 167, 0, (3, 15, 16, 21, 39)),  # read: dumpable, seccomp, no_new_privs; name of a thread
 }
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)

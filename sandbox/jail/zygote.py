@@ -24,7 +24,7 @@ import time
 import traceback
 from typing import NoReturn
 
-from sandbox.jail import determinism, harness, launcher, linux, seccomp
+from sandbox.jail import determinism, harness, landlock, launcher, linux, seccomp
 
 CALL = struct.Struct("<cQddQ")  # b"c", call id, wall seconds, CPU seconds, memory bytes; + one descriptor
 CANCEL = struct.Struct("<cQ")  # b"k", call id
@@ -38,7 +38,8 @@ _PRELOADED = (
     "abc array ast asyncio base64 binascii bisect calendar cmath collections collections.abc colorsys "
     "contextlib copy csv dataclasses datetime decimal difflib enum fnmatch fractions functools glob "
     "hashlib heapq hmac html html.parser inspect io ipaddress itertools json keyword locale math numbers "
-    "operator os pathlib pprint queue random re secrets shlex _strptime sqlite3 statistics string struct tempfile textwrap "
+    "operator os pathlib pprint queue random re secrets shlex _strptime sqlite3 statistics string struct "
+    "tempfile textwrap bz2 lzma "
     "threading time timeit traceback types typing unicodedata urllib.parse uuid warnings weakref zlib "
     "zoneinfo encodings.idna encodings.latin_1 encodings.ascii encodings.utf_16 "
 )
@@ -89,9 +90,10 @@ def main() -> NoReturn:
     plan = json.loads(sys.argv[1])
     log = os.fdopen(plan["log_fd"], "w", buffering=1)
     try:
-        Zygote(plan).serve()
-    except BaseException:  # noqa: BLE001  # whatever it is, it belongs in the log
+        Zygote(dict(plan)).serve()
+    except BaseException as error:  # noqa: BLE001  # whatever it is, it belongs in the log
         traceback.print_exc(file=log)
+        launcher.say_failure(plan["control_fd"], error)
         os._exit(1)
     os._exit(0)
 
@@ -108,30 +110,32 @@ class Zygote:
         self._pid_of_call: dict[int, int] = {}
         self._timers: list[tuple[float, int, int]] = []  # (when to look, pid, call)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._slots = [_Slot(*fds) for fds in plan.get("slots", [])]
-        self._base_namespace = self._slots.pop(0).namespace if self._slots else -1
+        self._slots = [_Slot(*fds) for fds in plan["slots"]]
+        self._base_namespace = self._slots.pop(0).namespace
         self._jail = harness.Jail(
             tier=self._tier,
-            drop=linux.Drop(seccomp.filter_program(linux.machine())),
+            drop=linux.Drop(seccomp.filter_program(linux.machine(), files=self._tier != "seccomp")),
             tmp_bytes=plan["tmp_bytes"],
             max_processes=self._max_children + plan["spare_threads"],
             streams=harness.Streams(),
+            begin=determinism.install(),
+            ruleset=landlock.ruleset(self._tier, plan["readable"]),
         )
-        determinism.install()
         for name in _PRELOADED.split():
             __import__(name)
         harness.limit_for_all(self._jail)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         harness.forget_the_outside(plan)
-        harness.rehearse()
+        harness.rehearse(self._jail)
         gc.collect()
         gc.freeze()
         self._jail.address_space_bytes = address_space_bytes()
 
     def serve(self) -> None:
         """The event loop."""
-        self._control.send(json.dumps({"ready": True, "python": sys.version.split()[0]}).encode())
+        layers = {"landlock": self._jail.ruleset >= 0}
+        self._control.send(json.dumps({"ready": True, "layers": layers}).encode())
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)

@@ -1,0 +1,185 @@
+"""Which tier of isolation holds on this machine: found by starting it and really trying to escape, never assumed.
+
+The probe below is a tool like any other. It runs through the service's own pool, tries what hostile tools try and
+reports what succeeded. One success, and the tier does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sandbox.execution import Execution
+from sandbox.isolation import Tier, layers_of
+from sandbox.pool import Pool, ServiceFault
+from sandbox.protocol import ExecuteRequest, Limits
+
+PROBE = """
+import ctypes, errno, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+NUMBERS = {  # x86_64, aarch64
+    "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "kill": (62, 129), "tgkill": (234, 131),
+    "ptrace": (101, 117), "setuid": (105, 146), "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40),
+    "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "mknodat": (259, 33),
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "memfd_create": (319, 279),
+    "add_key": (248, 217), "keyctl": (250, 219), "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190),
+    "bpf": (321, 280), "perf_event_open": (298, 241), "io_uring_setup": (425, 425), "userfaultfd": (323, 282),
+    "open_by_handle_at": (304, 265), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "flock": (73, 32),
+    "personality": (135, 92), "init_module": (175, 105), "kexec_load": (246, 104), "reboot": (169, 142),
+    "swapon": (167, 224), "syslog": (103, 116), "acct": (163, 89), "quotactl": (179, 60), "setpriority": (141, 140),
+    "sched_setaffinity": (203, 122), "clock_settime": (227, 112), "sethostname": (170, 161), "seccomp": (317, 277),
+    "mq_open": (240, 180), "name_to_handle_at": (303, 264), "fanotify_init": (300, 262),
+    "landlock_create_ruleset": (444, 444),
+}
+
+def probe(canary, outside, tmp):
+    column = 1 if os.uname().machine == "aarch64" else 0
+    escapes = []
+    for name, numbers in NUMBERS.items():
+        if numbers[column] is not None:
+            ctypes.set_errno(0)
+            # Arguments that no kernel accepts: only the filter's EPERM (or a call that is not there) is an answer.
+            result = libc.syscall(ctypes.c_long(numbers[column]), *[ctypes.c_long(-1)] * 6)
+            if result != -1 or ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS):
+                escapes.append(f"system call {name} is not filtered")
+    families = {name: getattr(socket, name) for name in dir(socket) if name.startswith("AF_")}
+    for name, family in sorted(families.items()):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
+            try:
+                socket.socket(family, kind).close()
+                escapes.append(f"a socket of {name} can be made")
+            except OSError:
+                pass
+    secret = ("/etc/passwd", "/etc/hostname", "/proc/self/environ", "/proc/1/root", "/sys/kernel", "/dev/shm")
+    for path in (canary, *secret):
+        try:
+            os.close(os.open(path, os.O_RDONLY))
+            escapes.append(f"{path if path != canary else 'a file of the host'} can be read")
+        except OSError:
+            pass
+    for path in (outside, "/", os.path.dirname(os.__file__)):
+        try:
+            os.close(os.open(f"{path}/escape", os.O_CREAT | os.O_WRONLY))
+            escapes.append(f"{path if path != outside else 'a directory of the host'} can be written")
+        except OSError:
+            pass
+    for name, words in (("fork", lambda: os.fork()), ("exec", lambda: os.execv("/bin/sh", ["sh", "-c", "exit"]))):
+        try:
+            if words() == 0:
+                os._exit(0)
+            escapes.append(f"{name} works")
+        except OSError:
+            pass
+    if os.environ or b"PYTHON" in (ctypes.c_char_p.in_dll(ctypes.CDLL(None), "environ").value or b""):
+        escapes.append("an environment is visible")
+    for fd in range(256):
+        try:
+            os.fstat(fd)
+        except OSError:
+            continue
+        if fd > 3:
+            escapes.append(f"descriptor {fd} is inherited")
+    if 0 in os.getresuid() or 0 in os.getresgid():
+        escapes.append("the tool runs as root")
+    if libc.prctl(39, 0, 0, 0, 0) != 1:
+        escapes.append("no_new_privs is not set")
+    if libc.prctl(21, 0, 0, 0, 0) != 2:
+        escapes.append("no seccomp filter is active")
+    try:
+        bytearray(1 << 30)
+        escapes.append("the memory limit does not hold")
+    except MemoryError:
+        pass
+    if tmp:
+        with open("/tmp/full", "wb") as file:
+            try:
+                for _ in range(64):
+                    file.write(bytes(1 << 20))
+                file.flush()
+                escapes.append("/tmp is not bounded")
+            except OSError:
+                pass
+    return escapes
+"""
+
+_FIXES = {
+    Tier.NAMESPACES: (
+        "allow unprivileged user namespaces (sysctl user.max_user_namespaces > 0, kernel.unprivileged_userns_clone=1, "
+        "on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0 or a profile for this Python; in Docker a seccomp "
+        "profile that allows unshare, setns, mount, umount2 and pivot_root, see docs/sandbox.md)"
+    ),
+    Tier.LANDLOCK: (
+        "Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK and `landlock` in the kernel's `lsm=` list, seccomp "
+        "allowed, and a Python that every user may read (or start the service as an ordinary user)"
+    ),
+    Tier.SECCOMP: "a kernel and a container runtime that let a process install a seccomp filter",
+}
+_ORDER = (Tier.NAMESPACES, Tier.LANDLOCK, Tier.SECCOMP)
+
+
+class IsolationUnavailable(Exception):
+    """No tier that is strong enough holds on this machine; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """The tier that held, its layers, and why stronger ones did not."""
+
+    tier: Tier
+    layers: dict[str, bool]
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+async def establish(minimum: Tier) -> Isolation:
+    """The strongest tier that withstands the probe; raises IsolationUnavailable below `minimum`."""
+    refused: dict[str, str] = {}
+    for tier in _ORDER[: _ORDER.index(minimum) + 1]:
+        try:
+            return Isolation(tier, await _probe(tier), refused)
+        except ServiceFault as error:
+            refused[tier] = str(error)
+    lines = [f"no isolation of at least the tier `{minimum}` holds on this machine"]
+    for name, why in refused.items():
+        lines += [f"  {name}: {why}", f"    to have it: {_FIXES[Tier(name)]}"]
+    if minimum is not Tier.SECCOMP:
+        lines.append("  a weaker tier must be asked for by name: --min-tier seccomp")
+    raise IsolationUnavailable("\n".join(lines))
+
+
+async def _probe(tier: Tier) -> dict[str, bool]:
+    pool = Pool(tier, workers=1, max_children=2)
+    try:
+        await pool.start()
+        with _bait() as (canary, outside):
+            request = ExecuteRequest(
+                source=PROBE,
+                function="probe",
+                arguments={"canary": canary, "outside": outside, "tmp": tier is Tier.NAMESPACES},
+                limits=Limits(wall_seconds=20, cpu_seconds=10),
+            )
+            reply = await Execution(pool).execute("self-test", request)
+        if reply["status"] != "ok":
+            raise ServiceFault(f"the self-test did not finish: {reply['error']['kind']}: {reply['error']['message']}")
+        if reply["value"]:
+            raise ServiceFault(f"the self-test escaped: {'; '.join(reply['value'])}")
+        worker = pool.workers[0]
+        return layers_of(worker.process.pid) | worker.layers | {"seccomp": True, "no_new_privs": True, "rlimits": True}
+    finally:
+        await pool.close()
+
+
+@contextlib.contextmanager
+def _bait() -> Iterator[tuple[str, str]]:
+    """A file and a directory of the host that everybody may use, and no tool should."""
+    with tempfile.TemporaryDirectory(prefix="sandbox-self-test-") as folder:
+        os.chmod(folder, 0o777)
+        path = os.path.join(folder, "canary")
+        with open(path, "w") as file:
+            file.write(secrets.token_hex(16))
+        os.chmod(path, 0o644)
+        yield path, folder
