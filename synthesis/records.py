@@ -187,7 +187,7 @@ class Task(Record):
     mode: Literal["chain", "server"]
     expectation: Expectation = "answer"
     chain: Chain | None = None
-    """The calls that its author expects; None where no offered tool fits (`refuse`)."""
+    """The calls that its author expects; for `refuse`, the tool of the last one is not offered."""
     slots: JsonObject = {}
     """The facts that the request states, by slot name: what its calls are made with."""
     augmentation: Literal["original", "diversity", "complexity", "persona"] = "original"

@@ -1,0 +1,187 @@
+"""A grammar of requests: imperative clauses made of tool descriptions, with the facts put where they belong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from synthesis.records import Chain, JsonObject, JsonValue, Language, ServerDocument, ToolDocument
+from synthesis.trajectories.chains import is_identifier, slot_name, task_slots, words_of
+
+_OPENERS: Final[dict[Language, tuple[str, ...]]] = {
+    "en": (
+        "Please {}.",
+        "Can you {}?",
+        "Could you {}?",
+        "I'd like you to {}.",
+        "I need you to {}.",
+        "Help me {}.",
+        "{}.",
+        "Would you {}?",
+    ),
+    "zh": ("请{}。", "帮我{}。", "麻烦{}，谢谢。", "我想{}。", "能不能{}？", "{}。", "请你{}，好吗？"),
+}
+_JOINTS: Final[dict[Language, tuple[tuple[str, str], ...]]] = {
+    "en": (
+        (", then ", ", and finally "),
+        (", after that ", ", then "),
+        (" and ", ", and then "),
+        ("; next ", "; then "),
+    ),
+    "zh": (("，然后", "，最后"), ("，再", "，接着"), ("，接着", "，再"), ("，并且", "，最后")),
+}
+_LEADING_VERBS: Final = {"returns": "return", "does": "do", "has": "have", "is": "check"}
+_MAX_WORDS: Final = 12
+_MAX_CHINESE: Final = 24
+
+
+def clause_of(tool: ToolDocument, language: Language) -> str:
+    """Return what a tool does as an imperative clause without a full stop, identifiers put in words.
+
+    >>> text = "Retrieves the weather of a city. Use after list_cities."
+    >>> clause_of(ToolDocument(name="f", description=text, parameters={}), "en")
+    'retrieve the weather of a city'
+    """
+    text = re.split(r"(?<=[^\s.][^\s.])\.(?:\s|$)|[\n;。；！？!?]|: ", tool.description.strip())[0]
+    text = re.sub(r"\s*[(（\[【].*?[)）\]】]", "", text).strip(" .,，:：-*#`\"'")
+    text = re.sub(r"[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+|[a-z]+[A-Z][A-Za-z]*", lambda m: " ".join(words_of(m[0])), text)
+    if not text:
+        text = " ".join(words_of(tool.name))
+    if language == "zh":
+        return re.split(r"[，,]", text[:_MAX_CHINESE])[0] if len(text) > _MAX_CHINESE else text
+    words = text.split()
+    if len(words) > _MAX_WORDS:
+        words = words[:_MAX_WORDS]
+        while len(words) > 3 and words[-1].lower().strip(",") in _DANGLING:
+            words.pop()
+    first = words[0].lower().strip(",")
+    if re.fullmatch(r"[a-z]+", first):
+        words[0] = _imperative(first) if not re.fullmatch(r"[A-Z]{2,}", words[0]) else words[0]
+    return " ".join(words).strip(" ,")
+
+
+_DANGLING: Final = frozenset({
+    "a", "an", "the", "of", "for", "from", "to", "in", "on", "at", "by", "with", "and", "or", "using", "via",
+    "as", "that", "which", "is", "are", "its"
+})  # fmt: skip
+
+
+_DETERMINERS: Final = "(?:an?|the|one|this|your|its|given|specific|specified)"
+
+
+def _imperative(verb: str) -> str:
+    if verb in _LEADING_VERBS:
+        return _LEADING_VERBS[verb]
+    if verb.endswith(("ches", "shes", "sses", "xes")):
+        return verb[:-2]
+    if verb.endswith("ies") and len(verb) > 4:
+        return verb[:-3] + "y"
+    if verb.endswith("s") and not verb.endswith(("ss", "us", "is")) and len(verb) > 3:
+        return verb[:-1]
+    return verb
+
+
+def label_of(argument: str, schema: JsonObject, language: Language) -> str:
+    """Return what people call an argument: its words, in Chinese its description where that is short."""
+    described = str(schema.get("description", "")).strip().rstrip("。.")
+    if language == "zh" and described and len(described) <= 8:
+        return described
+    return " ".join(words_of(argument)) or argument
+
+
+def value_in_words(value: JsonValue, language: Language) -> str:
+    """Write a value as people do.
+
+    >>> value_in_words(["rice", "tofu"], "en"), value_in_words(True, "zh"), value_in_words(2.5, "en")
+    ('rice, tofu', '是', '2.5')
+    """
+    if isinstance(value, bool):
+        return {"en": ("no", "yes"), "zh": ("否", "是")}[language][value]
+    if isinstance(value, list):
+        return ("、" if language == "zh" else ", ").join(value_in_words(item, language) for item in value)
+    if isinstance(value, dict):
+        separator = "，" if language == "zh" else ", "
+        return separator.join(f"{' '.join(words_of(k)) or k} {value_in_words(v, language)}" for k, v in value.items())
+    return str(value)
+
+
+def render_task(
+    server: ServerDocument, chain: Chain, slots: JsonObject, hidden_slots: Sequence[str], rng: Random
+) -> str:
+    """Say a chain as one request that states every fact but the hidden ones."""
+    language = server.language
+    documents = {tool.name: tool for tool in server.tools}
+    first_use = task_slots(chain, server)
+    style = rng.randrange(3)
+    clauses = []
+    said: set[str] = set()
+    for index, name in enumerate(chain.tools):
+        new = [
+            binding.slot
+            for binding in chain.bindings
+            if binding.tool_index == index and binding.slot is not None and binding.slot not in said
+        ]
+        said.update(new)
+        facts = [
+            (slot, label_of(first_use[slot][1], first_use[slot][2], language), slots[slot])
+            for slot in dict.fromkeys(new)
+            if slot not in hidden_slots
+        ]
+        clauses.append(_clause_with_facts(documents[name], facts, language, style))
+    return _sentence(clauses, language, rng)
+
+
+def _clause_with_facts(
+    tool: ToolDocument, facts: Sequence[tuple[str, str, JsonValue]], language: Language, style: int
+) -> str:
+    clause = clause_of(tool, language)
+    left = []
+    for slot, label, value in facts:
+        put = _put_in(clause, slot, label, value, language) if isinstance(value, str) else None
+        if put is None:
+            left.append((label, value_in_words(value, language)))
+        else:
+            clause = put
+    if not left:
+        return clause
+    if language == "zh":
+        if style == 0:
+            return f"{clause}（{'，'.join(f'{label}：{value}' for label, value in left)}）"
+        joint = "为" if style == 1 else "是"
+        return f"{clause}，{'，'.join(f'{label}{joint}{value}' for label, value in left)}"
+    if style == 0:
+        return f"{clause} ({', '.join(f'{label}: {value}' for label, value in left)})"
+    if style == 1:
+        return f"{clause} with {' and '.join(f'{label} {value}' for label, value in left)}"
+    return f"{clause} for {', '.join(f'{label} {value}' for label, value in left)}"
+
+
+def _put_in(clause: str, slot: str, label: str, value: str, language: Language) -> str | None:
+    """Put a value in the place of the noun that stands for it; None where the clause has no such noun."""
+    nouns = [label]
+    if is_identifier(slot):
+        nouns.append(" ".join(slot_name(slot).split("_")[:-1]))
+    for noun in nouns:
+        if language == "zh":
+            if len(noun) > 1 and noun in clause and not noun.isascii():
+                return clause.replace(noun, value if noun == label and not is_identifier(slot) else f"{noun}{value}", 1)
+        elif len(noun) > 2:
+            found = re.search(rf"\b(?:{_DETERMINERS} )+{re.escape(noun)}\b(?! (?:id|code|name|number)\b)", clause)
+            if found:
+                said = value if noun == label else f"{noun} {value}"
+                return f"{clause[: found.start()]}{said}{clause[found.end() :]}"
+    return None
+
+
+def _sentence(clauses: Sequence[str], language: Language, rng: Random) -> str:
+    then, finally_ = rng.choice(_JOINTS[language])
+    text = clauses[0]
+    for position, clause in enumerate(clauses[1:], 2):
+        is_last = position == len(clauses) and len(clauses) > 2
+        text += (finally_ if is_last else then) + clause
+    opener = rng.choice(_OPENERS[language])
+    if opener.startswith("{}"):
+        text = text[0].upper() + text[1:]
+    return opener.format(text)

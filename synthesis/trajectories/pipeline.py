@@ -1,0 +1,509 @@
+"""The trajectories track, in the order of its stages:
+
+    tool documents ─► tool graph, chains ─► tasks ─► conversations, reward axes ─► trajectory records
+    (tool_sources,    (tool_graph, chains)  (tasks, augmentation, (collection, reward_axes,
+     mcp_servers)                            task_scores)          tool_backends)
+
+Work that is finished is journalled beside `out`; the same command after a crash goes on where it stopped and writes the
+same bytes. What an item becomes depends on the configuration, the seed and the item alone, never on the order of work.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from shutil import rmtree
+from typing import Final, Literal, TextIO
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from synthesis.prompts.agent_turn import TakeTurn
+from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
+from synthesis.prompts.answer_summary import JudgeAnswerSummary
+from synthesis.prompts.augmentation import AugmentTask, Axis
+from synthesis.prompts.chain_proposal import ProposeChains
+from synthesis.prompts.chain_vote import VoteOnChain
+from synthesis.prompts.emulated_tool_response import EmulateCall
+from synthesis.prompts.planning import JudgePlanning
+from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
+from synthesis.prompts.response_planning import JudgeResponsePlanning
+from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
+from synthesis.prompts.simulated_user import AnswerAsUser
+from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.task_writing import WriteTask
+from synthesis.record_io import write_records
+from synthesis.records import (
+    SCHEMA_VERSION,
+    Chain,
+    Expectation,
+    JsonObject,
+    JsonValue,
+    Provenance,
+    ServerDocument,
+    Task,
+    ToolDocument,
+    Trajectory,
+    canonical_json,
+    record_id,
+)
+from synthesis.stage import Journal, Rejected, StageReport, run_stage
+from synthesis.teacher import BadReply, Teacher
+from synthesis.trajectories.augmentation import augment_task
+from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots, vote_on_chain, with_optional_arguments
+from synthesis.trajectories.collection import Conversation, collect_conversation
+from synthesis.trajectories.mcp_servers import McpBackend, McpPool, McpServerConfig, ToolServerDied
+from synthesis.trajectories.reward_axes import RewardThresholds, check_thresholds, judge_axes
+from synthesis.trajectories.seeding import derived_random, derived_seed
+from synthesis.trajectories.task_scores import TaskThresholds, score_task
+from synthesis.trajectories.tasks import write_task
+from synthesis.trajectories.tool_backends import Emulator, ToolBackend
+from synthesis.trajectories.tool_documents import SourceServer, ToolDocumentFilters, normalise_server
+from synthesis.trajectories.tool_graph import build_tool_graph, edge_coverage, sample_candidate_chains
+from synthesis.trajectories.tool_sources import EXAMPLES_DIRECTORY, read_servers, source_files
+
+PROMPTS: Final = (
+    ProposeChains, VoteOnChain, WriteTask, AugmentTask, ScoreTask, TakeTurn, AnswerAsUser, EmulateCall,
+    JudgeQueryUnderstanding, JudgePlanning, JudgeResponseUnderstanding, JudgeResponsePlanning, JudgeAnswerRelevance,
+    JudgeAnswerSummary,
+)  # fmt: skip
+"""Every question of the track."""
+PROMPT_VERSION: Final = sha256("".join(prompt.prompt_version for prompt in PROMPTS).encode()).hexdigest()[:12]
+_AUGMENTATION_AXES: Final[tuple[Axis, ...]] = ("diversity", "complexity", "persona")
+_TRIES_PER_DEAD_SERVER: Final = 3
+
+
+class TrajectoriesConfig(BaseModel):
+    """What `astra synthesize trajectories` does; defaults are the paper's where it has them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int = 0
+    count: int = Field(ge=1)
+    """How many trajectories are kept."""
+    out: Path
+
+    shipped_examples: bool = True
+    """Whether the tool documents that the project ships are among the sources."""
+    tool_documents: tuple[Path, ...] = ()
+    """Files and folders of tool documents, in any known format."""
+    mcp_servers: tuple[McpServerConfig, ...] = ()
+    filters: ToolDocumentFilters = ToolDocumentFilters()
+
+    proposals_per_server: int = Field(default=24, ge=1)
+    walks_per_server: int = Field(default=64, ge=1)
+    min_chain_length: int = Field(default=2, ge=1)
+    max_chain_length: int = Field(default=5, ge=1)
+    acyclic_chains: bool = True
+    chain_votes: int = Field(default=3, ge=1)
+
+    server_only_share: float = Field(default=0.35, ge=0, le=1)
+    """Share of tasks written for a server as a whole, without a chain."""
+    refuse_share: float = Field(default=0.06, ge=0, le=1)
+    """Share of tasks whose tool is withheld, so that the agent must say that it cannot."""
+    ask_back_share: float = Field(default=0.06, ge=0, le=1)
+    """Share of tasks that leave out a fact, so that the agent must ask."""
+    optional_argument_share: float = Field(default=0.2, ge=0, le=1)
+    """How often a task states a value for an argument that is optional."""
+    augmentation_share: float = Field(default=0.5, ge=0, le=1)
+    """Share of tasks that are varied along one of the three axes."""
+    task_thresholds: TaskThresholds = TaskThresholds()
+
+    failure_rate: float = Field(default=0.2, ge=0, le=1)
+    """Share of emulated calls that are made to fail."""
+    max_offered_tools: int = Field(default=24, ge=1)
+    """Of a larger server, the chain's tools and a draw of the others are offered."""
+    max_turns: int = Field(default=16, ge=1)
+    deadline_seconds: float = Field(default=600.0, gt=0)
+    reward_thresholds: RewardThresholds = RewardThresholds()
+
+    concurrency: int = Field(default=64, ge=1)
+    max_attempts_per_trajectory: int = Field(default=5, ge=1)
+    """After `count` times as many tasks the run ends with what it has."""
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> TrajectoriesConfig:
+        if self.min_chain_length > self.max_chain_length:
+            raise ValueError("expected min_chain_length <= max_chain_length")
+        if self.refuse_share + self.ask_back_share > 1:
+            raise ValueError("expected refuse_share + ask_back_share <= 1")
+        return self
+
+    def content_hash(self) -> str:
+        """Name what decides the records: everything but where they go and how many are worked on at once."""
+        decisive = self.model_dump(mode="json", exclude={"out", "concurrency"})
+        return sha256(canonical_json(decisive).encode()).hexdigest()[:16]
+
+
+class NoToolDocuments(Exception):
+    """No server was left to work on; the message says what was read and why nothing was kept."""
+
+
+@dataclass
+class Servers:
+    """The servers of a run: their documents, and the pools of those that are real."""
+
+    documents: list[ServerDocument]
+    pools: dict[str, McpPool]
+    """Server id to its pool."""
+    report: StageReport
+
+
+async def gather_servers(
+    sources: Sequence[Path], mcp_servers: Sequence[McpServerConfig], filters: ToolDocumentFilters, stack: AsyncExitStack
+) -> Servers:
+    """Read and normalise every source; start the MCP servers, which stay up until `stack` is closed.
+
+    Raises:
+        SourceMissing: a source is not there.
+        ToolServerUnavailable: an MCP server does not start.
+    """
+    started = time.monotonic()
+    servers = Servers([], {}, StageReport("tool documents"))
+    for source in sources:
+        for path in source_files(source):
+            for found in read_servers(path):
+                _normalise_into(servers, found, filters)
+    for config in mcp_servers:
+        pool = McpPool(config)
+        stack.push_async_callback(pool.close)
+        document = _normalise_into(servers, await pool.source_server(), filters)
+        if document is not None:
+            servers.pools[document.id] = pool
+    servers.report.seconds = time.monotonic() - started
+    return servers
+
+
+def _normalise_into(
+    servers: Servers, found: SourceServer | Rejected, filters: ToolDocumentFilters
+) -> ServerDocument | None:
+    servers.report.read += 1
+    try:
+        if isinstance(found, Rejected):
+            raise found
+        document = normalise_server(found, filters)
+        if any(document.id == other.id for other in servers.documents):
+            raise Rejected("duplicate server", document.name)
+    except Rejected as rejected:
+        servers.report.rejected[rejected.reason] += 1
+        return None
+    servers.documents.append(document)
+    servers.report.kept += 1
+    servers.report.repaired += bool(document.repairs)
+    return document
+
+
+async def synthesize_tools(
+    sources: Sequence[Path],
+    out: Path,
+    *,
+    mcp_servers: Sequence[McpServerConfig] = (),
+    filters: ToolDocumentFilters | None = None,
+) -> StageReport:
+    """Ingest and normalise tool documents only; write them as records of kind `server_document`."""
+    filters = filters or ToolDocumentFilters()
+    async with AsyncExitStack() as stack:
+        servers = await gather_servers(sources, mcp_servers, filters, stack)
+    config_hash = sha256(filters.model_dump_json().encode()).hexdigest()[:16]
+    write_records(
+        out, servers.documents, kind="server_document", config_hash=config_hash, rejected=servers.report.rejected
+    )
+    servers.report.out = str(out)
+    return servers.report
+
+
+async def synthesize_trajectories(
+    config: TrajectoriesConfig, teacher: Teacher, *, progress: TextIO = sys.stderr
+) -> StageReport:
+    """Run the whole track and write `config.out` as a directory of trajectory records.
+
+    Raises:
+        SourceMissing, ToolServerUnavailable, NoToolDocuments: there is nothing to work on.
+        TeacherUnavailable: the teacher cannot be reached; what is finished is kept for the next run.
+    """
+    started = time.monotonic()
+    async with AsyncExitStack() as stack:
+        sources = ((EXAMPLES_DIRECTORY,) if config.shipped_examples else ()) + config.tool_documents
+        servers = await gather_servers(sources, config.mcp_servers, config.filters, stack)
+        print(servers.report.closing_line(), file=progress)
+        if not servers.documents:
+            raise NoToolDocuments(f"expected at least one usable server; {servers.report.closing_line()}")
+        run = _Run(config, teacher, servers, progress)
+        stack.callback(run.close)
+        await run.propose_chains()
+        report = await run.collect_trajectories()
+        write_records(
+            config.out,
+            run.trajectories(),
+            kind="trajectory",
+            config_hash=config.content_hash(),
+            rejected=report.rejected,
+        )
+    rmtree(run.work_directory)
+    report.out, report.seconds = str(config.out), time.monotonic() - started
+    return report
+
+
+class _Run:
+    """One run of the track: its journals and the work on each kind of item."""
+
+    def __init__(self, config: TrajectoriesConfig, teacher: Teacher, servers: Servers, progress: TextIO):
+        self.config, self.teacher, self.servers, self.progress = config, teacher, servers, progress
+        self.work_directory = config.out.with_name(config.out.name + ".work")
+        identity = [SCHEMA_VERSION, PROMPT_VERSION, teacher.name, [server.id for server in servers.documents]]
+        purpose = f"{config.content_hash()} {sha256(canonical_json(identity).encode()).hexdigest()[:16]}"
+        self._chains_journal, self._tasks_journal, self._trajectories_journal = (
+            Journal(self.work_directory / f"{stage}.jsonl", f"{stage} {purpose}")
+            for stage in ("chains", "tasks", "trajectories")
+        )
+        self._chains: list[list[Chain]] = []
+        self._order = list(range(len(servers.documents)))
+        derived_random(config.seed, "order of servers").shuffle(self._order)
+        self._duplicates: set[int] = set()
+        self._num_slots = 0
+
+    def close(self) -> None:
+        """Close the journals; they stay on disk until the records are written."""
+        for journal in (self._chains_journal, self._tasks_journal, self._trajectories_journal):
+            journal.close()
+
+    async def _stage(
+        self, name: str, count: int, work: Callable[[int], Awaitable[JsonValue]], journal: Journal
+    ) -> StageReport:
+        report = StageReport(name)
+
+        async def guarded(item: int) -> JsonValue:
+            try:
+                return await work(item)
+            except BadReply as bad:
+                raise Rejected("unusable reply", str(bad)) from bad
+
+        await run_stage(
+            report, range(count), guarded, journal=journal, concurrency=self.config.concurrency, progress=self.progress
+        )
+        return report
+
+    # --- chains ---
+
+    async def propose_chains(self) -> None:
+        """Build every server's tool graph and keep the chains that pass verification."""
+        servers = self.servers.documents
+        report = await self._stage("chains", len(servers), self._chains_of_server, self._chains_journal)
+        for index in range(len(servers)):
+            result = self._chains_journal.read(index).get("result", {"chains": []})
+            self._chains.append([Chain.model_validate(chain) for chain in result["chains"]])
+        print(report.closing_line(), file=self.progress)
+
+    async def _chains_of_server(self, index: int) -> JsonValue:
+        config, server = self.config, self.servers.documents[index]
+        request = ProposeChains(server=server, count=config.proposals_per_server)
+        reply = await self.teacher.ask(request, seed=derived_seed(config.seed, "propose", server.id))
+        known = {tool.name for tool in server.tools}
+        graph = build_tool_graph(
+            proposal.tools for proposal in reply.proposals if proposal.tools and known.issuperset(proposal.tools)
+        )
+        candidates = sample_candidate_chains(
+            graph,
+            derived_random(config.seed, "walks", server.id),
+            num_walks=config.walks_per_server,
+            min_length=config.min_chain_length,
+            max_length=config.max_chain_length,
+            acyclic=config.acyclic_chains,
+        )
+        chains: list[Chain] = []
+        dropped: dict[str, int] = {}
+        for ordinal, candidate in enumerate(candidates):
+            try:
+                chain = bind_chain(server, candidate)
+                seed = derived_seed(config.seed, "verify", server.id, ordinal)
+                await vote_on_chain(chain, server, self.teacher, seed=seed, votes=config.chain_votes)
+            except (Rejected, BadReply) as failed:
+                reason = failed.reason if isinstance(failed, Rejected) else "unusable reply"
+                dropped[reason] = dropped.get(reason, 0) + 1
+            else:
+                chains.append(chain)
+        return {
+            "chains": [chain.model_dump(mode="json", exclude_defaults=True) for chain in chains],
+            "candidates": len(candidates),
+            "dropped": dropped,
+            "edge_coverage": edge_coverage(graph, candidates),
+        }
+
+    # --- tasks ---
+
+    async def _task(self, slot: int) -> JsonValue:
+        """Write, vary and score the task of one slot; slots go round the servers."""
+        config = self.config
+        index = self._order[slot % len(self._order)]
+        server, chains = self.servers.documents[index], self._chains[index]
+        rng = derived_random(config.seed, "task", slot)
+        expectation = self._drawn_expectation(rng.random())
+        chain = None
+        if chains and (rng.random() >= config.server_only_share or expectation == "ask_back"):
+            chain = rng.choice(chains)
+        mode: Literal["chain", "server"] = "server" if chain is None else "chain"
+        hidden: tuple[str, ...] = ()
+        if expectation == "ask_back":
+            askable = sorted(_askable_slots(chain, server)) if chain is not None else []
+            hidden = (rng.choice(askable),) if askable else ()
+            expectation = "ask_back" if hidden else "answer"
+        elif expectation == "answer" and chain is not None:
+            chain = with_optional_arguments(chain, server, rng, share=config.optional_argument_share)
+        seed = derived_seed(config.seed, "task", slot)
+        written, chain = await write_task(
+            server, self.teacher, chain=chain, expectation=expectation, hidden_slots=hidden, seed=seed
+        )
+        if expectation == "refuse" and len(server.tools) < 2:
+            raise Rejected("no tool left to offer", server.name)
+        scores = await score_task(
+            written.text,
+            self.teacher,
+            config.task_thresholds,
+            language=server.language,
+            slots=written.slots,
+            hidden_slots=hidden,
+            tools=tuple(tool for tool in server.tools if tool.name in chain.tools),
+            seed=seed,
+        )
+        task = Task(
+            id=record_id("task", server.id, PROMPT_VERSION, self.teacher.name, config.seed, slot),
+            text=written.text,
+            language=server.language,
+            mode=mode,
+            expectation=expectation,
+            chain=chain,
+            slots={name: value for name, value in written.slots.items() if name not in hidden},
+            hidden_parameters={name: written.slots[name] for name in hidden},
+            scores=scores,
+        )
+        if rng.random() < config.augmentation_share:
+            axis = rng.choice(_AUGMENTATION_AXES)
+            task = await augment_task(task, chain, server, self.teacher, axis=axis, seed=derived_seed(seed, axis))
+        return task.model_dump(mode="json", exclude_defaults=True)
+
+    def _drawn_expectation(self, draw: float) -> Expectation:
+        if draw < self.config.refuse_share:
+            return "refuse"
+        return "ask_back" if draw < self.config.refuse_share + self.config.ask_back_share else "answer"
+
+    def _mark_duplicates(self, num_slots: int) -> None:
+        """Mark every task that a server's earlier slot has in the same words."""
+        seen: set[str] = set()
+        for slot in range(num_slots):
+            outcome = self._tasks_journal.read(slot)
+            if "result" in outcome:
+                words = "".join(outcome["result"]["text"].casefold().split())
+                key = sha256(f"{slot % len(self._order)} {words}".encode()).hexdigest()[:16]
+                if key in seen:
+                    self._duplicates.add(slot)
+                seen.add(key)
+
+    # --- conversations ---
+
+    async def collect_trajectories(self) -> StageReport:
+        """Add tasks and have them worked on until `count` trajectories are kept, or the attempts are used up."""
+        count = self.config.count
+        report = StageReport("trajectories")
+        while report.kept < count and self._num_slots < count * self.config.max_attempts_per_trajectory:
+            self._num_slots += count - report.kept
+            tasks = await self._stage("tasks", self._num_slots, self._task, self._tasks_journal)
+            self._mark_duplicates(self._num_slots)
+            report = await self._stage("trajectories", self._num_slots, self._trajectory, self._trajectories_journal)
+        print(tasks.closing_line(), file=self.progress)
+        return report
+
+    async def _trajectory(self, slot: int) -> JsonValue:
+        """Have one task worked on and judged."""
+        outcome = self._tasks_journal.read(slot)
+        if "rejected" in outcome:
+            raise Rejected(outcome["rejected"], outcome["detail"])
+        if slot in self._duplicates:
+            raise Rejected("duplicate task", outcome["result"]["text"])
+        config, task = self.config, Task.model_validate(outcome["result"])
+        server = self.servers.documents[self._order[slot % len(self._order)]]
+        tools = offered_tools(server, task, config.max_offered_tools, derived_seed(config.seed, "offer", slot))
+        seed = derived_seed(config.seed, "conversation", slot)
+        conversation, backend = await self._conversation(server, task, tools, seed)
+        if conversation.stop_reason != "no_tool_call":
+            raise Rejected(f"ended at {conversation.stop_reason}", task.text)
+        reward = await judge_axes(task, tools, conversation.messages, self.teacher, seed=derived_seed(seed, "judge"))
+        check_thresholds(reward, config.reward_thresholds)
+        trajectory = Trajectory(
+            id=record_id("trajectory", task.id, [tool.name for tool in tools]),
+            server=server.name,
+            domain=server.domain,
+            language=task.language,
+            task=task,
+            tools=tools,
+            messages=conversation.messages,
+            tool_backend=backend.kind,
+            injected_failures=tuple(backend.injected_failures),
+            stop_reason=conversation.stop_reason,
+            reward=reward,
+            provenance=Provenance(
+                teacher=self.teacher.name,
+                prompt_version=PROMPT_VERSION,
+                seed=config.seed,
+                parents=(server.id, task.id),
+            ),
+        )
+        return trajectory.model_dump(mode="json")
+
+    async def _conversation(
+        self, server: ServerDocument, task: Task, tools: tuple[ToolDocument, ...], seed: int
+    ) -> tuple[Conversation, ToolBackend]:
+        """Talk to the real server if there is one, else to the emulator; a server that dies is replaced."""
+        config = self.config
+
+        async def collect(backend: ToolBackend) -> tuple[Conversation, ToolBackend]:
+            limits = {"max_turns": config.max_turns, "deadline_seconds": config.deadline_seconds}
+            return await collect_conversation(task, tools, backend, self.teacher, seed=seed, **limits), backend  # type: ignore[arg-type]
+
+        pool = self.servers.pools.get(server.id)
+        if pool is None:
+            emulator = Emulator(self.teacher, language=task.language, seed=seed, failure_rate=config.failure_rate)
+            return await collect(emulator)
+        for _ in range(_TRIES_PER_DEAD_SERVER):
+            try:
+                async with pool.lease() as session:
+                    return await collect(McpBackend(session))
+            except ToolServerDied as died:
+                last = died
+        raise Rejected("tool server died", str(last))
+
+    def trajectories(self) -> Iterator[Trajectory]:
+        """Read what was kept from the journal, in the order of the slots."""
+        for slot in range(self._num_slots):
+            outcome: JsonObject = self._trajectories_journal.read(slot)
+            if "result" in outcome:
+                yield Trajectory.model_validate(outcome["result"])
+
+
+def _askable_slots(chain: Chain, server: ServerDocument) -> set[str]:
+    """Return the facts of the first call that a user could forget to say: its required texts without a fixed choice."""
+    required = {tool.name: tool.required for tool in server.tools}
+    return {
+        slot
+        for slot, (tool, argument, schema) in task_slots(chain, server).items()
+        if tool.name == chain.tools[0]
+        and argument in required[tool.name]
+        and scalar_type(schema) == "string"
+        and "enum" not in schema
+    }
+
+
+def offered_tools(server: ServerDocument, task: Task, limit: int, seed: int) -> tuple[ToolDocument, ...]:
+    """Return the tools that a conversation offers, in the server's order: the chain's and a draw of the others.
+
+    For a task that must be refused, the last tool of its chain is withheld.
+    """
+    chain = task.chain.tools if task.chain is not None else ()
+    withheld = {chain[-1]} if task.expectation == "refuse" and chain else set()
+    needed = set(chain) - withheld
+    others = [tool.name for tool in server.tools if tool.name not in needed | withheld]
+    drawn = derived_random(seed, "others").sample(others, min(len(others), max(0, limit - len(needed))))
+    return tuple(tool for tool in server.tools if tool.name in needed or tool.name in drawn)

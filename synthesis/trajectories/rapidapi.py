@@ -1,0 +1,84 @@
+"""RapidAPI documents, in two shapes: a list of endpoints of one API, and lines of `{"tool", "functions"}`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from synthesis.records import JsonObject, JsonValue
+from synthesis.trajectories.tool_documents import SourceServer, SourceTool
+
+ORIGIN: Final = "rapidapi"
+_BOILERPLATE: Final = 'The description of this function is: "'
+
+
+def read_endpoints(document: JsonValue) -> list[SourceServer] | None:
+    """Return the server of a list of endpoints (`api_name`, `required_parameters` …); None if it is something else."""
+    if not isinstance(document, list) or not document:
+        return None
+    if not all(isinstance(endpoint, dict) and "api_name" in endpoint for endpoint in document):
+        return None
+    first = document[0]
+    return [
+        SourceServer(
+            name=str(first.get("tool_name") or "unnamed"),
+            origin=ORIGIN,
+            tools=[_endpoint(endpoint) for endpoint in document],
+            domain=str(first.get("category_name") or "General"),
+        )
+    ]
+
+
+def _endpoint(endpoint: JsonObject) -> SourceTool:
+    properties: JsonObject = {}
+    required = []
+    for key in ("required_parameters", "optional_parameters"):
+        for parameter in endpoint.get(key) or ():
+            if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str):
+                continue
+            schema = {"type": str(parameter.get("type") or "string").lower()}
+            if parameter.get("description"):
+                schema["description"] = parameter["description"]
+            properties[parameter["name"]] = schema
+            if key == "required_parameters":
+                required.append(parameter["name"])
+    return SourceTool(
+        endpoint["api_name"],
+        endpoint.get("api_description"),
+        {"type": "object", "properties": properties, "required": required},
+        _template_schema(endpoint.get("template_response")),
+    )
+
+
+def _template_schema(template: JsonValue) -> JsonObject:
+    """Read `{"id": "str", "rows": [{"n": "int"}]}`, a picture of a response, as a schema."""
+    if isinstance(template, dict):
+        inner = {name: _template_schema(value) for name, value in template.items() if name != "_list_length"}
+        return {"type": "object", "properties": inner}
+    if isinstance(template, list):
+        return {"type": "array", "items": _template_schema(template[0]) if template else {}}
+    return {"type": template.split(" ")[0]} if isinstance(template, str) else {}
+
+
+def read_function_line(document: JsonValue) -> list[SourceServer] | None:
+    """Return the server of one line `{"tool": …, "functions": […]}`; None if it is something else."""
+    if not isinstance(document, dict) or not isinstance(functions := document.get("functions"), list):
+        return None
+    if "tool" not in document:
+        return None
+    tools = [
+        SourceTool(function.get("name"), _own_words(function.get("description")), function.get("parameters"))
+        for function in functions
+        if isinstance(function, dict)
+    ]
+    return [SourceServer(name=str(document["tool"]), origin=ORIGIN, tools=tools)]
+
+
+def _own_words(description: JsonValue) -> JsonValue:
+    """Return what the API's author wrote, without the sentence that the collection put around every description.
+
+    >>> _own_words('This is the subfunction for tool "x", ... The description of this function is: "List teams"')
+    'List teams'
+    """
+    if not isinstance(description, str) or _BOILERPLATE not in description:
+        return description
+    return description.split(_BOILERPLATE, 1)[1].rstrip().removesuffix('"')

@@ -1,0 +1,155 @@
+"""The seven reward axes. What a rule can decide is decided by rule; the teacher judges the rest; nothing has a default.
+
+    query understanding                    judge, sees the first assistant message and nothing after it
+    planning                               judge, sees the whole
+    tool-response understanding            judge, per turn that follows tool responses; sees only what came before
+    tool-response-conditioned planning     judge, the same
+    tool-call status                       rule: successful calls / calls; a failed call counts 0
+    tool conciseness                       rule: calls that were needed / calls
+    final answer                           mean of relevance (judge, rule: language) and summary (judge, rule: grounded)
+
+A judgement that fails raises `BadReply`, which rejects the trajectory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from statistics import fmean
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
+from synthesis.prompts.answer_summary import JudgeAnswerSummary
+from synthesis.prompts.judgement import Judgement
+from synthesis.prompts.planning import JudgePlanning
+from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
+from synthesis.prompts.response_planning import JudgeResponsePlanning
+from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
+from synthesis.records import Message, RewardAxes, Task, ToolDocument, canonical_json
+from synthesis.stage import Rejected
+from synthesis.teacher import Request, Teacher
+from synthesis.trajectories.seeding import derived_seed
+from synthesis.trajectories.tool_documents import language_of
+
+_NUMBER: Final = re.compile(r"(?<![\w.])-?\d+(?:[.,:]\d+)*(?!\w)")
+_URL: Final = re.compile(r"https?://[^\s\"'<>)\]}，。]+")
+
+
+Judge = Callable[[type[Request[Judgement]], int], Awaitable[float]]
+"""Asks one question about the first so many messages; returns the score."""
+
+
+class RewardThresholds(BaseModel):
+    """What a trajectory needs to be kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mean: float = Field(default=0.6, ge=0, le=1)
+    every_axis: float = Field(default=0.2, ge=0, le=1)
+
+
+def tool_call_status(messages: Sequence[Message]) -> float | None:
+    """Return the share of calls that succeeded; None without calls.
+
+    >>> tool_call_status([Message(role="tool", content="1"), Message(role="tool", content="", is_error=True)])
+    0.5
+    """
+    responses = [message for message in messages if message.role == "tool"]
+    return fmean(not message.is_error for message in responses) if responses else None
+
+
+def tool_conciseness(messages: Sequence[Message], tools: Sequence[ToolDocument]) -> float:
+    """Return the share of calls that were needed: not of an unknown tool, not one that had succeeded before.
+
+    Making a failed call again is needed. Without calls there was nothing to spare: 1.
+    """
+    errors = {message.tool_call_id: message.is_error for message in messages if message.role == "tool"}
+    offered = {tool.name for tool in tools}
+    succeeded: set[str] = set()
+    needed = num_calls = 0
+    for call in (call for message in messages for call in message.tool_calls):
+        signature = canonical_json([call.name, call.arguments])
+        num_calls += 1
+        needed += call.name in offered and signature not in succeeded
+        if not errors.get(call.id, True):
+            succeeded.add(signature)
+    return needed / num_calls if num_calls else 1.0
+
+
+def ungrounded_share(answer: str, sources: Sequence[str]) -> float:
+    """Return the share of the answer's numbers and URLs that stand in none of the sources.
+
+    >>> ungrounded_share("It is 21 degrees, see https://x.org/a", ['{"t": 21}']), ungrounded_share("Fine.", [])
+    (0.5, 0.0)
+    """
+    claims = set(_URL.findall(answer)) | set(_NUMBER.findall(_URL.sub(" ", answer)))
+    known = {number for source in sources for number in _NUMBER.findall(source)}
+    missing = [claim for claim in claims if claim not in known and not any(claim in source for source in sources)]
+    return len(missing) / len(claims) if claims else 0.0
+
+
+async def judge_axes(
+    task: Task, tools: tuple[ToolDocument, ...], messages: tuple[Message, ...], teacher: Teacher, *, seed: int
+) -> RewardAxes:
+    """Score a whole conversation on the seven axes.
+
+    Raises:
+        BadReply: a judgement stayed unusable.
+        Rejected: a task that needs tools was answered without any.
+    """
+
+    async def judged(request: type[Request[Judgement]], upto: int) -> float:
+        question = request(task=task, tools=tools, conversation=messages[:upto])  # type: ignore[call-arg]
+        return (await teacher.ask(question, seed=derived_seed(seed, request.__name__, upto))).score
+
+    status = tool_call_status(messages)
+    if status is None and task.expectation != "refuse":
+        raise Rejected("answered without a tool call", task.text[:80])
+    first = next(index for index, message in enumerate(messages, 1) if message.role == "assistant")
+    after_responses = [
+        index + 1
+        for index in range(1, len(messages))
+        if messages[index].role == "assistant" and messages[index - 1].role == "tool"
+    ]
+    understanding = [await judged(JudgeResponseUnderstanding, upto) for upto in after_responses]
+    conditioned = [await judged(JudgeResponsePlanning, upto) for upto in after_responses]
+    return RewardAxes(
+        query_understanding=await judged(JudgeQueryUnderstanding, first),
+        planning=await judged(JudgePlanning, len(messages)),
+        tool_response_understanding=fmean(understanding) if understanding else None,
+        tool_response_conditioned_planning=fmean(conditioned) if conditioned else None,
+        tool_call_status=status,
+        tool_conciseness=tool_conciseness(messages, tools),
+        final_answer=fmean([await _relevance(task, messages, judged), await _summary(messages, judged)]),
+    )
+
+
+async def _relevance(task: Task, messages: tuple[Message, ...], judged: Judge) -> float:
+    """Judge relevance; an empty answer or one in another language is irrelevant by rule."""
+    answer = messages[-1].content
+    if not answer.strip() or (task.language == "zh" and language_of(answer) != "zh"):
+        return 0.0
+    return await judged(JudgeAnswerRelevance, len(messages))
+
+
+async def _summary(messages: tuple[Message, ...], judged: Judge) -> float:
+    """Judge the summary, at most as good as the share of its numbers and URLs that stand in what was said before."""
+    sources = [message.content for message in messages[:-1] if message.role in ("user", "tool")]
+    grounded = 1.0 - ungrounded_share(messages[-1].content, sources)
+    return min(grounded, await judged(JudgeAnswerSummary, len(messages)))
+
+
+def check_thresholds(reward: RewardAxes, thresholds: RewardThresholds) -> None:
+    """Keep only what reaches every threshold.
+
+    Raises:
+        Rejected: names the lowest axis.
+    """
+    judged = {axis: value for axis in RewardAxes.AXES if (value := getattr(reward, axis)) is not None}
+    lowest = min(judged, key=lambda axis: judged[axis])
+    if judged[lowest] < thresholds.every_axis:
+        raise Rejected(f"low {lowest.replace('_', ' ')}", f"{judged[lowest]:.2f}")
+    if reward.mean < thresholds.mean:
+        raise Rejected("low mean reward", f"{reward.mean:.2f}")

@@ -1,0 +1,363 @@
+"""Parameters as they are found in the wild, made a valid JSON Schema (draft 2020-12) of type `object`.
+
+What is mended, by rule name (a server document lists the rules that were needed):
+
+    not_a_schema               something else than an object stood where a schema belongs
+    root_made_object           the root had no type, or one that is not `object`
+    root_alternatives_merged   `anyOf`, `oneOf` or `allOf` at the root became one set of properties
+    nested_schema_unwrapped    a whole schema lay inside its own `properties`
+    type_mapped                a type that JSON Schema does not know ("str", "any", "float") became one that it does
+    required_mended            `required` named what does not exist, stood twice, or was a flag on a property
+    items_mended               an array without `items`, or with draft-4 tuple items
+    bounds_mended              draft-4 boolean bounds, or limits that are not numbers
+    default_dropped            a null default on a type that is not nullable
+    enum_mended                an empty, repeated or unreadable enumeration
+    nullable_converted         OpenAPI's `nullable` became the type `null`
+    reference_unresolved       a `$ref` that leads nowhere became "anything"
+    reference_cycle_cut        a `$ref` inside itself was cut where it starts again
+    keyword_dropped            a keyword that JSON Schema does not have, or with a value it does not allow
+
+References inside the document are replaced by what they point to. Dialect marks and titles are left out without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Final
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from synthesis.records import JsonObject, JsonValue, canonical_json
+
+MAX_SCHEMA_NODES: Final = 4000
+"""More schemas than this inside one tool is not a tool that a model can be offered."""
+MAX_SCHEMA_DEPTH: Final = 24
+
+_TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
+_TYPE_NAMES: Final = {
+    "str": "string",
+    "text": "string",
+    "char": "string",
+    "date": "string",
+    "datetime": "string",
+    "date-time": "string",
+    "time": "string",
+    "file": "string",
+    "uuid": "string",
+    "uri": "string",
+    "url": "string",
+    "enum": "string",
+    "int": "integer",
+    "int32": "integer",
+    "int64": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "decimal": "number",
+    "numeric": "number",
+    "bool": "boolean",
+    "list": "array",
+    "tuple": "array",
+    "set": "array",
+    "dict": "object",
+    "map": "object",
+    "json": "object",
+    "hash": "object",
+    "none": "null",
+    "nil": "null",
+}
+_COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
+_BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
+_FLAGS: Final = frozenset({"deprecated", "readOnly", "writeOnly", "uniqueItems"})
+_SILENT: Final = frozenset({"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "example", "examples"})
+
+
+class SchemaUnconvertible(Exception):
+    """No valid schema of type `object` can be made of what stands there; the message says why."""
+
+
+def repair_parameters(found: JsonValue, document: JsonValue = None) -> tuple[JsonObject, tuple[str, ...]]:
+    """Return a valid parameters schema and the rules that were needed to get there, sorted.
+
+    `document` is what references lead into, where that is not the schema itself (an OpenAPI specification).
+
+    Raises:
+        SchemaUnconvertible: it is too large, too deep, or still not valid after every rule.
+
+    >>> repair_parameters({"properties": {"n": {"type": "int"}}, "required": ["n", "gone"]})[0]
+    {'type': 'object', 'properties': {'n': {'type': 'integer'}}, 'required': ['n']}
+    >>> repair_parameters(None)
+    ({'type': 'object', 'properties': {}}, ('not_a_schema',))
+    """
+    repair = _Repair(found, document)
+    schema = repair.root()
+    _check(schema)
+    return schema, tuple(sorted(repair.rules))
+
+
+def repair_output_schema(found: JsonValue, document: JsonValue = None) -> JsonObject | None:
+    """Return a valid schema of what a tool returns, or None where the source says nothing that can be used."""
+    if not isinstance(found, dict) or not found:
+        return None
+    try:
+        schema = _Repair(found, document).schema(found, (), 0)
+        _check(schema)
+    except SchemaUnconvertible:
+        return None
+    return schema or None
+
+
+def _check(schema: JsonObject) -> None:
+    message = _schema_error(canonical_json(schema))
+    if message:
+        raise SchemaUnconvertible(message)
+
+
+@lru_cache(maxsize=4096)
+def _schema_error(schema_json: str) -> str:
+    """Say what draft 2020-12 finds wrong; many tools share their parameters to the letter."""
+    try:
+        Draft202012Validator.check_schema(json.loads(schema_json))
+    except SchemaError as error:
+        return f"not valid draft 2020-12 at /{'/'.join(map(str, error.path))}: {error.message[:200]}"
+    return ""
+
+
+class _Repair:
+    """One pass over one document; `rules` collects what was needed."""
+
+    def __init__(self, found: JsonValue, document: JsonValue = None):
+        self.found = found
+        self.document = found if document is None else document
+        self.rules: set[str] = set()
+        self._nodes = 0
+
+    def root(self) -> JsonObject:
+        found = self.found
+        if not isinstance(found, dict):
+            self.rules.add("not_a_schema")
+            return {"type": "object", "properties": {}}
+        schema = self.schema(found, (), 0)
+        for keyword in _ALTERNATIVES:
+            if keyword in schema:
+                self.rules.add("root_alternatives_merged")
+                _merge_alternatives(schema, keyword, schema.pop(keyword))
+        if schema.get("type") != "object":
+            self.rules.add("root_made_object")
+        merged: JsonObject = {"type": "object", "properties": schema.get("properties", {})}
+        kept = {k: v for k, v in schema.items() if k in ("description", "additionalProperties", "required")}
+        required = [name for name in kept.pop("required", ()) if name in merged["properties"]]
+        return {**merged, **({"required": required} if required else {}), **kept}
+
+    def schema(self, found: JsonValue, references: tuple[str, ...], depth: int) -> JsonObject:
+        """Mend one schema; `references` are the `$ref`s that led here."""
+        self._nodes += 1
+        if self._nodes > MAX_SCHEMA_NODES:
+            raise SchemaUnconvertible(f"more than {MAX_SCHEMA_NODES} schemas in one tool")
+        if depth > MAX_SCHEMA_DEPTH:
+            raise SchemaUnconvertible(f"schemas more than {MAX_SCHEMA_DEPTH} deep")
+        if isinstance(found, bool):  # `true` and `false` are schemas; "anything" is the one that tools mean
+            return {}
+        if isinstance(found, str) and (name := self._type(found)):
+            self.rules.add("not_a_schema")
+            return {"type": name}
+        if not isinstance(found, dict):
+            self.rules.add("not_a_schema")
+            return {}
+        if "$ref" in found:
+            return self._reference(found, references, depth)
+        found = self._unwrapped(found)
+        mended: JsonObject = {}
+        if types := self._types(found.get("type")):
+            mended["type"] = types if len(types) > 1 else types[0]
+        for keyword, value in found.items():
+            self._keyword(mended, keyword, value, found, references, depth)
+        if found.get("nullable") is True and isinstance(mended.get("type"), str):
+            self.rules.add("nullable_converted")
+            mended["type"] = [mended["type"], "null"]
+        is_array = mended.get("type") == "array" or "array" in _as_list(mended.get("type"))
+        if is_array and "items" not in mended and "prefixItems" not in mended:
+            self.rules.add("items_mended")
+            mended["items"] = {}
+        self._required(mended, found)
+        self._default(mended)
+        return mended
+
+    def _keyword(
+        self,
+        mended: JsonObject,
+        keyword: str,
+        value: JsonValue,
+        found: JsonObject,
+        references: tuple[str, ...],
+        depth: int,
+    ) -> None:
+        """Copy one keyword into `mended` if JSON Schema has it and its value is allowed, or mend it."""
+        deeper = depth + 1
+        if keyword in ("type", "required", "nullable", "optional") or keyword in _SILENT:
+            return
+        if keyword == "properties" and isinstance(value, dict):
+            mended["properties"] = {str(name): self.schema(inner, references, deeper) for name, inner in value.items()}
+        elif keyword in ("patternProperties", "dependentSchemas") and isinstance(value, dict):
+            patterns = {name: inner for name, inner in value.items() if keyword[0] == "d" or _is_pattern(name)}
+            mended[keyword] = {name: self.schema(inner, references, deeper) for name, inner in patterns.items()}
+        elif keyword in _ALTERNATIVES and isinstance(value, list) and value:
+            mended[keyword] = [self.schema(inner, references, deeper) for inner in value]
+        elif keyword == "items" and isinstance(value, list):
+            self.rules.add("items_mended")
+            if value:
+                mended["prefixItems"] = [self.schema(inner, references, deeper) for inner in value]
+        elif keyword == "prefixItems" and isinstance(value, list) and value:
+            mended[keyword] = [self.schema(inner, references, deeper) for inner in value]
+        elif keyword in ("items", "contains", "not", "propertyNames", "if", "then", "else") and isinstance(value, dict):
+            mended[keyword] = self.schema(value, references, deeper)
+        elif keyword == "additionalProperties" and isinstance(value, dict | bool):
+            mended[keyword] = value if isinstance(value, bool) else self.schema(value, references, deeper)
+        elif keyword == "enum" and isinstance(value, list):
+            self._enum(mended, value)
+        elif _is_allowed(keyword, value):
+            mended[keyword] = value
+        elif keyword in _COUNTS and _is_number(value) and value >= 0 and value == int(value):
+            mended[keyword] = int(value)
+        elif keyword in _BOUNDS:
+            self._bound(mended, keyword, value, found)
+        else:
+            self.rules.add("keyword_dropped")
+
+    def _reference(self, found: JsonObject, references: tuple[str, ...], depth: int) -> JsonObject:
+        reference = found["$ref"]
+        beside = {keyword: value for keyword, value in found.items() if keyword in ("description", "default")}
+        if reference in references:
+            self.rules.add("reference_cycle_cut")
+            return self.schema(beside, references, depth + 1)
+        target = self._lookup(reference) if isinstance(reference, str) else None
+        if target is None:
+            self.rules.add("reference_unresolved")
+            return self.schema(beside, references, depth + 1)
+        if isinstance(target, dict):
+            target = {**target, **beside}
+        return self.schema(target, (*references, reference), depth + 1)
+
+    def _lookup(self, reference: str) -> JsonValue:
+        if not reference.startswith("#"):
+            return None
+        node = self.document
+        for part in reference[1:].strip("/").split("/") if reference[1:].strip("/") else ():
+            part = part.replace("~1", "/").replace("~0", "~").replace("%7B", "{").replace("%7D", "}")
+            if isinstance(node, dict) and part in node:
+                node = node[part]
+            elif isinstance(node, list) and part.isdigit() and int(part) < len(node):
+                node = node[int(part)]
+            else:
+                return None
+        return node
+
+    def _unwrapped(self, found: JsonObject) -> JsonObject:
+        properties = found.get("properties")
+        if (
+            isinstance(properties, dict)
+            and isinstance(properties.get("properties"), dict)
+            and (properties.get("type") == "object" or isinstance(properties.get("required"), list))
+        ):
+            self.rules.add("nested_schema_unwrapped")
+            return self._unwrapped(properties)
+        return found
+
+    def _type(self, name: JsonValue) -> str | None:
+        if not isinstance(name, str):
+            return None
+        lowered = name.strip().lower()
+        return lowered if lowered in _TYPES else _TYPE_NAMES.get(lowered)
+
+    def _types(self, found: JsonValue) -> list[str]:
+        if found is None:
+            return []
+        names = _as_list(found)
+        mapped = list(dict.fromkeys(known for name in names if (known := self._type(name))))
+        if mapped != names:
+            self.rules.add("type_mapped")
+        return mapped
+
+    def _enum(self, mended: JsonObject, values: list[JsonValue]) -> None:
+        unique = list({canonical_json(value): value for value in values}.values())
+        if len(unique) != len(values) or not unique:
+            self.rules.add("enum_mended")
+        if unique:
+            mended["enum"] = unique
+
+    def _bound(self, mended: JsonObject, keyword: str, value: JsonValue, found: JsonObject) -> None:
+        if isinstance(value, bool):  # draft 4: `exclusiveMinimum: true` sharpens `minimum`
+            self.rules.add("bounds_mended")
+            limit = found.get("minimum" if keyword == "exclusiveMinimum" else "maximum")
+            if value and keyword.startswith("exclusive") and _is_number(limit):
+                mended[keyword] = limit
+        elif _is_number(value) and (keyword != "multipleOf" or value > 0):
+            mended[keyword] = value
+        else:
+            self.rules.add("bounds_mended")
+
+    def _required(self, mended: JsonObject, found: JsonObject) -> None:
+        properties = mended.get("properties", {})
+        stated = found.get("required", [])
+        required: list[str] = []
+        if isinstance(stated, list):
+            required = [name for name in dict.fromkeys(n for n in stated if isinstance(n, str)) if name in properties]
+            if required != stated:
+                self.rules.add("required_mended")
+        elif not isinstance(stated, bool):
+            self.rules.add("required_mended")
+        inner = found.get("properties")
+        for name, schema in inner.items() if isinstance(inner, dict) else ():
+            if isinstance(schema, dict) and schema.get("required") is True:
+                self.rules.add("required_mended")
+                if str(name) in properties and str(name) not in required:
+                    required.append(str(name))
+        if required:
+            mended["required"] = required
+
+    def _default(self, mended: JsonObject) -> None:
+        if "default" in mended and mended["default"] is None and "null" not in _as_list(mended.get("type", "null")):
+            self.rules.add("default_dropped")
+            del mended["default"]
+
+
+def _merge_alternatives(schema: JsonObject, keyword: str, alternatives: list[JsonObject]) -> None:
+    """Fold the alternatives of a root into its properties; required stays what every way of calling needs."""
+    properties = schema.setdefault("properties", {})
+    for alternative in alternatives:
+        for name, inner in alternative.get("properties", {}).items():
+            properties.setdefault(name, inner)
+    needed = [set(alternative.get("required", ())) for alternative in alternatives]
+    common = set.union(*needed) if keyword == "allOf" else set.intersection(*needed)
+    schema["required"] = [name for name in properties if name in common or name in schema.get("required", ())]
+
+
+def _is_allowed(keyword: str, value: JsonValue) -> bool:
+    """Say whether a keyword that holds no schema may stand as it is."""
+    if keyword in ("description", "format"):
+        return isinstance(value, str)
+    if keyword == "pattern":
+        return _is_pattern(value)
+    return keyword in ("const", "default") or (keyword in _FLAGS and isinstance(value, bool))
+
+
+def _as_list(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else [value]
+
+
+def _is_number(value: JsonValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_pattern(value: JsonValue) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        re.compile(value)
+    except re.error:
+        return False
+    return True

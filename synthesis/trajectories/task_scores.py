@@ -1,0 +1,45 @@
+"""Task scores: clarity, realism and tool necessity, each of which must reach its threshold."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.records import JsonObject, Language, TaskScores, ToolDocument
+from synthesis.stage import Rejected
+from synthesis.teacher import Teacher
+
+
+class TaskThresholds(BaseModel):
+    """The least score that a task needs on each quality."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clarity: float = Field(default=0.6, ge=0, le=1)
+    realism: float = Field(default=0.5, ge=0, le=1)
+    tool_necessity: float = Field(default=0.6, ge=0, le=1)
+
+
+async def score_task(
+    text: str,
+    teacher: Teacher,
+    thresholds: TaskThresholds,
+    *,
+    language: Language,
+    slots: JsonObject,
+    hidden_slots: tuple[str, ...],
+    tools: tuple[ToolDocument, ...],
+    seed: int,
+) -> TaskScores:
+    """Have a request scored.
+
+    Raises:
+        Rejected: a score stays below its threshold.
+        BadReply: the teacher's reply stayed unusable; there is no default score.
+    """
+    request = ScoreTask(text=text, language=language, slots=slots, hidden_slots=hidden_slots, tools=tools)
+    scores = await teacher.ask(request, seed=seed)
+    for quality in TaskThresholds.model_fields:
+        if getattr(scores, quality) < getattr(thresholds, quality):
+            raise Rejected(f"low {quality.replace('_', ' ')}", f"{getattr(scores, quality):.2f}: {text[:80]!r}")
+    return scores

@@ -1,0 +1,118 @@
+"""Tasks: what a user would say to have a chain called, with the facts it states checked against the schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Final
+
+from jsonschema import Draft202012Validator
+
+from synthesis.prompts.task_writing import WriteTask, WrittenTask
+from synthesis.records import Chain, Expectation, JsonObject, JsonValue, ServerDocument, ToolDocument, canonical_json
+from synthesis.stage import Rejected
+from synthesis.teacher import Teacher
+from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots
+from synthesis.trajectories.tool_documents import language_of
+
+MAX_TASK_CHARACTERS: Final = 4000
+
+
+async def write_task(
+    server: ServerDocument,
+    teacher: Teacher,
+    *,
+    chain: Chain | None,
+    expectation: Expectation,
+    hidden_slots: tuple[str, ...],
+    seed: int,
+) -> tuple[WrittenTask, Chain]:
+    """Have a task written, for a chain or for the server as a whole, and check it.
+
+    Returns the task and its chain: for a server-only task the one that its author expects, bound like any other.
+
+    Raises:
+        Rejected: the text leaves a fact out, names a tool, or states a value that the schema does not allow.
+        BadReply: the teacher's reply stayed unusable.
+    """
+    request = WriteTask(server=server, expectation=expectation, chain=chain, hidden_slots=hidden_slots)
+    written = await teacher.ask(request, seed=seed)
+    expected = chain or bind_chain(server, written.tools)
+    check_facts(written, expected, server, hidden_slots)
+    check_text(written.text, server)
+    return written, expected
+
+
+def check_facts(written: WrittenTask, chain: Chain, server: ServerDocument, hidden_slots: tuple[str, ...]) -> None:
+    """Check that the task states every slot of its chain with an allowed value, and hides what it was to hide.
+
+    Raises:
+        Rejected: with the slot and what is wrong.
+    """
+    for slot, (tool, argument, schema) in task_slots(chain, server).items():
+        if slot not in written.slots:
+            raise Rejected("task without a needed fact", f"{slot!r} for {tool.name}.{argument}")
+        value = written.slots[slot]
+        if not _validator(canonical_json(schema)).is_valid(value):
+            raise Rejected("fact that the schema does not allow", f"{slot!r} = {value!r} for {tool.name}.{argument}")
+        stated = is_stated(value, written.text)
+        if slot in hidden_slots and stated:
+            raise Rejected("hidden fact stands in the task", f"{slot!r} = {value!r}")
+        if slot not in hidden_slots and scalar_type(schema) in ("string", "number", "integer") and not stated:
+            if "enum" in schema:  # a choice may be put in words
+                continue
+            raise Rejected("fact is not in the task's text", f"{slot!r} = {value!r}")
+
+
+def is_stated(value: JsonValue, text: str) -> bool:
+    """Say whether a text states a scalar literally, as a whole word or number.
+
+    >>> is_stated(5, "Wait 15 days"), is_stated(15, "Wait 15 days"), is_stated("Oslo", "in oslo.")
+    (False, True, True)
+    """
+    if isinstance(value, bool) or value is None or isinstance(value, dict | list):
+        return False
+    wanted = re.escape(str(value).casefold())
+    if not wanted:
+        return False
+    if isinstance(value, int | float):
+        return re.search(rf"(?<![\d.]){wanted}(?![\d]|\.\d)", text) is not None
+    guarded = rf"(?<![a-z0-9]){wanted}(?![a-z0-9])" if str(value).isascii() else wanted
+    return re.search(guarded, text.casefold()) is not None
+
+
+def check_text(text: str, server: ServerDocument) -> None:
+    """Check length and language of a request, and that no tool name stands in it.
+
+    Raises:
+        Rejected: with what was found.
+    """
+    if not text.strip() or len(text) > MAX_TASK_CHARACTERS:
+        raise Rejected("empty or overlong task", f"{len(text)} characters")
+    if leaked := leaked_tool_names(text, server.tools):
+        raise Rejected("tool name in the task", ", ".join(leaked))
+    if server.language == "zh" and language_of(text) != "zh" and re.search(r"[\u3400-\u9fff]", text) is None:
+        raise Rejected("task in another language", text[:80])
+
+
+def leaked_tool_names(text: str, tools: tuple[ToolDocument, ...]) -> list[str]:
+    """Return the names of tools that a request mentions; a name that is one ordinary word is no leak.
+
+    >>> tool = ToolDocument(name="get_weather", description="", parameters={})
+    >>> leaked_tool_names("Use get_weather for Oslo", (tool,)), leaked_tool_names("get the weather", (tool,))
+    (['get_weather'], [])
+    """
+    words = set(re.findall(r"[A-Za-z0-9_-]+", text))
+    return [tool.name for tool in tools if tool.name in words and re.search(r"[_-]|[a-z][A-Z]", tool.name)]
+
+
+@lru_cache(maxsize=8192)
+def _validator(schema_json: str) -> Draft202012Validator:
+    return Draft202012Validator(json.loads(schema_json))
+
+
+def argument_error(tool: ToolDocument, arguments: JsonObject) -> str | None:
+    """Say what is wrong with a call's arguments by the tool's schema; None if nothing is."""
+    error = next(_validator(canonical_json(tool.parameters)).iter_errors(arguments), None)
+    return None if error is None else f"{'/'.join(map(str, error.path)) or 'arguments'}: {error.message[:160]}"

@@ -1,0 +1,48 @@
+"""Names of tools, made legal for chat templates and unique inside a server; the name in the source is kept beside."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Final
+
+from synthesis.records import LEGAL_TOOL_NAME
+
+MAX_NAME_LENGTH: Final = 64
+
+
+def legal_names(names: Iterable[str]) -> list[str]:
+    """Return one legal name per name, all different; a name that is legal and new already stays as it is.
+
+    Letters that ASCII does not have are left out; a name of nothing else is called after its hash, so that the same
+    name is always called the same.
+
+    >>> legal_names(["search", "get user info", "search", "1st-try", "查询天气"])
+    ['search', 'get_user_info', 'search_2', 'tool_1st-try', 'tool_22cf3c76']
+    """
+    wanted = [_legal(name) for name in names]
+    taken: set[str] = set()
+    unique = []
+    for name in wanted:
+        candidate, ordinal = name, 1
+        while candidate in taken or (ordinal > 1 and candidate in wanted):
+            ordinal += 1
+            suffix = f"_{ordinal}"
+            candidate = name[: MAX_NAME_LENGTH - len(suffix)] + suffix
+        taken.add(candidate)
+        unique.append(candidate)
+    return unique
+
+
+def _legal(name: str) -> str:
+    if LEGAL_TOOL_NAME.fullmatch(name):
+        return name
+    ascii_letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    words = re.sub(r"[^A-Za-z0-9_-]+", "_", ascii_letters).strip("_-")
+    if not words:
+        return f"tool_{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    if not re.match(r"[A-Za-z_]", words):
+        words = f"tool_{words}"
+    return words[:MAX_NAME_LENGTH]
