@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sandbox.client import AsyncSandboxClient
-from synthesis.environments.proof import prove_gold_calls
+from synthesis.environments.call_batches import Sandbox
+from synthesis.environments.proof import prove, replay_gold_calls
 from synthesis.environments.sub_environments import SubEnvironment
-from synthesis.environments.tool_source import check_source
 from synthesis.prompts.tool_merging import MergeTools
 from synthesis.records import EnvironmentTool, SubQuestion
 from synthesis.stage import Rejected
@@ -20,9 +19,14 @@ from synthesis.teacher import BadReply, Teacher
 
 
 async def merge_sub_environments(
-    teacher: Teacher, sandbox: AsyncSandboxClient, sub_environments: Sequence[SubEnvironment], *, seed: int
+    teacher: Teacher, sandbox: Sandbox, sub_environments: Sequence[SubEnvironment], *, seed: int
 ) -> tuple[tuple[SubQuestion, ...], tuple[EnvironmentTool, ...]]:
-    """Join the tools of homogeneous sub-questions; return the sub-questions, in order, and the tools they call."""
+    """Join the tools of homogeneous sub-questions; return the sub-questions, in order, and the tools they call.
+
+    Raises:
+        Rejected: a joined tool answered every gold call, and yet its whole proof fails.
+        SandboxUnavailable: the sandbox gives no answer.
+    """
     merged: list[EnvironmentTool] = []
     answered: list[list[SubQuestion]] = []
     sub_questions: list[SubQuestion] = []
@@ -35,10 +39,9 @@ async def merge_sub_environments(
             if not homogeneous(there, tool):
                 continue
             try:
-                joined = await _insert(teacher, sandbox, there, tool, [*answered[slot], sub_question], seed)
+                merged[slot] = await _insert(teacher, sandbox, there, tool, [*answered[slot], sub_question], seed)
             except (Rejected, BadReply):
                 continue
-            merged[slot] = joined
             answered[slot].append(sub_question)
             break
         else:
@@ -46,6 +49,9 @@ async def merge_sub_environments(
             merged.append(tool)
             answered.append([sub_question])
         sub_questions.append(sub_question)
+    joined = [(tool, answers) for tool, answers in zip(merged, answered, strict=True) if len(answers) > 1]
+    if joined:
+        await prove(sandbox, joined)
     return tuple(sub_questions), tuple(merged)
 
 
@@ -56,7 +62,7 @@ def homogeneous(one: EnvironmentTool, other: EnvironmentTool) -> bool:
 
 async def _insert(
     teacher: Teacher,
-    sandbox: AsyncSandboxClient,
+    sandbox: Sandbox,
     merged: EnvironmentTool,
     inserted: EnvironmentTool,
     sub_questions: Sequence[SubQuestion],
@@ -65,8 +71,7 @@ async def _insert(
     request = MergeTools(merged=merged, inserted=inserted, sub_questions=tuple(sub_questions))
     reply = await teacher.ask(request, seed=seed)
     joined = EnvironmentTool(document=merged.document, source=reply.source, tables=reply.tables)
-    check_source(joined.source, joined.document, tuple(sub_question.answer for sub_question in sub_questions))
-    await prove_gold_calls(sandbox, joined, sub_questions)
+    await replay_gold_calls(sandbox, [(joined, sub_questions)])
     return joined
 
 

@@ -1,7 +1,7 @@
 """The environments track in stage order: knowledge in, a record directory of proven environments out.
 
     quotas ─► knowledge ─► QA instance ─► quality ─► sub-environments ─► merging      one item of the first stage
-           ─► irrelevant tools ─► verification of the final artefact                  one item of the second stage
+           ─► irrelevant tools ─► every gold call replayed on the final artefact      one item of the second stage
            ─► record directory
 
 An item's outcome depends on the config, its index and the teacher's replies alone, so a run that was killed and started
@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal
@@ -21,6 +22,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.client import AsyncSandboxClient
+from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.decomposition import QAInstance
 from synthesis.environments.irrelevant_tools import ToolPool
 from synthesis.environments.knowledge import Knowledge
@@ -29,7 +31,7 @@ from synthesis.environments.qa_instances import write_qa_instance
 from synthesis.environments.quality import score_quality
 from synthesis.environments.quotas import EnvironmentPlan, plan_environments
 from synthesis.environments.sub_environments import build_sub_environments
-from synthesis.environments.verification import ExecutableTools, verify_environment
+from synthesis.environments.verification import ExecutableTools, replay_environment
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.prompts.tool_call_writing import WriteToolCall
@@ -48,7 +50,7 @@ from synthesis.records import (
     canonical_json,
     record_id,
 )
-from synthesis.stage import Journal, Rejected, StageReport, run_stage
+from synthesis.stage import Journal, Rejected, StageReport, StageResults, run_stage
 from synthesis.teacher import BadReply, Teacher
 
 MAX_DRAWS: Final = 40
@@ -124,6 +126,32 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
     """
     started = time.monotonic()
     fingerprint = config_fingerprint(config)
+    paths = [config.out.with_name(f"{config.out.name}.{stage}.journal") for stage in ("proven", "mixed")]
+    report = StageReport("environments", out=str(config.out))
+    async with AsyncSandboxClient(sandbox_url) as client:
+        with (
+            closing(Journal(paths[0], f"proven {fingerprint} {teacher.name}")) as proven_journal,
+            closing(Journal(paths[1], f"mixed {fingerprint} {teacher.name}")) as mixed_journal,
+        ):
+            sandbox = CallBatches(client)
+            proven = await _prove_all(config, teacher, sandbox, report, proven_journal)
+            mixed = await _mix_all(config, proven, sandbox, report, mixed_journal)
+            write_records(
+                config.out,
+                (Environment.model_validate(result) for result in mixed),
+                kind="environment",
+                config_hash=fingerprint,
+                rejected=report.rejected,
+            )
+    for path in paths:
+        path.unlink()
+    report.seconds = time.monotonic() - started
+    return report
+
+
+async def _prove_all(
+    config: EnvironmentsConfig, teacher: Teacher, sandbox: Sandbox, report: StageReport, journal: Journal
+) -> list[Environment]:
     taken = TakenValues(config.disjoint_from)
     plans = plan_environments(
         config.count,
@@ -134,50 +162,44 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         lookups=config.lookups,
         computations=config.computations,
     )
-    journals = [
-        Journal(config.out.with_name(f"{config.out.name}.{stage}.journal"), f"{stage} {fingerprint} {teacher.name}")
-        for stage in ("proven", "mixed")
-    ]
-    report = StageReport("environments", out=str(config.out))
-    async with AsyncSandboxClient(sandbox_url) as sandbox:
-        executable = ExecutableTools(sandbox)
 
-        async def prove(plan: EnvironmentPlan) -> JsonValue:
-            try:
-                environment = await synthesize_environment(config, plan, taken, teacher, sandbox)
-            except BadReply as error:
-                raise Rejected("bad reply", str(error)) from error
-            return environment.model_dump(mode="json")
+    async def prove(plan: EnvironmentPlan) -> JsonValue:
+        try:
+            environment = await synthesize_environment(config, plan, taken, teacher, sandbox)
+        except BadReply as error:
+            raise Rejected("bad reply", str(error)) from error
+        return environment.model_dump(mode="json")
 
-        proven = await run_stage(report, plans, prove, journal=journals[0], concurrency=config.concurrency)
-        pools = {language: ToolPool.of([]) for language in config.languages}
-        environments = [Environment.model_validate(result) for result in proven]
-        for language in pools:
-            pools[language] = ToolPool.of([item for item in environments if item.language == language])
+    results = await run_stage(report, plans, prove, journal=journal, concurrency=config.concurrency)
+    return [Environment.model_validate(result) for result in results]
 
-        async def mix(environment: Environment) -> JsonValue:
-            rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
-            drawn = pools[environment.language].draw(environment, config.irrelevant_per_band, rng)
-            mixed = environment.model_copy(update={"irrelevant_tools": drawn})
-            await verify_environment(mixed, sandbox, executable)
-            return mixed.model_dump(mode="json")
 
-        mixing = StageReport("irrelevant tools")
-        mixed = await run_stage(mixing, environments, mix, journal=journals[1], concurrency=config.concurrency)
+async def _mix_all(
+    config: EnvironmentsConfig,
+    environments: Sequence[Environment],
+    sandbox: Sandbox,
+    report: StageReport,
+    journal: Journal,
+) -> StageResults[Environment]:
+    """Draw distractors for each environment, replay the result, and count into `report` what fails only now."""
+    executable = ExecutableTools(sandbox)
+    pools = {
+        language: ToolPool.of([environment for environment in environments if environment.language == language])
+        for language in config.languages
+    }
+
+    async def mix(environment: Environment) -> JsonValue:
+        rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
+        drawn = pools[environment.language].draw(environment, config.irrelevant_per_band, rng)
+        mixed = environment.model_copy(update={"irrelevant_tools": drawn})
+        await replay_environment(mixed, sandbox, executable)
+        return mixed.model_dump(mode="json")
+
+    mixing = StageReport("irrelevant tools")
+    results = await run_stage(mixing, environments, mix, journal=journal, concurrency=config.concurrency)
     report.kept = mixing.kept
     report.rejected += mixing.rejected
-    write_records(
-        config.out,
-        (Environment.model_validate(result) for result in mixed),
-        kind="environment",
-        config_hash=fingerprint,
-        rejected=report.rejected,
-    )
-    for journal in journals:
-        journal.close()
-        journal.path.unlink()
-    report.seconds = time.monotonic() - started
-    return report
+    return results
 
 
 async def synthesize_environment(
@@ -185,7 +207,7 @@ async def synthesize_environment(
     plan: EnvironmentPlan,
     taken: TakenValues,
     teacher: Teacher,
-    sandbox: AsyncSandboxClient,
+    sandbox: Sandbox,
 ) -> Environment:
     """Synthesise one environment, proven and merged, without distractors.
 

@@ -10,14 +10,18 @@ Per sub-question, in one batch:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
+from sandbox.client import ExecuteReply, ExecuteRequest
+from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.tool_source import check_source
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion, same_answer
 from synthesis.stage import Rejected
+
+Proof: TypeAlias = tuple[EnvironmentTool, Sequence[SubQuestion]]
+"""A tool and the sub-questions that it is to answer."""
 
 
 @dataclass(frozen=True)
@@ -81,38 +85,39 @@ def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion]
             raise Rejected("missing argument accepted", detail)
 
 
-async def prove(sandbox: AsyncSandboxClient, proofs: Sequence[tuple[EnvironmentTool, Sequence[SubQuestion]]]) -> None:
+async def prove(sandbox: Sandbox, proofs: Sequence[Proof]) -> None:
     """Prove that each tool answers its sub-questions by their gold calls, and only by them.
 
     Raises:
         Rejected: the first promise that is broken, in the order given.
         SandboxUnavailable: the sandbox cannot say.
     """
+    await _run(sandbox, proofs, trials)
+
+
+async def replay_gold_calls(sandbox: Sandbox, proofs: Sequence[Proof]) -> None:
+    """Prove only that each gold call gives its own answer and none of the others'.
+
+    Raises:
+        Rejected, SandboxUnavailable: as `prove`.
+    """
+    await _run(sandbox, proofs, lambda tool, sub_question: [next(trials(tool, sub_question))])
+
+
+async def _run(
+    sandbox: Sandbox, proofs: Sequence[Proof], trials_of: Callable[[EnvironmentTool, SubQuestion], Iterable[Trial]]
+) -> None:
     for tool, sub_questions in proofs:
         check_source(tool.source, tool.document, tuple(sub_question.answer for sub_question in sub_questions))
     listed = [
         (trial, [other for other in sub_questions if other is not sub_question])
         for tool, sub_questions in proofs
         for sub_question in sub_questions
-        for trial in trials(tool, sub_question)
+        for trial in trials_of(tool, sub_question)
     ]
     replies = await sandbox.execute_batch([trial.request() for trial, _ in listed])
     for (trial, others), reply in zip(listed, replies, strict=True):
         check_reply(trial, reply, others)
-
-
-async def prove_gold_calls(
-    sandbox: AsyncSandboxClient, tool: EnvironmentTool, sub_questions: Sequence[SubQuestion]
-) -> None:
-    """Prove only that each gold call gives its own answer and none of the others'.
-
-    Raises:
-        Rejected, SandboxUnavailable: as `prove`.
-    """
-    golds = [next(trials(tool, sub_question)) for sub_question in sub_questions]
-    replies = await sandbox.execute_batch([trial.request() for trial in golds])
-    for trial, reply in zip(golds, replies, strict=True):
-        check_reply(trial, reply, [other for other in sub_questions if other is not trial.sub_question])
 
 
 def changed_argument(value: JsonValue) -> JsonValue:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sandbox.client import AsyncSandboxClient
+from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.decomposition import DecompositionNode, QAInstance
 from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.proof import prove
@@ -35,7 +35,7 @@ class SubEnvironment:
 
 
 async def build_sub_environments(
-    teacher: Teacher, sandbox: AsyncSandboxClient, knowledge: Knowledge, instance: QAInstance, *, seed: int
+    teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, instance: QAInstance, *, seed: int
 ) -> list[SubEnvironment]:
     """Build and prove the sub-environments of all nodes, side by side.
 
@@ -58,7 +58,7 @@ async def build_sub_environments(
 
 
 async def _build_tool(
-    teacher: Teacher, sandbox: AsyncSandboxClient, knowledge: Knowledge, node: DecompositionNode, *, seed: int
+    teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, node: DecompositionNode, *, seed: int
 ) -> SubEnvironment:
     document = await teacher.ask(
         WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language), seed=seed

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
+from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.decomposition import CompositionError, compose, depths, scenario_of
-from synthesis.environments.proof import prove
+from synthesis.environments.proof import Proof, prove, replay_gold_calls
 from synthesis.environments.tool_source import check_source
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, same_answer
@@ -42,33 +43,64 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
     check_shards(directory)
     source = RecordSource(directory, Environment)
     report = VerificationReport(read=len(source))
-    async with AsyncSandboxClient(sandbox_url) as sandbox:
+    async with AsyncSandboxClient(sandbox_url) as client:
+        sandbox = CallBatches(client)
         executable = ExecutableTools(sandbox)
 
-        async def verdict(environment: Environment) -> Rejected | None:
+        async def broken_promise(environment: Environment) -> str | None:
             try:
                 await verify_environment(environment, sandbox, executable)
             except Rejected as rejected:
-                return rejected
+                return str(rejected)
             return None
 
         for start in range(0, len(source), _AT_ONCE):
             environments = [source[index] for index in range(start, min(start + _AT_ONCE, len(source)))]
-            verdicts = await all_in_order(verdict(environment) for environment in environments)
-            for environment, rejected in zip(environments, verdicts, strict=True):
-                if rejected is not None:
-                    report.failures.append((environment.id, str(rejected)))
+            broken = await all_in_order(broken_promise(environment) for environment in environments)
+            report.failures += [
+                (environment.id, reason)
+                for environment, reason in zip(environments, broken, strict=True)
+                if reason is not None
+            ]
     return report
 
 
-async def verify_environment(
-    environment: Environment, sandbox: AsyncSandboxClient, executable: ExecutableTools
-) -> None:
+async def verify_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:
     """Check one environment: its shape, Φ, the proof of each of its tools, and that its distractors run.
 
     Raises:
         Rejected: the first promise that is broken.
         SandboxUnavailable: the sandbox gives no answer.
+    """
+    check_shape(environment)
+    await prove(sandbox, proofs_of(environment))
+    await executable.check([irrelevant.tool for irrelevant in environment.irrelevant_tools])
+
+
+async def replay_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:
+    """Check one environment whose tools are proven already: its shape, Φ, every gold call, that its distractors run.
+
+    Raises:
+        Rejected, SandboxUnavailable: as `verify_environment`.
+    """
+    check_shape(environment)
+    await replay_gold_calls(sandbox, proofs_of(environment))
+    await executable.check([irrelevant.tool for irrelevant in environment.irrelevant_tools])
+
+
+def proofs_of(environment: Environment) -> list[Proof]:
+    """Return each of the environment's tools with the sub-questions that call it."""
+    return [
+        (tool, [task for task in environment.sub_tasks if task.call and task.call.name == tool.document.name])
+        for tool in environment.tools
+    ]
+
+
+def check_shape(environment: Environment) -> None:
+    """Check what can be checked of a finished environment without running anything.
+
+    Raises:
+        Rejected: its hops or scenario are not those of its sub-tasks, or Φ does not give its answer.
     """
     sub_tasks = environment.sub_tasks
     if not sub_tasks:
@@ -85,20 +117,12 @@ async def verify_environment(
             raise Rejected("composition fails", str(error)) from error
         if not same_answer(environment.answer, computed):
             raise Rejected("composition gives another answer", f"expected {environment.answer!r}, found {computed!r}")
-    await prove(
-        sandbox,
-        [
-            (tool, [task for task in sub_tasks if task.call is not None and task.call.name == tool.document.name])
-            for tool in environment.tools
-        ],
-    )
-    await executable.check([irrelevant.tool for irrelevant in environment.irrelevant_tools])
 
 
 class ExecutableTools:
     """Remembers which distractors were seen to run, so that one shared by many environments runs once."""
 
-    def __init__(self, sandbox: AsyncSandboxClient):
+    def __init__(self, sandbox: Sandbox):
         self._sandbox = sandbox
         self._verdicts: dict[str, Rejected | None] = {}
 

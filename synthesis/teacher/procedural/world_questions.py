@@ -79,6 +79,7 @@ COMPUTATIONS: Final[Mapping[Language, Mapping[str, str]]] = {
 def lookup_question(world: World, fact: Fact) -> str:
     """Put the question for one fact into words.
 
+    >>> from synthesis.teacher.procedural.worlds import world_of
     >>> world = world_of("library", "en", 0)
     >>> lookup_question(world, world.fact("book", world.entities["book"][0], "author")).endswith("?")
     True

@@ -1,0 +1,93 @@
+"""One sandbox and one small synthesised pair of splits for all tests of this folder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.local import local_sandbox
+from synthesis.environments.decomposition import QAInstance
+from synthesis.environments.knowledge import Knowledge
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, Language, Scenario
+from synthesis.teacher.procedural import ProceduralTeacher
+
+
+@pytest.fixture(scope="session")
+def sandbox_url() -> Iterator[str]:
+    with local_sandbox(workers=2) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def splits(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> tuple[Path, Path]:
+    """A training and a held-out record directory, synthesised by the procedural teacher."""
+    folder = tmp_path_factory.mktemp("splits")
+    train = tiny_config(seed=0, count=40, out=folder / "train")
+    heldout = tiny_config(seed=1, count=12, out=folder / "heldout", disjoint_from=(folder / "train",))
+    for config in (train, heldout):
+        report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
+        assert report.kept == config.count, report.closing_line()
+    return train.out, heldout.out
+
+
+@pytest.fixture(scope="session")
+def environments(splits: tuple[Path, Path]) -> list[Environment]:
+    return list(RecordSource(splits[0], Environment))
+
+
+@pytest.fixture(scope="session")
+def instances() -> dict[str, QAInstance]:
+    """A QA instance of each scenario, and one that ends in a computation, in both languages."""
+    shapes: list[tuple[Scenario, int, bool]] = [
+        ("single_hop", 1, False),
+        ("parallel_single_hop", 2, False),
+        ("multi_hop", 3, False),
+        ("parallel_multi_hop", 4, False),
+        ("parallel_multi_hop", 4, True),
+    ]
+    languages: tuple[Language, ...] = ("en", "zh")
+    teacher = ProceduralTeacher()
+
+    async def write(language: Language, shape: tuple[Scenario, int, bool]) -> QAInstance:
+        scenario, num_lookups, with_computation = shape
+        request = WriteQAInstance(
+            knowledge=Knowledge(domain="library", language=language, seed=3),
+            scenario=scenario,
+            num_lookups=num_lookups,
+            with_computation=with_computation,
+            max_hops=4,
+        )
+        return await teacher.ask(request, seed=5)
+
+    return {
+        f"{language} {shape[0]}{' computed' if shape[2] else ''}": asyncio.run(write(language, shape))
+        for language in languages
+        for shape in shapes
+    }
+
+
+def tiny_config(**fields: object) -> EnvironmentsConfig:
+    defaults: dict[str, object] = {
+        "max_hops": 3,
+        "computations": 0.3,
+        "name_parts": {"en": 60, "zh": 40},
+        "lookups": {
+            "single_hop": {1: 1.0},
+            "parallel_single_hop": {2: 1.0},
+            "multi_hop": {2: 0.7, 3: 0.3},
+            "parallel_multi_hop": {3: 0.7, 4: 0.3},
+        },
+        "irrelevant_per_band": {"high": 1, "medium": 1, "low": 1},
+    }
+    return EnvironmentsConfig.model_validate({**defaults, **fields})
+
+
+@pytest.fixture(scope="session")
+def make_config() -> object:
+    return tiny_config

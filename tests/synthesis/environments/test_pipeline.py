@@ -1,0 +1,200 @@
+"""What the track writes: golds replay, splits share nothing, the same seed gives the same bytes, kills lose nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sandbox.client import SandboxClient
+from synthesis.environments.gold_episode import gold_messages
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.environments.verification import verify_environments
+from synthesis.record_io import RecordSource, write_records
+from synthesis.records import Environment, count_solved
+from synthesis.teacher import BadReply, Reply, Request, TeacherUnavailable
+from synthesis.teacher.procedural import ProceduralTeacher
+
+MakeConfig = Callable[..., EnvironmentsConfig]
+
+
+def test_every_gold_answer_replays_and_every_negative_test_holds(splits: tuple[Path, Path], sandbox_url: str) -> None:
+    for directory in splits:
+        report = asyncio.run(verify_environments(directory, sandbox_url))
+        assert report.failures == []
+        assert report.closing_line() == f"verified {report.read}/{report.read}"
+
+
+def test_a_damaged_record_fails_verification(environments: list[Environment], tmp_path: Path, sandbox_url: str) -> None:
+    good, victim = environments[0], environments[1]
+    task = victim.sub_tasks[0]
+    lied = task.model_copy(update={"answer": "another answer"})
+    others = [lied if q.id == task.id else q for q in victim.sub_questions]
+    bad = victim.model_copy(update={"sub_questions": tuple(others), "composition": None})
+    write_records(tmp_path / "records", [good, bad], kind="environment")
+    report = asyncio.run(verify_environments(tmp_path / "records", sandbox_url))
+    assert report.closing_line() == "verified 1/2"
+    assert [(name, reason.split(":")[0]) for name, reason in report.failures] == [(bad.id, "wrong answer")]
+
+
+def test_no_entity_and_no_answer_is_shared_between_splits(splits: tuple[Path, Path]) -> None:
+    def values(directory: Path) -> set[str]:
+        found: set[str] = set()
+        for environment in RecordSource(directory, Environment):
+            answers = [environment.answer, *(question.answer for question in environment.sub_questions)]
+            found |= {str(v) for answer in answers for v in (answer if isinstance(answer, list) else [answer])}
+            found |= set(environment.entities)
+            arguments = [v for task in environment.sub_tasks if task.call for v in task.call.arguments.values()]
+            found |= {v for v in arguments if not v.isdecimal()}
+        return found
+
+    train, heldout = splits
+    assert len(values(heldout)) > 30
+    assert values(train) & values(heldout) == set()
+
+
+def test_shares_of_scenarios_languages_and_sizes_are_as_configured(environments: list[Environment]) -> None:
+    assert Counter(environment.scenario for environment in environments) == {
+        "parallel_multi_hop": 19,
+        "single_hop": 7,
+        "parallel_single_hop": 7,
+        "multi_hop": 7,
+    }
+    assert Counter(environment.language for environment in environments) == {"en": 28, "zh": 12}
+    assert max(environment.hops for environment in environments) <= 3
+
+
+def test_homogeneous_sub_questions_share_one_tool_with_rows_to_spare(environments: list[Environment]) -> None:
+    shared = 0
+    for environment in environments:
+        for tool in environment.tools:
+            asked = [task for task in environment.sub_tasks if task.call and task.call.name == tool.document.name]
+            rows = next(iter(tool.tables.values()))
+            assert len(rows) >= len(asked) + 3
+            shared += len(asked) > 1
+    assert shared > 5
+
+
+def test_distractors_come_from_other_domains_and_speak_the_environments_language(
+    environments: list[Environment],
+) -> None:
+    own = {tool.document.name: environment.domain for environment in environments for tool in environment.tools}
+    bands = Counter()
+    for environment in environments:
+        for irrelevant in environment.irrelevant_tools:
+            assert own[irrelevant.tool.document.name] != environment.domain
+            assert irrelevant.tool.document.description.isascii() == (environment.language == "en")
+            bands[irrelevant.band] += 1
+    assert set(bands) == {"high", "medium", "low"}
+
+
+def test_a_gold_episode_solves_everything_with_one_call_each(environments: list[Environment], sandbox_url: str) -> None:
+    with SandboxClient(sandbox_url) as sandbox:
+        for environment in environments[:8]:
+            sources = {tool.document.name: tool.module_source() for tool in environment.all_tools}
+            messages = gold_messages(environment)
+            calls = [call for message in messages for call in message.tool_calls]
+            replies = [sandbox.execute(sources[call.name], call.name, call.arguments) for call in calls]
+            responses = [message.content for message in messages if message.role == "tool"]
+            assert responses == [json.dumps(reply.value, ensure_ascii=False) for reply in replies]
+            outcomes = [(call.name, reply.value) for call, reply in zip(calls, replies, strict=True)]
+            assert count_solved(environment.sub_tasks, outcomes) == len(environment.sub_tasks) == len(calls)
+
+
+def test_gold_reasoning_is_short_and_levels_are_called_together(environments: list[Environment]) -> None:
+    for environment in environments:
+        turns = [message for message in gold_messages(environment) if message.role == "assistant"]
+        assert len(turns) == environment.hops + 1
+        assert all(turn.reasoning_content for turn in turns)
+        assert turns[-1].content
+        assert not turns[-1].tool_calls
+
+
+def test_the_same_seed_gives_the_same_bytes(
+    splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
+) -> None:
+    again = make_config(seed=0, count=40, out=tmp_path / "again", concurrency=3)
+    asyncio.run(synthesize_environments(again, ProceduralTeacher(), sandbox_url))
+    assert _bytes(again.out) == _bytes(splits[0])
+
+
+class FailingTeacher(ProceduralTeacher):
+    """Answers like the procedural teacher until `fails` says how a kind of question fails."""
+
+    def __init__(self, kind: str, failure: Exception):
+        self._kind, self._failure = kind, failure
+
+    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
+        if type(request).__name__ == self._kind:
+            raise self._failure
+        return await super().ask(request, seed=seed)
+
+
+def test_a_judge_that_cannot_be_read_accepts_nothing(make_config: MakeConfig, tmp_path: Path, sandbox_url: str) -> None:
+    teacher = FailingTeacher("JudgeDecomposition", BadReply("no JSON in the reply"))
+    config = make_config(seed=0, count=5, out=tmp_path / "out")
+    report = asyncio.run(synthesize_environments(config, teacher, sandbox_url))
+    assert (report.read, report.kept, dict(report.rejected)) == (5, 0, {"bad reply": 5})
+
+
+def test_an_outage_stops_the_run_and_the_next_run_finishes_it(
+    splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
+) -> None:
+    config = make_config(seed=0, count=40, out=tmp_path / "out")
+    with pytest.raises(TeacherUnavailable):
+        asyncio.run(
+            synthesize_environments(config, FailingTeacher("MergeTools", TeacherUnavailable("down")), sandbox_url)
+        )
+    assert not config.out.exists()
+    asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
+    assert _bytes(config.out) == _bytes(splits[0])
+
+
+RUN = """
+import asyncio, sys
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.teacher.procedural import ProceduralTeacher
+config = EnvironmentsConfig.model_validate_json(sys.argv[1])
+asyncio.run(synthesize_environments(config, ProceduralTeacher(), sys.argv[2]))
+"""
+
+
+def _killed_and_resumed(config: EnvironmentsConfig, url: str, kill_after_lines: list[int]) -> None:
+    command = [sys.executable, "-c", RUN, config.model_dump_json(), url]
+    journals = [config.out.with_name(f"{config.out.name}.{stage}.journal") for stage in ("proven", "mixed")]
+    for lines in kill_after_lines:
+        process = subprocess.Popen(command)
+        while process.poll() is None and sum(p.read_bytes().count(b"\n") for p in journals if p.exists()) < lines:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run(command, check=True)
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(
+    splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
+) -> None:
+    config = make_config(seed=0, count=40, out=tmp_path / "killed")
+    _killed_and_resumed(config, sandbox_url, [9, 60])
+    assert _bytes(config.out) == _bytes(splits[0])
+
+
+@pytest.mark.slow
+def test_twenty_kills_resume_to_the_same_bytes(
+    splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
+) -> None:
+    config = make_config(seed=0, count=40, out=tmp_path / "killed")
+    _killed_and_resumed(config, sandbox_url, [2 + 4 * kill for kill in range(20)])
+    assert _bytes(config.out) == _bytes(splits[0])
+
+
+def _bytes(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}

@@ -1,0 +1,119 @@
+"""A tool is accepted only if its gold call, and nothing else, gives the gold; each planted fault has its reason."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sandbox.client import AsyncSandboxClient
+from synthesis.environments.proof import prove
+from synthesis.environments.tool_source import check_source
+from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
+from synthesis.stage import Rejected
+
+DOCUMENT = ToolDocument(
+    name="get_rent",
+    description="Rent of an apartment",
+    parameters={"type": "object", "properties": {"apartment": {"type": "string"}}, "required": ["apartment"]},
+)
+TABLES = {"rent": {"Amber Fox": 4210, "Calm Owl": 3050}}
+GOOD = """\
+def get_rent(apartment: str) -> int:
+    rows = TABLES["rent"]
+    if apartment not in rows:
+        raise ValueError(f"unknown apartment: {apartment}")
+    return rows[apartment]
+"""
+
+
+def body(*lines: str) -> str:
+    return "\n".join(["def get_rent(apartment: str):", *(f"    {line}" for line in lines), ""])
+
+
+PLANTED = {
+    "ignores its arguments": body("return TABLES['rent']['Amber Fox'] if apartment else apartment"),
+    "returns all golds at once": body("return list(TABLES['rent'].values())"),
+    "right only by substring": body("return 'error code 1' + str(TABLES['rent'][apartment]) + '00'"),
+    "prints the gold": body("print(TABLES['rent'][apartment])"),
+    "prints the gold and returns nothing": body("import sys", "sys.stdout.write(str(TABLES['rent'][apartment]))"),
+    "random": body("import random", "return random.choice(list(TABLES['rent'].values()))"),
+    "random by object identity": body("return TABLES['rent'][apartment] + id(object())"),
+    "reads the clock": body("import time", "return TABLES['rent'][apartment] if time.time() else 0"),
+    "different signature": GOOD.replace("apartment: str", "flat: str").replace("[apartment]", "[flat]"),
+    "an optional parameter that the document requires": GOOD.replace("apartment: str", "apartment: str = 'Amber Fox'"),
+    "needs network": body("import socket", "socket.create_connection(('example.org', 80))", "return 4210"),
+    "endless loop": body("while True:", "    apartment += '.'", "    apartment = apartment[-9:]"),
+    "gold in code": body("return 4210 if apartment == 'Amber Fox' else 0"),
+    "gold in code as text": body("return int('4210') if apartment == 'Amber Fox' else 0"),
+    "answers a stranger": body("return TABLES['rent'].get(apartment, TABLES['rent']['Amber Fox'])"),
+    "exits on a stranger": body(
+        "while apartment not in TABLES['rent']:", "    pass", "return TABLES['rent'][apartment]"
+    ),
+    "syntax error": "def get_rent(apartment) return 1",
+}
+REASONS = {
+    "ignores its arguments": "ignores its arguments",
+    "returns all golds at once": "wrong answer",
+    "right only by substring": "wrong answer",
+    "prints the gold": "name not allowed",
+    "prints the gold and returns nothing": "import not allowed",
+    "random": "import not allowed",
+    "random by object identity": "name not allowed",
+    "reads the clock": "import not allowed",
+    "different signature": "signature differs from document",
+    "an optional parameter that the document requires": "signature differs from document",
+    "needs network": "import not allowed",
+    "endless loop": "call ends in timeout",
+    "gold in code": "gold in code",
+    "gold in code as text": "gold in code",
+    "answers a stranger": "ignores its arguments",
+    "exits on a stranger": "error path fails",
+    "syntax error": "code does not parse",
+}
+
+
+def rent_of(apartment: str, rent: int) -> SubQuestion:
+    call = ToolCall(id="call_q1", name="get_rent", arguments={"apartment": apartment})
+    return SubQuestion(id=apartment, question=f"What is the rent of apartment {apartment}?", answer=rent, call=call)
+
+
+async def proof(url: str, source: str, sub_questions: list[SubQuestion]) -> None:
+    async with AsyncSandboxClient(url) as sandbox:
+        await prove(sandbox, [(EnvironmentTool(document=DOCUMENT, source=source, tables=TABLES), sub_questions)])
+
+
+def test_a_tool_that_looks_its_answer_up_is_accepted(sandbox_url: str) -> None:
+    asyncio.run(proof(sandbox_url, GOOD, [rent_of("Amber Fox", 4210), rent_of("Calm Owl", 3050)]))
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_rejected_under_its_reason(fault: str, sandbox_url: str) -> None:
+    with pytest.raises(Rejected) as rejected:
+        asyncio.run(proof(sandbox_url, PLANTED[fault], [rent_of("Amber Fox", 4210)]))
+    assert rejected.value.reason == REASONS[fault], rejected.value
+
+
+def test_a_merged_tool_that_gives_one_answer_to_all_is_rejected(sandbox_url: str) -> None:
+    source = body("return ' '.join(str(rent) for rent in TABLES['rent'].values())")
+    with pytest.raises(Rejected, match="wrong answer"):
+        asyncio.run(proof(sandbox_url, source, [rent_of("Amber Fox", 4210), rent_of("Calm Owl", 3050)]))
+
+
+def test_a_default_must_be_documented_as_optional() -> None:
+    parameters = {**DOCUMENT.parameters, "required": []}
+    check_source(
+        "def get_rent(apartment='x'):\n    return apartment\n",
+        DOCUMENT.model_copy(update={"parameters": parameters}),
+        (),
+    )
+    with pytest.raises(Rejected, match="signature differs"):
+        check_source("def get_rent(apartment='x'):\n    return apartment\n", DOCUMENT, ())
+
+
+@pytest.mark.parametrize(
+    "line", ["TABLES.__class__", "().__class__.__mro__", "getattr(TABLES, 'x')", "eval('1')", "open('x')"]
+)
+def test_introspection_and_input_are_not_allowed_in_code(line: str) -> None:
+    with pytest.raises(Rejected, match="name not allowed"):
+        check_source(body(f"return {line}"), DOCUMENT, ())

@@ -1,0 +1,163 @@
+"""The structural validator accepts what the teacher writes and names the rule that a mutated instance breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from synthesis.environments.decomposition import QAInstance
+from synthesis.environments.qa_instances import check_structure
+from synthesis.environments.quality import check_dependencies
+from synthesis.stage import Rejected
+
+NAMES = [
+    f"{lang} {s}" for lang in ("en", "zh") for s in ("parallel_single_hop", "multi_hop", "parallel_multi_hop computed")
+]
+
+
+def test_every_written_instance_is_sound(instances: dict[str, QAInstance]) -> None:
+    for instance in instances.values():
+        check_structure(instance)
+        check_dependencies(instance)
+
+
+def mutated(instance: QAInstance, mutation: str, rng: random.Random) -> tuple[QAInstance, set[str]]:
+    """Break one rule of an instance; return it with the reasons under which it may be rejected."""
+    fields: dict[str, Any] = instance.model_dump()
+    nodes = fields["nodes"] = [dict(node) for node in fields["nodes"]]
+    lookups = [node for node in nodes if node["kind"] == "lookup"]
+    one, other = rng.sample(lookups, 2)
+    match mutation:
+        case "cycle":
+            first, last = nodes.index(one), nodes.index(other)
+            first, last = min(first, last), max(first, last)
+            nodes[first]["depends_on"] = [nodes[last]["id"]]
+            nodes[last]["depends_on"] = [nodes[first]["id"]]
+            reasons = {"cyclic dependency"}
+        case "loop":
+            one["depends_on"] = [*one["depends_on"], one["id"]]
+            reasons = {"cyclic dependency"}
+        case "dangling id":
+            one["depends_on"] = [*one["depends_on"], "q99"]
+            reasons = {"dangling dependency"}
+        case "duplicated id":
+            one["id"] = other["id"]
+            reasons = {"duplicated id"}
+        case "reversed order":
+            nodes.reverse()
+            reasons = {"dependency listed after its dependent"}
+        case "wrong hops":
+            fields["hops"] += rng.choice([-1, 1, 2])
+            reasons = {"wrong hops"}
+        case "wrong scenario":
+            fields["scenario"] = "single_hop"
+            reasons = {"wrong scenario"}
+        case "leaked answer":
+            fields["question"] += f" ({one['answer']})"
+            reasons = {"leaked answer"}
+        case "own answer told":
+            one["question"] += f" ({one['answer']})"
+            reasons = {"leaked answer"}
+        case "no answer":
+            one["answer"] = rng.choice([None, "", "  ", {"value": 1}, [], [None]])
+            reasons = {"untyped answer"}
+        case "shared answer":
+            one["answer"] = other["answer"]
+            reasons = {"answer stands twice"}
+        case "other main answer":
+            fields["answer"] = "something else"
+            reasons = {"composition gives another answer"}
+        case "composition of nothing":
+            fields["composition"]["inputs"] = ["q99"]
+            reasons = {"composition fails"}
+        case "idle sub-question":
+            nodes.insert(0, {**one, "id": "q0", "question": "What else?", "answer": "idle", "depends_on": []})
+            reasons = {"idle sub-question", "wrong scenario"}
+        case "asked twice":
+            one["question"] = other["question"]
+            reasons = {"duplicated question"}
+        case "empty question":
+            one["question"] = " "
+            reasons = {"empty question"}
+        case _:
+            fields["entities"] = [*fields["entities"], "Nobody Anywhere"]
+            reasons = {"entity not mentioned"}
+    return QAInstance.model_validate(fields), reasons
+
+
+MUTATIONS = [
+    "cycle",
+    "loop",
+    "dangling id",
+    "duplicated id",
+    "reversed order",
+    "wrong hops",
+    "wrong scenario",
+    "leaked answer",
+    "own answer told",
+    "no answer",
+    "shared answer",
+    "other main answer",
+    "composition of nothing",
+    "idle sub-question",
+    "asked twice",
+    "empty question",
+    "strange entity",
+]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_broken_instance_is_rejected_under_the_rule_it_breaks(
+    mutation: str, instances: dict[str, QAInstance]
+) -> None:
+    for name in NAMES:
+        if mutation == "reversed order" and "single" in name:
+            continue
+        instance, reasons = mutated(instances[name], mutation, random.Random(name))
+        with pytest.raises(Rejected) as rejected:
+            check_structure(instance)
+        assert rejected.value.reason in reasons, (name, rejected.value)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(data=st.data())
+def test_arbitrary_damage_is_refused_or_harmless_and_never_a_crash(
+    data: st.DataObject, instances: dict[str, QAInstance]
+) -> None:
+    fields: dict[str, Any] = instances[data.draw(st.sampled_from(NAMES))].model_dump(mode="json")
+    where: Any = fields
+    while isinstance(where, dict | list) and where:
+        key = data.draw(st.sampled_from(sorted(where) if isinstance(where, dict) else range(len(where))))
+        if not isinstance(where[key], dict | list) or not where[key] or data.draw(st.booleans()):
+            where[key] = data.draw(json_values)
+            break
+        where = where[key]
+    with contextlib.suppress(ValidationError, Rejected):
+        check_structure(QAInstance.model_validate(fields))
+
+
+def test_a_dependency_whose_answer_is_not_used_is_rejected(instances: dict[str, QAInstance]) -> None:
+    instance = instances["en parallel_single_hop"]
+    first, second = instance.nodes
+    broken = instance.model_copy(update={"nodes": (first, second.model_copy(update={"depends_on": (first.id,)}))})
+    with pytest.raises(Rejected, match="dependency not needed"):
+        check_dependencies(broken)
+
+
+def test_a_name_that_was_not_found_yet_cannot_be_used(instances: dict[str, QAInstance]) -> None:
+    instance = instances["en multi_hop"]
+    nodes = tuple(node.model_copy(update={"depends_on": ()}) for node in instance.nodes)
+    with pytest.raises(Rejected, match="name used before it was found"):
+        check_dependencies(instance.model_copy(update={"nodes": nodes}))
