@@ -12,6 +12,9 @@ Attention is one softmax over [prompt | response]: exactly what the full forward
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,26 +26,33 @@ from astra_jax.model.qwen3 import Layer, Qwen3, rope_tables
 _QUERY_CHUNK_TOKENS = 32
 
 
+class LayerKV(NamedTuple):
+    """Keys and values of one layer, each laid out so that decoding reads it in place, without a transpose or a copy."""
+
+    keys: jax.Array
+    """[rows, K, H, S]"""
+    values: jax.Array
+    """[rows, K, S, H]"""
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class KVCache:
     """Everything a decode step carries. Slots at or beyond a row's count hold garbage and are never attended."""
 
-    prompt_keys: jax.Array
-    """[L, P, K, S_prompt, H]"""
-    prompt_values: jax.Array
+    prompts: tuple[LayerKV, ...]
+    """One per layer; P rows."""
     prompt_counts_P: jax.Array
     """int32: how many tokens each prompt has."""
-    response_keys: jax.Array
-    """[L, E, K, S_response, H]"""
-    response_values: jax.Array
+    responses: tuple[LayerKV, ...]
+    """One per layer; E rows."""
     response_counts_E: jax.Array
     """int32: how many tokens each episode has appended to its prompt."""
 
     @property
     def response_capacity(self) -> int:
         """How many tokens an episode can append."""
-        return self.response_keys.shape[3]
+        return self.responses[0].values.shape[2]
 
     @property
     def episodes_per_prompt(self) -> int:
@@ -69,17 +79,20 @@ def prefill(
         layer: Layer = nnx.merge(graph, state)
         q_PSNH, k_PSKH, v_PSKH = layer.qkv(x_PSD, rope)
         x_PSD = layer.residual(x_PSD, attention(q_PSNH, k_PSKH, v_PSKH, segment_ids_PS))
-        return x_PSD, (k_PSKH.swapaxes(1, 2), v_PSKH.swapaxes(1, 2))
+        return x_PSD, (k_PSKH.transpose(0, 2, 3, 1), v_PSKH.swapaxes(1, 2))
 
     x_PSD, (keys, values) = jax.lax.scan(block, model.embed(tokens_PS), layers)
     num_episodes = num_prompts * episodes_per_prompt
-    empty_shape = (config.num_layers, num_episodes, config.num_kv_heads, response_capacity, config.head_dim)
+    shape = (num_episodes, config.num_kv_heads, response_capacity, config.head_dim)
+
+    def empty() -> LayerKV:
+        keys_shape = (*shape[:2], shape[3], shape[2])
+        return LayerKV(jnp.zeros(keys_shape, config.dtype), jnp.zeros(shape, config.dtype))
+
     cache = KVCache(
-        prompt_keys=keys,
-        prompt_values=values,
+        prompts=tuple(LayerKV(keys[i], values[i]) for i in range(config.num_layers)),
         prompt_counts_P=num_tokens_P.astype(jnp.int32),
-        response_keys=jnp.zeros(empty_shape, keys.dtype),
-        response_values=jnp.zeros(empty_shape, values.dtype),
+        responses=tuple(empty() for _ in range(config.num_layers)),
         response_counts_E=jnp.zeros(num_episodes, jnp.int32),
     )
     return cache, model.norm(last_hidden(x_PSD, num_tokens_P))
@@ -92,46 +105,31 @@ def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax
     caller keeps counts within `response_capacity`: tokens beyond it are dropped (`reserve` makes room).
     Donate the cache to the jitted caller, or the whole of it is copied.
     """
-    config = model.config
     num_episodes, num_new = tokens_ET.shape
     offsets_T = jnp.arange(num_new)
     slots_ET = cache.response_counts_E[:, None] + offsets_T
     positions_ET = jnp.repeat(cache.prompt_counts_P, cache.episodes_per_prompt)[:, None] + slots_ET
     # Padding is written out of bounds, where the scatter drops it.
     written_ET = jnp.where(offsets_T < num_tokens_E[:, None], slots_ET, cache.response_capacity)
-    rope = rope_tables(config, positions_ET)
+    rope = rope_tables(model.config, positions_ET)
     rows_E1 = jnp.arange(num_episodes)[:, None]
     graph, layers = nnx.split(model.layers)
 
-    def block(
-        carry: tuple[jax.Array, jax.Array, jax.Array], xs: tuple[jax.Array, nnx.State, jax.Array, jax.Array]
-    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], None]:
-        x_ETD, response_keys, response_values = carry
-        index, state, prompt_k_PKSH, prompt_v_PKSH = xs
-        layer: Layer = nnx.merge(graph, state)
+    # Unrolled, not scanned: a scan would copy each layer's slice of the cache before it can be multiplied.
+    x_ETD = model.embed(tokens_ET)
+    responses = []
+    for i, (prompt, response) in enumerate(zip(cache.prompts, cache.responses, strict=True)):
+        layer: Layer = nnx.merge(graph, jax.tree.map(operator.itemgetter(i), layers))
         q_ETNH, k_ETKH, v_ETKH = layer.qkv(x_ETD, rope)
-        response_keys = response_keys.at[index, rows_E1, :, written_ET].set(k_ETKH, mode="drop")
-        response_values = response_values.at[index, rows_E1, :, written_ET].set(v_ETKH, mode="drop")
-        attended_ETNH = _attend(
-            q_ETNH,
-            prompt_k_PKSH,
-            prompt_v_PKSH,
-            cache.prompt_counts_P,
-            response_keys[index],
-            response_values[index],
-            slots_ET,
+        response = LayerKV(
+            response.keys.at[rows_E1, :, :, written_ET].set(k_ETKH, mode="drop"),
+            response.values.at[rows_E1, :, written_ET].set(v_ETKH, mode="drop"),
         )
-        return (layer.residual(x_ETD, attended_ETNH), response_keys, response_values), None
-
-    (x_ETD, response_keys, response_values), _ = jax.lax.scan(
-        block,
-        (model.embed(tokens_ET), cache.response_keys, cache.response_values),
-        (jnp.arange(config.num_layers), layers, cache.prompt_keys, cache.prompt_values),
-    )
+        responses.append(response)
+        x_ETD = layer.residual(x_ETD, _attend(q_ETNH, prompt, cache.prompt_counts_P, response, slots_ET))
     extended = dataclasses.replace(
         cache,
-        response_keys=response_keys,
-        response_values=response_values,
+        responses=tuple(responses),
         response_counts_E=cache.response_counts_E + num_tokens_E.astype(jnp.int32),
     )
     return extended, model.norm(x_ETD)
@@ -140,12 +138,14 @@ def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax
 def reserve(cache: KVCache, response_capacity: int) -> KVCache:
     """The same cache with room for at least `response_capacity` appended tokens per episode."""
     more = max(0, response_capacity - cache.response_capacity)
-    padding = [(0, 0), (0, 0), (0, 0), (0, more), (0, 0)]
-    return dataclasses.replace(
-        cache,
-        response_keys=jnp.pad(cache.response_keys, padding),
-        response_values=jnp.pad(cache.response_values, padding),
-    )
+
+    def pad(layer: LayerKV) -> LayerKV:
+        rows = [(0, 0), (0, 0)]
+        return LayerKV(
+            jnp.pad(layer.keys, [*rows, (0, 0), (0, more)]), jnp.pad(layer.values, [*rows, (0, more), (0, 0)])
+        )
+
+    return dataclasses.replace(cache, responses=tuple(pad(layer) for layer in cache.responses))
 
 
 def last_hidden(hidden_ETD: jax.Array, num_tokens_E: jax.Array) -> jax.Array:
@@ -154,80 +154,52 @@ def last_hidden(hidden_ETD: jax.Array, num_tokens_E: jax.Array) -> jax.Array:
 
 
 def _attend(
-    q_ETNH: jax.Array,
-    prompt_k_PKSH: jax.Array,
-    prompt_v_PKSH: jax.Array,
-    prompt_counts_P: jax.Array,
-    response_k_EKSH: jax.Array,
-    response_v_EKSH: jax.Array,
-    slots_ET: jax.Array,
+    q_ETNH: jax.Array, prompt: LayerKV, prompt_counts_P: jax.Array, response: LayerKV, slots_ET: jax.Array
 ) -> jax.Array:
     """One softmax over the prompt's keys, read once per group, and the episode's own keys up to each query's slot."""
-    num_new = q_ETNH.shape[1]
-    outs = [
-        _attend_chunk(
-            q_ETNH[:, start : start + _QUERY_CHUNK_TOKENS],
-            prompt_k_PKSH,
-            prompt_v_PKSH,
-            prompt_counts_P,
-            response_k_EKSH,
-            response_v_EKSH,
-            slots_ET[:, start : start + _QUERY_CHUNK_TOKENS],
-        )
-        for start in range(0, num_new, _QUERY_CHUNK_TOKENS)
-    ]
+    chunks = [slice(start, start + _QUERY_CHUNK_TOKENS) for start in range(0, q_ETNH.shape[1], _QUERY_CHUNK_TOKENS)]
+    outs = [_attend_chunk(q_ETNH[:, c], prompt, prompt_counts_P, response, slots_ET[:, c]) for c in chunks]
     return jnp.concatenate(outs, axis=1)
 
 
 def _attend_chunk(
-    q_ETNH: jax.Array,
-    prompt_k_PKSH: jax.Array,
-    prompt_v_PKSH: jax.Array,
-    prompt_counts_P: jax.Array,
-    response_k_EKSH: jax.Array,
-    response_v_EKSH: jax.Array,
-    slots_ET: jax.Array,
+    q_ETNH: jax.Array, prompt: LayerKV, prompt_counts_P: jax.Array, response: LayerKV, slots_ET: jax.Array
 ) -> jax.Array:
     episodes, new, heads, head_dim = q_ETNH.shape
-    prompts, kv_heads, prompt_slots, _ = prompt_k_PKSH.shape
-    response_slots = response_k_EKSH.shape[2]
-    group, shared = episodes // prompts, heads // kv_heads
+    prompts, kv_heads, prompt_slots, _ = prompt.values.shape
+    response_slots = response.values.shape[2]
+    shared = heads // kv_heads
     q_EKQH = (
         (q_ETNH * head_dim**-0.5)
         .reshape(episodes, new, kv_heads, shared, head_dim)
         .transpose(0, 2, 3, 1, 4)
         .reshape(episodes, kv_heads, shared * new, head_dim)
     )
-    # The prompt's part with the group folded into the queries: [P, K, G·Q, H] against [P, K, S, H].
-    q_PKXH = (
-        q_EKQH.reshape(prompts, group, kv_heads, shared * new, head_dim)
-        .swapaxes(1, 2)
-        .reshape(prompts, kv_heads, group * shared * new, head_dim)
-    )
-    prompt_s_PKXS = jnp.einsum("pkxh,pksh->pkxs", q_PKXH, prompt_k_PKSH, preferred_element_type=jnp.float32)
+
+    # Q rows per episode and key head, of which a group's G · Q = X rows meet the same prompt keys in one product.
+    def by_prompt(x_EKQ: jax.Array) -> jax.Array:
+        split = x_EKQ.reshape(prompts, -1, *x_EKQ.shape[1:]).swapaxes(1, 2)
+        return split.reshape(prompts, kv_heads, -1, *x_EKQ.shape[3:])
+
+    def by_episode(x_PKX: jax.Array) -> jax.Array:
+        split = x_PKX.reshape(prompts, kv_heads, -1, shared * new, *x_PKX.shape[3:]).swapaxes(1, 2)
+        return split.reshape(episodes, kv_heads, shared * new, *x_PKX.shape[3:])
+
+    einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    prompt_s_PKXS = einsum("pkxh,pkhs->pkxs", by_prompt(q_EKQH), prompt.keys)
     in_prompt_PS = jnp.arange(prompt_slots) < prompt_counts_P[:, None]
     prompt_s_PKXS = jnp.where(in_prompt_PS[:, None, None], prompt_s_PKXS, MASKED)
 
-    response_s_EKQS = jnp.einsum("ekqh,eksh->ekqs", q_EKQH, response_k_EKSH, preferred_element_type=jnp.float32)
+    response_s_EKQS = einsum("ekqh,ekhs->ekqs", q_EKQH, response.keys)
     seen_ETS = jnp.arange(response_slots) <= slots_ET[:, :, None]
-    seen_EQS = jnp.tile(seen_ETS, (1, shared, 1))
-    response_s_EKQS = jnp.where(seen_EQS[:, None], response_s_EKQS, MASKED)
-
-    def by_episode(x_PKX: jax.Array) -> jax.Array:
-        tail = x_PKX.shape[3:]
-        split = x_PKX.reshape(prompts, kv_heads, group, shared * new, *tail).swapaxes(1, 2)
-        return split.reshape(episodes, kv_heads, shared * new, *tail)
-
-    def by_prompt(x_EKQ: jax.Array) -> jax.Array:
-        split = x_EKQ.reshape(prompts, group, kv_heads, shared * new).swapaxes(1, 2)
-        return split.reshape(prompts, kv_heads, group * shared * new)
+    response_s_EKQS = jnp.where(jnp.tile(seen_ETS, (1, shared, 1))[:, None], response_s_EKQS, MASKED)
 
     max_EKQ = jnp.maximum(by_episode(prompt_s_PKXS.max(-1)), response_s_EKQS.max(-1))
     prompt_p_PKXS = jnp.exp(prompt_s_PKXS - by_prompt(max_EKQ)[..., None])
     response_p_EKQS = jnp.exp(response_s_EKQS - max_EKQ[..., None])
     sum_EKQ = by_episode(prompt_p_PKXS.sum(-1)) + response_p_EKQS.sum(-1)
-    dtype = prompt_v_PKSH.dtype
-    out_EKQH = by_episode(jnp.einsum("pkxs,pksh->pkxh", prompt_p_PKXS.astype(dtype), prompt_v_PKSH))
-    out_EKQH = out_EKQH + jnp.einsum("ekqs,eksh->ekqh", response_p_EKQS.astype(dtype), response_v_EKSH)
+    dtype = prompt.values.dtype
+    out_EKQH = by_episode(einsum("pkxs,pksh->pkxh", prompt_p_PKXS.astype(dtype), prompt.values))
+    out_EKQH += einsum("ekqs,eksh->ekqh", response_p_EKQS.astype(dtype), response.values)
     out_EKQH = (out_EKQH / sum_EKQ[..., None]).astype(q_ETNH.dtype)
     return out_EKQH.reshape(episodes, kv_heads, shared, new, head_dim).transpose(0, 3, 1, 2, 4).reshape(q_ETNH.shape)

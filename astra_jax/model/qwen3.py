@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from astra_jax.model.attention import attention
@@ -80,32 +81,25 @@ def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     return (normed * weight.astype(jnp.float32)).astype(x.dtype)
 
 
-def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], std: float, dtype: jnp.dtype) -> nnx.Param:
-    return nnx.Param((jax.random.normal(rngs.params(), shape, jnp.float32) * std).astype(dtype))
-
-
 class Layer(nnx.Module):
     """One transformer block: x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         width, heads, kv_heads = config.hidden_size, config.num_heads, config.num_kv_heads
         head_dim, mlp = config.head_dim, config.intermediate_size
-        dtype = jnp.dtype(config.param_dtype)
-        normal = functools.partial(_normal, rngs, dtype=dtype)
-        # Branches that write to the residual stream start small, so that its variance does not grow with depth.
-        branch = 1 / math.sqrt(2 * config.num_layers)
+        param = functools.partial(_param, config)
         self.config = config
-        self.attention_norm = nnx.Param(jnp.ones(width, dtype))
-        self.q_proj = normal((width, heads, head_dim), std=width**-0.5)
-        self.k_proj = normal((width, kv_heads, head_dim), std=width**-0.5)
-        self.v_proj = normal((width, kv_heads, head_dim), std=width**-0.5)
-        self.q_norm = nnx.Param(jnp.ones(head_dim, dtype))
-        self.k_norm = nnx.Param(jnp.ones(head_dim, dtype))
-        self.o_proj = normal((heads, head_dim, width), std=branch * (heads * head_dim) ** -0.5)
-        self.mlp_norm = nnx.Param(jnp.ones(width, dtype))
-        self.gate_proj = normal((width, mlp), std=width**-0.5)
-        self.up_proj = normal((width, mlp), std=width**-0.5)
-        self.down_proj = normal((mlp, width), std=branch * mlp**-0.5)
+        self.attention_norm = param(width)
+        self.q_proj = param(width, heads, head_dim)
+        self.k_proj = param(width, kv_heads, head_dim)
+        self.v_proj = param(width, kv_heads, head_dim)
+        self.q_norm = param(head_dim)
+        self.k_norm = param(head_dim)
+        self.o_proj = param(heads, head_dim, width)
+        self.mlp_norm = param(width)
+        self.gate_proj = param(width, mlp)
+        self.up_proj = param(width, mlp)
+        self.down_proj = param(mlp, width)
 
     def qkv(self, x_BTD: jax.Array, rope: Rope) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Normed and rotated queries [B, T, N, H] and keys [B, T, K, H], and values [B, T, K, H]."""
@@ -135,17 +129,13 @@ class Layer(nnx.Module):
 class Qwen3(nnx.Module):
     """The language model; returns final-normed hidden states, never logits of a whole sequence."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
-        dtype = jnp.dtype(config.param_dtype)
-        table = (config.vocab_size, config.hidden_size)
+    def __init__(self, config: ModelConfig) -> None:
         self.config = config
-        self.embedding = _normal(rngs, table, config.hidden_size**-0.5, dtype)
-        self.layers = nnx.vmap(lambda key: Layer(config, nnx.Rngs(key)))(
-            jax.random.split(rngs.params(), config.num_layers)
-        )
-        self.final_norm = nnx.Param(jnp.ones(config.hidden_size, dtype))
+        self.embedding = _param(config, config.vocab_size, config.hidden_size)
+        self.layers = nnx.vmap(lambda _: Layer(config), axis_size=config.num_layers)(None)
+        self.final_norm = _param(config, config.hidden_size)
         if not config.tie_word_embeddings:
-            self.unembedding = _normal(rngs, table, config.hidden_size**-0.5, dtype)
+            self.unembedding = _param(config, config.vocab_size, config.hidden_size)
 
     def __call__(self, tokens_BT: jax.Array, positions_BT: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
         """Final-normed hidden states [B, T, D].
@@ -183,20 +173,34 @@ class Qwen3(nnx.Module):
         return jnp.einsum("...d,vd->...v", hidden, weights_VD, preferred_element_type=jnp.float32)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _init(config: ModelConfig, key: jax.Array) -> Params:
-    return nnx.to_pure_dict(nnx.state(Qwen3(config, nnx.Rngs(key)), nnx.Param))
+def _param(config: ModelConfig, *shape: int) -> nnx.Param:
+    """A parameter of this shape; modules are only ever made abstractly, values come with `bind`."""
+    return nnx.Param(jnp.zeros(shape, config.param_dtype))
 
 
 def init_params(config: ModelConfig, seed: int) -> Params:
-    """Random parameters for training from scratch: normal with standard deviation 1/√fan-in, norms one."""
-    return _init(config, jax.random.key(seed))
+    """Random parameters for training from scratch: normal with standard deviation 1/√fan-in, norms one.
+
+    Branches that write to the residual stream start 1/√(2L) smaller, so that its variance does not grow with depth.
+    """
+    width, heads_width = config.hidden_size, config.num_heads * config.head_dim
+    branch = 1 / math.sqrt(2 * config.num_layers)
+    std_of = {"o_proj": branch * heads_width**-0.5, "down_proj": branch * config.intermediate_size**-0.5}
+    rng = np.random.default_rng(seed)
+
+    def draw(path: tuple[jax.tree_util.DictKey, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        name = path[-1].key
+        if name.endswith("norm"):
+            return jnp.ones(leaf.shape, leaf.dtype)
+        values = rng.standard_normal(leaf.shape, np.float32) * np.float32(std_of.get(name, width**-0.5))
+        return jnp.asarray(values, leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, abstract_params(config))
 
 
 @functools.cache
 def _graph(config: ModelConfig) -> tuple[nnx.GraphDef, Params]:
-    abstract = nnx.eval_shape(lambda: Qwen3(config, nnx.Rngs(0)))
-    graph, state = nnx.split(abstract)
+    graph, state = nnx.split(nnx.eval_shape(lambda: Qwen3(config)))
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), nnx.to_pure_dict(state))
     return graph, shapes
 

@@ -87,8 +87,8 @@ def require_divisible(model: ModelConfig, mesh: MeshConfig) -> None:
 def spec(*logical: str) -> PartitionSpec:
     """The partition of an array with these logical axes.
 
-    >>> spec("batch", "sequence")
-    PartitionSpec(('data', 'fsdp'), 'context')
+    >>> tuple(spec("batch", "sequence"))
+    (('data', 'fsdp'), 'context')
     """
     return PartitionSpec(*(LOGICAL_TO_MESH[axis] for axis in logical))
 

@@ -33,7 +33,7 @@ def jit_prefill(params, tokens_PS, num_tokens_P):
         tokens_PS,
         num_tokens_P,
         episodes_per_prompt=EPISODES_PER_PROMPT,
-        response_capacity=48,
+        response_capacity=64,
     )
 
 
@@ -48,7 +48,7 @@ def full(params, tokens_1T):
 
 
 def full_forward(params, tokens):
-    padded = np.zeros((1, 64), np.int32)  # one compiled length; later tokens never change earlier states
+    padded = np.zeros((1, 80), np.int32)  # one compiled length; later tokens never change earlier states
     padded[0, : len(tokens)] = tokens
     return np.asarray(full(params, padded))[: len(tokens)]
 
@@ -58,10 +58,11 @@ def test_prefill_and_ragged_extends_equal_the_full_forward_pass(params, prompts_
     cache, prompt_hidden_PD = jit_prefill(params, prompts_PS, NUM_TOKENS_P)
     sequences = [list(prompts_PS[e // 3][: NUM_TOKENS_P[e // 3]]) for e in range(6)]
     states = [[] for _ in range(6)]
-    for num_new in (1, 34, 1, 1, 5):  # 34 is more than one chunk of queries
+    for num_new in (1, 34, 1, 1, 34):  # 34 is more than one chunk of queries
         tokens_ET = rng.integers(0, 97, (6, num_new))
         num_tokens_E = rng.integers(0, min(num_new, 12) + 1, 6)
-        num_tokens_E[0] = min(num_new, 34 if num_new == 34 else 2)
+        if num_new == 34 and len(states[0]) < 5:
+            num_tokens_E[0] = 34
         cache, hidden_ETD = jit_extend(params, cache, tokens_ET, num_tokens_E)
         for e in range(6):
             sequences[e] += list(tokens_ET[e, : num_tokens_E[e]])
@@ -78,9 +79,9 @@ def test_padding_of_prompts_and_of_new_tokens_changes_nothing(params, prompts_PS
     garbled_PS = prompts_PS.copy()
     garbled_PS[0, 7:] = 5
     garbled_PS[1, 4:] = 11
-    num_tokens_E = np.array([2, 0, 1, 2, 1, 0])
-    tokens_ET = np.arange(12).reshape(6, 2)
-    garbled_ET = np.where(np.arange(2) < num_tokens_E[:, None], tokens_ET, 77)
+    num_tokens_E = np.array([2, 0, 1, 34, 1, 0])
+    tokens_ET = np.arange(6 * 34).reshape(6, 34) % 97
+    garbled_ET = np.where(np.arange(34) < num_tokens_E[:, None], tokens_ET, 77)
     ends = []
     for prompts, tokens in ((prompts_PS, tokens_ET), (garbled_PS, garbled_ET)):
         cache, _ = jit_prefill(params, prompts, NUM_TOKENS_P)
@@ -93,8 +94,8 @@ def test_padding_of_prompts_and_of_new_tokens_changes_nothing(params, prompts_PS
 def test_reserving_room_keeps_what_was_written(params, prompts_PS):
     cache, _ = jit_prefill(params, prompts_PS, NUM_TOKENS_P)
     cache, _ = jit_extend(params, cache, np.full((6, 1), 9), np.ones(6, np.int32))
-    larger: KVCache = reserve(cache, 60)
-    assert larger.response_capacity == 60
+    larger: KVCache = reserve(cache, 80)
+    assert larger.response_capacity == 80
     _, hidden_E1D = jit_extend(params, cache, np.full((6, 1), 3), np.ones(6, np.int32))
     _, larger_hidden_E1D = jit_extend(params, larger, np.full((6, 1), 3), np.ones(6, np.int32))
     np.testing.assert_allclose(larger_hidden_E1D, hidden_E1D, atol=1e-6)
