@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from random import Random
 from typing import Final
 
@@ -25,16 +26,18 @@ MAX_STATED_FIELDS: Final = 4
 """An object argument with more required fields is not something that a request states."""
 
 
-def words_of(name: str) -> list[str]:
+@lru_cache(maxsize=65536)
+def words_of(name: str) -> tuple[str, ...]:
     """Split an identifier into lower-case words.
 
     >>> words_of("getUserInfo"), words_of("order-items_v2")
-    (['get', 'user', 'info'], ['order', 'items', 'v2'])
+    (('get', 'user', 'info'), ('order', 'items', 'v2'))
     """
     spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
-    return [word for word in re.split(r"[^a-z0-9\u3400-\u9fff]+", spaced.lower()) if word]
+    return tuple(word for word in re.split(r"[^a-z0-9\u3400-\u9fff]+", spaced.lower()) if word)
 
 
+@lru_cache(maxsize=65536)
 def slot_name(argument: str) -> str:
     """Return the one spelling under which calls share a fact.
 
@@ -95,7 +98,7 @@ def _outputs(schema: JsonValue, pointer: str, owner: str, depth: int) -> Iterato
         if scalar_type(inner):
             yield path, owner, inner
         else:
-            yield from _outputs(inner, path, (words_of(name) or [owner])[-1], depth + 1)
+            yield from _outputs(inner, path, (words_of(name) or (owner,))[-1], depth + 1)
 
 
 def bind_chain(server: ServerDocument, names: Sequence[str]) -> Chain:
@@ -179,12 +182,12 @@ def fits(argument: str, schema: JsonObject, pointer: str, owner: str, output: Js
 def singular(word: str) -> str:
     """Return a plural's singular, by the regular endings.
 
-    >>> singular("cities"), singular("hotels"), singular("address")
-    ('city', 'hotel', 'address')
+    >>> singular("cities"), singular("hotels"), singular("address"), singular("status")
+    ('city', 'hotel', 'address', 'status')
     """
     if word.endswith("ies"):
         return word[:-3] + "y"
-    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
+    return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
 
 
 def is_identifier(argument: str) -> bool:
@@ -204,17 +207,21 @@ def _issues_identifier(tool: ToolDocument, argument: str, schema: JsonObject) ->
 
 
 def with_optional_arguments(chain: Chain, server: ServerDocument, rng: Random, *, share: float) -> Chain:
-    """Add a task slot for some optional scalar arguments, each with probability `share`: they are to be learnt too."""
+    """Add a task slot for some optional scalar arguments, each with probability `share`: they are to be learnt too.
+
+    A tool that requires nothing at all says little without any: there it is one half at least.
+    """
     documents = {tool.name: tool for tool in server.tools}
     bindings = list(chain.bindings)
     slots = {binding.slot for binding in bindings}
     for index, name in enumerate(chain.tools):
         properties = documents[name].parameters.get("properties", {})
+        likely = share if documents[name].required else max(share, 0.5)
         for argument, schema in properties.items():
             optional = (
                 argument not in documents[name].required and scalar_type(schema) and is_statable(argument, schema)
             )
-            if optional and rng.random() < share and (slot := slot_name(argument)) not in slots:
+            if optional and rng.random() < likely and (slot := slot_name(argument)) not in slots:
                 slots.add(slot)
                 bindings.append(ArgumentBinding(tool_index=index, argument=argument, source="task", slot=slot))
     bindings.sort(key=lambda binding: binding.tool_index)

@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -207,14 +206,16 @@ class McpSession:
 class McpPool:
     """The sessions of one server: at most `max_sessions`, started when needed, replaced when they die."""
 
-    def __init__(self, config: McpServerConfig):
+    def __init__(self, config: McpServerConfig, folder: Path):
+        """Prepare the workspace in `folder`, which is emptied first and removed at the end."""
         self.config = config
         self._idle: list[McpSession] = []
         self._slots = asyncio.Semaphore(config.max_sessions)
         self._started = 0
-        self._folder = Path(tempfile.mkdtemp(prefix="astra-mcp-"))
+        self._folder = folder.resolve()
+        shutil.rmtree(self._folder, ignore_errors=True)
         self._pristine = self._folder / "pristine"
-        self._pristine.mkdir()
+        self._pristine.mkdir(parents=True)
         if config.prepare:
             self._prepare()
 

@@ -154,9 +154,15 @@ class Servers:
 
 
 async def gather_servers(
-    sources: Sequence[Path], mcp_servers: Sequence[McpServerConfig], filters: ToolDocumentFilters, stack: AsyncExitStack
+    sources: Sequence[Path],
+    mcp_servers: Sequence[McpServerConfig],
+    filters: ToolDocumentFilters,
+    stack: AsyncExitStack,
+    work_directory: Path,
 ) -> Servers:
     """Read and normalise every source; start the MCP servers, which stay up until `stack` is closed.
+
+    The servers' workspaces lie in `work_directory`.
 
     Raises:
         SourceMissing: a source is not there.
@@ -168,8 +174,8 @@ async def gather_servers(
         for path in source_files(source):
             for found in read_servers(path):
                 _normalise_into(servers, found, filters)
-    for config in mcp_servers:
-        pool = McpPool(config)
+    for ordinal, config in enumerate(mcp_servers):
+        pool = McpPool(config, work_directory / f"mcp-{ordinal}")
         stack.push_async_callback(pool.close)
         document = _normalise_into(servers, await pool.source_server(), filters)
         if document is not None:
@@ -197,6 +203,11 @@ def _normalise_into(
     return document
 
 
+def work_directory_of(out: Path) -> Path:
+    """Return where a run keeps its journals and workspaces until its records are written."""
+    return out.with_name(out.name + ".work")
+
+
 async def synthesize_tools(
     sources: Sequence[Path],
     out: Path,
@@ -206,12 +217,14 @@ async def synthesize_tools(
 ) -> StageReport:
     """Ingest and normalise tool documents only; write them as records of kind `server_document`."""
     filters = filters or ToolDocumentFilters()
+    work_directory = work_directory_of(out)
     async with AsyncExitStack() as stack:
-        servers = await gather_servers(sources, mcp_servers, filters, stack)
+        servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
     config_hash = sha256(filters.model_dump_json().encode()).hexdigest()[:16]
     write_records(
         out, servers.documents, kind="server_document", config_hash=config_hash, rejected=servers.report.rejected
     )
+    rmtree(work_directory, ignore_errors=True)
     servers.report.out = str(out)
     return servers.report
 
@@ -228,7 +241,8 @@ async def synthesize_trajectories(
     started = time.monotonic()
     async with AsyncExitStack() as stack:
         sources = ((EXAMPLES_DIRECTORY,) if config.shipped_examples else ()) + config.tool_documents
-        servers = await gather_servers(sources, config.mcp_servers, config.filters, stack)
+        work_directory = work_directory_of(config.out)
+        servers = await gather_servers(sources, config.mcp_servers, config.filters, stack, work_directory)
         print(servers.report.closing_line(), file=progress)
         if not servers.documents:
             raise NoToolDocuments(f"expected at least one usable server; {servers.report.closing_line()}")
@@ -243,7 +257,7 @@ async def synthesize_trajectories(
             config_hash=config.content_hash(),
             rejected=report.rejected,
         )
-    rmtree(run.work_directory)
+    rmtree(work_directory)
     report.out, report.seconds = str(config.out), time.monotonic() - started
     return report
 
@@ -253,11 +267,10 @@ class _Run:
 
     def __init__(self, config: TrajectoriesConfig, teacher: Teacher, servers: Servers, progress: TextIO):
         self.config, self.teacher, self.servers, self.progress = config, teacher, servers, progress
-        self.work_directory = config.out.with_name(config.out.name + ".work")
         identity = [SCHEMA_VERSION, PROMPT_VERSION, teacher.name, [server.id for server in servers.documents]]
         purpose = f"{config.content_hash()} {sha256(canonical_json(identity).encode()).hexdigest()[:16]}"
         self._chains_journal, self._tasks_journal, self._trajectories_journal = (
-            Journal(self.work_directory / f"{stage}.jsonl", f"{stage} {purpose}")
+            Journal(work_directory_of(config.out) / f"{stage}.jsonl", f"{stage} {purpose}")
             for stage in ("chains", "tasks", "trajectories")
         )
         self._chains: list[list[Chain]] = []

@@ -30,7 +30,7 @@ _PHRASES: Final[dict[Language, dict[str, tuple[str, ...]]]] = {
         "first": ("First, {}.", "I start with {}.", "Begin: {}.", "Step one: {}."),
         "next": ("Next, {}.", "Now {}.", "Then {}.", "Continue: {}."),
         "alone": ("I should {}.", "One call: {}.", "This needs: {}."),
-        "together": ("These calls are independent: {}.", "Both at once: {}.", "In parallel: {}."),
+        "together": ("Independent calls: {}.", "Both at once: {}.", "In parallel: {}."),
         "retry": ("That failed; try again.", "A passing failure; call again.", "Retry the failed call."),
         "answer": ("All results are in; answer now.", "I have what I need.", "Nothing is missing; sum up."),
         "give_up": ("It cannot be done; say so.", "This will not work; tell the user."),
@@ -201,7 +201,7 @@ def _reasoning(
     if language == "zh":
         named = "、".join(re.split(r"[，,（(]", clause_of(tool, language))[0][:12] for tool in tools)
     else:
-        named = ", ".join(" ".join(words_of(tool.name)[:4]) for tool in tools)
+        named = ", ".join(" ".join(words_of(tool.name)[: 2 if len(tools) > 1 else 4]) for tool in tools)
     if len(tools) > 1:
         kind = "together"
     elif progress.responses:

@@ -46,7 +46,7 @@ def clause_of(tool: ToolDocument, language: Language) -> str:
     """
     text = re.split(r"(?<=[^\s.][^\s.])\.(?:\s|$)|[\n;。；！？!?]|: ", tool.description.strip())[0]
     text = re.sub(r"\s*[(（\[【].*?[)）\]】]", "", text).strip(" .,，:：-*#`\"'")
-    text = re.sub(r"[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+|[a-z]+[A-Z][A-Za-z]*", lambda m: " ".join(words_of(m[0])), text)
+    text = re.sub(r"[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+|\b[a-z]+[A-Z][A-Za-z]*", lambda m: " ".join(words_of(m[0])), text)
     if not text:
         text = " ".join(words_of(tool.name))
     if language == "zh":

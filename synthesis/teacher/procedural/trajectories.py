@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from random import Random
 from typing import Any, Final
@@ -98,13 +99,18 @@ def _relatedness(earlier: ToolDocument, later: ToolDocument) -> int:
         for output in outputs_of(earlier)
     )
     shared = set(map(slot_name, earlier.required)) & set(map(slot_name, later.required))
-    return 4 * flows + 2 * bool(shared) + bool(_subject(earlier) & _subject(later))
+    return (
+        4 * flows
+        + 2 * bool(shared)
+        + bool(_subject(earlier.name, earlier.description) & _subject(later.name, later.description))
+    )
 
 
-def _subject(tool: ToolDocument) -> set[str]:
-    words = words_of(tool.name) + words_of(tool.description[:160])
-    chinese = {pair for word in re.findall(r"[\u3400-\u9fff]+", tool.description) for pair in pairwise(word)}
-    return ({word for word in words if len(word) > 2} - _COMMON_WORDS) | {a + b for a, b in chinese}
+@lru_cache(maxsize=16384)
+def _subject(name: str, description: str) -> frozenset[str]:
+    words = words_of(name) + words_of(description[:160])
+    chinese = {pair for word in re.findall(r"[\u3400-\u9fff]+", description) for pair in pairwise(word)}
+    return frozenset({word for word in words if len(word) > 2} - _COMMON_WORDS) | {a + b for a, b in chinese}
 
 
 def vote_on_chain(request: VoteOnChain, seed: int) -> Vote:
