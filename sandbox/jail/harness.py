@@ -206,7 +206,8 @@ def _compile(source: bytes) -> bytes:
     """The module's byte code, or a JSON error; compiling runs none of the source."""
     warnings.simplefilter("ignore")
     try:
-        return b"\x01" + marshal.dumps(compile(source, TOOL_FILE, "exec", dont_inherit=True, optimize=0))
+        text = source.decode("utf-8", "surrogatepass")  # text, so that no coding cookie is obeyed
+        return b"\x01" + marshal.dumps(compile(text, TOOL_FILE, "exec", dont_inherit=True, optimize=0))
     except SyntaxError as error:
         message, line = f"{type(error).__name__}: {error.msg}", error.lineno
     except (ValueError, RecursionError, OverflowError) as error:
@@ -284,7 +285,6 @@ def _call_tool(module: types.ModuleType, code: types.CodeType, values: tuple, en
         value = function(**arguments, state=state)
     else:
         value = function(**arguments)
-    sys.stdout.flush()
     try:
         value_json = encode(value).encode()
         state_json = encode(state).encode()
@@ -352,6 +352,8 @@ def _classify(error: BaseException) -> dict:
         trace = trace.tb_next
     if line is not None:
         message = f"{message[: _MESSAGE_CHARACTERS - 20]} (line {line})"
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return _error("memory", message)
     return _error("forbidden" if _is_forbidden(error) else "exception", message)
 
 
@@ -359,12 +361,16 @@ def _is_forbidden(error: BaseException) -> bool:
     """Whether the sandbox refused something, as opposed to the tool failing by itself."""
     if not isinstance(error, OSError):
         return False
+    if isinstance(getattr(error, "reason", None), OSError):  # urllib wraps what the socket said
+        return _is_forbidden(error.reason)  # type: ignore[attr-defined]
     if error.errno in _FORBIDDEN_ERRNOS or isinstance(error, PermissionError | socket.gaierror):
         return True
     path = error.filename
     if isinstance(path, bytes):
         path = os.fsdecode(path)
-    return error.errno == errno.ENOENT and isinstance(path, str) and path.startswith("/") and path[:5] != "/tmp/"
+    if error.errno != errno.ENOENT or not isinstance(path, str) or not path.startswith("/"):
+        return False
+    return os.path.commonpath(("/tmp", os.path.normpath(path))) != "/tmp"  # a path outside of what it may see
 
 
 def _finisher(

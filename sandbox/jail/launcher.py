@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import sys
 from typing import NoReturn
 
@@ -133,6 +134,7 @@ def _launch_in_namespaces(plan: dict) -> int:
 
 def _become_zygote(plan: dict) -> NoReturn:
     linux.die_with_parent()
+    socket.sethostname("sandbox")
     host_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
     _build_root(plan)
     plan["slots"] = _make_slots(plan, f"{os.readlink('self', dir_fd=host_proc)}/ns/mnt", host_proc)

@@ -87,6 +87,7 @@ class _Child:
 
 def main() -> NoReturn:
     """Serve calls until the server goes away."""
+    linux.die_with_parent()  # becoming another user has undone the launcher's
     plan = json.loads(sys.argv[1])
     log = os.fdopen(plan["log_fd"], "w", buffering=1)
     try:

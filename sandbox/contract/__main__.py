@@ -1,0 +1,32 @@
+"""`python -m sandbox.contract URL`: holds a service to its promises; exit status 0 when it keeps them all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from sandbox.client import SandboxClient, SandboxUnavailable
+from sandbox.contract.hostile import HOSTILE
+from sandbox.server import TOKEN_VARIABLE
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m sandbox.contract", description=__doc__)
+    parser.add_argument("url", help="where the service listens; its token is read from " + TOKEN_VARIABLE)
+    options = parser.parse_args()
+    broken = 0
+    with SandboxClient(options.url, token=os.environ.get(TOKEN_VARIABLE)) as client:
+        for promise in HOSTILE:
+            try:
+                found = promise.check(client)
+            except SandboxUnavailable as error:
+                found = str(error)
+            broken += found is not None
+            print(f"{'broken' if found else 'kept  '}  {promise.name}{': ' + found if found else ''}", flush=True)
+    print(f"{len(HOSTILE) - broken}/{len(HOSTILE)} promises kept")
+    raise SystemExit(1 if broken else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Looking at real processes through /proc."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+
+def children(pid: int) -> list[int]:
+    """The processes whose parent is `pid`."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError):
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                if int(fields[1]) == pid:
+                    found.append(int(entry))
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`."""
+    found = children(pid)
+    return found + [below for child in found for below in descendants(child)]
+
+
+def service_process() -> int:
+    """The newest local service that this process started."""
+    return max(
+        child for child in children(os.getpid()) if b"sandbox.server" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+
+
+def zygotes(service: int) -> list[int]:
+    """The jailed processes of a service: the children of its launchers."""
+    return [zygote for launcher in children(service) for zygote in children(launcher)]
+
+
+def descriptors(pid: int) -> int:
+    """Open descriptors."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+def zombies(pids: list[int]) -> int:
+    """How many have ended and were not waited for."""
+    count = 0
+    for pid in pids:
+        with suppress(OSError):
+            count += Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return count
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> float:
+    """Seconds until `holds()`; fails after `seconds`."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < seconds, "waited in vain"
+        time.sleep(0.01)
+    return time.monotonic() - began

@@ -1,0 +1,186 @@
+"""The service's HTTP side: who is let in, what is refused, and how."""
+
+import http.client
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sandbox.client import SandboxClient, SandboxUnavailable
+from sandbox.local import local_sandbox
+from sandbox.protocol import Limits, source_sha256
+
+ADD = "def add(a, b):\n    return a + b\n"
+CALL: dict[str, Any] = {"source": ADD, "function": "add", "arguments": {"a": 1, "b": 2}}
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def http_client(sandbox_url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=sandbox_url, trust_env=False, timeout=30) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "words"),
+    [
+        (b"{", 400, "not JSON"),
+        (b"\xff\xfe", 400, "not JSON"),
+        (b"[" * 100_000, 400, "nested too deeply"),
+        (b'{"source": NaN}', 400, "NaN"),
+        (b"[]", 400, "valid dictionary"),
+        (json.dumps({"function": "f"}).encode(), 400, "exactly one of"),
+        (json.dumps({**CALL, "source_sha256": "0" * 64}).encode(), 400, "exactly one of"),
+        (json.dumps({**CALL, "surprise": 1}).encode(), 400, "surprise"),
+        (json.dumps({**CALL, "arguments": [1]}).encode(), 400, "arguments"),
+        (json.dumps({**CALL, "seed": -1}).encode(), 400, "seed"),
+        (json.dumps({**CALL, "limits": {"wall_seconds": 0}}).encode(), 400, "wall_seconds"),
+        (json.dumps({**CALL, "limits": {"wall_seconds": 61}}).encode(), 400, "maximum is 60"),
+        (json.dumps({**CALL, "limits": {"memory_bytes": 1 << 40}}).encode(), 400, "maximum is"),
+        (json.dumps({"source_sha256": "0" * 64, "function": "f"}).encode(), 404, "send its text"),
+        (b" " * (17 << 20), 413, "the server takes"),
+    ],
+)
+def test_a_malformed_request_is_refused_in_one_line(
+    http_client: httpx.Client, content: bytes, status: int, words: str
+) -> None:
+    response = http_client.post("/v1/execute", content=content)
+    assert response.status_code == status
+    message = response.json()["error"]["message"]
+    assert words in message
+    assert "\n" not in message
+
+
+def test_unknown_paths_and_methods_are_json_errors(http_client: httpx.Client) -> None:
+    assert http_client.get("/nowhere").json()["error"]["code"] == "not_served"
+    assert http_client.get("/v1/execute").status_code == 405
+
+
+def test_a_source_put_under_its_hash_is_called_by_its_hash(http_client: httpx.Client) -> None:
+    source = "def f():\n    return 'by hash'\n"
+    sha256 = source_sha256(source)
+    before = http_client.post("/v1/execute", json={"source_sha256": sha256, "function": "f"})
+    assert (before.status_code, before.json()["error"]["code"]) == (404, "unknown_source")
+    assert http_client.put(f"/v1/sources/{sha256}", content=source.encode()).status_code == 204
+    after = http_client.post("/v1/execute", json={"source_sha256": sha256, "function": "f"})
+    assert after.json()["value"] == "by hash"
+
+
+def test_a_source_under_a_wrong_hash_is_refused(http_client: httpx.Client) -> None:
+    assert http_client.put(f"/v1/sources/{'0' * 64}", content=b"x = 1").status_code == 400
+
+
+def test_health_names_the_tier_its_layers_and_the_queue(http_client: httpx.Client) -> None:
+    health = http_client.get("/health").json()
+    assert health["status"] == "ok"
+    assert health["tier"] == "namespaces"
+    assert {name for name, active in health["layers"].items() if active} >= {
+        *(f"{kind}_namespace" for kind in ("user", "mount", "pid", "net", "ipc", "uts")),
+        *("seccomp", "no_new_privs", "rlimits"),
+    }
+    assert health["queue"]["waiting"] == 0
+
+
+def test_metrics_count_calls_by_result(http_client: httpx.Client) -> None:
+    http_client.post("/v1/execute", json=CALL)
+    lines = http_client.get("/metrics").text.splitlines()
+    values = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
+    assert values['sandbox_calls_total{result="ok"}'] >= 1
+    assert values["sandbox_workers_ready"] == 2
+    assert values['sandbox_call_wall_seconds_bucket{le="+Inf"}'] == values["sandbox_call_wall_seconds_count"]
+
+
+def test_run_code_answers_as_sandboxfusion_does(http_client: httpx.Client) -> None:
+    def run(code: str, **rest: Any) -> dict[str, Any]:
+        return http_client.post("/run_code", json={"code": code, "language": "python", **rest}).json()
+
+    fine = run("print(input() + '!')", stdin="hello\n")
+    assert (fine["status"], fine["run_result"]["stdout"], fine["run_result"]["return_code"]) == (
+        "Success",
+        "hello!\n",
+        0,
+    )
+    failed = run("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(3)")
+    assert failed["status"] == "Failed"
+    assert failed["run_result"] | {"execution_time": 0} == {
+        "status": "Finished",
+        "execution_time": 0,
+        "return_code": 3,
+        "stdout": "out\n",
+        "stderr": "err\n",
+    }
+    raised = run("1 / 0")["run_result"]
+    assert (raised["return_code"], "ZeroDivisionError" in raised["stderr"]) == (1, True)
+    assert run("while True: pass", run_timeout=0.3)["run_result"]["status"] == "TimeLimitExceeded"
+    main = run("if __name__ == '__main__':\n    print('main')")
+    assert main["run_result"]["stdout"] == "main\n"
+
+
+def test_run_code_refuses_what_it_cannot_do(http_client: httpx.Client) -> None:
+    assert http_client.post("/run_code", json={"code": "x", "language": "cpp"}).status_code == 400
+    assert http_client.post("/run_code", json={"code": "x", "files": {"a": "b"}}).status_code == 400
+
+
+def test_a_full_queue_is_429_with_a_time_to_come_back() -> None:
+    sleep = {"source": "import time\ndef f():\n    time.sleep(0.6)\n", "function": "f"}
+    with local_sandbox(1, options=("--max-queue", "2")) as url, httpx.Client(base_url=url, timeout=30) as client:
+        with ThreadPoolExecutor(60) as threads:
+            replies = list(threads.map(lambda _: client.post("/v1/execute", json=sleep), range(60)))
+        refused = [reply for reply in replies if reply.status_code == 429]
+        assert refused
+        assert all(reply.headers["retry-after"] == "1" for reply in refused)
+        assert {reply.status_code for reply in replies} == {200, 429}
+        with SandboxClient(url) as patient, ThreadPoolExecutor(60) as threads:
+            values = list(threads.map(lambda i: patient.execute(ADD, "add", {"a": i, "b": 1}).value, range(60)))
+        assert values == list(range(1, 61))
+
+
+def test_the_token_opens_everything_but_health(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTRA_SANDBOX_TOKEN", "secret")
+    with local_sandbox(1) as url:
+        assert httpx.get(f"{url}/health").status_code == 200
+        assert httpx.get(f"{url}/metrics").status_code == 401
+        assert httpx.post(f"{url}/v1/execute", json=CALL).status_code == 401
+        with SandboxClient(url, token="wrong") as client, pytest.raises(SandboxUnavailable, match="401"):
+            client.execute(ADD, "add", {"a": 1, "b": 2})
+        with SandboxClient(url, token="secret") as client:
+            assert client.execute(ADD, "add", {"a": 1, "b": 2}).value == 3
+            environment = client.execute("import os\ndef f(): return dict(os.environ)", "f", {})
+            assert environment.value == {}
+
+
+def test_a_public_address_needs_a_token() -> None:
+    command = [sys.executable, "-m", "sandbox.server", "--host", "0.0.0.0", "--port", "0"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert "refuses to start: 0.0.0.0 can be reached by others" in result.stderr
+
+
+def test_a_taken_port_is_said_in_one_line(sandbox_url: str) -> None:
+    port = sandbox_url.rsplit(":", 1)[1]
+    command = [sys.executable, "-m", "sandbox.server", "--port", port]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
+
+
+def test_a_caller_that_leaves_disturbs_nobody(sandbox_url: str, client: SandboxClient) -> None:
+    host, port = sandbox_url.removeprefix("http://").split(":")
+    for content_length in (len(json.dumps(CALL)), 10_000):
+        connection = http.client.HTTPConnection(host, int(port))
+        connection.putrequest("POST", "/v1/execute")
+        connection.putheader("content-length", str(content_length))
+        connection.endheaders(json.dumps(CALL).encode())
+        connection.close()
+    assert client.execute(ADD, "add", {"a": 1, "b": 2}).value == 3
+
+
+def test_limits_above_the_maximum_are_refused_for_a_client_too(client: SandboxClient) -> None:
+    with pytest.raises(SandboxUnavailable, match=r"wall_seconds is 100\.0, this server's maximum is 60"):
+        client.execute(ADD, "add", {"a": 1, "b": 2}, limits=Limits(wall_seconds=100))

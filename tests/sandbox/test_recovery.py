@@ -1,0 +1,170 @@
+"""Real kills: what dies, what is retried, what heals, and that nothing stays behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sandbox.client import SandboxClient
+from sandbox.contract.hostile import HOSTILE
+from sandbox.local import local_sandbox
+from sandbox.protocol import Limits
+from tests.sandbox.processes import (
+    children,
+    descendants,
+    descriptors,
+    service_process,
+    wait_until,
+    zombies,
+    zygotes,
+)
+
+DOUBLE = "def double(x):\n    return 2 * x\n"
+ROOT = Path(__file__).parent.parent.parent
+
+
+@contextmanager
+def service(workers: int = 2) -> Iterator[tuple[str, int]]:
+    with local_sandbox(workers) as url:
+        yield url, service_process()
+
+
+@pytest.mark.parametrize("victim", ["zygote", "launcher"])
+def test_kill_9_under_load_loses_no_answer_and_the_pool_heals_within_a_second(victim: str) -> None:
+    with service() as (url, pid), SandboxClient(url) as client, ThreadPoolExecutor(16) as threads:
+        stop = threading.Event()
+
+        def load(start: int) -> list[tuple[int, object]]:
+            answers, x = [], start
+            while not stop.is_set():
+                answers.append((x, client.execute(DOUBLE, "double", {"x": x}).value))
+                x += 16
+            return answers
+
+        running = [threads.submit(load, index) for index in range(16)]
+        healed = []
+        for _ in range(3):
+            time.sleep(0.3)
+            target = (zygotes(pid) if victim == "zygote" else children(pid))[0]
+            os.kill(target, signal.SIGKILL)
+            wait_until(lambda target=target: target not in descendants(pid) or zombies([target]) == 1)  # type: ignore[misc]
+            ready = lambda: httpx.get(f"{url}/health").json()["workers"]["ready"] == 2  # noqa: E731
+            healed.append(wait_until(ready))
+        stop.set()
+        answers = [pair for future in running for pair in future.result(timeout=60)]
+        assert all(value == 2 * x for x, value in answers)
+        assert len(answers) > 50
+        assert max(healed) < 2.0  # a second on a machine of its own; this one may be shared
+        assert httpx.get(f"{url}/health").json()["workers"]["restarts"] >= 3
+
+
+def test_a_service_without_workers_says_so_and_recovers() -> None:
+    with service(1) as (url, pid), SandboxClient(url) as client:
+        for zygote in zygotes(pid):
+            os.kill(zygote, signal.SIGKILL)
+        assert client.execute(DOUBLE, "double", {"x": 4}).value == 8
+
+
+def test_a_call_in_flight_when_its_zygote_dies_is_a_503_and_not_a_reply() -> None:
+    sleep = {"source": "import time\ndef f():\n    time.sleep(5)\n", "function": "f", "limits": {"wall_seconds": 20}}
+    with service(1) as (url, pid), ThreadPoolExecutor(1) as threads:
+        pending = threads.submit(httpx.post, f"{url}/v1/execute", json=sleep, timeout=30)
+        wait_until(lambda: httpx.get(f"{url}/health").json()["queue"]["in_flight"] == 1)
+        time.sleep(0.3)
+        os.kill(zygotes(pid)[0], signal.SIGKILL)
+        response = pending.result(timeout=20)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "service_fault")
+        assert "retry-after" in response.headers
+
+
+def test_hostile_tools_leave_no_process_and_no_descriptor_behind(sandbox_url: str) -> None:
+    chosen = [promise for promise in HOSTILE if promise.limits.wall_seconds <= 3.0][:60]
+    with SandboxClient(sandbox_url) as client, ThreadPoolExecutor(16) as threads:
+        pid = service_process_of(sandbox_url)
+        list(threads.map(lambda promise: promise.check(client), chosen))
+        wait_until(lambda: len(descendants(pid)) == 4)
+        before = [descriptors(process) for process in [pid, *descendants(pid)]]
+        list(threads.map(lambda promise: promise.check(client), chosen))
+        wait_until(lambda: len(descendants(pid)) == 4)
+        assert zombies(descendants(pid)) == 0
+        after = [descriptors(process) for process in [pid, *descendants(pid)]]
+        assert [b - a for a, b in zip(before, after, strict=True)] == [0] * 5
+
+
+def service_process_of(url: str) -> int:
+    """The service that listens on this URL's port."""
+    port = int(url.rsplit(":", 1)[1])
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    inodes = {line.split()[9] for line in lines if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"}
+    for child in children(os.getpid()):
+        for fd in os.listdir(f"/proc/{child}/fd"):
+            if os.readlink(f"/proc/{child}/fd/{fd}")[8:-1] in inodes:
+                return child
+    raise AssertionError(f"nobody listens on {port}")
+
+
+def test_everything_ends_when_the_program_that_started_it_is_killed() -> None:
+    program = (
+        "from sandbox.local import local_sandbox\nimport time\n"
+        "with local_sandbox(1) as url:\n    print(url, flush=True)\n    time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    below = descendants(process.pid)
+    assert len(below) == 3  # server, launcher, zygote
+    assert httpx.get(f"{url}/health").status_code == 200
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() and zombies([pid]) == 0 for pid in below))
+
+
+def test_a_server_killed_with_9_takes_its_jails_and_their_tools_with_it() -> None:
+    with local_sandbox(1) as url:
+        pid = service_process()
+        with ThreadPoolExecutor(1) as threads:
+            source = "import time\ndef f():\n    time.sleep(30)\n"
+            call = {"source": source, "function": "f", "limits": {"wall_seconds": 40}}
+            pending = threads.submit(httpx.post, f"{url}/v1/execute", json=call, timeout=30)
+            wait_until(lambda: len(descendants(pid)) == 3)
+            below = descendants(pid)
+            os.kill(pid, signal.SIGKILL)
+            assert isinstance(pending.exception(timeout=10), httpx.TransportError)
+        wait_until(lambda: not any(Path(f"/proc/{child}").exists() and zombies([child]) == 0 for child in below))
+
+
+def test_short_calls_do_not_wait_for_another_clients_endless_loops() -> None:
+    with local_sandbox(2) as url, SandboxClient(url) as honest, SandboxClient(url) as hostile:
+
+        def p50() -> float:
+            times = []
+            for x in range(60):
+                began = time.monotonic()
+                assert honest.execute(DOUBLE, "double", {"x": x}).value == 2 * x
+                times.append(time.monotonic() - began)
+            return sorted(times)[30]
+
+        p50()
+        clean = p50()
+        with ThreadPoolExecutor(12) as threads:
+            loop = "def f():\n    while True: pass\n"
+            limits = Limits(wall_seconds=5, cpu_seconds=5)
+            running = [threads.submit(hostile.execute, loop, "f", {}, limits=limits) for _ in range(12)]
+            time.sleep(0.5)
+            loaded = p50()
+            assert not any(future.done() for future in running)
+            for future in running:
+                error = future.result(timeout=60).error
+                assert error is not None
+                assert error.kind == "timeout"
+        assert loaded < 6 * clean + 0.02, (clean, loaded)
