@@ -7,6 +7,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+Params = dict[str, Any]
+"""The parameters of a model: nested dictionaries of arrays, drawn in `qwen3`."""
+
 DType = Literal["float32", "bfloat16"]
 RematPolicy = Literal["none", "full"]
 

@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 from safetensors import safe_open
 
-from astra_jax.model.config import DType, ModelConfig
-from astra_jax.model.qwen3 import Params, abstract_params
+from astra_jax.model.config import DType, ModelConfig, Params
+from astra_jax.model.qwen3 import abstract_params
 
 COMPANION_FILES = (
     "generation_config.json",

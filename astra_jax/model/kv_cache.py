@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from astra_jax.model.attention import MASKED, attention
+from astra_jax.model.attention import attention
+from astra_jax.model.chunked_attention import MASKED
 from astra_jax.model.qwen3 import Layer, Qwen3, rope_tables
 
 _QUERY_CHUNK_TOKENS = 32

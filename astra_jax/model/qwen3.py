@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +26,7 @@ import numpy as np
 from flax import nnx
 
 from astra_jax.model.attention import attention
-from astra_jax.model.config import ModelConfig
-
-Params = dict[str, Any]
+from astra_jax.model.config import ModelConfig, Params
 
 
 class Rope(NamedTuple):

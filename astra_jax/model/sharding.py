@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from pydantic import BaseModel, ConfigDict, Field
 
-from astra_jax.model.config import ModelConfig
-from astra_jax.model.qwen3 import Params
+from astra_jax.model.config import ModelConfig, Params
 
 MESH_AXES = ("data", "fsdp", "context", "tensor")
 
@@ -26,6 +25,7 @@ LOGICAL_TO_MESH: Mapping[str, str | tuple[str, ...] | None] = {
     "head_dim": None,
     "mlp": "tensor",
     "norm": None,
+    "hidden": None,
 }
 
 PARAMETER_AXES: Mapping[tuple[str, ...], tuple[str, ...]] = {
@@ -59,6 +59,25 @@ class MeshConfig(BaseModel):
     @property
     def shape(self) -> tuple[int, int, int, int]:
         return self.data, self.fsdp, self.context, self.tensor
+
+
+def ambient_mesh() -> AbstractMesh | None:
+    """The mesh that `jax.set_mesh` put in force, inside or outside `jit`; None when there is none."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return None if mesh.empty else mesh
+
+
+def platform() -> str:
+    """What the code being traced will run on: "cpu", "tpu" or "gpu", also when that is compiled for but absent."""
+    mesh = ambient_mesh()
+    if mesh is None or mesh.abstract_device is None:
+        return jax.default_backend()
+    return mesh.abstract_device.platform
+
+
+def constrain(x: jax.Array, *logical: str) -> jax.Array:
+    """Pins an activation to the places of its logical axes; without a mesh, nothing happens."""
+    return x if ambient_mesh() is None else jax.lax.with_sharding_constraint(x, spec(*logical))
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
