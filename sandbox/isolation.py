@@ -107,10 +107,12 @@ def start_jail(tier: Tier, control_fd: int, *, max_children: int, tmp_bytes: int
     )
 
 
-def layers_of(pid: int) -> dict[str, bool]:
+def layers_of(tier: Tier, pid: int) -> dict[str, bool]:
     """Which namespaces of a launcher differ from ours, by the kernel's own account."""
     names = {"user": "user", "mount": "mnt", "pid": "pid_for_children", "net": "net", "ipc": "ipc", "uts": "uts"}
     names["cgroup"] = "cgroup"
+    if tier is not Tier.NAMESPACES:
+        return {f"{name}_namespace": False for name in names}
     return {
         f"{name}_namespace": os.readlink(f"/proc/{pid}/ns/{entry}") != os.readlink(f"/proc/self/ns/{entry}")
         for name, entry in names.items()

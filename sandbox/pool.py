@@ -340,17 +340,18 @@ class Pool:
         self.workers: list[Worker] = []
         self.call_numbers = itertools.count(1)
         self.restarts = 0
-        self._closing = False
+        self._heals = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Start every worker; raises ServiceFault when one cannot start."""
         self.workers = [Worker(self, index) for index in range(self._count)]
         await asyncio.gather(*(worker.wait_ready() for worker in self.workers))
+        self._heals = True
 
     async def close(self) -> None:
         """End every jail; waiting calls fail."""
-        self._closing = True
+        self._heals = False
         for task in self._tasks:
             task.cancel()
         for worker in list(self.workers):
@@ -404,7 +405,7 @@ class Pool:
 
     def on_closed(self, worker: Worker) -> None:
         """Replace a worker that ended."""
-        if self._closing or worker not in self.workers:
+        if not self._heals or worker not in self.workers:
             return
         log.warning("worker %d ended, starting another", worker.index)
         self.restarts += 1
@@ -415,7 +416,7 @@ class Pool:
     async def _replace(self, worker: Worker) -> None:
         position = self.workers.index(worker)
         delay = 0.0
-        while not self._closing:
+        while self._heals:
             await asyncio.sleep(delay)
             new = Worker(self, worker.index)
             self.workers[position] = new

@@ -193,8 +193,8 @@ def application(execution: Execution, isolation: Isolation | None = None, token:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        await execution.pool.start()
         try:
+            await execution.pool.start()
             yield
         finally:
             await execution.pool.close()

@@ -36,8 +36,13 @@ def install() -> Callable[[int], None]:
     _replace_clocks()
     _replace_datetime()
     os.getpid = os.getppid = lambda: 1
+    machine = os.uname().machine
+    os.uname = lambda: os.uname_result(("Linux", "sandbox", "0", "0", machine))
     import random
+    import socket
     import uuid
+
+    socket.gethostname = lambda: "sandbox"
 
     entropy = random.Random()
     original_seed = random.Random.seed

@@ -1,0 +1,199 @@
+"""The tiers of isolation where less is allowed: simulated containers, ordinary users, refusals."""
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sandbox.client import SandboxClient
+from sandbox.contract.hostile import FILES, HOSTILE
+from sandbox.isolation import Tier
+from sandbox.jail import linux
+from sandbox.jail.seccomp import filter_program
+
+ROOT = Path(__file__).parent.parent.parent
+IS_ROOT = os.geteuid() == 0
+# What Docker's default profile refuses to a container without CAP_SYS_ADMIN, on x86-64.
+DOCKER_REFUSES = {"unshare": 272, "setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155}
+LANDLOCK = {"landlock_create_ruleset": 444}
+LAUNCH = """
+import errno, json, os, struct, sys
+sys.path.insert(0, {root!r})
+from sandbox.jail import linux
+refused, arguments = json.loads(sys.argv[1]), sys.argv[2:]
+word = lambda code, k, t=0, f=0: struct.pack("=HBBI", code, t, f, k)
+program = [word(0x20, 0)]
+for number, answer in refused:
+    program += [word(0x15, number, 0, 1), word(0x06, 0x00050000 | answer)]
+program += [word(0x15, 56, 0, 3), word(0x20, 16), word(0x45, 0x7E020000, 0, 1), word(0x06, 0x00050000 | errno.EPERM)]
+program.append(word(0x06, 0x7FFF0000))
+code = b"".join(program)
+linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+import ctypes
+buffer = ctypes.create_string_buffer(code, len(code))
+class Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+loaded = Program(len(code) // 8, ctypes.addressof(buffer))
+assert linux.libc.prctl(22, ctypes.c_ulong(2), ctypes.byref(loaded), 0, 0) == 0
+os.execv(sys.executable, [sys.executable, *arguments])
+"""
+
+
+def world_readable_python() -> str:
+    """An interpreter that an ordinary user can run too."""
+    own = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    say = "import sys; print('%d.%d' % sys.version_info[:2])"
+    for python in (own, shutil.which("python3", path="/usr/bin")):
+        if python and not python.startswith("/root"):
+            version = subprocess.run([python, "-c", say], capture_output=True, text=True, check=True).stdout.strip()
+            if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
+                return python
+    pytest.skip("no Python of this version that every user may read")
+
+
+def environment() -> dict[str, str]:
+    """Lets that interpreter find the packages of this one."""
+    packages = os.pathsep.join([str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))])
+    return {"PYTHONPATH": packages, "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def server(
+    python: str, *options: str, refused: dict[str, int] | None = None, as_user: bool = False
+) -> subprocess.Popen[str]:
+    """A service, in a simulated container, possibly as the user `nobody`."""
+    arguments = ["-m", "sandbox.server", "--port", "0", "--workers", "1", *options]
+    command = [python, *arguments]
+    if refused is not None:
+        numbers = [[number, 38 if name in LANDLOCK else 1] for name, number in refused.items()]
+        command = [python, "-c", LAUNCH.format(root=str(ROOT)), json.dumps(numbers), *arguments]
+    user = {"user": 65534, "group": 65534, "extra_groups": []} if as_user and IS_ROOT else {}
+    return subprocess.Popen(command, cwd="/", env=environment(), stderr=subprocess.PIPE, text=True, **user)  # type: ignore[call-overload, no-any-return]
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    """Where it listens, as its log says."""
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if "sandbox on http" in line:
+            return line.split("sandbox on ")[1].split(",")[0]
+    raise AssertionError(f"the service did not start: {seen}")
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    process.communicate(timeout=20)
+
+
+x86_only = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the simulated container speaks x86-64")
+NAMES = ("one huge", "fork", "TCP", "killing", "the host's", "writing a reply", "NaN", "honest threads", "steady")
+CHOSEN = [promise for promise in HOSTILE if promise.name.startswith(NAMES) and promise not in FILES]
+
+
+@x86_only
+@pytest.mark.parametrize("as_user", [False, True])
+def test_without_namespaces_landlock_and_seccomp_hold_the_same_promises(as_user: bool) -> None:
+    process = server(world_readable_python(), refused=DOCKER_REFUSES, as_user=as_user)
+    try:
+        url = url_of(process)
+        health = httpx.get(f"{url}/health").json()
+        assert health["tier"] == Tier.LANDLOCK
+        assert "unshare" in health["stronger_tiers"]["namespaces"]
+        with SandboxClient(url) as client:
+            broken = {promise.name: found for promise in CHOSEN if (found := promise.check(client))}
+        assert broken == {}
+    finally:
+        stop(process)
+
+
+def test_an_ordinary_user_has_the_strongest_tier() -> None:
+    if not IS_ROOT:
+        pytest.skip("this run is by an ordinary user already: the other tests show it")
+    process = server(world_readable_python(), as_user=True)
+    try:
+        url = url_of(process)
+        assert httpx.get(f"{url}/health").json()["tier"] == Tier.NAMESPACES
+        with SandboxClient(url) as client:
+            source = (
+                "import os\ndef f():\n    return [os.getuid(), os.listdir('/tmp'), open('/tmp/x', 'w').write('abc')]\n"
+            )
+            assert client.execute(source, "f", {}).value == [65534, [], 3]
+    finally:
+        stop(process)
+
+
+@x86_only
+def test_below_the_minimum_tier_the_service_refuses_and_says_what_is_missing() -> None:
+    process = server(world_readable_python(), refused={**DOCKER_REFUSES, **LANDLOCK})
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "refuses to start: no isolation of at least the tier `landlock`" in log
+    assert "unshare(0x10000000): Operation not permitted" in log
+    assert "this kernel has no Landlock" in log
+    assert "to have it: Linux 5.13 or newer" in log
+    assert "--min-tier seccomp" in log
+
+
+@x86_only
+def test_seccomp_alone_is_used_only_when_asked_for_by_name() -> None:
+    process = server(world_readable_python(), "--min-tier", "seccomp", refused={**DOCKER_REFUSES, **LANDLOCK})
+    try:
+        url = url_of(process)
+        assert httpx.get(f"{url}/health").json()["tier"] == Tier.SECCOMP
+        with SandboxClient(url) as client:
+            assert client.execute("import json\ndef f():\n    return json.loads('[1]')\n", "f", {}).value == [1]
+            error = client.execute("def f():\n    open('/etc/passwd')\n", "f", {}).error
+            assert error is not None
+            assert error.kind == "forbidden"
+    finally:
+        stop(process)
+
+
+@x86_only
+def test_a_minimum_of_namespaces_is_not_met_by_landlock() -> None:
+    process = server(world_readable_python(), "--min-tier", "namespaces", refused=DOCKER_REFUSES)
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "at least the tier `namespaces`" in log
+    assert "user.max_user_namespaces" in log
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_of_each_architecture_is_a_program_the_kernel_could_load(machine: str) -> None:
+    program = filter_program(machine)
+    count = len(program) // 8
+    assert count < 4096  # the kernel's maximum
+    for index, (code, jump_true, jump_false, _) in enumerate(struct.iter_unpack("=HBBI", program)):
+        if code & 7 == 5:  # a jump
+            assert index + 1 + max(jump_true, jump_false) < count
+
+
+def test_a_filter_that_lets_a_call_through_is_caught_by_the_self_test(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "sandbox", tmp_path / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / "sandbox" / "jail" / "seccomp.py"
+    path.write_text(path.read_text().replace('"getrandom": (318, 278),', '"getrandom": (318, 278), "bpf": (321, 280),'))
+    command = [sys.executable, "-m", "sandbox.server", "--port", "0", "--workers", "1", "--min-tier", "namespaces"]
+    result = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "the self-test escaped: system call bpf is not filtered" in result.stderr
+
+
+def test_landlock_is_there_or_reported_missing() -> None:
+    assert linux.landlock_abi() >= 0
