@@ -16,7 +16,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -302,7 +302,7 @@ class SubQuestion(Record):
 
 
 class Composition(Record):
-    """Φ: how the main answer is computed from sub-answers (`synthesis.environments.decomposition.compose` executes it)."""
+    """Φ: how the main answer is computed from sub-answers (executed by `environments.decomposition.compose`)."""
 
     operation: Literal["same", "list", "sum", "difference", "largest", "smallest", "which_largest", "which_smallest"]
     inputs: tuple[str, ...] = Field(min_length=1)
@@ -345,6 +345,11 @@ class Environment(Record):
     irrelevant_tools: tuple[IrrelevantTool, ...] = ()
     state: JsonObject | None = None
     """Initial state of an episode, for tools that read or change it."""
+    final_state: JsonObject | None = None
+    """The state that a perfect episode leaves behind: a further sub-task where the environment has a state."""
+    expectation: Expectation = "answer"
+    missing: str | None = None
+    """For `refuse` the name of the tool that was withheld, for `ask_back` the parameter that the question omits."""
     quality: QualityScore
     entities: tuple[str, ...] = ()
     """Every entity name of the world that the question, calls or answers mention; splits share none."""
@@ -370,6 +375,11 @@ class Environment(Record):
                     f"environment {self.id}: sub-question {sub_question.id!r} calls {sub_question.call.name!r}, "
                     f"which is not among its tools {names}"
                 )
+        if (self.expectation == "answer") != (self.missing is None) or (self.missing is not None and self.sub_tasks):
+            raise ValueError(
+                f"environment {self.id}: expected `missing`, and no calls, exactly for `refuse` and `ask_back`, "
+                f"found {self.expectation}, missing {self.missing!r}, {len(self.sub_tasks)} calls"
+            )
         return self
 
     @property
@@ -381,6 +391,37 @@ class Environment(Record):
     def sub_tasks(self) -> tuple[SubQuestion, ...]:
         """The sub-questions that need a tool call: what the F1 reward counts (n)."""
         return tuple(sub_question for sub_question in self.sub_questions if sub_question.call is not None)
+
+    def gold_messages(self) -> tuple[Message, ...]:
+        """Return the perfect episode: the calls of one dependency level side by side in one turn, then the answer.
+
+        Tool responses read as they do in a rollout: the JSON text of the tool's value.
+        """
+        depths: dict[str, int] = {}
+        levels: dict[int, list[tuple[ToolCall, JsonValue]]] = {}
+        for sub_question in self.sub_questions:
+            depth = 1 + max((depths[parent] for parent in sub_question.depends_on), default=0)
+            depths[sub_question.id] = depth
+            if sub_question.call is not None:
+                levels.setdefault(depth, []).append((sub_question.call, sub_question.answer))
+        messages = [Message(role="user", content=self.question)]
+        for _, level in sorted(levels.items()):
+            calls = tuple(call for call, _ in level)
+            wanted = dict.fromkeys(call.name.removeprefix("get_").replace("_", " ") for call in calls)
+            reasoning = f"I need {' and '.join(wanted)}."
+            messages.append(Message(role="assistant", reasoning_content=reasoning, tool_calls=calls))
+            messages += [
+                Message(role="tool", content=json.dumps(answer, ensure_ascii=False), tool_call_id=call.id)
+                for call, answer in level
+            ]
+        answer = ", ".join(map(_plain_text, self.answer)) if isinstance(self.answer, list) else _plain_text(self.answer)
+        sentence = f"答案是{answer}。" if self.language == "zh" else f"The answer is {answer}."
+        messages.append(Message(role="assistant", reasoning_content="I have everything.", content=sentence))
+        return tuple(messages)
+
+
+def _plain_text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str, JsonValue]]) -> int:
@@ -403,6 +444,60 @@ def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str,
                 del open_tasks[index]
                 break
     return len(sub_tasks) - len(open_tasks)
+
+
+class EpisodeCounts(NamedTuple):
+    """What the F1 reward of an episode is made of: n̂, n and c."""
+
+    num_solved: int
+    num_subtasks: int
+    num_tool_calls: int
+
+
+def count_episode(
+    environment: Environment,
+    outcomes: Sequence[tuple[str, JsonValue]],
+    *,
+    num_tool_calls: int,
+    final_state: JsonObject | None,
+    final_text: str,
+) -> EpisodeCounts:
+    """Count an episode for the F1 reward; `outcomes` are (tool name, value) of its successful calls in order.
+
+    Where an environment checks how the episode ends - the state it leaves, or that it refuses or asks back - the ending
+    is one more sub-task and counts as one more call, so that precision stays within 1 and calling less than was needed
+    gains nothing.
+    """
+    solved = count_solved(environment.sub_tasks, outcomes)
+    if environment.expectation != "answer":
+        ends_well = meets_expectation(environment.expectation, final_text)
+    elif environment.final_state is not None:
+        ends_well = same_answer(environment.final_state, final_state)
+    else:
+        return EpisodeCounts(solved, len(environment.sub_tasks), num_tool_calls)
+    return EpisodeCounts(solved + ends_well, len(environment.sub_tasks) + 1, num_tool_calls + 1)
+
+
+_REFUSALS = re.compile(
+    r"\b(?:cannot|can't|can not|unable to|not able to|no tool|none of the tools)\b"
+    r"|无法|不能|没有(?:合适的|相应的|可用的)?工具",
+    re.IGNORECASE,
+)
+
+
+def meets_expectation(expectation: Expectation, text: str) -> bool:
+    """Say by rule whether an episode's last words refuse, or ask back, as expected.
+
+    >>> meets_expectation("refuse", "I cannot look up the rent."), meets_expectation("refuse", "It is 4200.")
+    (True, False)
+    >>> meets_expectation("ask_back", "Which apartment do you mean?"), meets_expectation("ask_back", "请问是哪套公寓？")
+    (True, True)
+    """
+    if expectation == "refuse":
+        return _REFUSALS.search(text) is not None
+    if expectation == "ask_back":
+        return text.rstrip().endswith(("?", "？"))
+    raise ValueError(f"expected `refuse` or `ask_back`, found {expectation!r}; an answer is judged by its sub-tasks")
 
 
 def same_answer(gold: JsonValue, value: JsonValue) -> bool:

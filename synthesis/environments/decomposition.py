@@ -21,7 +21,7 @@ class DecompositionNode(Record):
     answer: JsonValue
     depends_on: tuple[str, ...] = ()
     kind: Literal["lookup", "computation"] = "lookup"
-    """A lookup finds a fact; a computation only works on its parents' answers."""
+    """A lookup finds a fact, or changes the state; a computation only works on its parents' answers."""
 
 
 class QAInstance(Record):

@@ -29,10 +29,23 @@ def gold_messages(environment: Environment) -> tuple[Message, ...]:
             )
             for sub_question, call in zip(level, calls, strict=True)
         ]
-    answer = _shown(environment.answer)
-    sentence = f"答案是{answer}。" if environment.language == "zh" else f"The answer is {answer}."
-    messages.append(Message(role="assistant", reasoning_content="I have everything.", content=sentence))
+    reasoning, content = _ending(environment)
+    messages.append(Message(role="assistant", reasoning_content=reasoning, content=content))
     return tuple(messages)
+
+
+def _ending(environment: Environment) -> tuple[str, str]:
+    zh = environment.language == "zh"
+    if environment.expectation == "answer":
+        answer = _shown(environment.answer)
+        return "I have everything.", f"答案是{answer}。" if zh else f"The answer is {answer}."
+    missing = _words(environment.missing or "")
+    if environment.expectation == "refuse":
+        return (
+            f"No tool gives {missing}.",
+            "没有合适的工具，无法回答。" if zh else f"I cannot answer: no tool gives {missing}.",
+        )
+    return f"The {missing} is not said.", "请问您指的是哪一个？" if zh else f"Which {missing} do you mean?"
 
 
 def _levels(environment: Environment) -> Iterator[Sequence[SubQuestion]]:

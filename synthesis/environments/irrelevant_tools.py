@@ -53,9 +53,11 @@ class ToolPool:
 
     @classmethod
     def of(cls, environments: Sequence[Environment]) -> ToolPool:
-        """Gather the tools of environments; of several with one name the first is kept."""
+        """Gather the tools of environments; of several with one name the first is kept, and none that needs a state."""
         found: dict[str, tuple[EnvironmentTool, str]] = {}
         for environment in environments:
+            if environment.state is not None:
+                continue
             for tool in environment.tools:
                 found.setdefault(tool.document.name, (tool, environment.domain))
         return cls(tuple(tool for tool, _ in found.values()), tuple(domain for _, domain in found.values()))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -29,11 +29,15 @@ from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.merging import merge_sub_environments
 from synthesis.environments.qa_instances import write_qa_instance
 from synthesis.environments.quality import score_quality
-from synthesis.environments.quotas import EnvironmentPlan, plan_environments
+from synthesis.environments.quotas import EnvironmentPlan, Variety, plan_environments
+from synthesis.environments.refusals import omit_parameter, withhold_tool
+from synthesis.environments.stateful import write_stateful_task
 from synthesis.environments.sub_environments import build_sub_environments
 from synthesis.environments.verification import ExecutableTools, replay_environment
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.parameter_omission import OmitParameter
 from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.stateful_task_writing import WriteStatefulTask
 from synthesis.prompts.tool_call_writing import WriteToolCall
 from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
@@ -45,6 +49,7 @@ from synthesis.records import (
     JsonValue,
     Language,
     Provenance,
+    QualityScore,
     Scenario,
     SimilarityBand,
     canonical_json,
@@ -54,6 +59,12 @@ from synthesis.stage import Journal, Rejected, StageReport, StageResults, run_st
 from synthesis.teacher import BadReply, Teacher
 
 MAX_DRAWS: Final = 40
+
+PROVEN_QUALITY: Final = QualityScore(
+    dependency_consistency=1, atomicity=1, sequential_rationality=1, task_completeness=1
+)
+"""QS(τ) of a stateful task, whose proof executes each indicator: a dependent call fails on the initial state, each
+sub-question is one call, the calls succeed in order, and Φ gives the main answer."""
 
 PROMPT_VERSION: Final = " ".join(
     request.prompt_version
@@ -65,6 +76,8 @@ PROMPT_VERSION: Final = " ".join(
         WriteToolCall,
         WriteToolImplementation,
         MergeTools,
+        WriteStatefulTask,
+        OmitParameter,
     )
 )
 
@@ -101,15 +114,17 @@ class EnvironmentsConfig(BaseModel):
     }
     lookups: dict[Scenario, dict[int, float]] = {
         "single_hop": {1: 1.0},
-        "parallel_single_hop": {2: 0.4, 3: 0.4, 4: 0.2},
-        "multi_hop": {2: 0.2, 3: 0.3, 4: 0.3, 5: 0.2},
-        "parallel_multi_hop": {3: 0.15, 4: 0.3, 5: 0.1, 6: 0.25, 8: 0.2},
+        "parallel_single_hop": {2: 0.2, 3: 0.3, 4: 0.3, 5: 0.2},
+        "multi_hop": {2: 0.1, 3: 0.3, 4: 0.4, 5: 0.2},
+        "parallel_multi_hop": {3: 0.10, 4: 0.30, 5: 0.16, 6: 0.24, 8: 0.20},
     }
     """Tool calls per environment of each scenario."""
     computations: float = Field(default=0.59, ge=0, le=1)
     """Share of the parallel environments that end in a sub-question that needs no tool."""
     name_parts: dict[Language, int] = {}
     """How many first and second parts entity names are made of, where it is to be fewer than there are."""
+    varieties: dict[Variety, float] = {"plain": 1.0}
+    """Shares of stateful environments, and of those where a tool is withheld or a parameter is left out."""
     max_hops: int = Field(default=5, ge=1)
     quality_threshold: float = Field(default=0.9, ge=0, le=1)
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
@@ -151,7 +166,7 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
 
 async def _prove_all(
     config: EnvironmentsConfig, teacher: Teacher, sandbox: Sandbox, report: StageReport, journal: Journal
-) -> list[Environment]:
+) -> list[tuple[Environment, Variety]]:
     taken = TakenValues(config.disjoint_from)
     plans = plan_environments(
         config.count,
@@ -161,6 +176,7 @@ async def _prove_all(
         domains=config.domains,
         lookups=config.lookups,
         computations=config.computations,
+        varieties=config.varieties,
     )
 
     async def prove(plan: EnvironmentPlan) -> JsonValue:
@@ -168,35 +184,41 @@ async def _prove_all(
             environment = await synthesize_environment(config, plan, taken, teacher, sandbox)
         except BadReply as error:
             raise Rejected("bad reply", str(error)) from error
-        return environment.model_dump(mode="json")
+        return {"environment": environment.model_dump(mode="json"), "variety": plan.variety}
 
     results = await run_stage(report, plans, prove, journal=journal, concurrency=config.concurrency)
-    return [Environment.model_validate(result) for result in results]
+    return [(Environment.model_validate(result["environment"]), result["variety"]) for result in results]
 
 
 async def _mix_all(
     config: EnvironmentsConfig,
-    environments: Sequence[Environment],
+    proven: Sequence[tuple[Environment, Variety]],
     sandbox: Sandbox,
     report: StageReport,
     journal: Journal,
-) -> StageResults[Environment]:
-    """Draw distractors for each environment, replay the result, and count into `report` what fails only now."""
+) -> StageResults[tuple[Environment, Variety]]:
+    """Draw distractors for each environment, withhold a tool where that is planned, replay the result.
+
+    What fails only now is counted into `report`.
+    """
     executable = ExecutableTools(sandbox)
     pools = {
-        language: ToolPool.of([environment for environment in environments if environment.language == language])
+        language: ToolPool.of([environment for environment, _ in proven if environment.language == language])
         for language in config.languages
     }
 
-    async def mix(environment: Environment) -> JsonValue:
+    async def mix(item: tuple[Environment, Variety]) -> JsonValue:
+        environment, variety = item
         rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
         drawn = pools[environment.language].draw(environment, config.irrelevant_per_band, rng)
         mixed = environment.model_copy(update={"irrelevant_tools": drawn})
+        if variety == "withheld_tool":
+            mixed = withhold_tool(mixed, rng)
         await replay_environment(mixed, sandbox, executable)
         return mixed.model_dump(mode="json")
 
     mixing = StageReport("irrelevant tools")
-    results = await run_stage(mixing, environments, mix, journal=journal, concurrency=config.concurrency)
+    results = await run_stage(mixing, proven, mix, journal=journal, concurrency=config.concurrency)
     report.kept = mixing.kept
     report.rejected += mixing.rejected
     return results
@@ -215,10 +237,45 @@ async def synthesize_environment(
         BadReply: a question to the teacher got no usable answer.
         Rejected: the environment did not pass one of the stages.
     """
-    knowledge, instance, seed = await _draw_untaken(config, plan, taken, teacher)
-    quality = await score_quality(teacher, knowledge, instance, threshold=config.quality_threshold, seed=seed)
-    sub_environments = await build_sub_environments(teacher, sandbox, knowledge, instance, seed=seed)
-    sub_questions, tools = await merge_sub_environments(teacher, sandbox, sub_environments, seed=seed)
+    for seed, knowledge in _draws(config, plan):
+        if plan.variety == "stateful":
+            task, sub_questions, final_state = await write_stateful_task(teacher, sandbox, knowledge, plan, seed=seed)
+            if not taken.shared_with(task.instance):
+                environment = _environment(plan, teacher, knowledge, seed, task.instance, PROVEN_QUALITY)
+                stateful = {"sub_questions": sub_questions, "tools": task.tools, "state": task.state}
+                return environment.model_copy(update={**stateful, "final_state": final_state})
+            continue
+        instance = await write_qa_instance(teacher, knowledge, plan, max_hops=config.max_hops, seed=seed)
+        if taken.shared_with(instance):
+            continue
+        quality = await score_quality(teacher, knowledge, instance, threshold=config.quality_threshold, seed=seed)
+        sub_environments = await build_sub_environments(teacher, sandbox, knowledge, instance, seed=seed)
+        sub_questions, tools = await merge_sub_environments(teacher, sandbox, sub_environments, seed=seed)
+        environment = _environment(plan, teacher, knowledge, seed, instance, quality).model_copy(
+            update={"sub_questions": sub_questions, "tools": tools}
+        )
+        if plan.variety == "missing_parameter":
+            return await omit_parameter(teacher, knowledge, environment, seed=seed)
+        return environment
+    raise Rejected("entity or answer of another split", f"after {MAX_DRAWS} draws")
+
+
+def _draws(config: EnvironmentsConfig, plan: EnvironmentPlan) -> Iterator[tuple[int, Knowledge]]:
+    for draw in range(MAX_DRAWS):
+        seed = int.from_bytes(sha256(f"{config.seed}/{plan.index}/{draw}".encode()).digest()[:6])
+        parts = config.name_parts.get(plan.language)
+        yield seed, Knowledge(domain=plan.domain, language=plan.language, seed=seed, name_parts=parts)
+
+
+def _environment(
+    plan: EnvironmentPlan,
+    teacher: Teacher,
+    knowledge: Knowledge,
+    seed: int,
+    instance: QAInstance,
+    quality: QualityScore,
+) -> Environment:
+    """An environment that has its question and answer, but not yet its sub-questions and tools."""
     knowledge_id = record_id("knowledge", knowledge.model_dump(mode="json"))
     return Environment(
         id=record_id("environment", knowledge_id, PROMPT_VERSION, teacher.name, plan.index, seed),
@@ -229,26 +286,12 @@ async def synthesize_environment(
         question=instance.question,
         answer=instance.answer,
         composition=instance.composition,
-        sub_questions=sub_questions,
-        tools=tools,
+        sub_questions=(),
+        tools=(),
         quality=quality,
         entities=instance.entities,
         provenance=Provenance(teacher=teacher.name, prompt_version=PROMPT_VERSION, seed=seed, parents=(knowledge_id,)),
     )
-
-
-async def _draw_untaken(
-    config: EnvironmentsConfig, plan: EnvironmentPlan, taken: TakenValues, teacher: Teacher
-) -> tuple[Knowledge, QAInstance, int]:
-    for draw in range(MAX_DRAWS):
-        seed = int.from_bytes(sha256(f"{config.seed}/{plan.index}/{draw}".encode()).digest()[:6])
-        knowledge = Knowledge(
-            domain=plan.domain, language=plan.language, seed=seed, name_parts=config.name_parts.get(plan.language)
-        )
-        instance = await write_qa_instance(teacher, knowledge, plan, max_hops=config.max_hops, seed=seed)
-        if not taken.shared_with(instance):
-            return knowledge, instance, seed
-    raise Rejected("entity or answer of another split", f"after {MAX_DRAWS} draws; the last: {instance.question!r}")
 
 
 class TakenValues:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from synthesis.records import Language, Scenario
 
 Choice = TypeVar("Choice")
+
+Variety = Literal["plain", "stateful", "withheld_tool", "missing_parameter"]
+"""What is particular about an environment; the paper's are all plain."""
 
 PARALLEL_SCENARIOS: tuple[Scenario, ...] = ("parallel_single_hop", "parallel_multi_hop")
 
@@ -24,6 +27,7 @@ class EnvironmentPlan:
     domain: str
     num_lookups: int
     with_computation: bool
+    variety: Variety
 
 
 def apportion(shares: Mapping[Choice, float], count: int) -> list[Choice]:
@@ -50,8 +54,15 @@ def plan_environments(
     domains: Mapping[str, float],
     lookups: Mapping[Scenario, Mapping[int, float]],
     computations: float,
+    varieties: Mapping[Variety, float],
 ) -> list[EnvironmentPlan]:
-    """Plan `count` environments; `computations` is the share of the parallel ones that end in a computation."""
+    """Plan `count` environments; `computations` is the share of the parallel ones that end in a computation.
+
+    Stateful environments need several hops: they take the places of multi-hop ones.
+
+    Raises:
+        ValueError: there are fewer multi-hop places than stateful environments.
+    """
     rng = random.Random(f"quotas/{seed}")
 
     def shuffled(shares: Mapping[Choice, float], number: int) -> list[Choice]:
@@ -63,6 +74,7 @@ def plan_environments(
     sizes = {scenario: iter(shuffled(lookups[scenario], by_scenario.count(scenario))) for scenario in scenarios}
     num_parallel = sum(scenario in PARALLEL_SCENARIOS for scenario in by_scenario)
     computed = iter(shuffled({True: computations, False: 1 - computations}, num_parallel))
+    by_variety = _place_varieties(rng, apportion(varieties, count), by_scenario)
     chosen = zip(by_scenario, shuffled(languages, count), shuffled(domains, count), strict=True)
     return [
         EnvironmentPlan(
@@ -71,7 +83,23 @@ def plan_environments(
             language=language,
             domain=domain,
             num_lookups=next(sizes[scenario]),
-            with_computation=scenario in PARALLEL_SCENARIOS and next(computed),
+            with_computation=scenario in PARALLEL_SCENARIOS and next(computed) and by_variety[index] != "stateful",
+            variety=by_variety[index],
         )
         for index, (scenario, language, domain) in enumerate(chosen)
     ]
+
+
+def _place_varieties(rng: random.Random, places: list[Variety], by_scenario: list[Scenario]) -> list[Variety]:
+    multi_hop = [index for index, scenario in enumerate(by_scenario) if scenario.endswith("multi_hop")]
+    num_stateful = places.count("stateful")
+    if num_stateful > len(multi_hop):
+        raise ValueError(
+            f"expected at most {len(multi_hop)} stateful environments, as many as multi-hop ones, "
+            f"found {num_stateful}; lower the share of `stateful` in `varieties`, or raise the multi-hop share"
+        )
+    stateful = set(rng.sample(multi_hop, num_stateful))
+    others: list[Variety] = [variety for variety in places if variety != "stateful"]
+    rng.shuffle(others)
+    rest = iter(others)
+    return ["stateful" if index in stateful else next(rest) for index in range(len(by_scenario))]

@@ -9,6 +9,7 @@ from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.environments.proof import Proof, prove, replay_gold_calls
+from synthesis.environments.stateful import prove_stateful
 from synthesis.environments.tool_source import check_source
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, same_answer
@@ -73,8 +74,11 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
         SandboxUnavailable: the sandbox gives no answer.
     """
     check_shape(environment)
-    await prove(sandbox, proofs_of(environment))
-    await executable.check([irrelevant.tool for irrelevant in environment.irrelevant_tools])
+    if environment.state is None:
+        await prove(sandbox, proofs_of(environment))
+    else:
+        await _verify_states(environment, sandbox)
+    await executable.check(_bystanders(environment))
 
 
 async def replay_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:
@@ -84,8 +88,23 @@ async def replay_environment(environment: Environment, sandbox: Sandbox, executa
         Rejected, SandboxUnavailable: as `verify_environment`.
     """
     check_shape(environment)
-    await replay_gold_calls(sandbox, proofs_of(environment))
-    await executable.check([irrelevant.tool for irrelevant in environment.irrelevant_tools])
+    if environment.state is None:
+        await replay_gold_calls(sandbox, proofs_of(environment))
+    else:
+        await _verify_states(environment, sandbox)
+    await executable.check(_bystanders(environment))
+
+
+async def _verify_states(environment: Environment, sandbox: Sandbox) -> None:
+    final_state = await prove_stateful(sandbox, environment.tools, environment.sub_questions, environment.state or {})
+    if not same_answer(environment.final_state, final_state):
+        raise Rejected("wrong final state", f"expected {environment.final_state!r}, found {final_state!r}")
+
+
+def _bystanders(environment: Environment) -> list[EnvironmentTool]:
+    """The tools that no sub-question calls: distractors, and what is left where a tool was withheld."""
+    called = {task.call.name for task in environment.sub_tasks if task.call}
+    return [tool for tool in environment.all_tools if tool.document.name not in called]
 
 
 def proofs_of(environment: Environment) -> list[Proof]:
@@ -93,6 +112,7 @@ def proofs_of(environment: Environment) -> list[Proof]:
     return [
         (tool, [task for task in environment.sub_tasks if task.call and task.call.name == tool.document.name])
         for tool in environment.tools
+        if environment.expectation == "answer"
     ]
 
 
@@ -100,8 +120,13 @@ def check_shape(environment: Environment) -> None:
     """Check what can be checked of a finished environment without running anything.
 
     Raises:
-        Rejected: its hops or scenario are not those of its sub-tasks, or Φ does not give its answer.
+        Rejected: its hops or scenario are not those of its sub-tasks, Φ does not give its answer, or a tool that is
+            missing is there.
     """
+    if environment.expectation != "answer":
+        if environment.missing in {tool.document.name for tool in environment.all_tools}:
+            raise Rejected("withheld tool is there", f"{environment.missing}")
+        return
     sub_tasks = environment.sub_tasks
     if not sub_tasks:
         raise Rejected("no sub-task")

@@ -10,7 +10,9 @@ from typing import Any, Final
 from synthesis.environments.decomposition import CompositionError, DecompositionNode, QAInstance, compose
 from synthesis.environments.knowledge import Knowledge
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.parameter_omission import OmitParameter, OmittedParameter
 from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
 from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
 from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
@@ -18,6 +20,7 @@ from synthesis.prompts.tool_merging import MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity, ToolNecessity
 from synthesis.records import JsonObject, QualityScore, ToolDocument, same_answer
 from synthesis.teacher import BadReply, Request
+from synthesis.teacher.procedural.world_actions import draw_stateful_task
 from synthesis.teacher.procedural.world_questions import draw_instance, facts_by_question
 from synthesis.teacher.procedural.worlds import Fact, World, domains, world_of
 
@@ -35,6 +38,27 @@ def write_qa_instance(request: WriteQAInstance, seed: int) -> QAInstance:
         with_computation=request.with_computation,
         max_hops=request.max_hops,
     )
+
+
+def write_stateful_task(request: WriteStatefulTask, seed: int) -> StatefulTask:
+    """Draw a task that moves funds in the world of the knowledge's domain."""
+    return draw_stateful_task(
+        _world(request.knowledge), random.Random(f"stateful/{seed}"), request.scenario, request.num_lookups
+    )
+
+
+def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
+    """Leave the name out and keep the type: "apartment Amber Fox" becomes "the apartment"."""
+    world = _world(request.knowledge)
+    for argument, value in request.call.arguments.items():
+        named = (
+            f"{world.label(argument)}{'' if world.language == 'zh' else ' '}{value}" if argument in world.types else ""
+        )
+        if named and request.question.count(str(value)) == request.question.count(named) > 0:
+            unnamed = f"那个{world.label(argument)}" if world.language == "zh" else f"the {world.label(argument)}"
+            question = request.question.replace(named, unnamed)
+            return OmittedParameter(question=question, argument=argument, value=value)
+    raise BadReply(f"{request.question!r} names no entity of {request.call.arguments}")
 
 
 def judge_decomposition(request: JudgeDecomposition, seed: int) -> QualityScore:
@@ -180,6 +204,8 @@ def _article(noun: str) -> str:
 
 ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     WriteQAInstance: write_qa_instance,
+    WriteStatefulTask: write_stateful_task,
+    OmitParameter: omit_parameter,
     JudgeDecomposition: judge_decomposition,
     JudgeToolNecessity: judge_tool_necessity,
     WriteToolDocument: write_tool_document,

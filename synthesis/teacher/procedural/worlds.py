@@ -18,11 +18,11 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.records import JsonValue, Language
 
-AttributeKind = Literal["amount", "decimal", "date", "phone", "code", "yearly"]
+AttributeKind = Literal["amount", "funds", "decimal", "date", "phone", "code", "yearly"]
 
 ENTITIES_PER_TYPE: Final = 9
 YEARS: Final = ("2021", "2022", "2023", "2024", "2025")
-NUMERIC_KINDS: Final = frozenset({"amount", "decimal", "yearly"})
+NUMERIC_KINDS: Final = frozenset({"amount", "funds", "decimal", "yearly"})
 
 
 class EntityType(BaseModel):
@@ -159,7 +159,7 @@ def _distinct_values(rng: random.Random, kind: AttributeKind, count: int) -> lis
 
 def _draw(rng: random.Random, kind: AttributeKind) -> JsonValue:
     match kind:
-        case "amount" | "yearly":
+        case "amount" | "funds" | "yearly":
             return rng.randrange(3000, 100_000)
         case "decimal":
             return rng.randrange(1001, 100_000) / 100

@@ -1,0 +1,137 @@
+"""A stateful read depends on its change; where something is missing, saying so is the right behaviour."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sandbox.client import AsyncSandboxClient
+from synthesis.environments.gold_episode import gold_messages
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.environments.quotas import plan_environments
+from synthesis.environments.stateful import prove_stateful
+from synthesis.environments.statistics import statistics_of
+from synthesis.environments.verification import verify_environments
+from synthesis.record_io import RecordSource, write_records
+from synthesis.records import Environment, count_episode
+from synthesis.stage import Rejected
+from synthesis.teacher.procedural import ProceduralTeacher
+
+
+@pytest.fixture(scope="module")
+def varied(
+    make_config: Callable[..., EnvironmentsConfig], tmp_path_factory: pytest.TempPathFactory, sandbox_url: str
+) -> Path:
+    out = tmp_path_factory.mktemp("varied") / "out"
+    varieties = {"plain": 0.25, "stateful": 0.25, "withheld_tool": 0.25, "missing_parameter": 0.25}
+    config = make_config(seed=4, count=32, out=out, varieties=varieties)
+    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
+    assert report.kept == 32, report.closing_line()
+    return out
+
+
+@pytest.fixture(scope="module")
+def stateful(varied: Path) -> Environment:
+    return next(environment for environment in RecordSource(varied, Environment) if environment.state is not None)
+
+
+def test_every_variety_comes_in_its_share_and_verifies(varied: Path, sandbox_url: str) -> None:
+    environments = list(RecordSource(varied, Environment))
+    assert Counter(environment.expectation for environment in environments) == {
+        "answer": 16,
+        "refuse": 8,
+        "ask_back": 8,
+    }
+    assert statistics_of(environments).stateful_share == 0.25
+    assert asyncio.run(verify_environments(varied, sandbox_url)).closing_line() == "verified 32/32"
+
+
+def gold_counts(environment: Environment, *, final_text: str, final_state: object) -> tuple[int, int, int]:
+    outcomes = [(task.call.name, task.answer) for task in environment.sub_tasks if task.call]
+    return count_episode(
+        environment,
+        outcomes,
+        num_tool_calls=len(outcomes),
+        final_state=final_state,  # type: ignore[arg-type]
+        final_text=final_text,
+    )
+
+
+def test_the_gold_ending_is_counted_as_one_more_solved_sub_task(varied: Path) -> None:
+    for environment in RecordSource(varied, Environment):
+        last = gold_messages(environment)[-1].content
+        solved, subtasks, calls = gold_counts(environment, final_text=last, final_state=environment.final_state)
+        assert solved == subtasks == calls > 0
+
+
+def test_answering_where_a_tool_is_missing_solves_nothing(varied: Path) -> None:
+    for environment in RecordSource(varied, Environment):
+        if environment.expectation != "answer":
+            solved, _, _ = gold_counts(environment, final_text=f"It is {environment.answer}.", final_state=None)
+            assert solved == 0
+
+
+def test_leaving_the_state_as_it_was_misses_the_final_state(stateful: Environment) -> None:
+    solved, subtasks, calls = gold_counts(stateful, final_text="Done.", final_state=stateful.state)
+    assert (solved, calls) == (subtasks - 1, subtasks)
+
+
+def test_a_wrong_final_state_fails_verification(stateful: Environment, tmp_path: Path, sandbox_url: str) -> None:
+    write_records(tmp_path / "out", [stateful.model_copy(update={"final_state": stateful.state})], kind="environment")
+    report = asyncio.run(verify_environments(tmp_path / "out", sandbox_url))
+    assert [reason.split(":")[0] for _, reason in report.failures] == ["wrong final state"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("a move that moves nothing", "wrong answer"),
+        ("a read that knows the answer from the start", "does not depend on the state"),
+    ],
+)
+def test_a_read_that_does_not_depend_on_the_change_is_rejected(
+    fault: str, reason: str, stateful: Environment, sandbox_url: str
+) -> None:
+    move, read = stateful.tools
+    state = stateful.state or {}
+    if fault == "a move that moves nothing":
+        move = move.model_copy(update={"source": move.source.replace("rows[target] += amount", "rows[target] += 0")})
+    else:
+        final = {**(stateful.final_state or {})}
+        table = next(iter(final.values()))
+        row = read.source.index("    rows = ")
+        body = f"    rows = TABLES['final']\n    assert state\n{read.source[row:].split(chr(10), 1)[1]}"
+        read = read.model_copy(update={"source": read.source[:row] + body, "tables": {"final": table}})
+
+    async def prove() -> None:
+        async with AsyncSandboxClient(sandbox_url) as sandbox:
+            await prove_stateful(sandbox, (move, read), stateful.sub_questions, state)
+
+    with pytest.raises(Rejected) as rejected:
+        asyncio.run(prove())
+    assert rejected.value.reason == reason
+
+
+def test_withholding_takes_a_needed_tool_and_leaves_distractors(varied: Path) -> None:
+    for environment in RecordSource(varied, Environment):
+        if environment.expectation == "refuse":
+            assert environment.missing not in {tool.document.name for tool in environment.all_tools}
+            assert environment.irrelevant_tools
+
+
+def test_more_stateful_environments_than_multi_hop_places_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected at most 0 stateful environments"):
+        plan_environments(
+            4,
+            0,
+            scenarios={"single_hop": 1.0},
+            languages={"en": 1.0},
+            domains={"library": 1.0},
+            lookups={"single_hop": {1: 1.0}},
+            computations=0,
+            varieties={"stateful": 1.0},
+        )
