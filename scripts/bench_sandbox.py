@@ -28,7 +28,7 @@ from typing import Any
 
 from sandbox.local import local_sandbox
 
-CITIES = "Oslo Lima Cairo Kyoto Quito Accra Delhi Paris Turin Perth Seoul Tunis".split()
+CITIES = ("Oslo", "Lima", "Cairo", "Kyoto", "Quito", "Accra", "Delhi", "Paris", "Turin", "Perth", "Seoul", "Tunis")
 
 
 def realistic_tool() -> str:
@@ -101,7 +101,7 @@ def body(source: str, city: str, wall_seconds: float = 5.0) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """A keep-alive connection that sends one request at a time; leaner than a client library, so it measures less of itself."""
+    """A keep-alive connection that sends one request at a time; leaner than a client library, it measures less of itself."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -250,6 +250,7 @@ def _serve_cold(kind: str, listen_fd: int) -> None:
 
     import uvicorn
 
+    from sandbox.metrics import Metrics
     from sandbox.server import application
 
     slots = asyncio.Semaphore(2 * (os.cpu_count() or 1))
@@ -263,7 +264,7 @@ def _serve_cold(kind: str, listen_fd: int) -> None:
     class Cold:
         """Stands where `Execution` stands."""
 
-        pool = NoPool()
+        pool, metrics = NoPool(), Metrics()
         max_body_bytes, max_batch = 1 << 24, 1
 
         def health(self) -> dict[str, Any]:

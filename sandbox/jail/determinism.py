@@ -38,11 +38,13 @@ def install() -> Callable[[int], None]:
     os.getpid = os.getppid = lambda: 1
     machine = os.uname().machine
     os.uname = lambda: os.uname_result(("Linux", "sandbox", "0", "0", machine))
+    import platform
     import random
     import socket
     import uuid
 
     socket.gethostname = lambda: "sandbox"
+    platform._uname_cache = None  # type: ignore[attr-defined]  # it may know the host's name
 
     entropy = random.Random()
     original_seed = random.Random.seed
