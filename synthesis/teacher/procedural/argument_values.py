@@ -48,7 +48,7 @@ def drawn_value(name: str, schema: JsonValue, rng: Random, language: Language) -
         return rng.choice(choices)
     match scalar_type(schema):
         case "string":
-            return _text(name, schema, rng, language)
+            return _fitted(_text(name, schema, rng, language), schema, rng)
         case "integer":
             return int(_number(name, schema, rng, decimals=0))
         case "number":
@@ -117,7 +117,7 @@ def _text(name: str, schema: JsonObject, rng: Random, language: Language) -> str
     if text_format == "uuid" or is_identifier(name) or last in ("number", "serial", "hash", "sku", "isbn"):
         letter = (words[0] if words else "x")[0].upper()
         return f"{letter if letter.isascii() else 'N'}{rng.randint(1000, 9999)}"
-    return _fitted(_named_text(words, rng, language), schema, rng)
+    return _named_text(words, rng, language)
 
 
 def _named_text(words: Sequence[str], rng: Random, language: Language) -> str:

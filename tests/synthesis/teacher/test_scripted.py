@@ -1,0 +1,33 @@
+"""The scripted teacher says what its script says and nothing else."""
+
+import pytest
+
+from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.records import TaskScores
+from synthesis.teacher import BadReply
+from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.scripted import ScriptedTeacher
+
+REQUEST = ScoreTask(text="x", language="en", slots={}, hidden_slots=(), tools=())
+SCORES = TaskScores(clarity=1, realism=1, tool_necessity=1)
+
+
+async def test_replies_and_failures_come_in_the_order_of_the_script_and_then_it_ends():
+    teacher = ScriptedTeacher({ScoreTask: [SCORES, BadReply("no")]})
+    assert await teacher.ask(REQUEST, seed=0) == SCORES
+    with pytest.raises(BadReply):
+        await teacher.ask(REQUEST, seed=0)
+    with pytest.raises(LookupError, match="no reply left"):
+        await teacher.ask(REQUEST, seed=0)
+    assert teacher.asked == [REQUEST] * 3
+
+
+async def test_what_is_not_in_the_script_is_answered_by_the_other_teacher_or_by_nobody():
+    assert await ScriptedTeacher({}, otherwise=ProceduralTeacher()).ask(REQUEST, seed=0)
+    with pytest.raises(LookupError, match="no replies to ScoreTask"):
+        await ScriptedTeacher({}).ask(REQUEST, seed=0)
+
+
+async def test_a_script_with_a_reply_of_another_kind_is_a_mistake_that_shows():
+    with pytest.raises(TypeError, match="expected a TaskScores"):
+        await ScriptedTeacher({ScoreTask: [REQUEST]}).ask(REQUEST, seed=0)

@@ -1,0 +1,82 @@
+"""Chains are verified by rule and by vote; what fails is dropped."""
+
+import pytest
+
+from synthesis.prompts.chain_vote import Vote, VoteOnChain
+from synthesis.stage import Rejected
+from synthesis.teacher import BadReply
+from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.trajectories.chains import bind_chain, is_statable, vote_on_chain
+from tests.synthesis.trajectories.servers import HOTELS, TEXT, server, tool
+
+YES, NO = Vote(coherent=True, reason="fits"), Vote(coherent=False, reason="nothing to do with it")
+
+
+def test_every_required_argument_is_bound_to_a_fact_or_an_earlier_output():
+    chain = bind_chain(HOTELS, ["find_hotel", "book_hotel", "cancel_booking"])
+    found = [(b.tool_index, b.argument, b.source, b.slot, b.earlier_output_path) for b in chain.bindings]
+    assert found == [
+        (0, "city", "task", "city", None),
+        (1, "hotel_id", "earlier_output", None, "/hotel_id"),
+        (1, "guest", "task", "guest", None),
+        (2, "booking_id", "earlier_output", None, "/booking_id"),
+    ]
+
+
+def test_calls_about_the_same_thing_share_a_fact():
+    chain = bind_chain(HOTELS, ["find_hotel", "get_weather"])
+    assert [binding.slot for binding in chain.bindings] == ["city", "city"]
+
+
+def test_an_identifier_that_only_another_tool_gives_out_cannot_come_from_the_task():
+    with pytest.raises(Rejected, match="argument that nothing satisfies"):
+        bind_chain(HOTELS, ["book_hotel", "find_hotel"])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": dict.fromkeys("abcde", TEXT), "required": list("abcde")},
+        {"type": "array", "items": {"type": "array", "items": {"type": "null"}}},
+    ],
+)
+def test_an_argument_that_nobody_could_state_drops_the_chain(schema):
+    with pytest.raises(Rejected, match="argument that nothing satisfies"):
+        bind_chain(server(tool("send", {"payload": schema})), ["send"])
+
+
+def test_a_user_never_states_a_credential():
+    assert not is_statable("apiKey", TEXT)
+    with pytest.raises(Rejected):
+        bind_chain(server(tool("send", {"api_key": TEXT})), ["send"])
+
+
+def test_a_value_that_the_schema_prescribes_is_a_constant():
+    (binding,) = bind_chain(server(tool("list_all", {"kind": {"enum": ["all"]}})), ["list_all"]).bindings
+    assert (binding.source, binding.constant) == ("constant", "all")
+
+
+def test_an_unknown_tool_drops_the_chain():
+    with pytest.raises(Rejected, match="unknown tool"):
+        bind_chain(HOTELS, ["find_hotel", "fly"])
+
+
+@pytest.mark.parametrize(
+    ("votes", "asked", "kept"),
+    [([YES, YES], 2, True), ([NO, NO], 2, False), ([YES, NO, YES], 3, True), ([NO, YES, NO], 3, False)],
+)
+async def test_votes_stop_when_the_majority_is_certain_and_a_lost_vote_drops_the_chain(votes, asked, kept):
+    teacher = ScriptedTeacher({VoteOnChain: votes})
+    chain = bind_chain(HOTELS, ["find_hotel", "book_hotel"])
+    if kept:
+        await vote_on_chain(chain, HOTELS, teacher, seed=0, votes=3)
+    else:
+        with pytest.raises(Rejected, match="incoherent chain"):
+            await vote_on_chain(chain, HOTELS, teacher, seed=0, votes=3)
+    assert len(teacher.asked) == asked
+
+
+async def test_a_vote_that_cannot_be_read_is_no_yes():
+    teacher = ScriptedTeacher({VoteOnChain: [YES, BadReply("not JSON")]})
+    with pytest.raises(BadReply):
+        await vote_on_chain(bind_chain(HOTELS, ["find_hotel"]), HOTELS, teacher, seed=0, votes=3)

@@ -1,0 +1,109 @@
+"""The loop of agent and tools: ids, limits, bad calls, questions back."""
+
+import asyncio
+import json
+
+import pytest
+
+from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
+from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
+from synthesis.teacher import BadReply
+from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.trajectories.collection import collect_conversation
+from synthesis.trajectories.tool_backends import Emulator, ToolResponse
+from tests.synthesis.trajectories.servers import HOTELS, task
+
+DONE = AgentMessage(reasoning="enough", content="It is 21 degrees.")
+
+
+def calls(*names_and_arguments) -> AgentMessage:
+    requested = tuple(RequestedCall(name=name, arguments=arguments) for name, arguments in names_and_arguments)
+    return AgentMessage(reasoning="look", tool_calls=requested)
+
+
+async def converse(replies, *, task_=None, backend=None, max_turns=6, deadline_seconds=10.0, user=()):
+    teacher = ScriptedTeacher({TakeTurn: replies, AnswerAsUser: user}, otherwise=ProceduralTeacher())
+    backend = backend or Emulator(ProceduralTeacher(), language="en", seed=0, failure_rate=0.0)
+    conversation = await collect_conversation(
+        task_ or task("find_hotel", "book_hotel"),
+        HOTELS.tools,
+        backend,
+        teacher,
+        seed=0,
+        max_turns=max_turns,
+        deadline_seconds=deadline_seconds,
+    )
+    return conversation, teacher
+
+
+async def test_every_call_has_an_id_of_its_own_and_a_response_that_names_it():
+    weather = ("get_weather", {"city": "Oslo"})
+    conversation, _ = await converse([calls(weather, weather), calls(weather), DONE])
+    ids = [call.id for message in conversation.messages for call in message.tool_calls]
+    answered = [message.tool_call_id for message in conversation.messages if message.role == "tool"]
+    assert ids == answered == ["call_1", "call_2", "call_3"]
+    assert conversation.stop_reason == "no_tool_call"
+
+
+async def test_an_unknown_tool_or_bad_arguments_never_reach_the_server():
+    class Untouchable:
+        kind = "mcp"
+        injected_failures = ()
+
+        async def call(self, *_):
+            raise AssertionError("the server was called")
+
+    bad = calls(("fly", {}), ("get_weather", {"town": "Oslo"}), ("get_weather", {"city": 3}))
+    conversation, _ = await converse([bad, DONE], backend=Untouchable())
+    responses = [message for message in conversation.messages if message.role == "tool"]
+    assert all(message.is_error for message in responses)
+    assert [json.loads(message.content)["error"].split(":")[0] for message in responses] == [
+        "unknown tool",
+        "invalid arguments",
+        "invalid arguments",
+    ]
+
+
+async def test_an_agent_that_never_stops_is_marked_and_not_passed_as_whole():
+    conversation, _ = await converse([calls(("get_weather", {"city": "Oslo"}))] * 4, max_turns=4)
+    assert conversation.stop_reason == "max_turns"
+
+
+async def test_a_tool_that_hangs_ends_the_conversation_at_its_deadline():
+    class Hanging:
+        kind = "mcp"
+        injected_failures = ()
+
+        async def call(self, *_) -> ToolResponse:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    conversation, _ = await converse(
+        [calls(("get_weather", {"city": "Oslo"}))], backend=Hanging(), deadline_seconds=0.05
+    )
+    assert conversation.stop_reason == "deadline"
+
+
+async def test_the_user_answers_once_when_the_agent_asks_back():
+    asking = task("find_hotel", slots={}, expectation="ask_back", hidden_parameters={"city": "Oslo"})
+    question = AgentMessage(reasoning="missing", content="Which city?")
+    conversation, _ = await converse(
+        [question, calls(("find_hotel", {"city": "Oslo"})), DONE], task_=asking, user=[UserReply(text="Oslo.")]
+    )
+    assert [message.role for message in conversation.messages] == [
+        "user", "assistant", "user", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+
+
+async def test_the_agent_is_not_shown_which_calls_were_made_to_fail():
+    backend = Emulator(ProceduralTeacher(), language="en", seed=0, failure_rate=1.0)
+    _, teacher = await converse([calls(("get_weather", {"city": "Oslo"})), DONE], backend=backend)
+    last = next(request for request in reversed(teacher.asked) if isinstance(request, TakeTurn))
+    assert last.conversation[-1].is_error
+    assert "is_error" not in json.dumps(last.messages())
+
+
+async def test_a_reply_that_stays_bad_is_never_papered_over():
+    with pytest.raises(BadReply):
+        await converse([BadReply("not JSON")])

@@ -1,0 +1,207 @@
+"""The whole track: same seed, same bytes; killed and resumed, same bytes; nothing in a record that must not be."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from synthesis.prompts.agent_turn import TakeTurn
+from synthesis.prompts.planning import JudgePlanning
+from synthesis.record_io import RecordSource, check_shards, read_card
+from synthesis.records import Trajectory
+from synthesis.teacher import BadReply, TeacherUnavailable
+from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.trajectories.pipeline import NoToolDocuments, TrajectoriesConfig, synthesize_trajectories
+from synthesis.trajectories.tasks import argument_error, is_stated, leaked_tool_names
+from synthesis.trajectories.tool_sources import SourceMissing
+from tests.shared_data import shared_data
+
+
+def config(out: Path, **changes) -> TrajectoriesConfig:
+    return TrajectoriesConfig(**({"count": 60, "out": out, "max_offered_tools": 6} | changes))
+
+
+async def synthesize(out: Path, teacher=None, **changes):
+    return await synthesize_trajectories(config(out, **changes), teacher or ProceduralTeacher(), progress=io.StringIO())
+
+
+def bytes_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def trajectories(tmp_path_factory) -> list[Trajectory]:
+    import asyncio
+
+    out = tmp_path_factory.mktemp("trajectories") / "out"
+    report = asyncio.run(synthesize(out, count=300, seed=5))
+    assert report.kept == 300
+    check_shards(out)
+    return list(RecordSource(out, Trajectory))
+
+
+async def test_order_of_work_and_a_second_run_change_no_byte(tmp_path):
+    await synthesize(tmp_path / "a", concurrency=1)
+    await synthesize(tmp_path / "b", concurrency=50)
+    await synthesize(tmp_path / "c", seed=1)
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+    assert bytes_of(tmp_path / "a") != bytes_of(tmp_path / "c")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
+
+
+RUN = """
+import asyncio, sys
+from pathlib import Path
+from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+
+class SlowTeacher(ProceduralTeacher):
+    async def ask(self, request, *, seed):
+        await asyncio.sleep(0.002)
+        return await super().ask(request, seed=seed)
+
+config = TrajectoriesConfig(count=60, out=Path(sys.argv[1]), max_offered_tools=6, concurrency=4)
+asyncio.run(synthesize_trajectories(config, SlowTeacher()))
+"""
+
+
+def test_a_run_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path):
+    import asyncio
+
+    asyncio.run(synthesize(tmp_path / "undisturbed"))
+    out, journals = tmp_path / "killed", tmp_path / "killed.work"
+    script = tmp_path / "run.py"
+    script.write_text(textwrap.dedent(RUN))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    for lines_seen in (8, 90):
+        process = subprocess.Popen([sys.executable, script, out], env=environment, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            written = sum(path.read_bytes().count(b"\n") for path in journals.glob("*.jsonl"))
+            if written >= lines_seen:
+                break
+            time.sleep(0.01)
+        assert process.poll() is None, "the run ended before it could be killed"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not out.exists()
+        assert journals.exists()
+    subprocess.run([sys.executable, script, out], env=environment, check=True, capture_output=True, timeout=120)
+    assert bytes_of(out) == bytes_of(tmp_path / "undisturbed")
+    assert not journals.exists()
+
+
+def test_every_trajectory_is_whole_and_true_to_its_task(trajectories):
+    for trajectory in trajectories:
+        documents = {tool.name: tool for tool in trajectory.tools}
+        calls = [call for message in trajectory.messages for call in message.tool_calls]
+        responses = {message.tool_call_id: message for message in trajectory.messages if message.role == "tool"}
+        assert [call.id for call in calls] == list(responses)
+        assert all(argument_error(documents[call.name], call.arguments) is None for call in calls)
+        assert trajectory.messages[0].role == "user"
+        assert trajectory.messages[-1].role == "assistant"
+        assert not trajectory.messages[-1].tool_calls
+        assert all(
+            0 < len(message.reasoning_content.split()) < 10
+            for message in trajectory.messages
+            if message.role == "assistant"
+        )
+        assert not leaked_tool_names(trajectory.task.text, trajectory.tools)
+        assert all(not is_stated(v, trajectory.task.text) for v in trajectory.task.hidden_parameters.values())
+        failed = {failure.tool_call_id for failure in trajectory.injected_failures}
+        assert failed <= {call_id for call_id, response in responses.items() if response.is_error}
+        expectation = trajectory.task.expectation
+        assert (not calls) == (expectation == "refuse")
+        assert sum(message.role == "user" for message in trajectory.messages) == 1 + (expectation == "ask_back")
+        if expectation == "refuse":
+            assert trajectory.task.chain.tools[-1] not in documents
+
+
+def test_the_set_has_every_kind_of_task_in_both_languages(trajectories):
+    for kind in ("answer", "refuse", "ask_back"):
+        assert {t.language for t in trajectories if t.task.expectation == kind} == {"en", "zh"}
+    assert {t.task.augmentation for t in trajectories} == {"original", "diversity", "complexity", "persona"}
+    assert {t.task.mode for t in trajectories} == {"chain", "server"}
+    assert len({t.task.text for t in trajectories}) == len(trajectories)
+    assert any(len(m.tool_calls) > 1 for t in trajectories for m in t.messages)
+
+
+async def test_a_judge_that_fails_rejects_the_trajectory_and_the_reason_is_counted(tmp_path):
+    teacher = ScriptedTeacher({JudgePlanning: [BadReply("not JSON")] * 500}, otherwise=ProceduralTeacher())
+    report = await synthesize(tmp_path / "out", teacher, count=20, max_attempts_per_trajectory=2)
+    assert report.kept == 0
+    assert report.rejected["unusable reply"] >= 30
+    assert report.read == report.rejected.total()
+    assert read_card(tmp_path / "out").count == 0
+
+
+async def test_an_outage_stops_the_run_cleanly_and_it_resumes_to_the_same_bytes(tmp_path):
+    class Failing(ProceduralTeacher):
+        asked = 0
+
+        async def ask(self, request, *, seed):
+            if isinstance(request, TakeTurn):
+                Failing.asked += 1
+                if Failing.asked > 40:
+                    raise TeacherUnavailable("the endpoint is down")
+            return await super().ask(request, seed=seed)
+
+    with pytest.raises(TeacherUnavailable):
+        await synthesize(tmp_path / "out", Failing())
+    assert not (tmp_path / "out").exists()
+    await synthesize(tmp_path / "out")
+    await synthesize(tmp_path / "undisturbed")
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "undisturbed")
+
+
+async def test_no_key_no_header_and_no_path_of_the_machine_is_in_a_record(tmp_path, monkeypatch):
+    pytest.importorskip("mcp", reason="needs the extra `mcp`")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-key")
+    git = {
+        "name": "Git",
+        "command": ["python", "-m", "mcp_server_git", "--repository", "."],
+        "prepare": ["python", "-m", "synthesis.trajectories.demo_repositories"],
+        "environment": {"GIT_TOKEN": "ghp-other-secret"},
+        "argument_values": {
+            "repo_path": ["notes"],
+            "revision": ["HEAD"],
+            "target": ["HEAD~1"],
+            "branch_type": ["local"],
+        },
+    }
+    await synthesize(tmp_path / "out", count=12, shipped_examples=False, mcp_servers=[git])
+    records = list(RecordSource(tmp_path / "out", Trajectory))
+    assert all(record.tool_backend == "mcp" for record in records)
+    text = "".join(record.model_dump_json() for record in records) + (tmp_path / "out" / "dataset.json").read_text()
+    for forbidden in ("very-secret", "other-secret", str(tmp_path), str(Path.home())):
+        assert forbidden not in text
+
+
+async def test_bad_configurations_end_in_one_clear_line(tmp_path):
+    with pytest.raises(ValidationError, match="failure_rat"):
+        config(tmp_path / "out", failure_rat=0.3)
+    with pytest.raises(SourceMissing, match="nothing at"):
+        await synthesize(tmp_path / "out", tool_documents=[tmp_path / "nowhere"])
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "a.json").write_text("{}")
+    with pytest.raises(NoToolDocuments, match="unknown format 1"):
+        await synthesize(tmp_path / "out", shipped_examples=False, tool_documents=[tmp_path / "documents"])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+async def test_all_real_documents_go_through_the_whole_track(tmp_path):
+    source = shared_data("tool_documents")
+    report = await synthesize(
+        tmp_path / "out", count=900, shipped_examples=False, tool_documents=[source], max_offered_tools=24
+    )
+    assert report.kept == 900
+    assert report.read == report.kept + report.rejected.total()

@@ -1,0 +1,128 @@
+"""Seven axes: rules where rules decide, judges that see only what came before, and no default anywhere."""
+
+import pytest
+
+from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
+from synthesis.prompts.answer_summary import JudgeAnswerSummary
+from synthesis.prompts.judgement import Judgement
+from synthesis.prompts.planning import JudgePlanning
+from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
+from synthesis.prompts.response_planning import JudgeResponsePlanning
+from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
+from synthesis.records import Message, ToolCall
+from synthesis.stage import Rejected
+from synthesis.teacher import BadReply
+from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.trajectories.reward_axes import (
+    RewardThresholds,
+    check_thresholds,
+    judge_axes,
+    tool_call_status,
+    tool_conciseness,
+)
+from tests.synthesis.trajectories.servers import HOTELS, task
+
+JUDGES = (
+    JudgeQueryUnderstanding, JudgePlanning, JudgeResponseUnderstanding, JudgeResponsePlanning, JudgeAnswerRelevance,
+    JudgeAnswerSummary,
+)  # fmt: skip
+TASK = task("find_hotel", "book_hotel")
+
+
+def call(ordinal: int, name: str, **arguments) -> Message:
+    requested = ToolCall(id=f"call_{ordinal}", name=name, arguments=arguments)
+    return Message(role="assistant", reasoning_content="next", tool_calls=(requested,))
+
+
+def response(ordinal: int, content: str, is_error: bool = False) -> Message:
+    return Message(role="tool", content=content, tool_call_id=f"call_{ordinal}", is_error=is_error)
+
+
+GOOD = (
+    Message(role="user", content=TASK.text),
+    call(1, "find_hotel", city="Oslo"),
+    response(1, '{"hotel_id": "H1", "stars": 4}'),
+    call(2, "book_hotel", hotel_id="H1", guest="Ana"),
+    response(2, '{"error": "503"}', is_error=True),
+    call(3, "book_hotel", hotel_id="H1", guest="Ana"),
+    response(3, '{"booking_id": "B7", "price": 91.5}'),
+    Message(role="assistant", reasoning_content="all there", content="Done: booking id B7, price 91.5."),
+)
+
+
+def judged_by(score: float, **changes) -> ScriptedTeacher:
+    script = {judge: [Judgement(score=score, reason="so")] * 9 for judge in JUDGES}
+    return ScriptedTeacher(script | changes.get("script", {}))
+
+
+def test_a_failed_call_counts_zero():
+    assert tool_call_status(GOOD) == pytest.approx(2 / 3)
+    assert tool_call_status((response(1, "x", is_error=True),)) == 0
+
+
+def test_a_call_made_again_after_success_or_to_nowhere_is_not_concise_but_a_retry_is():
+    assert tool_conciseness(GOOD, HOTELS.tools) == 1
+    again = (*GOOD[:3], call(9, "find_hotel", city="Oslo"), response(9, "{}"))
+    assert tool_conciseness(again, HOTELS.tools) == 0.5
+    assert tool_conciseness((call(1, "fly"), response(1, "unknown", is_error=True)), HOTELS.tools) == 0
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+async def test_a_judge_that_fails_never_scores(judge):
+    teacher = judged_by(1.0, script={judge: [BadReply("cannot be parsed")]})
+    with pytest.raises(BadReply):
+        await judge_axes(TASK, HOTELS.tools, GOOD, teacher, seed=0)
+
+
+async def test_response_judges_see_the_judged_message_last_and_nothing_after_it():
+    teacher = judged_by(0.8)
+    await judge_axes(TASK, HOTELS.tools, GOOD, teacher, seed=0)
+    for judge in (JudgeResponseUnderstanding, JudgeResponsePlanning):
+        seen = [request.conversation for request in teacher.asked if isinstance(request, judge)]
+        assert seen == [GOOD[:4], GOOD[:6], GOOD[:8]]
+    (first,) = (request for request in teacher.asked if isinstance(request, JudgeQueryUnderstanding))
+    assert first.conversation == GOOD[:2]
+
+
+async def test_the_reward_is_the_mean_of_the_axes():
+    reward = await judge_axes(TASK, HOTELS.tools, GOOD, judged_by(0.5), seed=0)
+    assert reward.mean == pytest.approx((0.5 * 4 + 2 / 3 + 1.0 + 0.5) / 7)
+
+
+async def test_numbers_that_no_response_holds_cap_the_summary():
+    invented = (*GOOD[:-1], GOOD[-1].model_copy(update={"content": "Price 91.5, rated 9.9 of 10 at https://x.org/y."}))
+    reward = await judge_axes(TASK, HOTELS.tools, invented, judged_by(1.0), seed=0)
+    assert reward.final_answer == pytest.approx((1.0 + 0.25) / 2)
+
+
+async def test_an_answer_in_another_language_is_irrelevant_by_rule():
+    chinese = task("find_hotel", "book_hotel", language="zh")
+    reward = await judge_axes(chinese, HOTELS.tools, GOOD, judged_by(1.0), seed=0)
+    assert reward.final_answer == 0.5
+
+
+async def test_a_task_that_needs_tools_and_got_none_is_rejected_and_a_right_refusal_is_not():
+    silent = (GOOD[0], Message(role="assistant", reasoning_content="no", content="I cannot do that."))
+    with pytest.raises(Rejected, match="answered without a tool call"):
+        await judge_axes(TASK, HOTELS.tools, silent, judged_by(1.0), seed=0)
+    refusal = task("find_hotel", expectation="refuse")
+    reward = await judge_axes(refusal, HOTELS.tools, silent, judged_by(1.0), seed=0)
+    assert reward.tool_call_status is None
+    assert reward.mean == 1.0
+
+
+async def test_the_embedded_judges_tell_a_good_trajectory_from_a_bad_one():
+    good = await judge_axes(TASK, HOTELS.tools, GOOD, ProceduralTeacher(), seed=0)
+    bad_messages = (
+        GOOD[0],
+        call(1, "get_weather", city="Bergen"),
+        response(1, '{"temperature": 3}'),
+        Message(role="assistant", reasoning_content="so", content="The price is 7777."),
+    )
+    bad = await judge_axes(TASK, HOTELS.tools, bad_messages, ProceduralTeacher(), seed=0)
+    assert good.mean > 0.9
+    assert bad.mean < 0.5
+    with pytest.raises(Rejected):
+        check_thresholds(bad, RewardThresholds())
+    check_thresholds(good, RewardThresholds())

@@ -1,0 +1,90 @@
+"""A task states its facts, names no tool, and keeps both when it is varied."""
+
+import pytest
+
+from synthesis.prompts.augmentation import AugmentedTask, AugmentTask
+from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.task_writing import WriteTask, WrittenTask
+from synthesis.records import TaskScores
+from synthesis.stage import Rejected
+from synthesis.teacher import BadReply
+from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.trajectories.augmentation import augment_task
+from synthesis.trajectories.chains import bind_chain
+from synthesis.trajectories.task_scores import TaskThresholds, score_task
+from synthesis.trajectories.tasks import write_task
+from tests.synthesis.trajectories.servers import HOTELS, task
+
+CHAIN = bind_chain(HOTELS, ["find_hotel", "book_hotel"])
+FACTS = {"city": "Oslo", "guest": "Ana"}
+
+
+async def written(text: str, slots: dict = FACTS, hidden: tuple[str, ...] = (), chain=CHAIN, tools=()):
+    teacher = ScriptedTeacher({WriteTask: [WrittenTask(text=text, slots=slots, tools=tools)]})
+    return await write_task(HOTELS, teacher, chain=chain, expectation="answer", hidden_slots=hidden, seed=0)
+
+
+async def test_a_task_that_states_its_facts_is_kept():
+    reply, chain = await written("Book a hotel in Oslo for Ana.")
+    assert (reply.slots, chain) == (FACTS, CHAIN)
+
+
+@pytest.mark.parametrize(
+    ("text", "slots", "reason"),
+    [
+        ("Book a hotel in Oslo.", FACTS, "fact is not in the task's text"),
+        ("Book a hotel in Oslo for Ana.", {"city": "Oslo"}, "task without a needed fact"),
+        ("Book a hotel in Oslo for 7.", {"city": "Oslo", "guest": 7}, "fact that the schema does not allow"),
+        ("Use find_hotel for Oslo and Ana.", FACTS, "tool name in the task"),
+        ("   ", {"city": "", "guest": ""}, "fact is not in the task's text"),
+    ],
+)
+async def test_a_task_with_a_fault_is_rejected_with_its_reason(text, slots, reason):
+    with pytest.raises(Rejected) as rejected:
+        await written(text, slots)
+    assert rejected.value.reason == reason
+
+
+async def test_a_hidden_fact_must_not_stand_in_the_text():
+    await written("Book a hotel for Ana.", hidden=("city",))
+    with pytest.raises(Rejected, match="hidden fact"):
+        await written("Book a hotel in Oslo for Ana.", hidden=("city",))
+
+
+async def test_a_server_only_task_is_bound_like_any_chain():
+    _, chain = await written("Book a hotel in Oslo for Ana.", chain=None, tools=("find_hotel", "book_hotel"))
+    assert chain == CHAIN
+    with pytest.raises(Rejected, match="nothing satisfies"):
+        await written("Book it for Ana.", chain=None, tools=("book_hotel",))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Find a hotel and book it for Ana.", "augmentation changed a fact"),
+        ("Find a hotel in Oslo and book it for Ana.", "augmentation changed nothing"),
+        ("请在 Oslo 找一家酒店并为 Ana 预订一个房间好吗谢谢你", "augmentation changed the language"),
+        ("Use find_hotel in Oslo for Ana.", "tool name in the task"),
+    ],
+)
+async def test_a_variant_keeps_intent_facts_and_language(text, reason):
+    teacher = ScriptedTeacher({AugmentTask: [AugmentedTask(text=text)]})
+    with pytest.raises(Rejected) as rejected:
+        await augment_task(task("find_hotel", "book_hotel"), CHAIN, HOTELS, teacher, axis="diversity", seed=0)
+    assert rejected.value.reason == reason
+
+
+async def test_each_score_must_reach_its_threshold_and_none_has_a_default():
+    async def scored(reply):
+        teacher = ScriptedTeacher({ScoreTask: [reply]})
+        return await score_task(
+            "x", teacher, TaskThresholds(), language="en", slots={}, hidden_slots=(), tools=(), seed=0
+        )
+
+    good = TaskScores(clarity=0.9, realism=0.9, tool_necessity=0.9)
+    assert await scored(good) == good
+    for quality in TaskScores.model_fields:
+        with pytest.raises(Rejected, match=quality.replace("_", " ")):
+            await scored(good.model_copy(update={quality: 0.1}))
+    with pytest.raises(BadReply):
+        await scored(BadReply("no JSON"))
