@@ -101,7 +101,7 @@ def body(source: str, city: str, wall_seconds: float = 5.0) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """A keep-alive connection that sends one request at a time; leaner than a client library, it measures less of itself."""
+    """A keep-alive connection with one request at a time; leaner than a client library, it measures less of itself."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -157,7 +157,7 @@ async def _load(port: int, pid: int, connections: int, seconds: float, loops_of_
     loop = asyncio.get_running_loop()
     source = realistic_tool()
     honest = [body(source, city) for city in CITIES]
-    endless = body(LOOP, "Oslo", wall_seconds=1.0)
+    endless = body(LOOP, "Oslo", {"wall_seconds": 1, "cpu_seconds": 2})
     latencies: list[float] = []
     errors = 0
     opened = []
@@ -220,6 +220,61 @@ def tree_cpu_seconds(root: int) -> float:
         total += used.get(pid, 0)
         waiting += parents.get(pid, [])
     return total / os.sysconf("SC_CLK_TCK")
+
+
+async def _private_bytes_per_call(port: int, pid: int, calls: int = 16) -> float:
+    """Mean private memory of calls in flight: each has loaded the realistic tool and its tables, and waits."""
+    waiting = realistic_tool().replace("    rows = (row", "    import time\n    time.sleep(3)\n    rows = (row")
+    loop = asyncio.get_running_loop()
+    connections = [(await loop.create_connection(Connection, "127.0.0.1", port))[1] for _ in range(calls)]
+    await connections[0].ask(body(waiting, "Oslo"))  # compiled
+    asked = [asyncio.ensure_future(connection.ask(body(waiting, "Oslo"))) for connection in connections]
+    await asyncio.sleep(1.5)
+    zygotes = [child for launcher in _children(pid) for child in _children(launcher)]
+    sizes = [_private_bytes(child) for zygote in zygotes for child in _children(zygote)]
+    await asyncio.gather(*asked)
+    for connection in connections:
+        connection._transport.close()
+    return statistics.mean(sizes)
+
+
+async def _p50_beside_loops(port: int, loops: int, seconds: float) -> tuple[float, float]:
+    """Median milliseconds of one client, alone and while another client has endless loops in flight."""
+    loop = asyncio.get_running_loop()
+    connections = [(await loop.create_connection(Connection, "127.0.0.1", port))[1] for _ in range(loops + 1)]
+    honest, others = connections[0], connections[1:]
+
+    async def p50() -> float:
+        times, stop = [], time.monotonic() + seconds
+        while time.monotonic() < stop:
+            began = time.monotonic()
+            await honest.ask(body(realistic_tool(), "Oslo"))
+            times.append(1000 * (time.monotonic() - began))
+        return statistics.median(times)
+
+    await p50()
+    alone = await p50()
+    limits = {"wall_seconds": 5, "cpu_seconds": 5}
+    asked = [asyncio.ensure_future(other.ask(body(LOOP, "Oslo", limits, "loops"))) for other in others]
+    await asyncio.sleep(0.3)
+    beside = await p50()
+    await asyncio.gather(*asked)
+    for connection in connections:
+        connection._transport.close()
+    return alone, beside
+
+
+def _children(pid: int) -> list[int]:
+    return [
+        int(child)
+        for thread in os.listdir(f"/proc/{pid}/task")
+        for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
+    ]
+
+
+def _private_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
 # The cold baselines: this file serves them itself, with our parsing and validation.
@@ -352,9 +407,13 @@ def main() -> None:
                     seconds = 2 * options.seconds if loops or connections == 1000 else options.seconds
                     load = asyncio.run(_load(port, pid, connections, seconds, loops))
                     results[kind].setdefault(name, []).append(load)
+        port, pid = services["ours"]
+        private_bytes = asyncio.run(_private_bytes_per_call(port, pid))
+        alone, beside = asyncio.run(_p50_beside_loops(port, max(1, options.workers - 1), options.seconds))
     medians = {kind: {name: _median(loads) for name, loads in by.items()} for kind, by in results.items()}
     ours, python = medians["ours"], medians["python"]
     line: dict[str, Any] = {"work": f"realistic tool of {len(realistic_tool())} bytes, {options.workers} workers"}
+    line["private_bytes_per_call_in_flight"] = round(private_bytes)
     line |= {kind: {name: load.rounded() for name, load in by.items()} for kind, by in medians.items()}
     ratio = {
         "cpu_per_call_of_python": ours["64_clients"].cpu_milliseconds_per_call
@@ -364,6 +423,7 @@ def main() -> None:
         "honest_p50_with_loops_of_clean": ours["64_clients_5_percent_loops"].p50_milliseconds
         / ours["64_clients"].p50_milliseconds,
     }
+    ratio["p50_beside_another_clients_loops"] = beside / alone
     if "bwrap" in medians:
         bwrap = medians["bwrap"]
         ratio["throughput_of_bwrap"] = ours["64_clients"].calls_per_second / bwrap["64_clients"].calls_per_second
