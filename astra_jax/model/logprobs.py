@@ -1,91 +1,187 @@
 """Log-probabilities of target tokens without the logits: [tokens, V] never exists whole, forward or backward.
 
-log p(target) = hidden · unembedding[target] − logsumexp_v(hidden · unembedding[v]), computed a chunk of tokens at a
-time. The float32 log-sum-exp is the only residual; the backward pass recomputes each chunk's logits.
+log p(target) = hidden · unembedding[target] − logsumexp_v(hidden · unembedding[v]), a slice of the vocabulary at a
+time. The float32 log-sum-exp is the only residual; the backward pass computes each slice's logits again. Under a mesh
+every device keeps its own tokens, the vocabulary is split over `tensor`, and a slice of the unembedding is gathered
+over the axes that store its width just before it is needed, so it is never whole anywhere either.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
+from astra_jax.model.sharding import LOGICAL_TO_MESH, ambient_mesh, spec
 
-def token_logprobs(
-    hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array, *, chunk_tokens: int = 1024
-) -> jax.Array:
+_LOGITS_AT_ONCE = 1 << 24
+_NOTHING = -1e30
+"""The logit of a row that another slice already counted: finite, and zero after exp."""
+
+_WIDTH_AXES = LOGICAL_TO_MESH["embed"]
+_VOCAB_AXIS = LOGICAL_TO_MESH["vocab"]
+
+
+def token_logprobs(hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array) -> jax.Array:
     """Float32 log-probability of each target under softmax(hidden · unembeddingᵀ); differentiable in both arrays.
 
-    For the log-probabilities at a sampling temperature τ pass `hidden_BTD / τ`. Memory: chunk_tokens × V float32.
+    For the log-probabilities at a sampling temperature τ pass `hidden_BTD / τ`. Memory does not grow with V.
     """
-    batch, tokens, width = hidden_BTD.shape
-    chunk_tokens = min(chunk_tokens, batch * tokens)
-    hidden_XCD = _chunks(hidden_BTD.reshape(-1, width), chunk_tokens)
-    targets_XC = _chunks(targets_BT.reshape(-1), chunk_tokens)
-    logprobs_XC = _logprobs(hidden_XCD, unembedding_VD, targets_XC)
-    return logprobs_XC.reshape(-1)[: batch * tokens].reshape(batch, tokens)
+    return _logprobs(hidden_BTD, unembedding_VD, targets_BT)
 
 
-def token_entropy(hidden_BTD: jax.Array, unembedding_VD: jax.Array, *, chunk_tokens: int = 1024) -> jax.Array:
+def token_entropy(hidden_BTD: jax.Array, unembedding_VD: jax.Array) -> jax.Array:
     """Float32 entropy in nats of the next-token distribution at each position: a metric, without gradients."""
-    batch, tokens, width = hidden_BTD.shape
-    chunk_tokens = min(chunk_tokens, batch * tokens)
 
-    def chunk(hidden_CD: jax.Array) -> jax.Array:
-        logprobs_CV = jax.nn.log_softmax(_logits(hidden_CD, unembedding_VD))
-        return -(jnp.exp(logprobs_CV) * logprobs_CV).sum(-1)
+    def local(hidden_BTD: jax.Array, unembedding_VD: jax.Array) -> jax.Array:
+        hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
+        slices = _VocabularySlices(hidden_ND, unembedding_VD)
+        lse_N, _ = slices.logsumexp_and_picked(hidden_ND, jnp.zeros(len(hidden_ND), jnp.int32))
 
-    hidden_XCD = _chunks(jax.lax.stop_gradient(hidden_BTD).reshape(-1, width), chunk_tokens)
-    return jax.lax.map(chunk, hidden_XCD).reshape(-1)[: batch * tokens].reshape(batch, tokens)
+        def add(i: jax.Array, entropy_N: jax.Array) -> jax.Array:
+            logits_NV = slices.logits(i, hidden_ND)
+            surprisal_NV = lse_N[:, None] - logits_NV
+            return entropy_N + (jnp.exp(-surprisal_NV) * surprisal_NV).sum(-1)
+
+        entropy_N = jax.lax.fori_loop(0, slices.count, add, jnp.zeros_like(lse_N))
+        return _sum_over_vocabulary(entropy_N).reshape(hidden_BTD.shape[:2])
+
+    hidden_BTD, unembedding_VD = jax.lax.stop_gradient((hidden_BTD, unembedding_VD))
+    return _per_device(local, [_HIDDEN, _TABLE], _TOKENS)(hidden_BTD, unembedding_VD)
 
 
-def _chunks(x: jax.Array, chunk_tokens: int) -> jax.Array:
-    """Splits the first axis in [chunks, chunk_tokens], the last chunk filled with zeros."""
-    padding = -len(x) % chunk_tokens
-    return jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)).reshape(-1, chunk_tokens, *x.shape[1:])
+_HIDDEN = spec("batch", "sequence", "hidden")
+_TOKENS = spec("batch", "sequence")
+_TABLE = spec("vocab", "embed")
 
 
-def _logits(hidden_CD: jax.Array, unembedding_VD: jax.Array) -> jax.Array:
-    weights_VD = unembedding_VD.astype(hidden_CD.dtype)
-    return jnp.einsum("cd,vd->cv", hidden_CD, weights_VD, preferred_element_type=jnp.float32)
+def _per_device(local: Callable, in_specs: list, out_specs: object) -> Callable:
+    """Runs `local` on each device's share; as it is when there is no mesh."""
+    if ambient_mesh() is None:
+        return local
+    return jax.shard_map(local, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False)
+
+
+def _sum_over_vocabulary(x: jax.Array) -> jax.Array:
+    return x if ambient_mesh() is None else jax.lax.psum(x, _VOCAB_AXIS)
+
+
+class _VocabularySlices:
+    """This device's rows of the unembedding, `size` at a time; the last slice overlaps the one before it."""
+
+    def __init__(self, hidden_ND: jax.Array, unembedding_VD: jax.Array) -> None:
+        rows = len(unembedding_VD)
+        self.table_VD = unembedding_VD
+        self.dtype = hidden_ND.dtype
+        self.size = min(rows, max(512, _LOGITS_AT_ONCE // len(hidden_ND) // 128 * 128))
+        self.count = -(-rows // self.size)
+        self.first_row = 0 if ambient_mesh() is None else jax.lax.axis_index(_VOCAB_AXIS) * rows
+
+    def start(self, i: jax.Array) -> jax.Array:
+        return jnp.minimum(i * self.size, len(self.table_VD) - self.size)
+
+    def weights(self, i: jax.Array) -> jax.Array:
+        """The slice at full width, in the dtype of the products."""
+        slice_VD = jax.lax.dynamic_slice_in_dim(self.table_VD, self.start(i), self.size).astype(self.dtype)
+        if ambient_mesh() is None:
+            return slice_VD
+        return jax.lax.all_gather(slice_VD, _WIDTH_AXES, axis=1, tiled=True)
+
+    def logits(self, i: jax.Array, hidden_ND: jax.Array, weights_VD: jax.Array | None = None) -> jax.Array:
+        weights_VD = self.weights(i) if weights_VD is None else weights_VD
+        logits_NV = jnp.einsum("nd,vd->nv", hidden_ND, weights_VD, preferred_element_type=jnp.float32)
+        if len(self.table_VD) % self.size == 0:
+            return logits_NV
+        is_new_V = self.start(i) + jnp.arange(self.size) >= i * self.size
+        return jnp.where(is_new_V, logits_NV, _NOTHING)
+
+    def column(self, i: jax.Array, targets_N: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Where each target stands in the slice, and whether it does."""
+        column_N = targets_N - self.first_row - self.start(i)
+        is_here_N = (column_N >= 0) & (column_N < self.size) & (column_N + self.start(i) >= i * self.size)
+        return column_N, is_here_N
+
+    def logsumexp_and_picked(self, hidden_ND: jax.Array, targets_N: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Log-sum-exp over the whole vocabulary of all devices, and the logit of each target."""
+
+        def add(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            max_N, sum_N, picked_N = carry
+            logits_NV = self.logits(i, hidden_ND)
+            new_max_N = jnp.maximum(max_N, logits_NV.max(-1))
+            sum_N = sum_N * jnp.exp(max_N - new_max_N) + jnp.exp(logits_NV - new_max_N[:, None]).sum(-1)
+            column_N, is_here_N = self.column(i, targets_N)
+            logit_N = jnp.take_along_axis(logits_NV, jnp.clip(column_N, 0, self.size - 1)[:, None], axis=1)[:, 0]
+            return new_max_N, sum_N, jnp.where(is_here_N, logit_N, picked_N)
+
+        zeros_N = jnp.zeros(len(hidden_ND), jnp.float32)
+        max_N, sum_N, picked_N = jax.lax.fori_loop(0, self.count, add, (zeros_N + _NOTHING, zeros_N, zeros_N))
+        if ambient_mesh() is not None:
+            all_max_N = jax.lax.pmax(max_N, _VOCAB_AXIS)
+            sum_N, max_N = sum_N * jnp.exp(max_N - all_max_N), all_max_N
+        return max_N + jnp.log(_sum_over_vocabulary(sum_N)), _sum_over_vocabulary(picked_N)
 
 
 @jax.custom_vjp
-def _logprobs(hidden_XCD: jax.Array, unembedding_VD: jax.Array, targets_XC: jax.Array) -> jax.Array:
-    return _logprobs_forward(hidden_XCD, unembedding_VD, targets_XC)[0]
+def _logprobs(hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array) -> jax.Array:
+    return _logprobs_forward(hidden_BTD, unembedding_VD, targets_BT)[0]
 
 
 def _logprobs_forward(
-    hidden_XCD: jax.Array, unembedding_VD: jax.Array, targets_XC: jax.Array
+    hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    def chunk(hidden_CD_and_targets_C: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        hidden_CD, targets_C = hidden_CD_and_targets_C
-        logits_CV = _logits(hidden_CD, unembedding_VD)
-        lse_C = jax.nn.logsumexp(logits_CV, axis=-1)
-        return jnp.take_along_axis(logits_CV, targets_C[:, None], axis=-1)[:, 0] - lse_C, lse_C
+    def local(hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
+        hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
+        slices = _VocabularySlices(hidden_ND, unembedding_VD)
+        lse_N, picked_N = slices.logsumexp_and_picked(hidden_ND, targets_BT.reshape(-1))
+        return (picked_N - lse_N).reshape(targets_BT.shape), lse_N.reshape(targets_BT.shape)
 
-    logprobs_XC, lse_XC = jax.lax.map(chunk, (hidden_XCD, targets_XC))
-    return logprobs_XC, (hidden_XCD, unembedding_VD, targets_XC, lse_XC)
+    arrays = (hidden_BTD, unembedding_VD, targets_BT)
+    logprobs_BT, lse_BT = _per_device(local, [_HIDDEN, _TABLE, _TOKENS], (_TOKENS, _TOKENS))(*arrays)
+    return logprobs_BT, (*arrays, lse_BT)
 
 
-def _logprobs_backward(residuals: tuple[jax.Array, ...], dlogprobs_XC: jax.Array) -> tuple[jax.Array, jax.Array, None]:
-    hidden_XCD, unembedding_VD, targets_XC, lse_XC = residuals
+def _logprobs_backward(residuals: tuple[jax.Array, ...], dlogprobs_BT: jax.Array) -> tuple[jax.Array, jax.Array, None]:
     einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-    weights_VD = unembedding_VD.astype(hidden_XCD.dtype)
 
-    def chunk(dweights_VD: jax.Array, xs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        hidden_CD, targets_C, lse_C, dlogprobs_C = xs
-        # d log p(target) / d logits = onehot(target) − p
-        p_CV = jnp.exp(_logits(hidden_CD, unembedding_VD) - lse_C[:, None])
-        onehot_CV = targets_C[:, None] == jnp.arange(p_CV.shape[-1])
-        dlogits_CV = ((onehot_CV - p_CV) * dlogprobs_C[:, None]).astype(hidden_CD.dtype)
-        dhidden_CD = einsum("cv,vd->cd", dlogits_CV, weights_VD)
-        return dweights_VD + einsum("cv,cd->vd", dlogits_CV, hidden_CD), dhidden_CD.astype(hidden_CD.dtype)
+    def local(
+        hidden_BTD: jax.Array,
+        unembedding_VD: jax.Array,
+        targets_BT: jax.Array,
+        lse_BT: jax.Array,
+        dlogprobs_BT: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
+        targets_N, lse_N, dlogprobs_N = (x.reshape(-1) for x in (targets_BT, lse_BT, dlogprobs_BT))
+        slices = _VocabularySlices(hidden_ND, unembedding_VD)
 
-    start_VD = jnp.zeros(unembedding_VD.shape, jnp.float32)
-    dweights_VD, dhidden_XCD = jax.lax.scan(chunk, start_VD, (hidden_XCD, targets_XC, lse_XC, dlogprobs_XC))
-    return dhidden_XCD, dweights_VD.astype(unembedding_VD.dtype), None
+        def add(i: jax.Array, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            dhidden_ND, dtable_VD = grads
+            weights_VD = slices.weights(i)
+            p_NV = jnp.exp(slices.logits(i, hidden_ND, weights_VD) - lse_N[:, None])
+            column_N, is_here_N = slices.column(i, targets_N)
+            onehot_NV = (column_N[:, None] == jnp.arange(slices.size)) & is_here_N[:, None]
+            # d log p(target) / d logits = onehot(target) − p
+            dlogits_NV = ((onehot_NV - p_NV) * dlogprobs_N[:, None]).astype(hidden_ND.dtype)
+            dhidden_ND += einsum("nv,vd->nd", dlogits_NV, weights_VD)
+            dslice_VD = einsum("nv,nd->vd", dlogits_NV, hidden_ND)
+            if ambient_mesh() is not None:
+                dslice_VD = jax.lax.psum_scatter(dslice_VD, _WIDTH_AXES, scatter_dimension=1, tiled=True)
+            start = slices.start(i)
+            so_far_VD = jax.lax.dynamic_slice_in_dim(dtable_VD, start, slices.size)
+            return dhidden_ND, jax.lax.dynamic_update_slice_in_dim(dtable_VD, so_far_VD + dslice_VD, start, 0)
+
+        zeros = (jnp.zeros(hidden_ND.shape, jnp.float32), jnp.zeros(unembedding_VD.shape, jnp.float32))
+        dhidden_ND, dtable_VD = jax.lax.fori_loop(0, slices.count, add, zeros)
+        if ambient_mesh() is not None:
+            dtable_VD = jax.lax.psum(dtable_VD, "data")
+        dhidden_ND = _sum_over_vocabulary(dhidden_ND).astype(hidden_BTD.dtype)
+        return dhidden_ND.reshape(hidden_BTD.shape), dtable_VD.astype(unembedding_VD.dtype)
+
+    in_specs = [_HIDDEN, _TABLE, _TOKENS, _TOKENS, _TOKENS]
+    dhidden_BTD, dunembedding_VD = _per_device(local, in_specs, (_HIDDEN, _TABLE))(*residuals, dlogprobs_BT)
+    return dhidden_BTD, dunembedding_VD, None
 
 
 _logprobs.defvjp(_logprobs_forward, _logprobs_backward)

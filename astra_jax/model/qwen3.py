@@ -27,6 +27,8 @@ from flax import nnx
 
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig, Params
+from astra_jax.model.embedding import embed_tokens
+from astra_jax.model.sharding import constrain
 
 
 class Rope(NamedTuple):
@@ -145,7 +147,8 @@ class Qwen3(nnx.Module):
         graph, layers = nnx.split(self.layers)
 
         def block(x_BTD: jax.Array, layer: nnx.State) -> tuple[jax.Array, None]:
-            return nnx.merge(graph, layer)(x_BTD, rope, segment_ids_BT), None
+            x_BTD = nnx.merge(graph, layer)(x_BTD, rope, segment_ids_BT)
+            return constrain(x_BTD, "batch", "sequence", "hidden"), None
 
         if self.config.remat == "full":
             block = jax.checkpoint(block, prevent_cse=False)
@@ -154,7 +157,7 @@ class Qwen3(nnx.Module):
 
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
         """The residual stream before the first layer."""
-        return self.embedding[...][tokens_BT].astype(self.config.dtype)
+        return embed_tokens(self.embedding[...], tokens_BT, self.config.dtype)
 
     def norm(self, x_BTD: jax.Array) -> jax.Array:
         """The final norm, applied to the residual stream after the last layer."""

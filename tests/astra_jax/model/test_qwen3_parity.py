@@ -53,7 +53,7 @@ def test_logits_loss_and_gradients_equal_those_of_transformers(variant, tmp_path
             model = bind(config, params)
             positions_BT = jnp.broadcast_to(jnp.arange(100), (2, 100))
             hidden_BTD = model(tokens_BT, positions_BT, jnp.ones((2, 100), jnp.int32))
-            logprobs_BT = token_logprobs(hidden_BTD[:, :-1], model.output_embedding, tokens_BT[:, 1:], chunk_tokens=64)
+            logprobs_BT = token_logprobs(hidden_BTD[:, :-1], model.output_embedding, tokens_BT[:, 1:])
             return -logprobs_BT.mean(), model.logits(hidden_BTD)
 
         return jax.value_and_grad(loss_fn, has_aux=True)(params)

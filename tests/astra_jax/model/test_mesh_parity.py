@@ -1,0 +1,125 @@
+"""The same loss and gradients on every mesh: one device, and every way to lay 2, 4 and 8 devices over the axes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from astra_jax.model.config import ModelConfig
+from astra_jax.model.context_parallel import balance, balanced_order, natural_order, to_natural_order
+from astra_jax.model.logprobs import token_entropy, token_logprobs
+from astra_jax.model.qwen3 import bind, init_params
+from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, require_divisible, spec
+
+CONFIG = ModelConfig(
+    vocab_size=64, hidden_size=32, num_layers=2, num_heads=8, num_kv_heads=8, head_dim=8, intermediate_size=32
+)
+MESHES = [
+    MeshConfig(data=data, fsdp=fsdp, context=context, tensor=part // (data * fsdp * context))
+    for part in (2, 4, 8)
+    for data in (1, 2, 4, 8)
+    for fsdp in (1, 2, 4, 8)
+    for context in (1, 2, 4, 8)
+    if part % (data * fsdp * context) == 0
+]
+# All of them hold; the suite keeps every axis alone at full size, every pair, and all that three axes can make of 8.
+FAST = [MeshConfig(context=8), MeshConfig(data=2, fsdp=2, context=2), MeshConfig(fsdp=2, context=2, tensor=2)]
+
+
+def batch():
+    rng = np.random.default_rng(0)
+    tokens_BT = rng.integers(0, 64, (8, 33))
+    segment_ids_BT = np.sort(rng.integers(1, 4, (8, 32)), axis=1).astype(np.int32)
+    segment_ids_BT[:, 27:] = 0  # padding, so that shards hold unequal numbers of active tokens
+    starts = np.stack([np.searchsorted(row, row, side="left") for row in segment_ids_BT])
+    return {
+        "tokens": tokens_BT[:, :-1].astype(np.int32),
+        "targets": tokens_BT[:, 1:].astype(np.int32),
+        "positions": (np.arange(32) - np.where(segment_ids_BT > 0, starts, 0)).astype(np.int32),
+        "segment_ids": segment_ids_BT,
+        "loss_mask": (segment_ids_BT > 0).astype(np.float32) * rng.integers(0, 2, (8, 32)),
+    }
+
+
+def loss_and_gradients(params, batch):
+    def loss_fn(params):
+        model = bind(CONFIG, params)
+        hidden_BTD = model(batch["tokens"], batch["positions"], batch["segment_ids"])
+        logprobs_BT = token_logprobs(hidden_BTD, model.output_embedding, batch["targets"])
+        entropy_BT = token_entropy(hidden_BTD, model.output_embedding)
+        mask_BT = batch["loss_mask"]
+        return -(logprobs_BT * mask_BT).sum() / mask_BT.sum(), (entropy_BT * mask_BT).sum() / mask_BT.sum()
+
+    return jax.value_and_grad(loss_fn, has_aux=True)(params)
+
+
+@functools.cache
+def on_one_device():
+    return jax.jit(loss_and_gradients)(init_params(CONFIG, seed=0), batch())
+
+
+def on_mesh(mesh_config):
+    devices = jax.devices()[: int(np.prod(mesh_config.shape))]
+    mesh = make_mesh(mesh_config, devices)
+    params = init_params(CONFIG, seed=0)
+    shardings = param_shardings(params, mesh)
+    arrays = {
+        name: jax.device_put(array, jax.NamedSharding(mesh, spec("batch", "sequence")))
+        for name, array in balance(batch(), mesh_config.context).items()
+    }
+    with jax.set_mesh(mesh):
+        step = jax.jit(loss_and_gradients, out_shardings=(None, shardings))
+        return step(jax.device_put(params, shardings), arrays)
+
+
+def assert_equal_on(mesh_config):
+    (loss, entropy), gradients = on_one_device()
+    (mesh_loss, mesh_entropy), mesh_gradients = on_mesh(mesh_config)
+    np.testing.assert_allclose(mesh_loss, loss, rtol=1e-5)
+    np.testing.assert_allclose(mesh_entropy, entropy, rtol=1e-5)
+    for (path, expected), found in zip(
+        jax.tree_util.tree_leaves_with_path(gradients), jax.tree.leaves(mesh_gradients), strict=True
+    ):
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(found, expected, atol=1e-5 * scale, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.mark.parametrize("mesh", FAST, ids=lambda mesh: "x".join(map(str, mesh.shape)))
+def test_loss_and_every_gradient_are_the_same_on_a_mesh(mesh):
+    assert_equal_on(mesh)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [m for m in MESHES if m not in FAST], ids=lambda mesh: "x".join(map(str, mesh.shape)))
+def test_loss_and_every_gradient_are_the_same_on_every_mesh(mesh):
+    assert_equal_on(mesh)
+
+
+def test_every_shard_of_the_balanced_layout_has_the_same_causal_work():
+    order = balanced_order(2 * 16 * 10, 16)
+    work = (order + 1).reshape(16, -1).sum(axis=1)
+    assert len(set(work.tolist())) == 1
+
+
+def test_the_balanced_layout_is_undone_by_its_inverse():
+    order = balanced_order(24, 3)
+    np.testing.assert_array_equal(order[natural_order(24, 3)], np.arange(24))
+    np.testing.assert_array_equal(to_natural_order(jnp.asarray(order)[None], 3)[0], np.arange(24))
+
+
+def test_balancing_pads_to_what_the_mesh_needs_with_zeros():
+    placed = balance({"tokens": np.arange(1, 6)[None]}, shards=2)
+    assert placed["tokens"].tolist() == [[1, 2, 0, 0, 3, 4, 5, 0]]
+    assert balance({"tokens": np.ones((1, 5), int)}, shards=1, multiple=4)["tokens"].shape == (1, 8)
+
+
+def test_a_mesh_that_does_not_divide_the_heads_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"tensor = 3 does not divide num_heads = 8"):
+        require_divisible(CONFIG, MeshConfig(tensor=3))
+
+
+def test_a_mesh_of_another_size_than_the_devices_says_both():
+    with pytest.raises(ValueError, match=r"data 1 × fsdp 3 × context 1 × tensor 1 needs 3 devices, found 8"):
+        make_mesh(MeshConfig(fsdp=3))
