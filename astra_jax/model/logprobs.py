@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from astra_jax.model.sharding import LOGICAL_TO_MESH, ambient_mesh, spec
 
-_LOGITS_AT_ONCE = 1 << 24
+_LANES = 128
 _NOTHING = -1e30
 """The logit of a row that another slice already counted: finite, and zero after exp."""
 
@@ -24,20 +24,23 @@ _WIDTH_AXES = LOGICAL_TO_MESH["embed"]
 _VOCAB_AXIS = LOGICAL_TO_MESH["vocab"]
 
 
-def token_logprobs(hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array) -> jax.Array:
+def token_logprobs(
+    hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array, *, chunk_tokens: int = 1024
+) -> jax.Array:
     """Float32 log-probability of each target under softmax(hidden · unembeddingᵀ); differentiable in both arrays.
 
-    For the log-probabilities at a sampling temperature τ pass `hidden_BTD / τ`. Memory does not grow with V.
+    A device holds as many logits at once as `chunk_tokens` tokens have, however many tokens there are. For the
+    log-probabilities at a sampling temperature τ pass `hidden_BTD / τ`.
     """
-    return _logprobs(hidden_BTD, unembedding_VD, targets_BT)
+    return _logprobs(chunk_tokens, hidden_BTD, unembedding_VD, targets_BT)
 
 
-def token_entropy(hidden_BTD: jax.Array, unembedding_VD: jax.Array) -> jax.Array:
+def token_entropy(hidden_BTD: jax.Array, unembedding_VD: jax.Array, *, chunk_tokens: int = 1024) -> jax.Array:
     """Float32 entropy in nats of the next-token distribution at each position: a metric, without gradients."""
 
     def local(hidden_BTD: jax.Array, unembedding_VD: jax.Array) -> jax.Array:
         hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
-        slices = _VocabularySlices(hidden_ND, unembedding_VD)
+        slices = _VocabularySlices(hidden_ND, unembedding_VD, chunk_tokens)
         lse_N, _ = slices.logsumexp_and_picked(hidden_ND, jnp.zeros(len(hidden_ND), jnp.int32))
 
         def add(i: jax.Array, entropy_N: jax.Array) -> jax.Array:
@@ -71,11 +74,11 @@ def _sum_over_vocabulary(x: jax.Array) -> jax.Array:
 class _VocabularySlices:
     """This device's rows of the unembedding, `size` at a time; the last slice overlaps the one before it."""
 
-    def __init__(self, hidden_ND: jax.Array, unembedding_VD: jax.Array) -> None:
+    def __init__(self, hidden_ND: jax.Array, unembedding_VD: jax.Array, chunk_tokens: int) -> None:
         rows = len(unembedding_VD)
         self.table_VD = unembedding_VD
         self.dtype = hidden_ND.dtype
-        self.size = min(rows, max(512, _LOGITS_AT_ONCE // len(hidden_ND) // 128 * 128))
+        self.size = min(rows, max(_LANES, chunk_tokens * rows // len(hidden_ND) // _LANES * _LANES))
         self.count = -(-rows // self.size)
         self.first_row = 0 if ambient_mesh() is None else jax.lax.axis_index(_VOCAB_AXIS) * rows
 
@@ -123,17 +126,17 @@ class _VocabularySlices:
         return max_N + jnp.log(_sum_over_vocabulary(sum_N)), _sum_over_vocabulary(picked_N)
 
 
-@jax.custom_vjp
-def _logprobs(hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array) -> jax.Array:
-    return _logprobs_forward(hidden_BTD, unembedding_VD, targets_BT)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _logprobs(chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array) -> jax.Array:
+    return _logprobs_forward(chunk_tokens, hidden_BTD, unembedding_VD, targets_BT)[0]
 
 
 def _logprobs_forward(
-    hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array
+    chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     def local(hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
         hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
-        slices = _VocabularySlices(hidden_ND, unembedding_VD)
+        slices = _VocabularySlices(hidden_ND, unembedding_VD, chunk_tokens)
         lse_N, picked_N = slices.logsumexp_and_picked(hidden_ND, targets_BT.reshape(-1))
         return (picked_N - lse_N).reshape(targets_BT.shape), lse_N.reshape(targets_BT.shape)
 
@@ -142,7 +145,9 @@ def _logprobs_forward(
     return logprobs_BT, (*arrays, lse_BT)
 
 
-def _logprobs_backward(residuals: tuple[jax.Array, ...], dlogprobs_BT: jax.Array) -> tuple[jax.Array, jax.Array, None]:
+def _logprobs_backward(
+    chunk_tokens: int, residuals: tuple[jax.Array, ...], dlogprobs_BT: jax.Array
+) -> tuple[jax.Array, jax.Array, None]:
     einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
     def local(
@@ -154,7 +159,7 @@ def _logprobs_backward(residuals: tuple[jax.Array, ...], dlogprobs_BT: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
         targets_N, lse_N, dlogprobs_N = (x.reshape(-1) for x in (targets_BT, lse_BT, dlogprobs_BT))
-        slices = _VocabularySlices(hidden_ND, unembedding_VD)
+        slices = _VocabularySlices(hidden_ND, unembedding_VD, chunk_tokens)
 
         def add(i: jax.Array, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             dhidden_ND, dtable_VD = grads

@@ -5,14 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from astra_jax.model import logprobs
 from astra_jax.model.logprobs import token_entropy, token_logprobs
 
 
-@pytest.fixture(autouse=True)
-def slices_of_512(monkeypatch):
-    """1217 rows are then three slices, the last of which overlaps the second."""
-    monkeypatch.setattr(logprobs, "_LOGITS_AT_ONCE", 1)
+CHUNK_TOKENS = 8
+"""Of 18 tokens: 1217 rows are then three slices of 512, the last of which overlaps the second."""
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +29,14 @@ def naive_log_softmax(hidden_BTD, unembedding_VD):
 def test_sliced_logprobs_equal_the_naive_log_softmax(arrays):
     hidden_BTD, unembedding_VD, targets_BT = arrays
     expected_BTV = naive_log_softmax(hidden_BTD, unembedding_VD)
-    ours_BT = token_logprobs(hidden_BTD, unembedding_VD, targets_BT)
+    ours_BT = token_logprobs(hidden_BTD, unembedding_VD, targets_BT, chunk_tokens=CHUNK_TOKENS)
     np.testing.assert_allclose(ours_BT, np.take_along_axis(expected_BTV, targets_BT[..., None], -1)[..., 0], atol=1e-5)
 
 
 def test_entropy_equals_the_naive_sum(arrays):
     hidden_BTD, unembedding_VD, _ = arrays
     expected_BTV = naive_log_softmax(hidden_BTD, unembedding_VD)
-    ours_BT = token_entropy(hidden_BTD, unembedding_VD)
+    ours_BT = token_entropy(hidden_BTD, unembedding_VD, chunk_tokens=CHUNK_TOKENS)
     np.testing.assert_allclose(ours_BT, -(np.exp(expected_BTV) * expected_BTV).sum(-1), atol=1e-5)
 
 
@@ -48,7 +45,7 @@ def test_gradients_of_sliced_logprobs_equal_onehot_minus_probabilities(arrays):
     weights_BT = np.random.default_rng(1).normal(size=targets_BT.shape).astype(np.float32)
 
     def loss(hidden_BTD, unembedding_VD):
-        return (token_logprobs(hidden_BTD, unembedding_VD, targets_BT) * weights_BT).sum()
+        return (token_logprobs(hidden_BTD, unembedding_VD, targets_BT, chunk_tokens=CHUNK_TOKENS) * weights_BT).sum()
 
     dhidden_BTD, dunembedding_VD = jax.grad(loss, argnums=(0, 1))(hidden_BTD, unembedding_VD)
     dlogits_BTV = np.eye(1217)[targets_BT] - np.exp(naive_log_softmax(hidden_BTD, unembedding_VD))
@@ -63,7 +60,7 @@ def test_no_array_holds_the_logits_of_all_tokens():
     targets_BT = jax.ShapeDtypeStruct((4, 512), jnp.int32)
 
     def loss(hidden_BTD, unembedding_VD, targets_BT):
-        return token_logprobs(hidden_BTD, unembedding_VD, targets_BT).sum()
+        return token_logprobs(hidden_BTD, unembedding_VD, targets_BT, chunk_tokens=128).sum()
 
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(hidden_BTD, unembedding_VD, targets_BT).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 2048 * 8192 * 4 / 4
