@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.decomposition import QAInstance
+from synthesis.environments.embeddings import EmbeddingEndpoint
 from synthesis.environments.irrelevant_tools import ToolPool
 from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.merging import merge_sub_environments
@@ -129,6 +130,8 @@ class EnvironmentsConfig(BaseModel):
     quality_threshold: float = Field(default=0.9, ge=0, le=1)
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
     """At most so many distractors of each band (K)."""
+    embedding: EmbeddingEndpoint | None = None
+    """Who says how similar tools are; None for the local embedding."""
     concurrency: int = Field(default=16, ge=1)
 
 
@@ -203,7 +206,9 @@ async def _mix_all(
     """
     executable = ExecutableTools(sandbox)
     pools = {
-        language: ToolPool.of([environment for environment, _ in proven if environment.language == language])
+        language: ToolPool(
+            [environment for environment, _ in proven if environment.language == language], config.embedding
+        )
         for language in config.languages
     }
 

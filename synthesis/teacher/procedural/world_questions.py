@@ -131,7 +131,8 @@ def _draw_walks(
     if scenario == "multi_hop":
         return [_draw_walk_from(world, rng, num_lookups)]
     if not with_computation and rng.random() < 0.5:
-        stem = 0 if scenario == "parallel_single_hop" else rng.randint(1, max(1, min(max_hops - 1, num_lookups - 2)))
+        longest_stem = max(1, min(max_hops - 1, num_lookups - 2))
+        stem = 0 if scenario == "parallel_single_hop" else max(rng.randint(1, longest_stem) for _ in range(3))
         return _draw_fan(world, rng, stem, num_lookups - stem)
     if scenario == "parallel_single_hop":
         lengths = [1] * num_lookups
@@ -139,10 +140,19 @@ def _draw_walks(
         feasible = [k for k in range(2, min(MAX_WALKS, num_lookups - 1) + 1) if -(-num_lookups // k) <= max_hops]
         if not feasible:
             return None
-        count = rng.choice(feasible)
-        lengths = [num_lookups // count + (index < num_lookups % count) for index in range(count)]
-        rng.shuffle(lengths)
+        lengths = _draw_lengths(rng, num_lookups, min(rng.choice(feasible) for _ in range(2)), max_hops)
     return _draw_alike(world, rng, lengths, with_computation)
+
+
+def _draw_lengths(rng: random.Random, total: int, count: int, longest: int) -> list[int]:
+    """Split `total` lookups over `count` walks: evenly, or one walk after the other as long as may be."""
+    lengths = [1] * count
+    uneven = rng.random() < 0.7
+    for _ in range(total - count):
+        open_walks = [index for index in range(count) if lengths[index] < longest]
+        lengths[open_walks[0] if uneven else min(open_walks, key=lambda index: lengths[index])] += 1
+    rng.shuffle(lengths)
+    return lengths
 
 
 def _draw_walk_from(world: World, rng: random.Random, length: int) -> Walk:

@@ -1,0 +1,117 @@
+"""Distractors come from other domains, in their bands, without collisions, and from pools of ten thousand tools."""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from json import dumps, loads
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from synthesis.environments.embeddings import EmbeddingEndpoint, embed
+from synthesis.environments.irrelevant_tools import BANDS, ToolPool
+from synthesis.records import Environment, EnvironmentTool, ToolDocument
+from synthesis.teacher import TeacherUnavailable
+
+
+def document(name: str, description: str) -> ToolDocument:
+    return ToolDocument(name=name, description=description, parameters={"type": "object", "properties": {}})
+
+
+def with_tools(environment: Environment, domain: str, documents: list[ToolDocument]) -> Environment:
+    tools = tuple(EnvironmentTool(document=item, source="") for item in documents)
+    return environment.model_copy(update={"domain": domain, "tools": tools, "sub_questions": (), "state": None})
+
+
+def test_rows_are_normalised_over_other_domains_alone(environments: list[Environment]) -> None:
+    own = with_tools(environments[0], "housing", [document("get_rent", "Rent of an apartment")])
+    other = with_tools(
+        environments[0], "shops", [document("get_price", "Price of an apartment"), document("fly", "Book a flight")]
+    )
+    row = ToolPool([own, other]).similarities([own.tools[0].document], "housing")[0]
+    assert np.isnan(row[0])
+    assert row[1:].tolist() == [1.0, 0.0]
+
+
+def test_no_distractor_is_named_as_an_own_tool(environments: list[Environment]) -> None:
+    own = with_tools(environments[0], "housing", [document("get_rent", "Rent of an apartment")])
+    other = with_tools(
+        environments[0], "shops", [document("get_rent", "Rent of a shop"), document("sell", "Sell a shop")]
+    )
+    pool = ToolPool([other, own])
+    drawn = pool.draw(own, {"high": 5, "medium": 5, "low": 5}, random.Random(0))
+    assert [irrelevant.tool.document.name for irrelevant in drawn] == ["sell"]
+
+
+def test_one_domain_alone_has_no_distractors(environments: list[Environment]) -> None:
+    own = with_tools(environments[0], "housing", [document("get_rent", "Rent of an apartment")])
+    assert ToolPool([own]).draw(own, {"high": 1}, random.Random(0)) == ()
+    assert ToolPool([]).draw(own, {"high": 1}, random.Random(0)) == ()
+
+
+def test_bands_match_the_stored_similarities(environments: list[Environment]) -> None:
+    for environment in environments:
+        for irrelevant in environment.irrelevant_tools:
+            above, upto = BANDS[irrelevant.band]
+            assert above < irrelevant.similarity <= upto
+
+
+@pytest.mark.slow
+def test_ten_thousand_tools_are_indexed_within_a_minute_and_without_a_square_matrix(
+    environments: list[Environment],
+) -> None:
+    rng = random.Random(0)
+    words = [tool.document.description for environment in environments for tool in environment.tools]
+    pool_of = [
+        with_tools(
+            environments[0],
+            f"domain {index % 25}",
+            [document(f"tool_{index}_{n}", " ".join(rng.sample(words, 3))) for n in range(4)],
+        )
+        for index in range(2500)
+    ]
+    before_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.process_time()
+    pool = ToolPool(pool_of)
+    for environment in pool_of:
+        assert len(pool.draw(environment, {"medium": 2, "low": 2}, rng)) == 4
+    assert len(pool.tools) == 10_000
+    assert time.process_time() - started <= 60
+    assert 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_bytes < 10_000 * 10_000 * 4 / 2
+
+
+class EmbeddingHandler(BaseHTTPRequestHandler):
+    """Answers with vectors of text lengths; refuses without its key."""
+
+    def do_POST(self) -> None:
+        texts = loads(self.rfile.read(int(self.headers["content-length"])))["input"]
+        data = [{"index": index, "embedding": [len(text), 1.0]} for index, text in enumerate(texts)]
+        self.send_response(200 if self.headers["authorization"] == "Bearer secret" else 401)
+        self.end_headers()
+        self.wfile.write(dumps({"data": data[::-1]}).encode())
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def test_an_endpoint_can_embed_and_its_absence_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = HTTPServer(("127.0.0.1", 0), EmbeddingHandler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = EmbeddingEndpoint(
+        url=f"http://127.0.0.1:{server.server_port}/v1", model="any", api_key_env="TEST_EMBEDDING_KEY"
+    )
+    documents = [document("a", "long description"), document("b", "")]
+    with pytest.raises(TeacherUnavailable, match="401"):
+        embed(documents, endpoint)
+    monkeypatch.setenv("TEST_EMBEDDING_KEY", "secret")
+    vectors = embed(documents, endpoint).toarray()
+    server.shutdown()
+    server.server_close()
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1)
+    assert vectors[0, 0] > vectors[1, 0]
+    with pytest.raises(TeacherUnavailable, match="no embeddings"):
+        embed(documents, endpoint)
