@@ -89,15 +89,19 @@ def search_listings(city: str, max_price: Optional[float] = None, min_rooms: int
 LOOP = "def search_listings(**_):\n    while True:\n        pass\n"
 
 
-def body(source: str, city: str, wall_seconds: float = 5.0) -> bytes:
+def body(source: str, city: str, limits: dict[str, float] | None = None, client: str = "bench") -> bytes:
     """An HTTP request of one call, ready to be written."""
     document = {"source": source, "function": "search_listings", "arguments": {"city": city, "max_price": 1500}}
-    document["limits"] = {"wall_seconds": wall_seconds, "cpu_seconds": 2}
-    data = json.dumps(document).encode()
+    data = json.dumps(document | {"limits": limits or {"wall_seconds": 5, "cpu_seconds": 2}}).encode()
     head = (
-        f"POST /v1/execute HTTP/1.1\r\nhost: s\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+        "POST /v1/execute HTTP/1.1",
+        "host: s",
+        f"x-sandbox-client: {client}",
+        f"content-length: {len(data)}",
+        "",
+        "",
     )
-    return head.encode() + data
+    return "\r\n".join(head).encode() + data
 
 
 class Connection(asyncio.Protocol):

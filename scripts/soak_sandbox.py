@@ -43,7 +43,8 @@ HOSTILE = [  # (source, the kinds it may end with; those that need time may meet
      "        except OSError: pass\n", {"forbidden"}),
     ("def f(x, state):\n    open('/tmp/leftover', 'wb').write(bytes(1 << 22))\n    return {1}\n", {"invalid_result"}),
     ("import threading, time\ndef f(x, state):\n    threading.stack_size(65536)\n    while True:\n"
-     "        threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n", {"exception", "memory", "timeout"}),
+     "        threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n",
+     {"exception", "memory", "timeout"}),
     ("def f(x, state):\n    return f(x, state)\n", {"exception"}),
     ("def f(x, state:\n", {"invalid_source"}),
 ]  # fmt: skip

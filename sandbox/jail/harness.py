@@ -171,16 +171,37 @@ def _serve(jail: Jail, channel: int, address_space_bytes: int) -> NoReturn:
     os._exit(121)
 
 
+_REHEARSAL = b"""
+import collections, dataclasses, datetime, json, math, random, re, typing
+from typing import Any, Dict, List, Optional, Tuple, Union
+ROWS: List[Dict[str, Any]] = [{"name": "a", "size": 1, "tags": ["x"]}, {"name": "b", "size": 2.5, "tags": []}]
+class ToolError(ValueError):
+    "An error of a tool."
+@dataclasses.dataclass
+class Row:
+    name: str
+    size: int = 0
+def look(name: str, least: Optional[float] = None) -> Union[None, Tuple[str, Dict[str, Any]]]:
+    found = collections.defaultdict(list)
+    for row in sorted((row for row in ROWS if least is None or row["size"] >= least), key=lambda row: row["name"]):
+        found[row["name"].casefold().strip()].append(row.get("size", 0))
+    if not re.fullmatch(r"[a-z]+", name) or re.search(r"(\\d+)", name):
+        raise ToolError(f"unknown name {name!r}")
+    return name, {key: round(sum(sizes) / len(sizes), 2) for key, sizes in found.items()}
+def tool(name, state=None):
+    print(name, re.sub("a+", "b", name), "%.1f" % math.sqrt(2), "{:>5}".format(1))
+    try:
+        look("42")
+    except ToolError as error:
+        str(error)
+    day = datetime.datetime.strptime("2025-01-31", "%Y-%m-%d") + datetime.timedelta(days=1)
+    datetime.datetime.strptime("2025-01-31 10:00", "%Y-%m-%d %H:%M").strftime("%d %B %Y")
+    return json.loads(json.dumps({"day": day.isoformat(), "rows": dataclasses.asdict(Row(name)), "look": look(name)}))
+"""
+
+
 def rehearse(jail: Jail) -> None:
     """Run a tool of our own through the whole path, so that a call's process finds everything warm."""
-    source = (
-        b"import dataclasses, datetime, json, re, typing\n"
-        b"@dataclasses.dataclass\nclass Row:\n    name: str\n    size: int = 0\n"
-        b"def tool(name, state=None):\n    print(name, re.sub('a+', 'b', name))\n"
-        b"    datetime.datetime.strptime('2025-01-31', '%Y-%m-%d').isoformat()\n"
-        b"    datetime.datetime.strptime('2025-01-31T10:00:00', '%Y-%m-%dT%H:%M:%S').strftime('%d %B %Y')\n"
-        b"    return json.loads(json.dumps({'name': name, 'rows': [dataclasses.asdict(Row(name))]}))\n"
-    )
     for _ in range(16):  # the interpreter specialises code that has run a few times
         streams = Streams()
         sent: list[bytes] = []
@@ -195,7 +216,7 @@ def rehearse(jail: Jail) -> None:
             return len(data)
 
         finish = _finisher(-1, bytes(16), streams, 0, write, ended.append, set_limit=lambda name, value: None)
-        _run_tool(request, _compile(source)[1:], streams, jail.begin, finish)
+        _run_tool(request, _compile(_REHEARSAL)[1:], streams, jail.begin, finish)
         if ended != [0] or b'"status":"ok"' not in sent[0]:
             raise RuntimeError(f"the rehearsal failed: {sent!r}")
         del sys.modules["rehearsal"]

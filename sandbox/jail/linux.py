@@ -52,6 +52,8 @@ _NUMBERS = {
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 
 libc = ctypes.CDLL(None, use_errno=True)
+for _name in ("setns", "prctl", "unshare", "mount", "umount2", "personality", "syscall"):
+    getattr(libc, _name)  # looked up now: in a call's process the lookup would touch the tables of every library
 _syscall = libc.syscall
 _syscall.restype = ctypes.c_long
 
