@@ -1,1 +1,33 @@
-"""Runs Python that nobody has read: a service that answers every call with a typed reply and survives every tool."""
+"""Runs Python that nobody has read: a service that answers every call with a typed reply and survives every tool.
+
+    with local_sandbox(workers=2) as url, SandboxClient(url) as client:
+        reply = client.execute("def add(a, b): return a + b", "add", {"a": 1, "b": 2})
+
+What stands between a tool and the machine (tier `namespaces`, the strongest; every layer is tried at start):
+
+- fresh user, mount, pid, network, IPC, UTS and cgroup namespaces for each worker; the tool is an unprivileged user;
+- a root of tmpfs with read-only binds of the interpreter's own files, nothing else of the host, no /proc, no devices;
+- one private /tmp per call, 16 MB, remounted when a call has touched it;
+- no environment, no inherited descriptor but the channel of the one reply;
+- no capability, `no_new_privs`, a seccomp allow-list (x86-64 and aarch64), Landlock where the kernel has it;
+- rlimits on memory, CPU, files, threads; wall and CPU time watched from outside the process;
+- one process per call, forked from a warm interpreter that never reads a payload and never runs a tool.
+
+Tier `landlock` (no namespaces: containers that refuse them) keeps the last three lines, reads only the standard
+library, writes nowhere (no /tmp), and cannot hide whether a path exists, the host's name or the kernel's version. Tier
+`seccomp` (only when asked for by name) cannot open any file. See `docs/sandbox.md`.
+
+What is NOT protected:
+
+- the kernel is shared: an exploit of a system call on the allow-list escapes. For code of hostile people, rather than
+  of a model, put a virtual machine or gVisor around the service;
+- a tool owns its own reply: whatever it does to its process, it can only choose the value, the text and the kind among
+  those a tool may cause. It cannot claim a time-out or a crash, fail the service, or answer another call;
+- timing, caches and load are observable between calls that run at the same time;
+- memory is limited per call; over all calls in flight only where cgroup v2 is writable. Elsewhere 32 calls per worker
+  may each use their limit: run the service in a container with a limit of its own;
+- the threads of one worker's calls share one bound (160), so a thread bomb can deny threads to its neighbours for as
+  long as it lives;
+- addresses (`id()`, the order of a set of plain objects) repeat on one kind of machine, not everywhere;
+- who may call the service is a bearer token at most; TLS is the load balancer's business.
+"""

@@ -16,6 +16,9 @@ from typing import Any
 _JAIL = Path(__file__).parent / "jail"
 
 
+SPARE_THREADS = 128  # that the calls of one worker may start together
+
+
 class Tier(StrEnum):
     """Strengths of isolation, strongest first."""
 
@@ -84,7 +87,7 @@ def start_jail(tier: Tier, control_fd: int, *, max_children: int, tmp_bytes: int
         "tier": tier,
         "control_fd": control_fd,
         "max_children": max_children,
-        "spare_threads": 128,
+        "spare_threads": SPARE_THREADS,
         "tmp_bytes": tmp_bytes,
         "python": vars(jailed_python()),
         "readable": []

@@ -15,7 +15,7 @@ import httpx
 
 from sandbox.client import SandboxUnavailable
 
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0  # a starved machine may need most of it
 _STOP_SECONDS = 10.0
 
 

@@ -20,7 +20,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandbox.isolation import Tier, start_jail
+from sandbox import cgroup
+from sandbox.isolation import SPARE_THREADS, Tier, start_jail
 from sandbox.jail.harness import REPLY_HEADER, REQUEST_HEADER
 from sandbox.jail.zygote import CALL, ENDED, NOT_STARTED
 from sandbox.protocol import Limits
@@ -30,7 +31,7 @@ log = logging.getLogger("sandbox")
 AGED_AFTER_SECONDS = 0.05
 _READ_AFTER_SECONDS = 0.01  # most replies fit the socket's buffer and are read once, when the call has ended
 _BACKSTOP_SECONDS = 2.0  # a zygote that has not ended a call this long after its limit is broken
-_START_SECONDS = 30.0
+_START_SECONDS = 90.0
 
 
 class ServiceFault(Exception):
@@ -111,6 +112,8 @@ class Worker:
             self.process = start_jail(
                 pool.tier, theirs.fileno(), max_children=pool.max_children, tmp_bytes=pool.tmp_bytes
             )
+        processes = 2 + 2 * pool.max_children + SPARE_THREADS
+        self._cgroup = cgroup.confine(self.process.pid, cgroup.default_memory_bytes(pool.size), processes)
         self._control = ours
         self._control.setblocking(False)
         self._started: asyncio.Future[None] = self._loop.create_future()
@@ -162,6 +165,8 @@ class Worker:
         self.ready = False
         self.process.kill()
         self.process.wait()
+        if self._cgroup is not None:
+            cgroup.dissolve(self._cgroup)
         if not self._started.done():
             self._started.set_exception(ServiceFault(f"worker {self.index} {why}"))
             self._started.exception()  # not every close has a waiter
@@ -225,7 +230,7 @@ class Worker:
                 if not hello["ready"]:
                     self.close(f"cannot be isolated: {hello['error']}")
                     return
-                self.ready, self.layers = True, hello["layers"]
+                self.ready, self.layers = True, hello["layers"] | {"cgroup_limits": self._cgroup is not None}
                 if not self._started.done():
                     self._started.set_result(None)
                 self._pool.dispatch()
@@ -335,7 +340,7 @@ class Pool:
         tmp_bytes: int = 16 << 20,
     ) -> None:
         self.tier, self.max_children, self.tmp_bytes = tier, max_children, tmp_bytes
-        self._count, self._fresh_slots, self.max_queue = workers, fresh_slots, max_queue
+        self.size, self._fresh_slots, self.max_queue = workers, fresh_slots, max_queue
         self._queue = FairQueue()
         self.workers: list[Worker] = []
         self.call_numbers = itertools.count(1)
@@ -345,7 +350,7 @@ class Pool:
 
     async def start(self) -> None:
         """Start every worker; raises ServiceFault when one cannot start."""
-        self.workers = [Worker(self, index) for index in range(self._count)]
+        self.workers = [Worker(self, index) for index in range(self.size)]
         await asyncio.gather(*(worker.wait_ready() for worker in self.workers))
         self._heals = True
 

@@ -80,7 +80,9 @@ def resources() -> dict[str, int]:
     }
 
 
-async def soak(url: str, calls: int, clients: int, hostile_percent: float) -> tuple[Counter[str], dict[str, int]]:
+async def soak(
+    url: str, calls: int, clients: int, hostile_percent: float, stop_at: float
+) -> tuple[Counter[str], dict[str, int]]:
     """Counts of what happened, and the resources held a tenth of the way in, when everything has been used once."""
     happened: Counter[str] = Counter()
     rng = random.Random(0)
@@ -90,6 +92,8 @@ async def soak(url: str, calls: int, clients: int, hostile_percent: float) -> tu
 
     async def work(client: AsyncSandboxClient, bar: tqdm) -> None:
         for turn in turns:
+            if time.monotonic() > stop_at:
+                return
             if turn in hostile_turns:
                 source, kinds = HOSTILE[turn % len(HOSTILE)]
                 reply = await client.execute(source, "f", {"x": turn}, state={}, limits=LIMITS)
@@ -123,28 +127,31 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--hostile-percent", type=float, default=5.0)
+    parser.add_argument("--max-minutes", type=float, default=60.0, help="stop early and report what was done")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     with local_sandbox(options.workers) as url:
         began = time.monotonic()
-        happened, early = asyncio.run(soak(url, options.calls, options.clients, options.hostile_percent))
+        stop_at = began + 60 * options.max_minutes
+        happened, early = asyncio.run(soak(url, options.calls, options.clients, options.hostile_percent, stop_at))
         seconds = time.monotonic() - began
         time.sleep(2.0)
         late = resources()
+    calls = sum(happened.values())
     good = happened["honest: right"] + happened["hostile: as expected"]
     line = {
-        "work": f"{options.calls} calls, {options.hostile_percent:g} % hostile, {options.clients} clients",
+        "work": f"{calls} calls, {options.hostile_percent:g} % hostile, {options.clients} clients",
         "seconds": round(seconds, 1),
-        "calls_per_second": round(options.calls / seconds, 1),
+        "calls_per_second": round(calls / seconds, 1),
         "happened": dict(sorted(happened.items())),
-        "wrong": options.calls - good,
+        "wrong": calls - good,
         "early": early,
         "late": late,
         "rss_growth": round(late["rss_bytes"] / early["rss_bytes"] - 1, 4),
     }
     print(json.dumps(line))
     flat = late["descriptors"] <= early["descriptors"] and late["processes"] == early["processes"]
-    raise SystemExit(0 if good == options.calls and flat and late["zombies"] == 0 else 1)
+    raise SystemExit(0 if good == calls and flat and late["zombies"] == 0 else 1)
 
 
 if __name__ == "__main__":
