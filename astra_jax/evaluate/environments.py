@@ -1,0 +1,82 @@
+"""Held-out evaluation: a policy's episodes in environments it has never seen, and what they were worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from astra_jax.chat_format import Source
+from astra_jax.model.qwen3 import Params
+from astra_jax.rl.f1_reward import episode_reward, precision, recall
+from astra_jax.rl.tool_mixing import mix_tools
+from astra_jax.rollout.engine import Group, RolloutEngine, Start
+from astra_jax.rollout.episode import Episode
+from synthesis.records import Environment, SimilarityBand
+
+
+@dataclass(frozen=True)
+class HeldOutFigures:
+    """Means over episodes, but for the last two, which are ratios of totals."""
+
+    f1: float
+    recall: float
+    precision: float
+    solved_fraction: float
+    """Share of episodes that solved every sub-task."""
+    tool_calls_per_episode: float
+    tokens_per_turn: float
+    """Sampled tokens per assistant message."""
+    irrelevant_call_share: float
+    """Share of all tool calls that went to a distractor; 0 where there was no call."""
+
+
+async def evaluate_environments(
+    engine: RolloutEngine,
+    params: Params,
+    environments: Sequence[Environment],
+    *,
+    max_irrelevant_per_band: Mapping[SimilarityBand, int],
+    episodes_per_environment: int,
+    environments_at_once: int,
+    seed: int,
+) -> tuple[HeldOutFigures, list[Group]]:
+    """Run every environment and return the figures and the episodes.
+
+    Raises:
+        SandboxUnavailable: the sandbox is down; there are no figures then.
+    """
+    groups: list[Group] = []
+    for first in range(0, len(environments), environments_at_once):
+        starts = [
+            Start(environment, mix_tools(environment, max_per_band=max_irrelevant_per_band, seed=seed))
+            for environment in environments[first : first + environments_at_once]
+        ]
+        groups += await engine.run(params, starts, group_size=episodes_per_environment, seed=seed + first)
+    return held_out_figures([episode for group in groups for episode in group]), groups
+
+
+def held_out_figures(episodes: Sequence[Episode]) -> HeldOutFigures:
+    """Sum up finished episodes.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not episodes:
+        raise ValueError("expected at least one episode to sum up, found none")
+    num_calls = sum(episode.num_tool_calls for episode in episodes)
+    num_irrelevant = sum(outcome.irrelevant for episode in episodes for outcome in episode.outcomes)
+    num_turns = sum(episode.num_turns for episode in episodes)
+    num_sampled = sum(source == Source.MODEL for episode in episodes for source in episode.ledger.sources)
+    return HeldOutFigures(
+        f1=_mean([episode_reward(episode) for episode in episodes]),
+        recall=_mean([recall(episode.num_solved, episode.num_subtasks) for episode in episodes]),
+        precision=_mean([precision(episode.num_solved, episode.num_tool_calls) for episode in episodes]),
+        solved_fraction=_mean([float(episode.num_solved == episode.num_subtasks) for episode in episodes]),
+        tool_calls_per_episode=num_calls / len(episodes),
+        tokens_per_turn=num_sampled / num_turns,
+        irrelevant_call_share=num_irrelevant / num_calls if num_calls else 0.0,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,40 @@
+"""The metrics of a run: one JSON line per step in `metrics.jsonl`, without gaps or repeats after a resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class MetricsLog:
+    """Appends one line per step; opened at step k, it first lets go of what an interrupted run wrote from k on."""
+
+    def __init__(self, path: Path, *, first_step: int):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = [line for line in _whole_lines(path) if json.loads(line)["step"] < first_step]
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text("".join(kept))
+        partial.replace(path)
+        self._file = path.open("a")
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Write down the metrics of one step."""
+        self._file.write(json.dumps({"step": step, **metrics}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of `metrics.jsonl` in order; a line that a crash cut short is left out."""
+    return [json.loads(line) for line in _whole_lines(path)]
+
+
+def _whole_lines(path: Path) -> Iterator[str]:
+    if path.exists():
+        with path.open() as lines:
+            yield from (line for line in lines if line.endswith("\n"))

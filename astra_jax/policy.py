@@ -1,0 +1,49 @@
+"""A policy: a model's shape, its weights and its tokenizer, as one checkpoint folder.
+
+policy/
+  params/, params.json, params.whole.json     Orbax arrays, the ModelConfig, and the manifest that makes them whole
+  tokenizer.json, tokenizer_config.json       with the chat template
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from astra_jax.checkpoint import load_params, save_params
+from astra_jax.model.config import ModelConfig
+from astra_jax.model.qwen3 import Params
+from astra_jax.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What samples and what learns."""
+
+    model: ModelConfig
+    params: Params
+    tokenizer: Tokenizer
+
+
+def save_policy(policy: Policy, folder: Path) -> None:
+    """Write a policy folder."""
+    policy.tokenizer.save(folder, model_max_length=policy.model.context_tokens)
+    save_params(folder, policy.model, policy.params)
+
+
+def load_policy(folder: Path) -> Policy:
+    """Read a policy folder.
+
+    Raises:
+        CheckpointError: the weights are missing or damaged.
+        TokenizerError: the tokenizer is missing or is not a Qwen3 one.
+        ValueError: the tokenizer has more tokens than the model's vocabulary.
+    """
+    tokenizer = Tokenizer.load(folder)
+    model, params = load_params(folder)
+    if tokenizer.vocab_size > model.vocab_size:
+        raise ValueError(
+            f"expected a tokenizer of at most {model.vocab_size} tokens (the model's vocabulary), "
+            f"found {tokenizer.vocab_size} in {folder}"
+        )
+    return Policy(model, params, tokenizer)

@@ -1,0 +1,264 @@
+"""Multi-turn GRPO as ASTRA has it: strictly online, no KL term, no entropy term, batch-level token mean.
+
+One step, read from top to bottom in `train_rl`:
+
+    fill     roll out groups, tools in the sandbox, until n of them have reward variance   (batch_filling)
+    learn    group-relative advantages, clipped ratio, one AdamW update                    (rl_step)
+
+Where the paper is silent: group size, ε, δ and temperature are config keys; a waiting group is used for at most
+`max_staleness` updates after its own, with the sampled log-probs as the denominator of the ratio.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from pydantic import BaseModel, ConfigDict, Field
+
+from astra_jax.checkpoint import Checkpoints, TrainState
+from astra_jax.evaluate.environments import held_out_figures
+from astra_jax.metrics import MetricsLog
+from astra_jax.model.config import ModelConfig
+from astra_jax.model.logprobs import token_logprobs
+from astra_jax.model.qwen3 import Params, bind
+from astra_jax.optimizer import OptimizerConfig, make_optimizer
+from astra_jax.policy import Policy, load_policy, save_policy
+from astra_jax.rl.advantage import group_advantages
+from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, ScoredGroup
+from astra_jax.rl.f1_reward import episode_reward
+from astra_jax.rl.grpo_loss import grpo_token_losses
+from astra_jax.rl.tool_mixing import mix_tools
+from astra_jax.rollout.engine import Group, RolloutConfig, RolloutEngine, Start
+from sandbox.client import AsyncSandboxClient
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, SimilarityBand
+
+
+class RLConfig(BaseModel):
+    """What to learn from, for how long, and where to write."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int
+    steps: int = Field(gt=0)
+    out: Path
+    init: Path
+    """The policy to start from."""
+    environments: Path
+    """A record directory of environments."""
+    rollout: RolloutConfig
+    optimizer: OptimizerConfig
+    group_size: int = Field(gt=1)
+    """G: episodes per environment."""
+    groups_per_step: int = Field(gt=0)
+    """n: valid groups per update."""
+    groups_per_rollout: int = Field(gt=0)
+    """Environments rolled out at once."""
+    min_reward_std: float = Field(default=0.01, ge=0)
+    """δ: groups whose rewards vary less are degenerate."""
+    max_staleness: int = Field(default=1, ge=0)
+    max_rollouts_per_step: int = Field(default=16, gt=0)
+    """Rollouts after which a batch that is still not full stops the run."""
+    clip_epsilon: float = Field(default=0.2, gt=0)
+    max_irrelevant_per_band: dict[SimilarityBand, int] = {}
+    """K: distractors of each similarity band that an episode is shown."""
+    length_bucket_tokens: int = Field(default=128, gt=0)
+    """Training rows are padded to multiples of this."""
+    logprob_chunk_tokens: int = Field(default=1024, gt=0)
+    checkpoint_every_steps: int = Field(default=20, gt=0)
+
+
+class RLBatch(NamedTuple):
+    """Right-padded episodes, shifted: column t holds what predicts, and what is known of, the token after token t."""
+
+    tokens_BT: jax.Array
+    targets_BT: jax.Array
+    loss_mask_BT: jax.Array
+    """1 where the target was sampled by the policy."""
+    segment_ids_BT: jax.Array
+    sampled_logprobs_BT: jax.Array
+    advantages_BT: jax.Array
+
+
+def rl_loss(
+    params: Params, model: ModelConfig, batch: RLBatch, *, temperature: float, clip_epsilon: float, chunk_tokens: int
+) -> tuple[jax.Array, jax.Array]:
+    """Mean GRPO loss per sampled token over the whole batch, and the policy log-probs [B, T]."""
+    qwen3 = bind(model, params)
+    positions_BT = jnp.broadcast_to(jnp.arange(batch.tokens_BT.shape[1]), batch.tokens_BT.shape)
+    hidden_BTD = qwen3(batch.tokens_BT, positions_BT, batch.segment_ids_BT) / temperature
+    logprobs_BT = token_logprobs(hidden_BTD, qwen3.output_embedding, batch.targets_BT, chunk_tokens=chunk_tokens)
+    losses_BT = grpo_token_losses(
+        logprobs_BT, batch.sampled_logprobs_BT, batch.advantages_BT, clip_epsilon=clip_epsilon
+    )
+    return (losses_BT * batch.loss_mask_BT).sum() / batch.loss_mask_BT.sum(), logprobs_BT
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=("model", "optimizer", "steps", "temperature", "clip_epsilon", "chunk_tokens"),
+    donate_argnums=(0, 1),
+)
+def rl_step(
+    params: Params,
+    optimizer_state: optax.OptState,
+    batch: RLBatch,
+    *,
+    model: ModelConfig,
+    optimizer: OptimizerConfig,
+    steps: int,
+    temperature: float,
+    clip_epsilon: float,
+    chunk_tokens: int,
+) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
+    """One optimiser update on one batch."""
+    loss_and_logprobs = functools.partial(
+        rl_loss, model=model, batch=batch, temperature=temperature, clip_epsilon=clip_epsilon, chunk_tokens=chunk_tokens
+    )
+    (loss, logprobs_BT), gradients = jax.value_and_grad(loss_and_logprobs, has_aux=True)(params)
+    updates, optimizer_state = make_optimizer(optimizer, steps).update(gradients, optimizer_state, params)
+    difference_BT = jnp.abs(logprobs_BT - batch.sampled_logprobs_BT) * batch.loss_mask_BT
+    metrics = {
+        "loss": loss,
+        "grad_norm": optax.global_norm(gradients),
+        "mean_abs_logprob_difference": difference_BT.sum() / batch.loss_mask_BT.sum(),
+    }
+    return optax.apply_updates(params, updates), optimizer_state, metrics
+
+
+async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any]:
+    """Run RL to its last step, from the newest whole checkpoint of `out` if there is one; return the closing figures.
+
+    Raises:
+        BatchFillingStalled: the policy's groups no longer vary (everything solved, or nothing).
+        SandboxUnavailable: the sandbox is down; the run resumes from its last checkpoint.
+    """
+    policy = load_policy(config.init)
+    engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, config.rollout)
+    environments = RecordSource(config.environments, Environment)
+    checkpoints = Checkpoints(config.out / "checkpoints", policy.model, keep_weights=2)
+    optimizer_state = make_optimizer(config.optimizer, config.steps).init(policy.params)
+    state = TrainState(0, policy.params, optimizer_state, jax.random.key(config.seed), {"groups_submitted": 0})
+    state = checkpoints.restore_latest(like=state) or state
+    params, optimizer_state = state.params, state.optimizer_state
+    starts = _starts(config, environments, first=state.data_position["groups_submitted"])
+    submitted = state.data_position["groups_submitted"]
+    filler: BatchFiller[Group] = BatchFiller(config.groups_per_step, config.min_reward_std, config.max_staleness)
+    log = MetricsLog(config.out / "metrics.jsonl", first_step=state.step)
+    reward = float("nan")
+    for step in range(state.step, config.steps):
+        started = time.monotonic()
+        filler.drop_stale(step)
+        rolled_out: list[ScoredGroup[Group]] = []
+        for rollouts in range(config.max_rollouts_per_step + 1):
+            if filler.is_full:
+                break
+            if rollouts == config.max_rollouts_per_step:
+                raise BatchFillingStalled(
+                    f"expected {config.groups_per_step} groups with reward variance at step {step}, found "
+                    f"{len(filler.buffer)} after {rollouts} rollouts; the policy solves everything or nothing: change "
+                    "the environments, the temperature or min_reward_std, or stop here"
+                )
+            groups = await engine.run(
+                params,
+                [next(starts) for _ in range(config.groups_per_rollout)],
+                group_size=config.group_size,
+                seed=_rollout_seed(config.seed, submitted),
+                policy_version=step,
+            )
+            submitted += config.groups_per_rollout
+            scored = [ScoredGroup(group, tuple(map(episode_reward, group)), step) for group in groups]
+            filler.add(scored)
+            rolled_out += scored
+        batch_groups = filler.take_batch()
+        rollout_seconds = time.monotonic() - started
+        params, optimizer_state, metrics = rl_step(
+            params,
+            optimizer_state,
+            make_rl_batch(
+                batch_groups, length_bucket_tokens=config.length_bucket_tokens, pad_id=policy.tokenizer.pad_id
+            ),
+            model=policy.model,
+            optimizer=config.optimizer,
+            steps=config.steps,
+            temperature=config.rollout.temperature,
+            clip_epsilon=config.clip_epsilon,
+            chunk_tokens=config.logprob_chunk_tokens,
+        )
+        reward = float(np.mean([group.rewards for group in rolled_out or batch_groups]))
+        figures = held_out_figures([episode for group in rolled_out or batch_groups for episode in group.group])
+        log.write(
+            step,
+            {
+                **{name: float(value) for name, value in metrics.items()},
+                "reward": reward,
+                "recall": figures.recall,
+                "precision": figures.precision,
+                "tool_calls_per_episode": figures.tool_calls_per_episode,
+                "tokens_per_turn": figures.tokens_per_turn,
+                "irrelevant_call_share": figures.irrelevant_call_share,
+                "groups_valid": filler.num_valid,
+                "groups_degenerate": filler.num_degenerate,
+                "groups_stale": filler.num_stale,
+                "groups_waiting": len(filler.buffer),
+                "rollout_seconds": round(rollout_seconds, 3),
+                "seconds": round(time.monotonic() - started, 3),
+            },
+        )
+        if (step + 1) % config.checkpoint_every_steps == 0 or step + 1 == config.steps:
+            position = {"groups_submitted": submitted}
+            rng = jax.random.key(config.seed)
+            checkpoints.save(TrainState(step + 1, params, optimizer_state, rng, position))
+    log.close()
+    save_policy(Policy(policy.model, params, policy.tokenizer), config.out / "policy")
+    return {"steps": config.steps, "reward": reward, "groups_submitted": submitted}
+
+
+def make_rl_batch(groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens: int, pad_id: int) -> RLBatch:
+    """Lay the episodes of valid groups out as padded rows with their advantages on the tokens that were sampled."""
+    episodes = [episode for group in groups for episode in group.group]
+    advantages = np.concatenate([group_advantages(group.rewards) for group in groups])
+    longest = max(len(episode.ledger) for episode in episodes)
+    columns = -(-longest // length_bucket_tokens) * length_bucket_tokens + 1
+    shape = (len(episodes), columns)
+    tokens = np.full(shape, pad_id, np.int32)
+    loss_mask, logprobs = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    segment_ids = np.zeros(shape, np.int32)
+    for row, episode in enumerate(episodes):
+        count = len(episode.ledger)
+        tokens[row, :count], loss_mask[row, :count] = episode.ledger.ids, episode.ledger.loss_mask
+        logprobs[row, :count], segment_ids[row, :count] = episode.ledger.sampled_logprobs, 1
+    return RLBatch(
+        tokens_BT=jnp.asarray(tokens[:, :-1]),
+        targets_BT=jnp.asarray(tokens[:, 1:]),
+        loss_mask_BT=jnp.asarray(loss_mask[:, 1:]),
+        segment_ids_BT=jnp.asarray(segment_ids[:, :-1]),
+        sampled_logprobs_BT=jnp.asarray(logprobs[:, 1:]),
+        advantages_BT=jnp.asarray(loss_mask[:, 1:] * advantages[:, None]),
+    )
+
+
+def _starts(config: RLConfig, environments: Sequence[Environment], *, first: int) -> Iterator[Start]:
+    """Environments in seeded random order, epoch after epoch, each with freshly mixed tools; from the first-th on."""
+    index = first
+    while True:
+        epoch, place = divmod(index, len(environments))
+        order = list(range(len(environments)))
+        random.Random(f"{config.seed}/{epoch}").shuffle(order)
+        environment = environments[order[place]]
+        seed = config.seed + epoch
+        yield Start(environment, mix_tools(environment, max_per_band=config.max_irrelevant_per_band, seed=seed))
+        index += 1
+
+
+def _rollout_seed(seed: int, groups_submitted: int) -> int:
+    return random.Random(f"{seed}/rollout/{groups_submitted}").getrandbits(31)
