@@ -23,8 +23,8 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from astra_jax.model.config import ModelConfig
-from astra_jax.model.qwen3 import Params, abstract_params
+from astra_jax.model.config import ModelConfig, Params
+from astra_jax.model.qwen3 import abstract_params
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from astra_jax.model.chunked_attention import chunked_attention
 from astra_jax.model.context_parallel import balanced_order, to_natural_order
-from astra_jax.model.sharding import ambient_mesh, spec
+from astra_jax.model.sharding import ambient_mesh, platform, spec
 
 
 def attention(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
@@ -24,6 +24,10 @@ def attention(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_i
     mesh = ambient_mesh()
     if mesh is None:
         return chunked_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, segment_ids_BT)
+    if platform() == "tpu":
+        from astra_jax.model.splash_attention import splash_attention  # pulls in Pallas, which only TPUs need
+
+        return splash_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, mesh)
     context = mesh.shape["context"]
 
     def shard(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:

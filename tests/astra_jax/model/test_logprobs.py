@@ -7,7 +7,6 @@ import pytest
 
 from astra_jax.model.logprobs import token_entropy, token_logprobs
 
-
 CHUNK_TOKENS = 8
 """Of 18 tokens: 1217 rows are then three slices of 512, the last of which overlaps the second."""
 
