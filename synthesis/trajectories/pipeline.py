@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
@@ -53,6 +53,8 @@ from synthesis.records import (
 )
 from synthesis.stage import Journal, Rejected, StageReport, run_stage
 from synthesis.teacher import BadReply, Teacher
+from synthesis.teacher.openai import OpenAITeacherConfig
+from synthesis.teacher.usage import metered_usage
 from synthesis.trajectories.augmentation import augment_task
 from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots, vote_on_chain, with_optional_arguments
 from synthesis.trajectories.collection import Conversation, collect_conversation
@@ -121,6 +123,8 @@ class TrajectoriesConfig(BaseModel):
     deadline_seconds: float = Field(default=600.0, gt=0)
     reward_thresholds: RewardThresholds = RewardThresholds()
 
+    teacher: OpenAITeacherConfig | None = None
+    """A language model as the teacher; without one the embedded teacher answers."""
     concurrency: int = Field(default=64, ge=1)
     max_attempts_per_trajectory: int = Field(default=5, ge=1)
     """After `count` times as many tasks the run ends with what it has."""
@@ -134,8 +138,8 @@ class TrajectoriesConfig(BaseModel):
         return self
 
     def content_hash(self) -> str:
-        """Name what decides the records: everything but where they go and how many are worked on at once."""
-        decisive = self.model_dump(mode="json", exclude={"out", "concurrency"})
+        """Name what decides the records: not where they go, how many are worked on at once, or what a token costs."""
+        decisive = self.model_dump(mode="json", exclude={"out", "concurrency", "teacher"})
         return sha256(canonical_json(decisive).encode()).hexdigest()[:16]
 
 
@@ -285,15 +289,16 @@ class _Run:
             journal.close()
 
     async def _stage(
-        self, name: str, count: int, work: Callable[[int], Awaitable[JsonValue]], journal: Journal
+        self, name: str, count: int, work: Callable[[int], Awaitable[JsonObject]], journal: Journal
     ) -> StageReport:
         report = StageReport(name)
 
         async def guarded(item: int) -> JsonValue:
-            try:
-                return await work(item)
-            except BadReply as bad:
-                raise Rejected("unusable reply", str(bad)) from bad
+            with metered_usage() as usage:
+                try:
+                    return {**await work(item), "usage": asdict(usage)}
+                except BadReply as bad:
+                    raise Rejected("unusable reply", str(bad)) from bad
 
         await run_stage(
             report, range(count), guarded, journal=journal, concurrency=self.config.concurrency, progress=self.progress
@@ -311,7 +316,7 @@ class _Run:
             self._chains.append([Chain.model_validate(chain) for chain in result["chains"]])
         print(report.closing_line(), file=self.progress)
 
-    async def _chains_of_server(self, index: int) -> JsonValue:
+    async def _chains_of_server(self, index: int) -> JsonObject:
         config, server = self.config, self.servers.documents[index]
         request = ProposeChains(server=server, count=config.proposals_per_server)
         reply = await self.teacher.ask(request, seed=derived_seed(config.seed, "propose", server.id))
@@ -348,7 +353,7 @@ class _Run:
 
     # --- tasks ---
 
-    async def _task(self, slot: int) -> JsonValue:
+    async def _task(self, slot: int) -> JsonObject:
         """Write, vary and score the task of one slot; slots go round the servers."""
         config = self.config
         index = self._order[slot % len(self._order)]
@@ -396,7 +401,7 @@ class _Run:
         if rng.random() < config.augmentation_share:
             axis = rng.choice(_AUGMENTATION_AXES)
             task = await augment_task(task, chain, server, self.teacher, axis=axis, seed=derived_seed(seed, axis))
-        return task.model_dump(mode="json", exclude_defaults=True)
+        return {"task": task.model_dump(mode="json", exclude_defaults=True)}
 
     def _drawn_expectation(self, draw: float) -> Expectation:
         if draw < self.config.refuse_share:
@@ -409,7 +414,7 @@ class _Run:
         for slot in range(num_slots):
             outcome = self._tasks_journal.read(slot)
             if "result" in outcome:
-                words = "".join(outcome["result"]["text"].casefold().split())
+                words = "".join(outcome["result"]["task"]["text"].casefold().split())
                 key = sha256(f"{slot % len(self._order)} {words}".encode()).hexdigest()[:16]
                 if key in seen:
                     self._duplicates.add(slot)
@@ -429,14 +434,14 @@ class _Run:
         print(tasks.closing_line(), file=self.progress)
         return report
 
-    async def _trajectory(self, slot: int) -> JsonValue:
+    async def _trajectory(self, slot: int) -> JsonObject:
         """Have one task worked on and judged."""
         outcome = self._tasks_journal.read(slot)
         if "rejected" in outcome:
             raise Rejected(outcome["rejected"], outcome["detail"])
         if slot in self._duplicates:
-            raise Rejected("duplicate task", outcome["result"]["text"])
-        config, task = self.config, Task.model_validate(outcome["result"])
+            raise Rejected("duplicate task", outcome["result"]["task"]["text"])
+        config, task = self.config, Task.model_validate(outcome["result"]["task"])
         server = self.servers.documents[self._order[slot % len(self._order)]]
         tools = offered_tools(server, task, config.max_offered_tools, derived_seed(config.seed, "offer", slot))
         seed = derived_seed(config.seed, "conversation", slot)
@@ -464,7 +469,7 @@ class _Run:
                 parents=(server.id, task.id),
             ),
         )
-        return trajectory.model_dump(mode="json")
+        return {"trajectory": trajectory.model_dump(mode="json")}
 
     async def _conversation(
         self, server: ServerDocument, task: Task, tools: tuple[ToolDocument, ...], seed: int
@@ -493,7 +498,11 @@ class _Run:
         for slot in range(self._num_slots):
             outcome: JsonObject = self._trajectories_journal.read(slot)
             if "result" in outcome:
-                yield Trajectory.model_validate(outcome["result"])
+                trajectory = Trajectory.model_validate(outcome["result"]["trajectory"])
+                task_usage = self._tasks_journal.read(slot)["result"]["usage"]
+                total = {name: spent + task_usage[name] for name, spent in outcome["result"]["usage"].items()}
+                provenance = trajectory.provenance.model_copy(update=total)
+                yield trajectory.model_copy(update={"provenance": provenance})
 
 
 def _askable_slots(chain: Chain, server: ServerDocument) -> set[str]:

@@ -1,0 +1,89 @@
+"""What answering costs: tokens and money, metered per piece of work and per kind of question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Usage:
+    """Tokens and cost of the replies that one piece of work rests on, those from the cache included."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+
+    def add(self, prompt_tokens: int, completion_tokens: int, cost_usd: float) -> None:
+        """Count one reply."""
+        self.prompt_tokens += prompt_tokens
+        self.completion_tokens += completion_tokens
+        self.cost_usd += cost_usd
+
+
+_current: ContextVar[Usage | None] = ContextVar("usage", default=None)
+
+
+@contextmanager
+def metered_usage() -> Iterator[Usage]:
+    """Meter every reply that is asked for inside the block, by this task and the tasks it starts."""
+    usage = Usage()
+    token = _current.set(usage)
+    try:
+        yield usage
+    finally:
+        _current.reset(token)
+
+
+def record_usage(prompt_tokens: int, completion_tokens: int, cost_usd: float) -> None:
+    """Count a reply for the work that asked, if it is metered."""
+    if (usage := _current.get()) is not None:
+        usage.add(prompt_tokens, completion_tokens, cost_usd)
+
+
+@dataclass
+class QuestionCosts:
+    """What one kind of question has cost in this run."""
+
+    calls: int = 0
+    cached: int = 0
+    retries: int = 0
+    repairs: int = 0
+    bad_replies: int = 0
+    seconds: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass
+class Ledger:
+    """Costs by kind of question."""
+
+    questions: dict[str, QuestionCosts] = field(default_factory=dict)
+
+    def of(self, question: str) -> QuestionCosts:
+        """Return the costs of one kind of question, to add to."""
+        return self.questions.setdefault(question, QuestionCosts())
+
+    def table(self) -> str:
+        """Return the ledger for a person to read, one line per kind of question.
+
+        >>> ledger = Ledger()
+        >>> ledger.of("WriteTask").calls = 2
+        >>> print(ledger.table())
+        question   calls  cached  retries  repairs  bad  prompt tokens  completion tokens  USD     mean seconds
+        WriteTask  2      0       0        0        0    0              0                  0.0000  0.00
+        """
+        head = ("question", "calls", "cached", "retries", "repairs", "bad", "prompt tokens", "completion tokens")
+        rows: list[tuple[str, ...]] = [(*head, "USD", "mean seconds")]
+        for name, costs in sorted(self.questions.items()):
+            usage = costs.usage
+            numbers = (costs.calls, costs.cached, costs.retries, costs.repairs, costs.bad_replies)
+            tokens = (usage.prompt_tokens, usage.completion_tokens)
+            mean = costs.seconds / costs.calls if costs.calls else 0.0
+            rows.append((name, *map(str, numbers + tokens), f"{usage.cost_usd:.4f}", f"{mean:.2f}"))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )

@@ -1,0 +1,298 @@
+"""The OpenAI teacher: every fault ends in a valid reply, an explained rejection or a clean stop; never in a default."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("openai", reason="needs the extra `openai`")
+
+from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.record_io import RecordSource
+from synthesis.records import TaskScores, Trajectory
+from synthesis.teacher import BadReply, TeacherUnavailable
+from synthesis.teacher.adaptive_concurrency import AdaptiveConcurrency
+from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
+from synthesis.teacher.procedural import ANSWERS
+from synthesis.teacher.usage import metered_usage
+from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+from tests.synthesis.teacher.mock_endpoint import MockEndpoint
+
+SCORES = TaskScores(clarity=0.9, realism=0.8, tool_necessity=0.7)
+KEY = "sk-test-0123456789-secret"
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("TEST_KEY", KEY)
+    monkeypatch.setattr("synthesis.teacher.openai._FIRST_DELAY_SECONDS", 0.01)
+
+
+def scored(_: dict) -> str:
+    return SCORES.model_dump_json()
+
+
+def question(text: str = "Book a hotel.") -> ScoreTask:
+    return ScoreTask(text=text, language="en", slots={}, hidden_slots=(), tools=())
+
+
+def teacher_of(endpoint: MockEndpoint, **changes) -> OpenAITeacher:
+    settings = {"model": "mock", "base_url": endpoint.url, "api_key_env": "TEST_KEY", "request_seconds": 0.5}
+    return OpenAITeacher(OpenAITeacherConfig(**(settings | changes)))
+
+
+async def test_a_valid_reply_comes_back_typed_and_is_asked_for_with_its_schema():
+    async with MockEndpoint(scored).serving() as endpoint:
+        teacher = teacher_of(endpoint)
+        assert await teacher.ask(question(), seed=0) == SCORES
+        await teacher.close()
+    (body,) = endpoint.bodies
+    assert body["response_format"]["json_schema"]["schema"] == TaskScores.model_json_schema()
+    assert teacher.name == "openai:mock"
+
+
+async def test_an_invalid_reply_is_repaired_once_with_the_error_quoted():
+    replies = iter(['{"clarity": 3}', scored({})])
+    async with MockEndpoint(lambda _: next(replies)).serving() as endpoint:
+        teacher = teacher_of(endpoint)
+        assert await teacher.ask(question(), seed=0) == SCORES
+        await teacher.close()
+    *_, reply, complaint = endpoint.bodies[1]["messages"]
+    assert reply == {"role": "assistant", "content": '{"clarity": 3}'}
+    assert "clarity" in complaint["content"]
+    assert "less than or equal to 1" in complaint["content"]
+
+
+@pytest.mark.parametrize("reply", ["", "null", "nonsense", "[" * 100_000, '{"clarity": 1, "realism": 1}'])
+async def test_a_reply_that_stays_bad_is_a_bad_reply_and_never_a_score(reply):
+    async with MockEndpoint(lambda _: reply).serving() as endpoint:
+        teacher = teacher_of(endpoint)
+        with pytest.raises(BadReply, match="after a repair"):
+            await teacher.ask(question(), seed=0)
+        await teacher.close()
+    assert len(endpoint.bodies) == 2
+
+
+async def test_with_every_kind_of_fault_no_question_is_lost_and_none_is_answered_by_default():
+    async with MockEndpoint(scored, fault_rate=0.3, seed=1).serving() as endpoint:
+        teacher = teacher_of(endpoint, request_seconds=0.5, max_concurrency=64)
+        asked = [teacher.ask(question(f"Task {n}"), seed=0) for n in range(200)]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        await teacher.close()
+    assert len(endpoint.injected) == 7
+    answered = [outcome for outcome in outcomes if outcome == SCORES]
+    rejected = [outcome for outcome in outcomes if isinstance(outcome, BadReply)]
+    assert len(answered) + len(rejected) == 200
+    assert all(str(bad) for bad in rejected)
+    assert len(answered) >= 160
+    costs = teacher.ledger.of("ScoreTask")
+    assert costs.calls >= len(endpoint.bodies)
+    assert costs.retries <= 3 * (200 + costs.repairs)
+    assert costs.bad_replies == len(rejected)
+
+
+async def test_one_call_is_retried_at_most_three_times_and_a_dead_endpoint_stops_the_run():
+    async with MockEndpoint(scored, fault_rate=1.0, faults=("500",)).serving() as endpoint:
+        teacher = teacher_of(endpoint, max_failures_in_a_row=3)
+        for _ in range(2):
+            with pytest.raises(BadReply, match="HTTP 500"):
+                await teacher.ask(question(), seed=0)
+        assert len(endpoint.bodies) == 8
+        with pytest.raises(TeacherUnavailable, match="when it is back"):
+            await teacher.ask(question(), seed=0)
+        await teacher.close()
+
+
+async def test_the_wait_that_the_endpoint_asks_for_is_kept(monkeypatch):
+    monkeypatch.setattr("synthesis.teacher.openai._FIRST_DELAY_SECONDS", 30.0)
+    async with MockEndpoint(scored, fault_rate=1.0, faults=("429",)).serving() as endpoint:
+        teacher = teacher_of(endpoint)
+        started = time.monotonic()
+        with pytest.raises(BadReply):  # four refusals, each with Retry-After: 0.01
+            await teacher.ask(question(), seed=0)
+        assert time.monotonic() - started < 5
+        await teacher.close()
+
+
+async def test_a_refused_key_stops_at_once_and_a_missing_one_says_what_to_set(monkeypatch):
+    async with MockEndpoint(scored, fault_rate=1.0, faults=("401",)).serving() as endpoint:
+
+        async def refuse(body, writer):
+            endpoint.bodies.append(body)
+            endpoint._send(writer, "401 Unauthorized", {"error": {"message": f"bad key {KEY}"}})
+            return True
+
+        endpoint._respond = refuse
+        teacher = teacher_of(endpoint)
+        with pytest.raises(TeacherUnavailable, match="TEST_KEY") as refused:
+            await teacher.ask(question(), seed=0)
+        assert KEY not in str(refused.value)
+        assert len(endpoint.bodies) == 1
+        await teacher.close()
+    monkeypatch.delenv("TEST_KEY")
+    with pytest.raises(TeacherUnavailable, match="TEST_KEY, found none"):
+        teacher_of(endpoint)
+
+
+async def test_an_endpoint_without_schema_output_is_asked_in_plain_words():
+    async with MockEndpoint(scored).serving() as endpoint:
+        answer = endpoint._respond
+
+        async def refuse_schema(body, writer):
+            if "response_format" not in body:
+                return await answer(body, writer)
+            endpoint._send(writer, "400 Bad Request", {"error": {"message": "response_format is not supported"}})
+            return True
+
+        endpoint._respond = refuse_schema
+        teacher = teacher_of(endpoint)
+        assert await teacher.ask(question(), seed=0) == SCORES
+        assert await teacher.ask(question("another"), seed=0) == SCORES
+        await teacher.close()
+    assert all("satisfies this schema" in body["messages"][0]["content"] for body in endpoint.bodies)
+
+
+async def test_what_was_paid_for_is_never_asked_again_and_its_cost_is_remembered(tmp_path):
+    settings = {"cache": tmp_path / "replies.sqlite", "usd_per_million_prompt_tokens": 1.0}
+    usages = []
+    async with MockEndpoint(scored).serving() as endpoint:
+        for _ in range(2):
+            teacher = teacher_of(endpoint, **settings)
+            with metered_usage() as usage:
+                both = [teacher.ask(question(), seed=0), teacher.ask(question(), seed=0)]
+                assert await asyncio.gather(*both) == [SCORES, SCORES]
+                await teacher.ask(question(), seed=1)
+            usages.append(usage)
+            await teacher.close()
+    assert len(endpoint.bodies) == 2  # one per seed
+    assert usages[0] == usages[1]
+    assert usages[0].prompt_tokens == 300
+    assert endpoint.keys == {f"bearer {KEY}"}
+    assert all(KEY.encode() not in path.read_bytes() for path in tmp_path.iterdir())
+
+
+async def test_a_question_ends_at_its_deadline():
+    async with MockEndpoint(scored, latency_seconds=5).serving() as endpoint:
+        teacher = teacher_of(endpoint, request_seconds=10, deadline_seconds=0.2)
+        with pytest.raises(BadReply, match=r"within 0\.2 s"):
+            await teacher.ask(question(), seed=0)
+        await teacher.close()
+
+
+class OracleTeacher(OpenAITeacher):
+    """Tells the endpoint what the embedded teacher would say to each prompt."""
+
+    oracle: dict[str, tuple]
+
+    async def ask(self, request, *, seed):
+        self.oracle[request.messages()[1]["content"] + str(seed % 2**31)] = (request, seed)
+        return await super().ask(request, seed=seed)
+
+
+@pytest.mark.parametrize("fault_rate", [0.0, 0.3])
+async def test_the_whole_track_runs_on_a_language_model_and_survives_its_faults(tmp_path, fault_rate):
+    oracle: dict[str, tuple] = {}
+
+    def answer(body: dict) -> str:
+        request, seed = oracle[body["messages"][1]["content"] + str(body["seed"])]
+        return ANSWERS[type(request)](request, seed).model_dump_json()
+
+    config = TrajectoriesConfig(
+        count=8, out=tmp_path / "out", max_offered_tools=6, proposals_per_server=4, walks_per_server=3, chain_votes=1
+    )
+    async with MockEndpoint(
+        answer, fault_rate=fault_rate, faults=("429", "500", "cut", "not_json")
+    ).serving() as endpoint:
+        teacher = teacher_of(endpoint, cache=tmp_path / "replies.sqlite", request_seconds=20)
+        teacher.__class__ = OracleTeacher
+        teacher.oracle = oracle
+        with open(tmp_path / "log", "w") as log:
+            report = await synthesize_trajectories(config, teacher, progress=log)
+        asked = len(endpoint.bodies)
+        assert report.kept == 8
+        assert report.read == report.kept + report.rejected.total()
+        with open(tmp_path / "log", "w") as log:
+            again = config.model_copy(update={"out": tmp_path / "again"})
+            await synthesize_trajectories(again, teacher, progress=log)
+        if not fault_rate:
+            assert len(endpoint.bodies) == asked  # every reply was in the cache
+        await teacher.close()
+    records = list(RecordSource(tmp_path / "out", Trajectory))
+    assert all(record.provenance.teacher == "openai:mock" for record in records)
+    assert all(record.provenance.prompt_tokens >= 100 * 5 for record in records)
+    if not fault_rate:
+        assert records == list(RecordSource(tmp_path / "again", Trajectory))
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or KEY.encode() not in path.read_bytes()
+
+
+async def test_concurrency_doubles_while_latency_is_flat_and_halves_once_per_round_trip_when_pushed_back():
+    now = 0.0
+    limiter = AdaptiveConcurrency(start=8, maximum=256, clock=lambda: now)
+    for _ in range(8):
+        limiter.succeeded(0.5)
+    assert limiter.limit == 16
+    for _ in range(400):
+        limiter.succeeded(0.5)
+    assert limiter.limit == 256
+    for _ in range(20):
+        limiter.pushed_back()
+    assert limiter.limit == 128
+    now = 1.0
+    limiter.pushed_back()
+    assert limiter.limit == 64
+    for _ in range(64):
+        limiter.succeeded(0.5)
+    assert 64.9 < limiter.limit <= 65
+    for _ in range(100):
+        limiter.succeeded(5.0)  # latency grows: no more growth
+    assert limiter.limit < 67
+
+
+async def test_no_more_calls_are_in_flight_than_the_limit_and_a_cancelled_one_gives_its_place_on():
+    limiter = AdaptiveConcurrency(start=2, maximum=2)
+    in_flight = most = 0
+
+    async def call() -> None:
+        nonlocal in_flight, most
+        async with limiter.slot():
+            in_flight += 1
+            most = max(most, in_flight)
+            await asyncio.sleep(0.001)
+            in_flight -= 1
+
+    tasks = [asyncio.create_task(call()) for _ in range(40)]
+    await asyncio.sleep(0.002)
+    for task in tasks[10:20]:
+        task.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert most == 2
+
+
+@pytest.mark.slow
+async def test_a_slow_endpoint_is_kept_busy():
+    script = Path(__file__).with_name("mock_endpoint.py")
+    process = subprocess.Popen([sys.executable, script, "0", "0.5"], stdout=subprocess.PIPE, text=True)
+    try:
+        endpoint = MockEndpoint(scored)
+        endpoint.url = process.stdout.readline().strip()
+        teacher = teacher_of(endpoint, max_concurrency=256, request_seconds=30)
+        count = 8192
+        started, started_cpu = time.monotonic(), time.process_time()
+        await asyncio.gather(*(teacher.ask(question(f"Task {n}"), seed=0) for n in range(count)))
+        seconds = time.monotonic() - started
+        await teacher.close()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    cpu_seconds = time.process_time() - started_cpu
+    share = count / 256 * 0.5 / seconds
+    print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "share_of_ideal": share}))
+    # A neighbour may take the processor; what the teacher itself spends must fit into the ideal time in any case.
+    assert share >= 0.9 or cpu_seconds <= 0.9 * count / 256 * 0.5
