@@ -13,8 +13,9 @@ from typing import Any
 
 from sandbox.jail.zygote import BY_ITSELF, CANCELLED, CPU_LIMIT, WALL_LIMIT
 from sandbox.metrics import Metrics
-from sandbox.pool import Outcome, Pool, ServiceFault
+from sandbox.pool import Pool
 from sandbox.protocol import ErrorKind, ExecuteRequest, Limits, RunCodeRequest
+from sandbox.worker import Outcome, ServiceFault
 
 MAXIMUM_LIMITS = Limits(
     wall_seconds=60.0, cpu_seconds=60.0, memory_bytes=2 << 30, output_bytes=4 << 20, result_bytes=16 << 20

@@ -10,320 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import logging
-import os
-import secrets
-import socket
-import time
-from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from collections import Counter
 from typing import Any
 
-from sandbox import cgroup
-from sandbox.isolation import SPARE_THREADS, Tier, start_jail
-from sandbox.jail.harness import REPLY_HEADER, REQUEST_HEADER
-from sandbox.jail.zygote import CALL, ENDED, NOT_STARTED
+from sandbox.fair_queue import FairQueue
+from sandbox.isolation import Tier
 from sandbox.protocol import Limits
+from sandbox.worker import Job, Outcome, ServiceFault, Worker
 
 log = logging.getLogger("sandbox")
-
-AGED_AFTER_SECONDS = 0.05
-_READ_AFTER_SECONDS = 0.01  # most replies fit the socket's buffer and are read once, when the call has ended
-_BACKSTOP_SECONDS = 2.0  # a zygote that has not ended a call this long after its limit is broken
-_START_SECONDS = 90.0
-
-
-class ServiceFault(Exception):
-    """The service, not the tool, failed; the call may be repeated."""
+_MOST_OF_ALL_PLACES = 0.75  # that one client's calls may hold
 
 
 class QueueFull(Exception):
     """More calls are waiting than the service accepts."""
-
-
-@dataclass
-class Job:
-    """One call on its way through the pool."""
-
-    request: dict[str, Any]
-    code: bytes
-    limits: Limits
-    max_reply_bytes: int
-    future: asyncio.Future[Outcome]
-    enqueued: float = field(default_factory=time.monotonic)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a call's process ended, and the genuine reply it wrote, if it did."""
-
-    body: bytes | None
-    forged: bool  # the channel held something else than one genuine reply
-    too_long: bool
-    wait_status: int
-    why: int
-    wall_seconds: float
-    cpu_seconds: float
-    max_rss_bytes: int
-    queue_seconds: float
-
-
-class _Flight:
-    """A job inside a worker."""
-
-    __slots__ = (
-        "aged",
-        "channel",
-        "chunks",
-        "ended",
-        "job",
-        "nonce",
-        "open",
-        "received",
-        "timers",
-        "to_send",
-        "worker",
-    )
-
-    def __init__(self, worker: Worker, job: Job, channel: socket.socket, nonce: bytes, payload: bytes) -> None:
-        self.worker, self.job, self.channel, self.nonce = worker, job, channel, nonce
-        self.to_send = memoryview(payload)
-        self.chunks: list[bytes] = []
-        self.received = 0
-        self.ended: tuple[int, ...] | None = None
-        self.open = True
-        self.aged = False
-        self.timers: list[asyncio.TimerHandle] = []
-
-
-class Worker:
-    """One jail: its process, its control socket and the calls inside it."""
-
-    def __init__(self, pool: Pool, index: int) -> None:
-        self._pool, self.index = pool, index
-        self._loop = asyncio.get_running_loop()
-        self.flights: dict[int, _Flight] = {}
-        self.fresh = 0
-        self.ready = False
-        self.layers: dict[str, bool] = {}
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self.process = start_jail(
-                pool.tier, theirs.fileno(), max_children=pool.max_children, tmp_bytes=pool.tmp_bytes
-            )
-        processes = 2 + 2 * pool.max_children + SPARE_THREADS
-        self._cgroup = cgroup.confine(self.process.pid, cgroup.default_memory_bytes(pool.size), processes)
-        self._control = ours
-        self._control.setblocking(False)
-        self._started: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_reader(self._control, self._on_control)
-
-    async def wait_ready(self) -> None:
-        """Return when the zygote serves; raises ServiceFault when it never does."""
-        try:
-            await asyncio.wait_for(asyncio.shield(self._started), _START_SECONDS)
-        except TimeoutError:
-            self.close("did not start in time")
-            raise ServiceFault("a worker did not start in time") from None
-
-    def start(self, job: Job) -> None:
-        """Send a job into the jail; its future gets the outcome."""
-        call = next(self._pool.call_numbers)
-        nonce = secrets.token_bytes(16)
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        limits = job.limits
-        message = CALL.pack(b"c", call, limits.wall_seconds, limits.cpu_seconds, limits.memory_bytes)
-        try:
-            with theirs:
-                socket.send_fds(self._control, [message], [theirs.fileno()])
-        except OSError as error:  # a dead or stuck zygote
-            ours.close()
-            job.future.set_exception(ServiceFault(f"worker {self.index} does not take calls: {error}"))
-            return
-        header = json.dumps({**job.request, "nonce": nonce.hex()}).encode()
-        flight = _Flight(
-            self, job, ours, nonce, b"".join((REQUEST_HEADER.pack(len(header), len(job.code)), header, job.code))
-        )
-        self.flights[call] = flight
-        self.fresh += 1
-        loop = self._loop
-        flight.timers = [
-            loop.call_later(_READ_AFTER_SECONDS, self._read_early, flight),
-            loop.call_later(AGED_AFTER_SECONDS, self._age, flight),
-            loop.call_later(limits.wall_seconds + _BACKSTOP_SECONDS, self._on_stuck, flight),
-        ]
-        self._send(flight)
-
-    def close(self, why: str) -> None:
-        """End the jail and fail the calls inside it."""
-        if self._control.fileno() < 0:
-            return
-        self._loop.remove_reader(self._control)
-        self._control.close()
-        self.ready = False
-        self.process.kill()
-        self.process.wait()
-        if self._cgroup is not None:
-            cgroup.dissolve(self._cgroup)
-        if not self._started.done():
-            self._started.set_exception(ServiceFault(f"worker {self.index} {why}"))
-            self._started.exception()  # not every close has a waiter
-        flights, self.flights = self.flights, {}
-        for flight in flights.values():
-            self._finish(flight, ServiceFault(f"worker {self.index} {why}"))
-        self._pool.on_closed(self)
-
-    # Channel of one call.
-
-    def _send(self, flight: _Flight) -> None:
-        try:
-            while flight.to_send:
-                flight.to_send = flight.to_send[flight.channel.send(flight.to_send) :]
-        except BlockingIOError:
-            self._loop.add_writer(flight.channel, self._send_more, flight)
-        except OSError:
-            flight.to_send = memoryview(b"")  # the child ended before it read everything; ENDED will tell
-
-    def _send_more(self, flight: _Flight) -> None:
-        self._loop.remove_writer(flight.channel)
-        self._send(flight)
-
-    def _read_early(self, flight: _Flight) -> None:
-        self._loop.add_reader(flight.channel, self._read, flight)
-
-    def _read(self, flight: _Flight) -> None:
-        """Take what is there; at the end, or beyond the call's maximum, close."""
-        while True:
-            try:
-                chunk = flight.channel.recv(1 << 18)
-            except BlockingIOError:
-                return
-            except OSError:
-                chunk = b""
-            flight.received += len(chunk)
-            if not chunk or flight.received > flight.job.max_reply_bytes:
-                self._loop.remove_reader(flight.channel)
-                self._loop.remove_writer(flight.channel)
-                flight.channel.close()
-                flight.open = False
-                self._finish_if_over(flight)
-                return
-            flight.chunks.append(chunk)
-
-    # Control socket.
-
-    def _on_control(self) -> None:
-        while True:
-            try:
-                message = self._control.recv(4096)
-            except BlockingIOError:
-                return
-            except OSError:
-                message = b""
-            if not message:
-                self.close("ended")
-                return
-            if len(message) != ENDED.size:
-                hello = json.loads(message)
-                if not hello["ready"]:
-                    self.close(f"cannot be isolated: {hello['error']}")
-                    return
-                self.ready, self.layers = True, hello["layers"] | {"cgroup_limits": self._cgroup is not None}
-                if not self._started.done():
-                    self._started.set_result(None)
-                self._pool.dispatch()
-                continue
-            call, *ended = ENDED.unpack(message)
-            flight = self.flights.pop(call)
-            flight.ended = tuple(ended)
-            if flight.open:
-                self._read(flight)  # the child is gone, so this reads to the end
-            else:
-                self._finish_if_over(flight)
-
-    def _age(self, flight: _Flight) -> None:
-        if self._pool.may_age(self):
-            flight.aged = True
-            self.fresh -= 1
-            self._pool.dispatch()
-        else:
-            flight.timers.append(self._loop.call_later(AGED_AFTER_SECONDS, self._age, flight))
-
-    def _on_stuck(self, flight: _Flight) -> None:
-        self.close("is stuck")
-
-    def _finish_if_over(self, flight: _Flight) -> None:
-        if flight.ended is None or flight.open:
-            return
-        status, why, wall, cpu, rss = flight.ended
-        if why == NOT_STARTED:
-            self._finish(flight, ServiceFault(f"worker {self.index} cannot fork: {os.strerror(status)}"))
-            return
-        data = b"".join(flight.chunks)
-        body, forged = None, bool(data)
-        if len(data) >= REPLY_HEADER.size:
-            nonce, length = REPLY_HEADER.unpack_from(data)
-            if nonce == b"not restricted!!":
-                text = data[REPLY_HEADER.size :].decode("utf-8", "replace")
-                self._finish(flight, ServiceFault(f"a call could not be isolated: {text}"))
-                return
-            if secrets.compare_digest(nonce, flight.nonce) and len(data) == REPLY_HEADER.size + length:
-                body, forged = data[REPLY_HEADER.size :], False
-        too_long = flight.received > flight.job.max_reply_bytes
-        queued = time.monotonic() - flight.job.enqueued - wall
-        self._finish(flight, Outcome(body, forged, too_long, status, why, wall, cpu, rss, queued))
-
-    def _finish(self, flight: _Flight, result: Outcome | ServiceFault) -> None:
-        for timer in flight.timers:
-            timer.cancel()
-        if flight.open:
-            self._loop.remove_reader(flight.channel)
-            self._loop.remove_writer(flight.channel)
-            flight.channel.close()
-            flight.open = False
-        if not flight.aged:
-            self.fresh -= 1
-        future = flight.job.future
-        if not future.done():
-            if isinstance(result, Outcome):
-                future.set_result(result)
-            else:
-                future.set_exception(result)
-        self._pool.dispatch()
-
-
-class FairQueue:
-    """Waiting jobs, one line per client, served in turn.
-
-    >>> queue = FairQueue()
-    >>> for client, job in [("a", 1), ("a", 2), ("b", 3)]:
-    ...     queue.put(client, job)
-    >>> [queue.get(), queue.get(), queue.get(), len(queue)]
-    [1, 3, 2, 0]
-    """
-
-    def __init__(self) -> None:
-        self._lines: OrderedDict[str, deque[Any]] = OrderedDict()
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
-
-    def put(self, client: str, job: Any) -> None:
-        """Append to the client's line."""
-        self._lines.setdefault(client, deque()).append(job)
-        self._size += 1
-
-    def get(self) -> Any:
-        """The next job of the client whose turn it is; raises KeyError when empty."""
-        client, line = self._lines.popitem(last=False)
-        job = line.popleft()
-        self._size -= 1
-        if line:
-            self._lines[client] = line  # to the end of the round
-        return job
 
 
 class Pool:
@@ -341,7 +42,8 @@ class Pool:
     ) -> None:
         self.tier, self.max_children, self.tmp_bytes = tier, max_children, tmp_bytes
         self.size, self._fresh_slots, self.max_queue = workers, fresh_slots, max_queue
-        self._queue = FairQueue()
+        self._queue: FairQueue[Job] = FairQueue()
+        self.in_flight_of: Counter[str] = Counter()  # calls by client
         self.workers: list[Worker] = []
         self.call_numbers = itertools.count(1)
         self.restarts = 0
@@ -361,8 +63,7 @@ class Pool:
             task.cancel()
         for worker in list(self.workers):
             worker.close("is shutting down")
-        while self._queue:
-            job = self._queue.get()
+        while (job := self._queue.get(lambda _: True)) is not None:
             if not job.future.done():
                 job.future.set_exception(ServiceFault("the service is shutting down"))
 
@@ -383,7 +84,7 @@ class Pool:
         if len(self._queue) >= self.max_queue:
             raise QueueFull
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._queue.put(client, Job(request, code, limits, max_reply_bytes, future))
+        self._queue.put(client, Job(client, request, code, limits, max_reply_bytes, future))
         self.dispatch()
         return await future
 
@@ -397,13 +98,15 @@ class Pool:
             )
             if worker is None:
                 return
-            job = self._queue.get()
+            job = self._queue.get(self._may_start)
+            if job is None:
+                return
             if not job.future.done():  # else its caller has gone
                 worker.start(job)
 
-    def may_age(self, worker: Worker) -> bool:
-        """Whether an old call of this worker may give its fresh slot back."""
-        return self._has_place(worker)
+    def _may_start(self, client: str) -> bool:
+        """Nobody may hold every place: the last quarter stays open to others."""
+        return self.in_flight_of[client] < _MOST_OF_ALL_PLACES * self.size * self.max_children
 
     def _has_place(self, worker: Worker) -> bool:
         return len(worker.flights) < self.max_children

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from sandbox.execution import Execution
 from sandbox.isolation import Tier, layers_of
-from sandbox.pool import Pool, ServiceFault
+from sandbox.pool import Pool
 from sandbox.protocol import ExecuteRequest, Limits
+from sandbox.worker import ServiceFault
 
 PROBE = """
 import ctypes, errno, os, socket, sys

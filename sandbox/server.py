@@ -27,9 +27,10 @@ from starlette.routing import Route
 from sandbox.execution import MAXIMUM_LIMITS, Execution, InvalidRequest, UnknownSource
 from sandbox.isolation import Tier
 from sandbox.metrics import Metrics
-from sandbox.pool import Pool, QueueFull, ServiceFault
+from sandbox.pool import Pool, QueueFull
 from sandbox.protocol import ExecuteRequest, Limits, RunCodeRequest
 from sandbox.self_test import Isolation, IsolationUnavailable, establish
+from sandbox.worker import ServiceFault
 
 log = logging.getLogger("sandbox")
 DEFAULT_PORT = 8377
@@ -239,12 +240,13 @@ def serve(
       port: TCP port; 0 for any free one.
       workers: jails; one per core by default.
       min_tier: the weakest acceptable isolation.
-      token: what callers must send as `Authorization: Bearer …`.
+      token: what callers must send as `Authorization: Bearer …`; by default the environment's ASTRA_SANDBOX_TOKEN.
       maximum: limits above these are refused.
       max_queue: waiting calls above which callers get 429.
       listen_fd: a listening socket to use instead of `host` and `port`.
       until_stdin_closes: also stop when standard input ends, that is, when the parent dies.
     """
+    token = token or os.environ.pop(TOKEN_VARIABLE, None)
     listener = socket.socket(fileno=listen_fd) if listen_fd is not None else _listen(host, port)
     address = ipaddress.ip_address(listener.getsockname()[0])
     if not address.is_loopback and not token:
@@ -329,7 +331,6 @@ def main() -> None:
             options.port,
             options.workers,
             min_tier=options.min_tier,
-            token=os.environ.pop(TOKEN_VARIABLE, None),
             maximum=Limits(**{name: getattr(options, f"max_{name}") for name in Limits.model_fields}),
             max_queue=options.max_queue,
             listen_fd=options.listen_fd,

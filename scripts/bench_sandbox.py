@@ -268,6 +268,15 @@ async def _p50_beside_loops(port: int, loops: int, seconds: float) -> tuple[floa
     return alone, beside
 
 
+async def _worst_overshoot_seconds(port: int, calls: int = 20) -> float:
+    """How much longer than its wall limit of half a second an endless loop lasted at worst."""
+    _, connection = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port)
+    request = body(LOOP, "Oslo", {"wall_seconds": 0.5, "cpu_seconds": 2})
+    lasted = [json.loads(await connection.ask(request))["usage"]["wall_seconds"] for _ in range(calls)]
+    connection._transport.close()
+    return max(lasted) - 0.5
+
+
 def _children(pid: int) -> list[int]:
     return [
         int(child)
@@ -413,10 +422,12 @@ def main() -> None:
                     results[kind].setdefault(name, []).append(load)
         port, pid = services["ours"]
         private_bytes = asyncio.run(_private_bytes_per_call(port, pid))
+        overshoot = asyncio.run(_worst_overshoot_seconds(port))
         alone, beside = asyncio.run(_p50_beside_loops(port, max(1, options.workers - 1), options.seconds))
     medians = {kind: {name: _median(loads) for name, loads in by.items()} for kind, by in results.items()}
     ours, python = medians["ours"], medians["python"]
     line: dict[str, Any] = {"work": f"realistic tool of {len(realistic_tool())} bytes, {options.workers} workers"}
+    line["timeout_overshoot_seconds"] = round(overshoot, 4)
     line["private_bytes_per_call_in_flight"] = round(private_bytes)
     line |= {kind: {name: load.rounded() for name, load in by.items()} for kind, by in medians.items()}
     ratio = {

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from sandbox.client import SandboxClient, SandboxUnavailable
-from sandbox.contract.hostile import HOSTILE
+from sandbox.contract.promises import PROMISES
 from sandbox.server import TOKEN_VARIABLE
 
 
@@ -17,14 +17,14 @@ def main() -> None:
     options = parser.parse_args()
     broken = 0
     with SandboxClient(options.url, token=os.environ.get(TOKEN_VARIABLE)) as client:
-        for promise in HOSTILE:
+        for promise in PROMISES:
             try:
                 found = promise.check(client)
             except SandboxUnavailable as error:
                 found = str(error)
             broken += found is not None
             print(f"{'broken' if found else 'kept  '}  {promise.name}{': ' + found if found else ''}", flush=True)
-    print(f"{len(HOSTILE) - broken}/{len(HOSTILE)} promises kept")
+    print(f"{len(PROMISES) - broken}/{len(PROMISES)} promises kept")
     raise SystemExit(1 if broken else 0)
 
 

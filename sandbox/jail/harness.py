@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import errno
-import io
 import json
 import marshal
 import os
@@ -22,9 +21,10 @@ import types
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from sandbox.jail import linux
+from sandbox.jail.streams import Streams
 
 # Every function defined below takes its builtins from this copy, so a tool's changes to `builtins` do not reach us.
 vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
@@ -52,34 +52,6 @@ class Jail:
     begin: Callable[[int], None]  # starts the clocks and the randomness of a call
     ruleset: int = -1  # Landlock
     address_space_bytes: int = 0
-
-
-class OutputLimit(BaseException):
-    """The tool printed more than `output_bytes`."""
-
-
-class _Capture(io.RawIOBase):
-    """A standard stream that keeps its bytes in memory and refuses more than the budget it shares."""
-
-    def __init__(self, budget: list[int]) -> None:
-        self.chunks: list[bytes] = []
-        self._budget = budget
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        chunk = bytes(data)
-        left = self._budget[0]
-        self._budget[0] = left - len(chunk)
-        if len(chunk) > left:
-            self.chunks.append(chunk[: max(left, 0)])
-            raise OutputLimit
-        self.chunks.append(chunk)
-        return len(chunk)
-
-    def text(self) -> str:
-        return b"".join(self.chunks).decode("utf-8", "replace")
 
 
 def forget_the_outside(plan: dict) -> None:
@@ -237,27 +209,6 @@ def _compile(source: bytes) -> bytes:
         message, line = "MemoryError: the source is too large or too deeply nested to compile", None
     where = f" (line {line})" if line else ""
     return b"\x00" + json.dumps({"kind": "invalid_source", "message": (message + where)[:_MESSAGE_CHARACTERS]}).encode()
-
-
-class Streams:
-    """The standard streams of a tool, in memory, with one budget of bytes for both outputs."""
-
-    def __init__(self) -> None:
-        self.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-        self.budget = [0]
-        self.out, self.err = _Capture(self.budget), _Capture(self.budget)
-        self._text_out = io.TextIOWrapper(
-            cast(Any, self.out), encoding="utf-8", errors="backslashreplace", write_through=True
-        )
-        self._text_err = io.TextIOWrapper(
-            cast(Any, self.err), encoding="utf-8", errors="backslashreplace", write_through=True
-        )
-
-    def install(self, stdin: str, output_bytes: int) -> None:
-        """Make these the process's streams."""
-        self.budget[0] = output_bytes
-        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8") if stdin else self.stdin
-        sys.stdout, sys.stderr = self._text_out, self._text_err
 
 
 def _run_tool(

@@ -35,6 +35,7 @@ _JAIL_FILES = (
     "launcher.py",
     "linux.py",
     "seccomp.py",
+    "streams.py",
     "zygote.py",
 )
 _ATIME_FLAGS = ((os.ST_NOATIME, 1024), (os.ST_NODIRATIME, 2048), (os.ST_RELATIME, 1 << 21))
@@ -44,7 +45,7 @@ def main() -> NoReturn:
     """Read the plan from the command line, build the jail, start the zygote, wait for it."""
     plan = json.loads(sys.argv[1])
     linux.die_with_parent()
-    _silence_standard_streams(plan)
+    _silence_input_and_output()
     try:
         status = _launch_in_namespaces(plan) if plan["tier"] == "namespaces" else _launch_without(plan)
     except Exception as error:  # noqa: BLE001  # the server judges it
@@ -78,12 +79,10 @@ def zygote_command(python: str, code_directory: str, plan: dict) -> list[str]:
     return [python, "-s", "-S", "-P", "-c", program, json.dumps(plan)]
 
 
-def _silence_standard_streams(plan: dict) -> None:
-    """Standard streams become /dev/null; the server's log moves to its own descriptor, which no tool inherits."""
-    plan["log_fd"] = os.dup(2)
-    os.set_inheritable(plan["log_fd"], True)
+def _silence_input_and_output() -> None:
+    """Standard input and output become /dev/null; the error stream is the server's log until the zygote leaves it."""
     null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1, 2):
+    for fd in (0, 1):
         os.dup2(null, fd)
     os.close(null)
 
@@ -128,7 +127,6 @@ def _launch_in_namespaces(plan: dict) -> int:
     if zygote == 0:
         _become_zygote(plan)
     os.close(plan["control_fd"])
-    os.close(plan["log_fd"])
     return os.waitpid(zygote, 0)[1]
 
 

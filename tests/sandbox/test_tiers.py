@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from sandbox.client import SandboxClient
-from sandbox.contract.hostile import FILES, HOSTILE
+from sandbox.contract.promises import FILES, PROMISES
 from sandbox.isolation import Tier
 from sandbox.jail import linux
 from sandbox.jail.seccomp import filter_program
@@ -94,7 +94,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 x86_only = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the simulated container speaks x86-64")
 NAMES = ("one huge", "fork", "TCP", "killing", "the host's", "writing a reply", "NaN", "honest threads", "steady")
-CHOSEN = [promise for promise in HOSTILE if promise.name.startswith(NAMES) and promise not in FILES]
+CHOSEN = [promise for promise in PROMISES if promise.name.startswith(NAMES) and promise not in FILES]
 
 
 @x86_only

@@ -1,0 +1,177 @@
+"""Promises about replies: who writes them, what is a result, what is a source, how state travels."""
+
+from sandbox.contract.promise import module, promise
+from sandbox.protocol import Limits
+
+_CHEAP = Limits(wall_seconds=1.0, cpu_seconds=0.5, memory_bytes=64 << 20)
+
+_FORGED = 'b\'{"status":"ok","value":"forged","state":null,"stdout":"","stderr":""}\''
+
+TAMPERING = [
+    promise(
+        "writing a reply to every descriptor is noticed",
+        "forbidden",
+        f"import os\nfor fd in range(3, 64):\n    try: os.write(fd, {_FORGED})\n    except OSError: pass\nreturn 1",
+    ),
+    promise(
+        "a forged frame is noticed",
+        "forbidden",
+        f"import os, struct\nbody = {_FORGED}\n"
+        "os.write(3, struct.pack('<16sI', b'x' * 16, len(body)) + body)\nos._exit(0)",
+    ),
+    promise("closing the channel is a crash", "crashed", "import os\nos.closerange(0, 64)\nreturn 1"),
+    promise(
+        "a tool cannot claim to have timed out",
+        "invalid_result forbidden",
+        "import sys\nframe = sys._getframe()\nwhile 'finish' not in frame.f_locals: frame = frame.f_back\n"
+        "frame.f_locals['finish']({'status': 'error', 'error': {'kind': 'timeout', 'message': 'forged'}})",
+    ),
+    promise(
+        "patching json changes nothing",
+        "ok",
+        "import json\njson.dumps = json.loads = lambda *a, **k: 'forged'\n"
+        "json.encoder.c_make_encoder = None\njson.JSONEncoder.encode = lambda *a: 'forged'\nreturn {'a': 1}",
+        value={"a": 1},
+    ),
+    promise(
+        "patching builtins changes nothing",
+        "ok",
+        "import builtins\nfor name in ('len', 'str', 'isinstance', 'tuple', 'memoryview', 'getattr', 'type'):\n"
+        "    setattr(builtins, name, lambda *a, **k: 'forged')\nreturn [1, 2]",
+        value=[1, 2],
+    ),
+    promise(
+        "patching os changes nothing",
+        "ok",
+        "import os\nos.write = os._exit = os.read = lambda *a: None\nreturn 5",
+        value=5,
+    ),
+    promise(
+        "breaking modules changes nothing",
+        "ok",
+        "import sys\nfor name in list(sys.modules):\n    if name != 'builtins': sys.modules[name] = None\nreturn 5",
+        value=5,
+    ),
+    promise(
+        "a trace function changes nothing",
+        "ok",
+        "import sys\nsys.settrace(lambda *a: None)\nsys.setprofile(lambda *a: None)\nreturn 5",
+        value=5,
+    ),
+    promise(
+        "destroying every object ends the call alone",
+        "ok crashed exception timeout forbidden invalid_result",
+        "import gc\nfor thing in gc.get_objects():\n    try: thing.clear()\n    except BaseException: pass\nreturn 1",
+        limits=_CHEAP,
+    ),
+    promise(
+        "printing a reply is only printing",
+        "ok",
+        'print(\'{"status": "ok", "value": 99}\')\nreturn 1',
+        value=1,
+    ),
+    promise(
+        "an exception that cannot be shown is still one",
+        "exception",
+        "class E(Exception):\n    def __str__(self): raise self\nraise E",
+    ),
+    promise("a bare BaseException is an exception", "exception", "raise BaseException('x')"),
+    promise(
+        "changing the code of the harness by its frame ends the call alone",
+        "ok crashed exception forbidden invalid_result",
+        "import sys\nframe = sys._getframe()\nwhile frame:\n    for value in list(frame.f_globals.values()):\n"
+        "        if hasattr(value, '__code__'):\n"
+        "            try: value.__code__ = (lambda *a, **k: 'forged').__code__\n"
+        "            except BaseException: pass\n    frame = frame.f_back\nreturn 1",
+    ),
+    promise(
+        "unpickling a shell gets none",
+        "ok",
+        "import pickle\nreturn pickle.loads(b\"cos\\nsystem\\n(S'id'\\ntR.\") == 0",
+        value=False,
+    ),
+]
+
+RESULTS = [
+    promise("NaN is not a result", "invalid_result", "return float('nan')"),
+    promise("nor is infinity", "invalid_result", "return {'a': [float('-inf')]}"),
+    promise("nor are bytes", "invalid_result", "return b'abc'"),
+    promise("nor a set", "invalid_result", "return {1, 2}"),
+    promise("nor a function", "invalid_result", "return f"),
+    promise("nor a generator", "invalid_result", "return (x for x in 'abc')"),
+    promise("nor a date", "invalid_result", "import datetime\nreturn datetime.date(2025, 1, 1)"),
+    promise("nor a coroutine", "invalid_result", "async def g(): pass\nreturn g()"),
+    promise("nor a cycle", "invalid_result", "x = []\nx.append(x)\nreturn x"),
+    promise("nor a key that is no scalar", "invalid_result", "return {(1, 2): 3}"),
+    promise("nor half a character", "invalid_result", "return 'a\\ud800'"),
+    promise("nor an integer of ten thousand digits", "invalid_result", "return 10 ** 10_000"),
+    promise("nor a tower of lists", "invalid_result", "x = []\nfor _ in range(100_000): x = [x]\nreturn x"),
+    promise("a tuple is a list", "ok", "return (1, (2, None))", value=[1, [2, None]]),
+    promise(
+        "text of any script passes", "ok", "return {'é\\x00': '汉字 🎉 \\u2028'}", value={"é\x00": "汉字 🎉 \u2028"}
+    ),
+    promise("large integers pass", "ok", "return 2 ** 200", value=2**200),
+    promise(
+        "values that pretend are taken for what they are",
+        "ok",
+        "class I(int):\n    def __repr__(self): return '\"forged\"'\n"
+        "class S(str):\n    def __str__(self): return 'forged'\n"
+        "return [I(3), S('s')]",
+        value=[3, "s"],
+    ),
+]
+
+SOURCES = [
+    module("a syntax error is an invalid source", "invalid_source", "def f(:\n"),
+    module("so is a null byte", "invalid_source", "def f():\n    return '\0'\n"),
+    module("so is a function that is not there", "invalid_source", "def g(): return 1"),
+    module("so is a value in its place", "invalid_source", "f = 3"),
+    module("so are ten thousand brackets", "invalid_source", "f = " + "(" * 10_000),
+    module("so is a tower of operators", "invalid_source", "f = " + "-" * 200_000 + "1"),
+    module("so is half a character", "invalid_source", "f = '\ud800'"),
+    module("coding cookies are not obeyed", "ok", "# -*- coding: rot13 -*-\ndef f(): return 'é'", value="é"),
+    module("a module that raises is an exception", "exception", "raise ValueError('at import')\ndef f(): return 1"),
+    module(
+        "main blocks do not run", "ok", "def f(): return 1\nif __name__ == '__main__': raise SystemExit(3)", value=1
+    ),
+    promise(
+        "a module of one's own can be imported",
+        "ok",
+        "import sys\nopen('/tmp/mine.py', 'w').write('x = 5')\nsys.path.insert(0, '/tmp')\nimport mine\nreturn mine.x",
+        value=5,
+    ),
+    module(
+        "dataclasses with postponed annotations work",
+        "ok",
+        "from __future__ import annotations\nfrom dataclasses import asdict, dataclass\n"
+        "@dataclass\nclass P:\n    x: int = 1\n"
+        "def f(): return asdict(P())",
+        value={"x": 1},
+    ),
+]
+
+_STATE = {"items": [1]}
+
+STATE = [
+    module(
+        "a tool changes its state", "ok", "def f(state): state['n'] = 1", state=_STATE, new_state={"items": [1], "n": 1}
+    ),
+    module("a tool without the parameter leaves it alone", "ok", "def f(): return 1", state=_STATE, new_state=_STATE),
+    module(
+        "a tool that fails changes nothing",
+        "exception",
+        "def f(state):\n    state.clear()\n    raise ValueError",
+        state=_STATE,
+        new_state=None,
+    ),
+    module("state must stay JSON", "invalid_result", "def f(state): state['x'] = {1}", state=_STATE),
+    module("state must not hold itself", "invalid_result", "def f(state): state['x'] = state", state=_STATE),
+    module("state must stay bounded", "output_limit", "def f(state): state['x'] = 'x' * 100_000", state=_STATE),
+    module(
+        "an argument cannot stand in for the state",
+        "exception",
+        "def f(state): return state",
+        state=_STATE,
+        arguments={"state": {"forged": 1}},
+    ),
+]

@@ -1,0 +1,193 @@
+"""Promises about time, memory, processes and output: no tool takes more than its share."""
+
+from sandbox.contract.promise import ROOMY, module, promise
+from sandbox.protocol import Limits
+
+_C = "import ctypes, errno\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+
+_CHEAP = Limits(wall_seconds=1.0, cpu_seconds=0.5, memory_bytes=64 << 20)
+
+TIME = [
+    promise("an endless loop times out", "timeout", "while True: pass", limits=_CHEAP),
+    promise("sleeping past the wall limit times out", "timeout", "import time\ntime.sleep(60)", limits=_CHEAP),
+    promise(
+        "catching every exception does not stop the clock",
+        "timeout",
+        "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+        limits=_CHEAP,
+    ),
+    promise("a loop inside C times out", "timeout", "import itertools\nreturn sum(itertools.count())", limits=_CHEAP),
+    promise(
+        "a catastrophic regular expression times out",
+        "timeout",
+        "import re\nreturn re.match(r'(a+)+$', 'a' * 60 + 'b') is None",
+        limits=_CHEAP,
+    ),
+    promise(
+        "a deadlock times out",
+        "timeout",
+        "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()",
+        limits=_CHEAP,
+    ),
+    promise(
+        "ignoring signals does not help",
+        "timeout",
+        "import signal\nfor number in range(1, 32):\n    try: signal.signal(number, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\nwhile True: pass",
+        limits=_CHEAP,
+    ),
+    promise(
+        "a looping thread times out",
+        "timeout",
+        "import threading\ndef loop():\n    while True: pass\nt = threading.Thread(target=loop)\nt.start()\nt.join()",
+        limits=_CHEAP,
+    ),
+    module("a loop at import times out", "timeout", "while True: pass\ndef f(): return 1", limits=_CHEAP),
+    promise(
+        "an exception whose text loops times out",
+        "timeout",
+        "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E",
+        limits=_CHEAP,
+    ),
+    promise("a power tower ends", "timeout memory", "return len(str(9 ** 9 ** 9))", limits=_CHEAP),
+    promise("input finds the end of its stream", "exception", "return input()"),
+    promise(
+        "exit handlers do not run", "ok", "import atexit, time\natexit.register(time.sleep, 60)\nreturn 1", value=1
+    ),
+    promise(
+        "a thread left behind ends with its call",
+        "ok",
+        "import threading, time\ndef loop():\n    while True: pass\n"
+        "threading.Thread(target=loop, daemon=True).start()\nreturn 1",
+        value=1,
+    ),
+]
+
+MEMORY = [
+    promise("one huge allocation is refused", "memory", "return len([0] * 10 ** 10)"),
+    promise("steady growth is refused", "memory", "kept = []\nwhile True: kept.append(bytearray(1 << 20))"),
+    promise("a doubling string is refused", "memory", "text = 'x'\nwhile True: text += text"),
+    promise(
+        "many small objects are refused",
+        "memory",
+        "kept = []\nwhile True: kept.append([len(kept)])",
+        limits=_CHEAP.model_copy(update={"cpu_seconds": 12.0, "wall_seconds": 30.0}),
+    ),
+    promise("mapping memory is refused", "memory", "import mmap\nreturn len(mmap.mmap(-1, 1 << 34))"),
+    promise(
+        "surviving MemoryError does not stop the clock",
+        "timeout",
+        "kept = []\nwhile True:\n    try: kept.append(bytearray(1 << 20))\n    except MemoryError: pass",
+        limits=_CHEAP,
+    ),
+    promise(
+        "a zip bomb is refused",
+        "memory",
+        "import zlib\npack = zlib.compressobj(1)\nparts = [pack.compress(bytes(1 << 20)) for _ in range(200)]\n"
+        "return len(zlib.decompress(b''.join(parts) + pack.flush()))",
+        limits=ROOMY.model_copy(update={"cpu_seconds": 12.0}),
+    ),
+    promise(
+        "memory outside the limit's reach is refused",
+        "ok",
+        _C + "return [libc.memfd_create(b'x', 0), libc.shmget(0, 1 << 20, 0o1600)]",
+        value=[-1, -1],
+    ),
+    promise("deep recursion is an exception", "exception", "def g(n): return g(n + 1)\nreturn g(0)"),
+    promise(
+        "recursion without a limit ends",
+        "crashed memory timeout",
+        "import sys\nsys.setrecursionlimit(10 ** 9)\ndef g(n): return g(n + 1)\nreturn g(0)",
+    ),
+    promise(
+        "overflowing the C stack ends the call alone",
+        "crashed memory",
+        "import sys\nsys.setrecursionlimit(10 ** 6)\nx = []\nfor _ in range(10 ** 6): x = [x]\nreturn repr(x)",
+    ),
+]
+
+PROCESSES = [
+    promise("fork is forbidden", "forbidden", "import os\nwhile True: os.fork()"),
+    promise("programs are forbidden", "forbidden", "import subprocess\nreturn subprocess.run(['/bin/ls']).returncode"),
+    promise("the shell is not there", "ok", "import os\nreturn os.system('echo out; exit 0') == 0", value=False),
+    promise("exec is forbidden", "forbidden", "import os\nos.execv('/python/bin/python', ['python'])"),
+    promise("spawn is forbidden", "forbidden", "import os\nreturn os.posix_spawn('/bin/ls', ['ls'], {})"),
+    promise(
+        "multiprocessing is forbidden",
+        "forbidden exception",
+        "import multiprocessing\np = multiprocessing.Process(target=print)\np.start()",
+    ),
+    promise(
+        "a thread bomb is stopped",
+        "exception memory",
+        "import threading, time\nthreading.stack_size(65536)\n"
+        "while True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+    ),
+    promise(
+        "honest threads work",
+        "ok",
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "with ThreadPoolExecutor(4) as pool: return sum(pool.map(abs, range(-9, 1)))",
+        value=45,
+    ),
+    promise("killing everybody is forbidden", "forbidden", "import os\nos.kill(-1, 9)"),
+    promise("killing the parent is forbidden", "forbidden", "import os\nos.kill(1, 9)"),
+    promise("raising a priority is forbidden", "forbidden", "import os\nos.nice(-5)"),
+    promise(
+        "tracing is not there",
+        "ok",
+        _C + "return [libc.ptrace(16, 1, 0, 0), ctypes.get_errno() == errno.EPERM]",
+        value=[-1, True],
+    ),
+    promise(
+        "another process's memory cannot be read",
+        "ok",
+        _C + "return [libc.process_vm_readv(1, 0, 0, 0, 0, 0), ctypes.get_errno() == errno.EPERM]",
+        value=[-1, True],
+    ),
+    promise(
+        "limits cannot be raised",
+        "exception forbidden",
+        "import resource\nresource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))",
+    ),
+    promise("leaving with status 0 is a crash", "crashed", "import os\nos._exit(0)"),
+    promise("leaving with another status is a crash", "crashed", "import os\nos._exit(42)"),
+    promise("abort is a crash", "crashed", "import os\nos.abort()"),
+    promise("a segmentation fault is a crash", "crashed", "import ctypes\nctypes.string_at(0)"),
+    promise("sys.exit is an exception", "exception", "import sys\nsys.exit(0)"),
+    promise("KeyboardInterrupt is an exception", "exception", "raise KeyboardInterrupt"),
+    promise("root cannot be had", "ok", "import os\nreturn 0 in os.getresuid()", value=False),
+    promise(
+        "new namespaces are refused",
+        "ok",
+        _C + "return [libc.unshare(0x10000000), libc.mount(b'x', b'/tmp', b'tmpfs', 0, None)]",
+        value=[-1, -1],
+    ),
+]
+
+OUTPUT = [
+    promise("a print flood is stopped", "output_limit", "while True: print('x' * 1000)"),
+    promise("a flood on stderr is stopped", "output_limit", "import sys\nwhile True: sys.stderr.write('x' * 1000)"),
+    promise(
+        "a swallowed flood still counts",
+        "output_limit",
+        "for _ in range(100):\n    try: print('x' * 1000)\n    except BaseException: pass\nreturn 1",
+    ),
+    promise("a result too large is refused", "output_limit", "return 'x' * 100_000"),
+    promise(
+        "raw descriptors lead nowhere",
+        "ok",
+        "import os\nos.write(1, b'x' * 100000)\nos.write(2, b'y' * 100000)\nreturn 1",
+        value=1,
+        stdout="",
+    ),
+    promise(
+        "closing stdout hurts nobody",
+        "ok",
+        "import sys\nprint('a')\nsys.stdout.close()\nreturn 1",
+        value=1,
+        stdout="a\n",
+    ),
+    promise("stdout may be replaced", "ok", "import sys\nsys.stdout = None\nreturn 1", value=1),
+    promise("odd characters are printed", "ok", "print('é\\ud800\\x00')\nreturn 1", stdout="é\\ud800\x00\n"),
+]

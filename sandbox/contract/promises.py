@@ -1,0 +1,10 @@
+"""Every promise."""
+
+from sandbox.contract.answers import RESULTS, SOURCES, STATE, TAMPERING
+from sandbox.contract.bounds import MEMORY, OUTPUT, PROCESSES, TIME
+from sandbox.contract.promise import Promise
+from sandbox.contract.walls import FILES, LEFTOVERS, NETWORK, SECRETS
+
+PROMISES: list[Promise] = [
+    *TIME, *MEMORY, *PROCESSES, *OUTPUT, *FILES, *NETWORK, *SECRETS, *TAMPERING, *RESULTS, *SOURCES, *STATE, *LEFTOVERS,
+]  # fmt: skip

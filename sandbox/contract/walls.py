@@ -1,0 +1,127 @@
+"""Promises about files, the network, secrets, and what one call leaves to the next."""
+
+from sandbox.contract.promise import promise
+
+FILES = [
+    promise("the host's files cannot be read", "forbidden", "return open('/etc/passwd').read()"),
+    promise("nor through a detour", "forbidden", "return open('/tmp/../etc/passwd').read()"),
+    promise(
+        "nor through a symbolic link",
+        "forbidden exception",
+        "import os\nos.symlink('/etc/passwd', '/tmp/link')\nreturn open('/tmp/link').read()",
+    ),
+    promise("the host's directories cannot be listed", "forbidden", "import os\nreturn os.listdir('/home')"),
+    promise("the root cannot be written", "forbidden", "open('/escape', 'w')"),
+    promise("the standard library cannot be written", "forbidden", "import os\nopen(os.__file__, 'a')"),
+    promise("devices are not there", "forbidden", "open('/dev/mem', 'rb')"),
+    promise("devices cannot be made", "forbidden", "import os\nos.mknod('/tmp/null', 0o20666, os.makedev(1, 3))"),
+    promise("pipes with names cannot be made", "forbidden", "import os\nos.mkfifo('/tmp/pipe')"),
+    promise("the root cannot be changed", "forbidden", "import os\nos.chroot('/tmp')"),
+    promise(
+        "a file that fills the disk is stopped",
+        "exception",
+        "with open('/tmp/big', 'wb') as file:\n    while True: file.write(bytes(1 << 20))",
+    ),
+    promise("a sparse giant is stopped", "exception", "with open('/tmp/big', 'wb') as file: file.truncate(1 << 40)"),
+    promise(
+        "a flood of files is stopped",
+        "exception",
+        "for index in range(100_000): open(f'/tmp/{index}', 'w').close()",
+    ),
+    promise(
+        "a deep tree of directories is harmless",
+        "ok exception",
+        "import os\nfor _ in range(900):\n    os.mkdir('d')\n    os.chdir('d')\nreturn 1",
+    ),
+    promise(
+        "a private /tmp can be used",
+        "ok",
+        "import tempfile\nwith tempfile.TemporaryFile() as file:\n    file.write(b'abc')\n    file.seek(0)\n"
+        "    return file.read().decode()",
+        value="abc",
+    ),
+]
+
+NETWORK = [
+    promise("TCP is forbidden", "forbidden", "import socket\nsocket.create_connection(('127.0.0.1', 80), 1)"),
+    promise(
+        "UDP is forbidden",
+        "forbidden",
+        "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('8.8.8.8', 53))",
+    ),
+    promise("names cannot be resolved", "forbidden", "import socket\nreturn socket.getaddrinfo('example.com', 80)"),
+    promise(
+        "the metadata server is out of reach",
+        "forbidden",
+        "import urllib.request\nreturn urllib.request.urlopen('http://169.254.169.254/', timeout=1).status",
+    ),
+    promise("Unix sockets are forbidden", "forbidden", "import socket\nsocket.socket(socket.AF_UNIX)"),
+    promise("netlink is forbidden", "forbidden", "import socket\nsocket.socket(socket.AF_NETLINK, socket.SOCK_RAW)"),
+    promise("listening is forbidden", "forbidden", "import socket\nsocket.create_server(('', 0))"),
+    promise(
+        "an event loop works without a network",
+        "ok",
+        "import asyncio\nasync def g():\n    await asyncio.sleep(0.01)\n    return 7\nreturn asyncio.run(g())",
+        value=7,
+    ),
+]
+
+SECRETS = [
+    promise("the environment is empty", "ok", "import os\nreturn dict(os.environ)", value={}),
+    promise("the process's environment is hidden", "forbidden", "return open('/proc/self/environ').read()"),
+    promise("the process's memory is hidden", "forbidden", "return open('/proc/self/mem', 'rb').read(1)"),
+    promise("other processes are hidden", "forbidden", "import os\nreturn os.listdir('/proc')"),
+    promise("the host's name is hidden", "ok", "import platform\nreturn platform.node()", value="sandbox"),
+    promise(
+        "no path of the host is known",
+        "ok",
+        "import sys, os\nreturn [sys.argv, sys.executable, sys.prefix, os.getcwd(), sys.path[-1][:8]]",
+        value=[[""], "", "/python", "/tmp", "/python/"],
+    ),
+    promise(
+        "no descriptor is inherited",
+        "ok",
+        "import os\nfound = []\nfor fd in range(4, 256):\n    try:\n        os.fstat(fd)\n        found.append(fd)\n"
+        "    except OSError: pass\nreturn found",
+        value=[],
+    ),
+    promise("the service's own packages are not there", "exception", "import pydantic"),
+    promise("nor is the harness", "exception", "import sandbox"),
+]
+
+_LEAVE = """
+import builtins, math, os, random, sys, json, time
+open('/tmp/leftover', 'w').write('x')
+os.chmod('/tmp', 0o500)
+math.pi = 3
+builtins.leftover = 1
+sys.modules['leftover'] = math
+os.environ['LEFTOVER'] = '1'
+json.leftover = 1
+random.seed(99)
+time.sleep(0.06)
+return 1
+"""
+
+_LOOK = """
+import builtins, json, math, os, random, sys
+return [os.listdir('/tmp'), math.pi > 3, hasattr(builtins, 'leftover'), 'leftover' in sys.modules, dict(os.environ),
+        hasattr(json, 'leftover'), random.random(), oct(os.stat('/tmp').st_mode & 0o777), os.getcwd()]
+"""
+
+LEFTOVERS = [
+    promise(
+        "nothing is left for the next call",
+        "ok",
+        _LOOK,
+        *[_LEAVE] * 8,
+        value=[[], True, False, False, {}, False, 0.8444218515250481, "0o700", "/tmp"],
+    ),
+    promise(
+        "the same call gives the same randomness and the same time",
+        "ok",
+        "import datetime, os, random, secrets, time, uuid\n"
+        "return [str(uuid.uuid4()), secrets.token_hex(4), os.urandom(4).hex(), random.Random().random(), time.time(),\n"
+        "        datetime.datetime.now().isoformat(), datetime.date.today().isoformat(), hash('a') % 9, os.getpid()]",
+    ),
+]
