@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -26,7 +26,7 @@ from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.decomposition import QAInstance
 from synthesis.environments.embeddings import EmbeddingEndpoint
 from synthesis.environments.irrelevant_tools import ToolPool
-from synthesis.environments.knowledge import Knowledge
+from synthesis.environments.knowledge import Knowledge, read_knowledge
 from synthesis.environments.merging import merge_sub_environments
 from synthesis.environments.qa_instances import write_qa_instance
 from synthesis.environments.quality import score_quality
@@ -92,6 +92,8 @@ class EnvironmentsConfig(BaseModel):
     count: int = Field(ge=1)
     out: Path
     teacher: Literal["procedural"] = "procedural"
+    knowledge: tuple[Path, ...] = ()
+    """Files and folders that questions are made from, in turn; without, the names of `domains` are the knowledge."""
     disjoint_from: tuple[Path, ...] = ()
     """Record directories of environments with which no entity and no answer may be shared."""
     scenarios: dict[Scenario, float] = {
@@ -171,6 +173,7 @@ async def _prove_all(
     config: EnvironmentsConfig, teacher: Teacher, sandbox: Sandbox, report: StageReport, journal: Journal
 ) -> list[tuple[Environment, Variety]]:
     taken = TakenValues(config.disjoint_from)
+    sources = read_knowledge(config.knowledge) if config.knowledge else []
     plans = plan_environments(
         config.count,
         config.seed,
@@ -183,14 +186,19 @@ async def _prove_all(
     )
 
     async def prove(plan: EnvironmentPlan) -> JsonValue:
+        source = sources[plan.index % len(sources)] if sources else _domain_alone(config, plan)
         try:
-            environment = await synthesize_environment(config, plan, taken, teacher, sandbox)
+            environment = await synthesize_environment(config, plan, source, taken, teacher, sandbox)
         except BadReply as error:
             raise Rejected("bad reply", str(error)) from error
         return {"environment": environment.model_dump(mode="json"), "variety": plan.variety}
 
     results = await run_stage(report, plans, prove, journal=journal, concurrency=config.concurrency)
     return [(Environment.model_validate(result["environment"]), result["variety"]) for result in results]
+
+
+def _domain_alone(config: EnvironmentsConfig, plan: EnvironmentPlan) -> Knowledge:
+    return Knowledge(domain=plan.domain, language=plan.language, name_parts=config.name_parts.get(plan.language))
 
 
 async def _mix_all(
@@ -209,7 +217,7 @@ async def _mix_all(
         language: ToolPool(
             [environment for environment, _ in proven if environment.language == language], config.embedding
         )
-        for language in config.languages
+        for language in sorted({environment.language for environment, _ in proven})
     }
 
     async def mix(item: tuple[Environment, Variety]) -> JsonValue:
@@ -232,17 +240,20 @@ async def _mix_all(
 async def synthesize_environment(
     config: EnvironmentsConfig,
     plan: EnvironmentPlan,
+    source: Knowledge,
     taken: TakenValues,
     teacher: Teacher,
     sandbox: Sandbox,
 ) -> Environment:
-    """Synthesise one environment, proven and merged, without distractors.
+    """Synthesise one environment from a source of knowledge, proven and merged, without distractors.
 
     Raises:
         BadReply: a question to the teacher got no usable answer.
         Rejected: the environment did not pass one of the stages.
     """
-    for seed, knowledge in _draws(config, plan):
+    for draw in range(MAX_DRAWS):
+        seed = int.from_bytes(sha256(f"{config.seed}/{plan.index}/{draw}".encode()).digest()[:6])
+        knowledge = source.model_copy(update={"seed": seed})
         if plan.variety == "stateful":
             task, sub_questions, final_state = await write_stateful_task(teacher, sandbox, knowledge, plan, seed=seed)
             if not taken.shared_with(task.instance):
@@ -265,13 +276,6 @@ async def synthesize_environment(
     raise Rejected("entity or answer of another split", f"after {MAX_DRAWS} draws")
 
 
-def _draws(config: EnvironmentsConfig, plan: EnvironmentPlan) -> Iterator[tuple[int, Knowledge]]:
-    for draw in range(MAX_DRAWS):
-        seed = int.from_bytes(sha256(f"{config.seed}/{plan.index}/{draw}".encode()).digest()[:6])
-        parts = config.name_parts.get(plan.language)
-        yield seed, Knowledge(domain=plan.domain, language=plan.language, seed=seed, name_parts=parts)
-
-
 def _environment(
     plan: EnvironmentPlan,
     teacher: Teacher,
@@ -284,8 +288,8 @@ def _environment(
     knowledge_id = record_id("knowledge", knowledge.model_dump(mode="json"))
     return Environment(
         id=record_id("environment", knowledge_id, PROMPT_VERSION, teacher.name, plan.index, seed),
-        domain=plan.domain,
-        language=plan.language,
+        domain=knowledge.domain,
+        language=knowledge.language,
         scenario=instance.scenario,
         hops=instance.hops,
         question=instance.question,
@@ -323,7 +327,8 @@ def _value_keys(entities: Sequence[str], answers: Sequence[JsonValue]) -> set[st
 
 
 def config_fingerprint(config: EnvironmentsConfig) -> str:
-    """Hash what decides the records: the config without its paths, and the bytes of the directories kept apart from."""
-    decisive = config.model_dump(mode="json", exclude={"out", "concurrency", "disjoint_from"})
+    """Hash what decides the records: the config, what its paths hold, and not where they lie."""
+    decisive = config.model_dump(mode="json", exclude={"out", "concurrency", "disjoint_from", "knowledge"})
+    sources = [item.model_dump(mode="json") for item in read_knowledge(config.knowledge)] if config.knowledge else []
     apart = [sorted(read_card(directory).shards.values()) for directory in config.disjoint_from]
-    return sha256(canonical_json([decisive, apart]).encode()).hexdigest()
+    return sha256(canonical_json([decisive, sources, apart]).encode()).hexdigest()

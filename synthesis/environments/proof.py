@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from sandbox.client import ExecuteReply, ExecuteRequest
+from sandbox.client import ExecuteReply, ExecuteRequest, Limits
 from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.tool_source import check_source
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion, same_answer
@@ -22,6 +22,10 @@ from synthesis.stage import Rejected
 
 Proof: TypeAlias = tuple[EnvironmentTool, Sequence[SubQuestion]]
 """A tool and the sub-questions that it is to answer."""
+
+
+PROOF_LIMITS: Final = Limits(wall_seconds=30, cpu_seconds=1)
+"""Bounded by CPU time: on a busy machine a good tool must not fail by the clock on the wall."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Trial:
             function=self.tool.document.name,
             arguments=self.arguments,
             seed=1 if self.promise == "repeat" else 0,
+            limits=PROOF_LIMITS,
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.decomposition import CompositionError, compose, depths, scenario_of
-from synthesis.environments.proof import Proof, prove, replay_gold_calls
+from synthesis.environments.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
 from synthesis.environments.stateful import prove_stateful
 from synthesis.environments.tool_source import check_source
 from synthesis.record_io import RecordSource, check_shards
@@ -171,7 +171,7 @@ class ExecutableTools:
 def _stranger_call(tool: EnvironmentTool, module_source: str) -> ExecuteRequest:
     properties = tool.document.parameters.get("properties", {})
     arguments = {name: _STRANGERS.get(properties[name].get("type"), "?") for name in tool.document.required}
-    return ExecuteRequest(source=module_source, function=tool.document.name, arguments=arguments)
+    return ExecuteRequest(source=module_source, function=tool.document.name, arguments=arguments, limits=PROOF_LIMITS)
 
 
 _STRANGERS = {"integer": -1_000_003, "number": -1_000_003.5, "boolean": False, "array": [], "object": {}}

@@ -20,6 +20,7 @@ from synthesis.prompts.tool_merging import MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity, ToolNecessity
 from synthesis.records import JsonObject, QualityScore, ToolDocument, same_answer
 from synthesis.teacher import BadReply, Request
+from synthesis.teacher.procedural.table_worlds import world_of_tables
 from synthesis.teacher.procedural.world_actions import draw_stateful_task
 from synthesis.teacher.procedural.world_questions import draw_instance, facts_by_question
 from synthesis.teacher.procedural.worlds import Fact, World, domains, world_of
@@ -176,6 +177,10 @@ def _joined(one: JsonObject, other: JsonObject) -> JsonObject:
 
 
 def _world(knowledge: Knowledge) -> World:
+    if knowledge.kind == "tables":
+        return world_of_tables(knowledge.text, knowledge.domain, knowledge.language)
+    if knowledge.kind != "domain":
+        raise BadReply(f"the procedural teacher reads no prose; a {knowledge.kind} needs a language model as teacher")
     if knowledge.domain not in domains():
         raise BadReply(f"expected one of the domains {sorted(domains())}, found {knowledge.domain!r}")
     return world_of(knowledge.domain, knowledge.language, knowledge.seed, knowledge.name_parts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from synthesis.environments.decomposition import DecompositionNode, QAInstance, compose, depths
 from synthesis.records import Composition, JsonValue, Language, Scenario
@@ -21,6 +21,7 @@ MAX_DRAWS: Final = 200
 MAX_WALKS: Final = 6
 
 Walk = tuple[Fact, ...]
+Option = TypeVar("Option")
 
 MAIN_QUESTIONS: Final[Mapping[Language, Mapping[str, tuple[str, ...]]]] = {
     "en": {
@@ -109,8 +110,9 @@ def draw_instance(
         BadReply: the world has no such question.
     """
     for _ in range(MAX_DRAWS):
-        walks = _draw_walks(world, rng, scenario, num_lookups, with_computation, max_hops)
-        if walks is None:
+        try:
+            walks = _draw_walks(world, rng, scenario, num_lookups, with_computation, max_hops)
+        except _DeadEnd:
             continue
         facts = list(dict.fromkeys(fact for walk in walks for fact in walk))
         roots = list(dict.fromkeys(walk[0].entity for walk in walks))
@@ -123,9 +125,19 @@ def draw_instance(
     )
 
 
+class _DeadEnd(Exception):
+    """This draw leads nowhere; another may."""
+
+
+def _pick(rng: random.Random, options: Sequence[Option]) -> Option:
+    if not options:
+        raise _DeadEnd
+    return rng.choice(options)
+
+
 def _draw_walks(
     world: World, rng: random.Random, scenario: Scenario, num_lookups: int, with_computation: bool, max_hops: int
-) -> list[Walk] | None:
+) -> list[Walk]:
     if scenario == "single_hop":
         return [_draw_walk_from(world, rng, 1)]
     if scenario == "multi_hop":
@@ -138,9 +150,7 @@ def _draw_walks(
         lengths = [1] * num_lookups
     else:
         feasible = [k for k in range(2, min(MAX_WALKS, num_lookups - 1) + 1) if -(-num_lookups // k) <= max_hops]
-        if not feasible:
-            return None
-        lengths = _draw_lengths(rng, num_lookups, min(rng.choice(feasible) for _ in range(2)), max_hops)
+        lengths = _draw_lengths(rng, num_lookups, min(_pick(rng, feasible) for _ in range(2)), max_hops)
     return _draw_alike(world, rng, lengths, with_computation)
 
 
@@ -159,22 +169,22 @@ def _draw_walk_from(world: World, rng: random.Random, length: int) -> Walk:
     entity_type = rng.choice(list(world.types))
     entity = rng.choice(world.entities[entity_type])
     stem, entity_type, entity = _follow(world, rng, entity_type, entity, length - 1)
-    return (*stem, _draw_fact(world, rng, entity_type, entity, rng.choice(_attributes(world, entity_type))))
+    return (*stem, _draw_fact(world, rng, entity_type, entity, _pick(rng, _attributes(world, entity_type))))
 
 
-def _draw_fan(world: World, rng: random.Random, stem_length: int, width: int) -> list[Walk] | None:
+def _draw_fan(world: World, rng: random.Random, stem_length: int, width: int) -> list[Walk]:
     """One stem of relations, then several properties of the entity it leads to."""
     entity_type = rng.choice(list(world.types))
     entity = rng.choice(world.entities[entity_type])
     stem, entity_type, entity = _follow(world, rng, entity_type, entity, stem_length)
     properties = [*_attributes(world, entity_type), *world.types[entity_type].relations]
     if len(properties) < width:
-        return None
+        raise _DeadEnd
     asked = rng.sample(properties, width)
     return [(*stem, _draw_fact(world, rng, entity_type, entity, name)) for name in asked]
 
 
-def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], comparable: bool) -> list[Walk] | None:
+def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], comparable: bool) -> list[Walk]:
     """Several walks from different entities that end in one property."""
     properties = [
         (entity_type, name)
@@ -182,13 +192,13 @@ def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], compar
         for name in _attributes(world, entity_type)
         if not comparable or world.kind(entity_type, name) in {*NUMERIC_KINDS, "date"}
     ]
-    entity_type, asked = rng.choice(properties)
+    entity_type, asked = _pick(rng, properties)
     year = rng.choice(YEARS) if world.kind(entity_type, asked) == "yearly" else None
     walks = []
     for length in lengths:
         types = [entity_type]
         for _ in range(length - 1):
-            types.append(rng.choice([name for name in world.types if types[-1] in world.types[name].relations]))
+            types.append(_pick(rng, [name for name in world.types if types[-1] in world.types[name].relations]))
         types.reverse()
         entity = rng.choice(world.entities[types[0]])
         walk = []
@@ -202,7 +212,7 @@ def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], compar
 def _follow(world: World, rng: random.Random, entity_type: str, entity: str, length: int) -> tuple[Walk, str, str]:
     facts = []
     for _ in range(length):
-        relation = rng.choice(world.types[entity_type].relations)
+        relation = _pick(rng, world.types[entity_type].relations)
         facts.append(world.fact(entity_type, entity, relation))
         entity_type, entity = relation, str(facts[-1].value)
     return tuple(facts), entity_type, entity

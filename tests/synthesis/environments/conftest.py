@@ -28,7 +28,7 @@ def sandbox_url() -> Iterator[str]:
 def splits(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> tuple[Path, Path]:
     """A training and a held-out record directory, synthesised by the procedural teacher."""
     folder = tmp_path_factory.mktemp("splits")
-    train = tiny_config(seed=0, count=40, out=folder / "train")
+    train = tiny_config(seed=0, count=24, out=folder / "train")
     heldout = tiny_config(seed=1, count=12, out=folder / "heldout", disjoint_from=(folder / "train",))
     for config in (train, heldout):
         report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
@@ -47,6 +47,7 @@ def instances() -> dict[str, QAInstance]:
     shapes: list[tuple[Scenario, int, bool]] = [
         ("single_hop", 1, False),
         ("parallel_single_hop", 2, False),
+        ("parallel_single_hop", 2, True),
         ("multi_hop", 3, False),
         ("parallel_multi_hop", 4, False),
         ("parallel_multi_hop", 4, True),

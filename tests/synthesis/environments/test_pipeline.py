@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ import pytest
 from sandbox.client import SandboxClient
 from synthesis.environments.gold_episode import gold_messages
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.environments.quotas import plan_environments
+from synthesis.environments.statistics import environment_statistics
 from synthesis.environments.verification import verify_environments
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment, count_solved
@@ -63,13 +66,53 @@ def test_no_entity_and_no_answer_is_shared_between_splits(splits: tuple[Path, Pa
 
 def test_shares_of_scenarios_languages_and_sizes_are_as_configured(environments: list[Environment]) -> None:
     assert Counter(environment.scenario for environment in environments) == {
-        "parallel_multi_hop": 19,
-        "single_hop": 7,
-        "parallel_single_hop": 7,
-        "multi_hop": 7,
+        "parallel_multi_hop": 12,
+        "single_hop": 4,
+        "parallel_single_hop": 4,
+        "multi_hop": 4,
     }
-    assert Counter(environment.language for environment in environments) == {"en": 28, "zh": 12}
+    assert Counter(environment.language for environment in environments) == {"en": 17, "zh": 7}
     assert max(environment.hops for environment in environments) <= 3
+
+
+def test_the_papers_shares_are_the_default() -> None:
+    config = EnvironmentsConfig(seed=0, count=6596, out=Path("unused"))
+    plans = plan_environments(
+        config.count,
+        config.seed,
+        scenarios=config.scenarios,
+        languages=config.languages,
+        domains=config.domains,
+        lookups=config.lookups,
+        computations=config.computations,
+        varieties=config.varieties,
+    )
+    tool_calls = [plan.num_lookups for plan in plans]
+    sub_questions = [plan.num_lookups + plan.with_computation for plan in plans]
+    assert statistics.fmean(tool_calls) == pytest.approx(3.98, abs=0.02)
+    assert statistics.fmean(sub_questions) == pytest.approx(4.37, abs=0.02)
+    assert statistics.median(sub_questions) == 4
+    assert sum(tool_calls) / sum(sub_questions) == pytest.approx(0.913, abs=0.005)
+    for share, chosen in [
+        (0.478, "parallel_multi_hop"),
+        (0.712, "en"),
+        (0.288, "zh"),
+        (0.156, "real_estate"),
+        (0.106, "ecommerce"),
+        (0.081, "healthcare"),
+    ]:
+        count = sum(chosen in (plan.scenario, plan.language, plan.domain) for plan in plans)
+        assert count / len(plans) == pytest.approx(share, abs=0.001)
+
+
+def test_statistics_count_what_the_directory_holds(splits: tuple[Path, Path]) -> None:
+    counted = environment_statistics(splits[0])
+    assert counted.environments == 24
+    assert counted.languages == {"en": 17 / 24, "zh": 7 / 24}
+    assert sum(counted.tool_calls_histogram.values()) == 24
+    assert sum(size * count for size, count in counted.sub_questions_histogram.items()) == counted.sub_questions
+    assert 0 < counted.parallel_share < 1
+    assert counted.irrelevant_tools_by_band == {"high": 24, "low": 24, "medium": 24}
 
 
 def test_homogeneous_sub_questions_share_one_tool_with_rows_to_spare(environments: list[Environment]) -> None:
@@ -80,7 +123,7 @@ def test_homogeneous_sub_questions_share_one_tool_with_rows_to_spare(environment
             rows = next(iter(tool.tables.values()))
             assert len(rows) >= len(asked) + 3
             shared += len(asked) > 1
-    assert shared > 5
+    assert shared >= 3
 
 
 def test_distractors_come_from_other_domains_and_speak_the_environments_language(
@@ -121,7 +164,7 @@ def test_gold_reasoning_is_short_and_levels_are_called_together(environments: li
 def test_the_same_seed_gives_the_same_bytes(
     splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
 ) -> None:
-    again = make_config(seed=0, count=40, out=tmp_path / "again", concurrency=3)
+    again = make_config(seed=0, count=24, out=tmp_path / "again", concurrency=3)
     asyncio.run(synthesize_environments(again, ProceduralTeacher(), sandbox_url))
     assert _bytes(again.out) == _bytes(splits[0])
 
@@ -148,7 +191,7 @@ def test_a_judge_that_cannot_be_read_accepts_nothing(make_config: MakeConfig, tm
 def test_an_outage_stops_the_run_and_the_next_run_finishes_it(
     splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
 ) -> None:
-    config = make_config(seed=0, count=40, out=tmp_path / "out")
+    config = make_config(seed=0, count=24, out=tmp_path / "out")
     with pytest.raises(TeacherUnavailable):
         asyncio.run(
             synthesize_environments(config, FailingTeacher("MergeTools", TeacherUnavailable("down")), sandbox_url)
@@ -182,8 +225,8 @@ def _killed_and_resumed(config: EnvironmentsConfig, url: str, kill_after_lines: 
 def test_a_killed_run_resumes_to_the_same_bytes(
     splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
 ) -> None:
-    config = make_config(seed=0, count=40, out=tmp_path / "killed")
-    _killed_and_resumed(config, sandbox_url, [9, 60])
+    config = make_config(seed=0, count=24, out=tmp_path / "killed")
+    _killed_and_resumed(config, sandbox_url, [7, 36])
     assert _bytes(config.out) == _bytes(splits[0])
 
 
@@ -191,8 +234,8 @@ def test_a_killed_run_resumes_to_the_same_bytes(
 def test_twenty_kills_resume_to_the_same_bytes(
     splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
 ) -> None:
-    config = make_config(seed=0, count=40, out=tmp_path / "killed")
-    _killed_and_resumed(config, sandbox_url, [2 + 4 * kill for kill in range(20)])
+    config = make_config(seed=0, count=24, out=tmp_path / "killed")
+    _killed_and_resumed(config, sandbox_url, [2 + 5 * kill // 2 for kill in range(20)])
     assert _bytes(config.out) == _bytes(splits[0])
 
 

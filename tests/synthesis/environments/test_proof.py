@@ -87,6 +87,20 @@ def test_a_tool_that_looks_its_answer_up_is_accepted(sandbox_url: str) -> None:
     asyncio.run(proof(sandbox_url, GOOD, [rent_of("Amber Fox", 4210), rent_of("Calm Owl", 3050)]))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_fault_planted_twenty_times_is_rejected_twenty_times(fault: str, sandbox_url: str) -> None:
+    async def reasons() -> list[str]:
+        found = []
+        for copy in range(20):
+            with pytest.raises(Rejected) as rejected:
+                await proof(sandbox_url, f"{PLANTED[fault]}# copy {copy}\n", [rent_of("Amber Fox", 4210)])
+            found.append(rejected.value.reason)
+        return found
+
+    assert asyncio.run(reasons()) == [REASONS[fault]] * 20
+
+
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_rejected_under_its_reason(fault: str, sandbox_url: str) -> None:
     with pytest.raises(Rejected) as rejected:

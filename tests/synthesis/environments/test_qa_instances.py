@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -125,6 +125,19 @@ def test_a_broken_instance_is_rejected_under_the_rule_it_breaks(
         assert rejected.value.reason in reasons, (name, rejected.value)
 
 
+def test_ten_thousand_mutations_are_all_rejected_under_the_rule_they_break(instances: dict[str, QAInstance]) -> None:
+    rng = random.Random(0)
+    for _ in range(10_000):
+        name = rng.choice(NAMES)
+        mutation = rng.choice(MUTATIONS)
+        if mutation == "reversed order" and "single" in name:
+            continue
+        instance, reasons = mutated(instances[name], mutation, rng)
+        with pytest.raises(Rejected) as rejected:
+            check_structure(instance)
+        assert rejected.value.reason in reasons, (name, mutation, rejected.value)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
@@ -132,6 +145,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_arbitrary_damage_is_refused_or_harmless_and_never_a_crash(
     data: st.DataObject, instances: dict[str, QAInstance]
