@@ -10,6 +10,7 @@ same bytes. What an item becomes depends on the configuration, the seed and the 
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -59,6 +60,7 @@ from synthesis.trajectories.augmentation import augment_task
 from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots, vote_on_chain, with_optional_arguments
 from synthesis.trajectories.collection import Conversation, collect_conversation
 from synthesis.trajectories.mcp_servers import McpBackend, McpPool, McpServerConfig, ToolServerDied
+from synthesis.trajectories.near_duplicates import NearDuplicates
 from synthesis.trajectories.reward_axes import RewardThresholds, check_thresholds, judge_axes
 from synthesis.trajectories.seeding import derived_random, derived_seed
 from synthesis.trajectories.task_scores import TaskThresholds, score_task
@@ -155,6 +157,9 @@ class Servers:
     pools: dict[str, McpPool]
     """Server id to its pool."""
     report: StageReport
+    outcomes: list[JsonObject]
+    """What became of each document that was read: kept, repaired or rejected, and why."""
+    near_duplicates: NearDuplicates
 
 
 async def gather_servers(
@@ -173,15 +178,15 @@ async def gather_servers(
         ToolServerUnavailable: an MCP server does not start.
     """
     started = time.monotonic()
-    servers = Servers([], {}, StageReport("tool documents"))
+    servers = Servers([], {}, StageReport("tool documents"), [], NearDuplicates())
     for source in sources:
         for path in source_files(source):
             for found in read_servers(path):
-                _normalise_into(servers, found, filters)
+                _normalise_into(servers, found, filters, path.name)
     for ordinal, config in enumerate(mcp_servers):
         pool = McpPool(config, work_directory / f"mcp-{ordinal}")
         stack.push_async_callback(pool.close)
-        document = _normalise_into(servers, await pool.source_server(), filters)
+        document = _normalise_into(servers, await pool.source_server(), filters, config.name)
         if document is not None:
             servers.pools[document.id] = pool
     servers.report.seconds = time.monotonic() - started
@@ -189,18 +194,24 @@ async def gather_servers(
 
 
 def _normalise_into(
-    servers: Servers, found: SourceServer | Rejected, filters: ToolDocumentFilters
+    servers: Servers, found: SourceServer | Rejected, filters: ToolDocumentFilters, where: str
 ) -> ServerDocument | None:
+    """Normalise one server and write down what became of it; None if it is not kept."""
     servers.report.read += 1
+    outcome: JsonObject = {"document": where, "server": "" if isinstance(found, Rejected) else found.name}
+    servers.outcomes.append(outcome)
     try:
         if isinstance(found, Rejected):
             raise found
         document = normalise_server(found, filters)
-        if any(document.id == other.id for other in servers.documents):
-            raise Rejected("duplicate server", document.name)
+        if earlier := servers.near_duplicates.duplicate_of(document):
+            raise Rejected("near-duplicate server", f"{document.name!r} repeats {earlier!r}")
     except Rejected as rejected:
         servers.report.rejected[rejected.reason] += 1
+        outcome.update(outcome="rejected", reason=rejected.reason, detail=rejected.detail)
         return None
+    outcome.update(outcome="repaired" if document.repairs else "kept", tools=len(document.tools))
+    outcome.update(repairs=document.repairs, flags=document.flags)
     servers.documents.append(document)
     servers.report.kept += 1
     servers.report.repaired += bool(document.repairs)
@@ -219,7 +230,10 @@ async def synthesize_tools(
     mcp_servers: Sequence[McpServerConfig] = (),
     filters: ToolDocumentFilters | None = None,
 ) -> StageReport:
-    """Ingest and normalise tool documents only; write them as records of kind `server_document`."""
+    """Ingest and normalise tool documents only; write them as records of kind `server_document`.
+
+    Beside the records lies `report.json`: what became of each document that was read, and why.
+    """
     filters = filters or ToolDocumentFilters()
     work_directory = work_directory_of(out)
     async with AsyncExitStack() as stack:
@@ -228,6 +242,9 @@ async def synthesize_tools(
     write_records(
         out, servers.documents, kind="server_document", config_hash=config_hash, rejected=servers.report.rejected
     )
+    counts = {"read": servers.report.read, "kept": servers.report.kept, "repaired": servers.report.repaired}
+    report = {**counts, "rejected": dict(sorted(servers.report.rejected.items())), "documents": servers.outcomes}
+    (out / "report.json").write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     rmtree(work_directory, ignore_errors=True)
     servers.report.out = str(out)
     return servers.report

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 
@@ -153,3 +154,36 @@ async def test_a_server_sees_nothing_of_our_environment(tmp_path, monkeypatch):
 def test_a_server_is_reached_by_command_or_by_address_and_not_by_both():
     with pytest.raises(ValueError, match="either `command` or `url`"):
         McpServerConfig(name="x")
+
+
+async def test_a_server_at_an_address_is_listed_and_called_over_streamable_http(tmp_path, unused_tcp_port):
+    path = tmp_path / "server.py"
+    path.write_text(
+        "from mcp.server.mcpserver import MCPServer\n"
+        "server = MCPServer('test')\n"
+        "@server.tool()\n"
+        "def act(text: str) -> str:\n"
+        "    'Do something with a text.'\n"
+        "    return text.upper()\n"
+        f"server.run(transport='streamable-http', host='127.0.0.1', port={unused_tcp_port})\n"
+    )
+    process = subprocess.Popen([sys.executable, path], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{unused_tcp_port}/mcp"
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+                except OSError:
+                    await asyncio.sleep(0.05)
+                else:
+                    writer.close()
+                    break
+            pool = McpPool(McpServerConfig(name="remote", url=url), tmp_path / "w")
+            assert [tool.name for tool in (await pool.source_server()).tools] == ["act"]
+            async with pool.lease() as session:
+                assert (await session.call("act", {"text": "far"})).content == "FAR"
+            await pool.close()
+    finally:
+        process.kill()
+        process.wait()

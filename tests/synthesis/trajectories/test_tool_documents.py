@@ -211,6 +211,9 @@ async def test_every_real_document_is_kept_or_rejected_with_a_reason(tmp_path, f
     assert report.read == report.kept + report.rejected.total()
     assert documents in (None, report.read)
     assert report.kept >= at_least
+    outcomes = json.loads((tmp_path / "out" / "report.json").read_text())["documents"]
+    assert len(outcomes) == report.read
+    assert all(outcome["outcome"] != "rejected" or outcome["reason"] for outcome in outcomes)
     kept = list(RecordSource(tmp_path / "out", ServerDocument))
     assert len(kept) == report.kept
     for server in kept:

@@ -1,0 +1,46 @@
+"""Near-duplicate servers: forks and re-uploads that offer the same tools are kept once, the first one that came."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from synthesis.records import ServerDocument
+from synthesis.trajectories.chains import words_of
+
+OVERLAP_OF_DUPLICATES: Final = 0.8
+OVERLAP_OF_NAMESAKES: Final = 0.5
+"""Servers of the same name need to share fewer tools to be the same server."""
+
+
+def signatures_of(server: ServerDocument) -> frozenset[str]:
+    """Return what tells a server's tools apart: each tool's words with the names of its arguments."""
+    return frozenset(
+        f"{' '.join(words_of(tool.name))}({','.join(sorted(tool.parameters.get('properties', {})))})"
+        for tool in server.tools
+    )
+
+
+class NearDuplicates:
+    """The servers that were kept so far, found again by any tool that they share with a new one."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[str, frozenset[str]]] = []
+        self._by_signature: dict[str, list[int]] = {}
+
+    def duplicate_of(self, server: ServerDocument) -> str | None:
+        """Return the name of the kept server that this one repeats; keep this one if there is none.
+
+        Two servers are the same if the Jaccard overlap of their tools reaches a threshold.
+        """
+        signatures, name = signatures_of(server), " ".join(words_of(server.name))
+        shared = Counter(index for signature in signatures for index in self._by_signature.get(signature, ()))
+        for index in sorted(shared):
+            kept_name, kept = self._kept[index]
+            overlap = shared[index] / (len(signatures) + len(kept) - shared[index])
+            if overlap >= (OVERLAP_OF_NAMESAKES if name == kept_name else OVERLAP_OF_DUPLICATES):
+                return kept_name
+        for signature in signatures:
+            self._by_signature.setdefault(signature, []).append(len(self._kept))
+        self._kept.append((name, signatures))
+        return None
