@@ -112,7 +112,7 @@ class ServerDocument(Record):
     """What it was read from: `mcp`, `mcp_tools_list`, `crawled`, `openapi`, `rapidapi`, `openai_tools`, `python`."""
     tools: tuple[ToolDocument, ...]
     argument_values: dict[str, tuple[JsonValue, ...]] = {}
-    """Values that exist on this server and cannot be invented, by `argument` or `tool.argument`; not shown to models."""
+    """Values that exist on this server and cannot be invented, by `argument` or `tool.argument`; no model sees them."""
     repairs: tuple[str, ...] = ()
     """What had to be mended to make the schema valid, by rule name."""
     flags: tuple[str, ...] = ()
@@ -414,10 +414,21 @@ class Environment(Record):
                 Message(role="tool", content=json.dumps(answer, ensure_ascii=False), tool_call_id=call.id)
                 for call, answer in level
             ]
-        answer = ", ".join(map(_plain_text, self.answer)) if isinstance(self.answer, list) else _plain_text(self.answer)
-        sentence = f"答案是{answer}。" if self.language == "zh" else f"The answer is {answer}."
-        messages.append(Message(role="assistant", reasoning_content="I have everything.", content=sentence))
+        reasoning, sentence = self._gold_ending()
+        messages.append(Message(role="assistant", reasoning_content=reasoning, content=sentence))
         return tuple(messages)
+
+    def _gold_ending(self) -> tuple[str, str]:
+        zh = self.language == "zh"
+        if self.expectation == "answer":
+            values = self.answer if isinstance(self.answer, list) else [self.answer]
+            answer = ", ".join(map(_plain_text, values))
+            return "I have everything.", f"答案是{answer}。" if zh else f"The answer is {answer}."
+        missing = (self.missing or "").removeprefix("get_").replace("_", " ")
+        if self.expectation == "refuse":
+            sentence = "没有合适的工具，无法回答。" if zh else f"I cannot answer: no tool gives {missing}."
+            return f"No tool gives {missing}.", sentence
+        return f"The {missing} is not said.", "请问您指的是哪一个？" if zh else f"Which {missing} do you mean?"
 
 
 def _plain_text(value: JsonValue) -> str:

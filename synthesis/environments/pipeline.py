@@ -15,9 +15,10 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -58,6 +59,8 @@ from synthesis.records import (
 )
 from synthesis.stage import Journal, Rejected, StageReport, StageResults, run_stage
 from synthesis.teacher import BadReply, Teacher
+from synthesis.teacher.openai import OpenAITeacherConfig
+from synthesis.teacher.usage import metered_usage
 
 MAX_DRAWS: Final = 40
 
@@ -91,7 +94,8 @@ class EnvironmentsConfig(BaseModel):
     seed: int
     count: int = Field(ge=1)
     out: Path
-    teacher: Literal["procedural"] = "procedural"
+    teacher: OpenAITeacherConfig | None = None
+    """A language model as the teacher; without one the embedded teacher answers."""
     knowledge: tuple[Path, ...] = ()
     """Files and folders that questions are made from, in turn; without, the names of `domains` are the knowledge."""
     disjoint_from: tuple[Path, ...] = ()
@@ -188,10 +192,13 @@ async def _prove_all(
     async def prove(plan: EnvironmentPlan) -> JsonValue:
         source = sources[plan.index % len(sources)] if sources else _domain_alone(config, plan)
         try:
-            environment = await synthesize_environment(config, plan, source, taken, teacher, sandbox)
+            with metered_usage() as usage:
+                environment = await synthesize_environment(config, plan, source, taken, teacher, sandbox)
         except BadReply as error:
-            raise Rejected("bad reply", str(error)) from error
-        return {"environment": environment.model_dump(mode="json"), "variety": plan.variety}
+            raise Rejected("unusable reply", str(error)) from error
+        provenance = environment.provenance.model_copy(update=asdict(usage))
+        paid = environment.model_copy(update={"provenance": provenance})
+        return {"environment": paid.model_dump(mode="json"), "variety": plan.variety}
 
     results = await run_stage(report, plans, prove, journal=journal, concurrency=config.concurrency)
     return [(Environment.model_validate(result["environment"]), result["variety"]) for result in results]
@@ -328,7 +335,7 @@ def _value_keys(entities: Sequence[str], answers: Sequence[JsonValue]) -> set[st
 
 def config_fingerprint(config: EnvironmentsConfig) -> str:
     """Hash what decides the records: the config, what its paths hold, and not where they lie."""
-    decisive = config.model_dump(mode="json", exclude={"out", "concurrency", "disjoint_from", "knowledge"})
+    decisive = config.model_dump(mode="json", exclude={"out", "concurrency", "teacher", "disjoint_from", "knowledge"})
     sources = [item.model_dump(mode="json") for item in read_knowledge(config.knowledge)] if config.knowledge else []
     apart = [sorted(read_card(directory).shards.values()) for directory in config.disjoint_from]
     return sha256(canonical_json([decisive, sources, apart]).encode()).hexdigest()

@@ -80,7 +80,7 @@ def test_prose_without_a_language_model_is_rejected_and_counted(
     passage.write_text(json.dumps({"text": "A flat is let for 950.", "lang": "en", "domain": "real_estate"}))
     config = make_config(seed=0, count=3, out=tmp_path / "out", knowledge=(passage,))
     report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-    assert (report.kept, dict(report.rejected)) == (0, {"bad reply": 3})
+    assert (report.kept, dict(report.rejected)) == (0, {"unusable reply": 3})
 
 
 def test_every_shared_passage_and_line_is_read() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from sandbox.client import AsyncSandboxClient
-from synthesis.environments.gold_episode import gold_messages
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.quotas import plan_environments
 from synthesis.environments.stateful import prove_stateful
@@ -63,7 +62,7 @@ def gold_counts(environment: Environment, *, final_text: str, final_state: objec
 
 def test_the_gold_ending_is_counted_as_one_more_solved_sub_task(varied: Path) -> None:
     for environment in RecordSource(varied, Environment):
-        last = gold_messages(environment)[-1].content
+        last = environment.gold_messages()[-1].content
         solved, subtasks, calls = gold_counts(environment, final_text=last, final_state=environment.final_state)
         assert solved == subtasks == calls > 0
 
