@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from astra_jax.model.remat import ATTENTION_RESIDUALS
 
 MASKED = -1e30
 """The score of a key that must not be attended: finite, so that a masked row is not NaN, and zero after exp."""
@@ -119,7 +122,9 @@ def _attend_forward(bands: tuple[Band, ...], queries: Queries, keys: Keys) -> tu
         return out_BKQH / sum_BKQ[..., None].astype(dtype), max_BKQ + jnp.log(sum_BKQ)
 
     parts = [jax.lax.map(functools.partial(attend, _first(keys, band.keys)), _of_band(band, queries)) for band in bands]
-    out_XBKQH, lse_XBKQ = (jnp.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    out_XBKQH, lse_XBKQ = (
+        checkpoint_name(jnp.concatenate(arrays), ATTENTION_RESIDUALS) for arrays in zip(*parts, strict=True)
+    )
     return out_XBKQH, (queries, keys, out_XBKQH, lse_XBKQ)
 
 

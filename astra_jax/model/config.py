@@ -11,7 +11,7 @@ Params = dict[str, Any]
 """The parameters of a model: nested dictionaries of arrays, drawn in `qwen3`."""
 
 DType = Literal["float32", "bfloat16"]
-RematPolicy = Literal["none", "full"]
+RematPolicy = Literal["none", "full", "attention", "attention_offload"]
 
 
 class YarnScaling(BaseModel):
@@ -47,7 +47,7 @@ class ModelConfig(BaseModel):
     param_dtype: DType = "float32"
     """What the parameters are stored in."""
     remat: RematPolicy = "none"
-    """What the backward pass recomputes instead of keeping."""
+    """What the backward pass recomputes instead of keeping; see `model.remat`."""
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:

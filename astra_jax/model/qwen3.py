@@ -28,6 +28,7 @@ from flax import nnx
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.embedding import embed_tokens
+from astra_jax.model.remat import remat
 from astra_jax.model.sharding import constrain
 
 
@@ -150,9 +151,7 @@ class Qwen3(nnx.Module):
             x_BTD = nnx.merge(graph, layer)(x_BTD, rope, segment_ids_BT)
             return constrain(x_BTD, "batch", "sequence", "hidden"), None
 
-        if self.config.remat == "full":
-            block = jax.checkpoint(block, prevent_cse=False)
-        x_BTD, _ = jax.lax.scan(block, self.embed(tokens_BT), layers)
+        x_BTD, _ = jax.lax.scan(remat(block, self.config.remat), self.embed(tokens_BT), layers)
         return self.norm(x_BTD)
 
     def embed(self, tokens_BT: jax.Array) -> jax.Array:

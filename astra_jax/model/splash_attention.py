@@ -15,10 +15,8 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from astra_jax.model.context_parallel import balanced_order, to_natural_order
+from astra_jax.model.remat import ATTENTION_RESIDUALS
 from astra_jax.model.sharding import LOGICAL_TO_MESH, platform, spec
-
-ATTENTION_RESIDUALS = "attention"
-"""The name under which a remat policy finds the kernel's output and log-sum-exp."""
 
 _LANES = 128
 
@@ -72,6 +70,25 @@ def block_tokens(tokens: int, shards: int) -> tuple[int, int]:
         needed = pieces * _LANES
         raise ValueError(f"attention over {shards} context shards needs a multiple of {needed} tokens, found {tokens}")
     return queries, math.gcd(tokens, 1024)
+
+
+def visited_blocks(tokens: int, shards: int) -> np.ndarray:
+    """How many blocks each context shard's kernel computes for one head of one sequence: the rest of the mask is empty.
+
+    >>> visited_blocks(16_384, 2).tolist()
+    [68, 68]
+    """
+    queries, keys = block_tokens(tokens, shards)
+    last_seen = BalancedCausalMask(tokens, shards).q_sequence.reshape(-1, queries).max(axis=1)
+    return (last_seen // keys + 1).reshape(shards, -1).sum(axis=1)
+
+
+def kernel_flops(kernel_name: str, tokens: int, shards: int, heads: int, head_dim: int) -> float:
+    """What one call of a splash kernel computes for one sequence, on the busiest shard, of `heads` query heads."""
+    products = {"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4}
+    count = next(count for prefix, count in products.items() if kernel_name.startswith(prefix))
+    queries, keys = block_tokens(tokens, shards)
+    return float(2 * count * queries * keys * head_dim * heads * visited_blocks(tokens, shards).max())
 
 
 def _kernel(tokens: int, heads: int, context: int, tensor: int) -> kernel_lib.SplashAttentionKernel:

@@ -82,3 +82,16 @@ def test_a_length_beyond_the_rope_needs_yarn():
 def test_shapes_of_the_largest_model_are_known_without_allocating_it():
     shapes = abstract_params(QWEN3_PRESETS["qwen3-32b"])
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == QWEN3_PRESETS["qwen3-32b"].num_parameters
+
+
+def test_every_remat_policy_gives_the_same_gradients(params):
+    tokens_BT = np.random.default_rng(0).integers(0, 61, (2, 16))
+    positions_BT, ones_BT = np.broadcast_to(np.arange(16), (2, 16)), np.ones((2, 16), np.int32)
+
+    def gradients(remat):
+        config = CONFIG.model_copy(update={"remat": remat})
+        return jax.jit(jax.grad(lambda p: (bind(config, p)(tokens_BT, positions_BT, ones_BT) ** 2).sum()))(params)
+
+    expected = gradients("none")
+    for policy in ("full", "attention"):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), gradients(policy), expected)

@@ -7,7 +7,7 @@ import pytest
 from astra_jax.model.attention import attention
 from astra_jax.model.context_parallel import natural_order
 from astra_jax.model.sharding import MeshConfig, make_mesh
-from astra_jax.model.splash_attention import BalancedCausalMask, block_tokens, splash_attention
+from astra_jax.model.splash_attention import BalancedCausalMask, block_tokens, splash_attention, visited_blocks
 
 
 @pytest.mark.slow
@@ -41,14 +41,6 @@ def test_the_kernel_equals_chunked_attention_forward_and_backward(context):
     np.testing.assert_allclose(np.asarray(found_out)[:, order], expected_out, atol=1e-4)
     for theirs, ours in zip(found, expected, strict=True):
         np.testing.assert_allclose(np.asarray(theirs)[:, order], ours, atol=1e-3)
-
-
-def visited_blocks(tokens, context):
-    """How many blocks with anything to attend each shard has."""
-    rows, columns = block_tokens(tokens, context)
-    mask = BalancedCausalMask(tokens, context)
-    last_seen = mask.q_sequence.reshape(-1, rows).max(axis=1)
-    return (last_seen // columns + 1).reshape(context, -1).sum(axis=1)
 
 
 def test_every_context_shard_visits_about_the_same_number_of_blocks():

@@ -1,0 +1,100 @@
+"""FLOPs, bytes and collectives of a step, counted from its jaxpr: loop bodies times their trip count, recompute shown.
+
+The compiler's own cost analysis counts the body of a loop once and kernels not at all; the jaxpr after differentiation
+holds every product that will run, the recomputed ones included.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+
+KernelFlops = Callable[[str], float]
+"""FLOPs per device of a Pallas kernel, from its name."""
+
+
+@dataclasses.dataclass
+class Costs:
+    """Per device."""
+
+    flops: float = 0.0
+    hbm_bytes: float = 0.0
+    """Operands and results of products: what must pass through HBM even if all else is fused."""
+    collective_bytes: defaultdict[tuple[str, str], float] = dataclasses.field(
+        default_factory=lambda: defaultdict(float)
+    )
+    """By (kind, mesh axes): bytes that leave the device."""
+
+    def add(self, other: Costs, times: float) -> None:
+        self.flops += other.flops * times
+        self.hbm_bytes += other.hbm_bytes * times
+        for key, count in other.collective_bytes.items():
+            self.collective_bytes[key] += count * times
+
+
+def step_costs(function: Callable[..., Any], *args: Any, mesh_shape: Mapping[str, int], kernels: KernelFlops) -> Costs:
+    """Costs per device of one call; products outside `shard_map` are taken to be spread evenly over the mesh.
+
+    >>> import jax.numpy as jnp
+    >>> square = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    >>> def thrice(x):
+    ...     return jax.lax.scan(lambda carry, _: (carry @ x, None), x, length=3)[0]
+    >>> step_costs(thrice, square, mesh_shape={"data": 2}, kernels=lambda name: 0.0).flops
+    1536.0
+    """
+    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+    return _count(jaxpr, mesh_shape, kernels, share=1 / math.prod(mesh_shape.values()))
+
+
+def _count(jaxpr: jex.Jaxpr, mesh_shape: Mapping[str, int], kernels: KernelFlops, share: float) -> Costs:
+    total = Costs()
+    for equation in jaxpr.eqns:
+        name, params = equation.primitive.name, equation.params
+        shapes: list[Any] = [variable.aval for variable in equation.invars]
+        out: Any = equation.outvars[0].aval if equation.outvars else None
+        if name == "dot_general":
+            (contracted, _), _ = params["dimension_numbers"]
+            products = math.prod(shapes[0].shape[axis] for axis in contracted)
+            moved = sum(aval.size * aval.dtype.itemsize for aval in (*shapes, out))
+            total.add(Costs(2.0 * out.size * products, moved), share)
+        elif name == "pallas_call":
+            total.add(Costs(kernels(str(params["name"]))), share)
+        elif name in _WIRE_SHARE:
+            axes = _axes(params)
+            size = math.prod(mesh_shape[axis] for axis in axes)
+            larger = max(out, shapes[0], key=lambda aval: aval.size)
+            wire = larger.size * larger.dtype.itemsize * _WIRE_SHARE[name] * (size - 1) / size
+            if wire:
+                total.collective_bytes[name, " × ".join(axes)] += wire
+        elif name == "scan":
+            total.add(_count(params["jaxpr"].jaxpr, mesh_shape, kernels, share), params["length"])
+        elif name == "while":
+            raise ValueError("a while loop has no trip count to multiply with; write it as a scan")
+        elif name == "shard_map":
+            total.add(_count(params["jaxpr"], mesh_shape, kernels, 1.0), 1)
+        else:
+            for inner in jex.jaxprs_in_params(params):
+                total.add(_count(inner, mesh_shape, kernels, share), 1)
+    return total
+
+
+_WIRE_SHARE = {
+    "all_gather": 1.0,
+    "reduce_scatter": 1.0,
+    "psum": 2.0,
+    "psum_invariant": 2.0,
+    "pmax": 2.0,
+    "all_to_all": 1.0,
+}
+"""How much of its larger side a ring sends per device, times (n − 1) / n."""
+
+
+def _axes(params: Mapping[str, Any]) -> tuple[str, ...]:
+    axes = params.get("axis_name", params.get("axes"))
+    return (axes,) if isinstance(axes, str) else tuple(axes)
