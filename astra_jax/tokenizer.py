@@ -56,8 +56,9 @@ class Tokenizer:
         missing = [token for token in SPECIAL_TOKENS + FORMAT_TOKENS if backend.token_to_id(token) is None]
         if missing:
             raise TokenizerError(f"expected the Qwen3 control tokens in the tokenizer, found none of {missing}")
-        self.pad_id: int = backend.token_to_id(END_OF_TEXT)
-        self.end_id: int = backend.token_to_id(IM_END)
+        vocabulary = backend.get_vocab()
+        self.pad_id = vocabulary[END_OF_TEXT]
+        self.end_id = vocabulary[IM_END]
         self.vocab_size: int = backend.get_vocab_size()
 
     @classmethod

@@ -407,8 +407,7 @@ class Environment(Record):
         messages = [Message(role="user", content=self.question)]
         for _, level in sorted(levels.items()):
             calls = tuple(call for call, _ in level)
-            wanted = dict.fromkeys(call.name.removeprefix("get_").replace("_", " ") for call in calls)
-            reasoning = f"I need {' and '.join(wanted)}."
+            reasoning = "; ".join(_plain_call(call) for call in calls)
             messages.append(Message(role="assistant", reasoning_content=reasoning, tool_calls=calls))
             messages += [
                 Message(role="tool", content=json.dumps(answer, ensure_ascii=False), tool_call_id=call.id)
@@ -429,6 +428,12 @@ class Environment(Record):
             sentence = "没有合适的工具，无法回答。" if zh else f"I cannot answer: no tool gives {missing}."
             return f"No tool gives {missing}.", sentence
         return f"The {missing} is not said.", "请问您指的是哪一个？" if zh else f"Which {missing} do you mean?"
+
+
+def _plain_call(call: ToolCall) -> str:
+    """Say what a call looks up, e.g. `monthly rent of Amber Falcon`."""
+    words = call.name.removeprefix("get_").replace("_", " ")
+    return f"{words} of {', '.join(_plain_text(value) for value in call.arguments.values())}"
 
 
 def _plain_text(value: JsonValue) -> str:

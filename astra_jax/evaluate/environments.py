@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat_format import Source
 from astra_jax.model.qwen3 import Params
 from astra_jax.rl.f1_reward import episode_reward, precision, recall
 from astra_jax.rl.tool_mixing import mix_tools
-from astra_jax.rollout.engine import Group, RolloutEngine, Start
+from astra_jax.rollout.engine import Group, RolloutConfig, RolloutEngine, Start
 from astra_jax.rollout.episode import Episode
 from synthesis.records import Environment, SimilarityBand
+
+
+class EvaluationConfig(BaseModel):
+    """How a policy is tried out on environments."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int
+    policy: Path
+    """The policy folder to evaluate."""
+    environments: Path
+    """A record directory of environments that the policy has not been trained on."""
+    out: Path
+    rollout: RolloutConfig
+    max_irrelevant_per_band: dict[SimilarityBand, int] = {}
+    """K: distractors of each similarity band that an episode is shown."""
+    episodes_per_environment: int = Field(default=1, gt=0)
+    environments_at_once: int = Field(default=16, gt=0)
 
 
 @dataclass(frozen=True)
@@ -34,10 +55,8 @@ async def evaluate_environments(
     engine: RolloutEngine,
     params: Params,
     environments: Sequence[Environment],
+    config: EvaluationConfig,
     *,
-    max_irrelevant_per_band: Mapping[SimilarityBand, int],
-    episodes_per_environment: int,
-    environments_at_once: int,
     seed: int,
 ) -> tuple[HeldOutFigures, list[Group]]:
     """Run every environment and return the figures and the episodes.
@@ -46,12 +65,12 @@ async def evaluate_environments(
         SandboxUnavailable: the sandbox is down; there are no figures then.
     """
     groups: list[Group] = []
-    for first in range(0, len(environments), environments_at_once):
+    for first in range(0, len(environments), config.environments_at_once):
         starts = [
-            Start(environment, mix_tools(environment, max_per_band=max_irrelevant_per_band, seed=seed))
-            for environment in environments[first : first + environments_at_once]
+            Start(environment, mix_tools(environment, max_per_band=config.max_irrelevant_per_band, seed=seed))
+            for environment in environments[first : first + config.environments_at_once]
         ]
-        groups += await engine.run(params, starts, group_size=episodes_per_environment, seed=seed + first)
+        groups += await engine.run(params, starts, group_size=config.episodes_per_environment, seed=seed + first)
     return held_out_figures([episode for group in groups for episode in group]), groups
 
 

@@ -1,0 +1,324 @@
+"""The `astra` command. Every stage of the method is one subcommand; heavy imports happen inside the one that runs.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    options = _parser().parse_args(arguments)
+    from astra_jax.config import ConfigError
+    from sandbox.client import SandboxUnavailable
+    from synthesis.record_io import RecordDirectoryError
+    from synthesis.teacher import TeacherUnavailable
+
+    try:
+        code = options.run(options)
+    except ConfigError as error:
+        return _fail(error, EXIT_USAGE)
+    except (SandboxUnavailable, TeacherUnavailable, RecordDirectoryError, OSError) as error:
+        return _fail(error, EXIT_FAILED)
+    except Exception as error:
+        # Errors that a stage defines end in their one line; anything else is a bug and keeps its traceback.
+        if type(error).__module__.split(".")[0] in ("astra_jax", "synthesis", "sandbox"):
+            return _fail(error, EXIT_FAILED)
+        raise
+    return code or 0
+
+
+def _fail(error: Exception, code: int) -> int:
+    message = " ".join(str(error).split())
+    print(f"astra: {type(error).__name__}: {message}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="astra",
+        description="Train tool-using language-model agents: tool documents and knowledge in, HuggingFace weights out.",
+        epilog="Start with `astra quickstart`; configs are TOML files in configs/, and key=value overrides their keys.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    quickstart = commands.add_parser("quickstart", help="the whole recipe with a tiny Qwen3 on this machine")
+    quickstart.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="where everything is written")
+    quickstart.add_argument("--seed", type=int, default=0, help="the same seed gives the same records and curves")
+    quickstart.add_argument(
+        "--tool-documents", type=Path, action="append", default=[], metavar="DIR", help="your own tool documents"
+    )
+    quickstart.set_defaults(run=_quickstart)
+
+    synthesize = commands.add_parser("synthesize", help="make training data").add_subparsers(
+        dest="track", required=True, metavar="TRACK"
+    )
+    tools = synthesize.add_parser("tools", help="read and normalise tool documents only")
+    tools.add_argument("sources", nargs="+", type=Path, metavar="SRC", help="files or folders, in any known format")
+    tools.add_argument("--out", type=Path, required=True)
+    tools.add_argument("--json", action="store_true", help="end with one machine-readable line")
+    tools.set_defaults(run=_synthesize_tools)
+    _config_command(synthesize, "trajectories", "conversations with tools, scored on seven axes", _trajectories)
+    environments = _config_command(
+        synthesize, "environments", "questions whose sub-answers are proven by running tools", _environments
+    )
+    environments.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+
+    records = commands.add_parser("records", help="look at, count, verify and export records").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    for action, run, text in (
+        ("show", _records_show, "print the first records"),
+        ("stats", _records_stats, "the table of the paper for these records"),
+        ("verify", _records_verify, "re-run every gold answer in the sandbox"),
+        ("export", _records_export, "write JSON lines for any other trainer"),
+    ):
+        command = records.add_parser(action, help=text)
+        command.add_argument("directory", type=Path, metavar="DIR")
+        command.set_defaults(run=run)
+        if action == "show":
+            command.add_argument("--count", type=int, default=1)
+        if action == "verify":
+            command.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+        if action == "export":
+            command.add_argument("--format", choices=["jsonl"], default="jsonl")
+            command.add_argument("--out", type=Path, required=True, metavar="FILE")
+
+    sandbox = commands.add_parser("sandbox", help="the service that runs model-written code").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    serve = sandbox.add_parser("serve", help="listen for tool calls")
+    serve.add_argument("--host", default="127.0.0.1")
+    serve.add_argument("--port", type=int, default=8377)
+    serve.add_argument("--workers", type=int, default=None, help="default: one per core")
+    serve.set_defaults(run=_sandbox_serve)
+
+    _config_command(commands, "sft", "supervised fine-tuning on trajectories and gold episodes", _sft)
+    rl = _config_command(commands, "rl", "multi-turn GRPO with the sandbox", _rl)
+    rl.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+
+    evaluate = commands.add_parser("evaluate", help="measure a policy").add_subparsers(
+        dest="benchmark", required=True, metavar="BENCHMARK"
+    )
+    held_out = _config_command(evaluate, "environments", "held-out environments", _evaluate_environments)
+    held_out.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+
+    convert = commands.add_parser("convert", help="checkpoints to and from HuggingFace").add_subparsers(
+        dest="direction", required=True, metavar="DIRECTION"
+    )
+    for direction, run in (("hf-to-orbax", _hf_to_orbax), ("orbax-to-hf", _orbax_to_hf)):
+        command = convert.add_parser(direction)
+        command.add_argument("source", type=Path, metavar="SRC")
+        command.add_argument("destination", type=Path, metavar="DST")
+        command.set_defaults(run=run)
+
+    report = commands.add_parser("report", help="one self-contained HTML page of a run")
+    report.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    report.set_defaults(run=_report)
+    return parser
+
+
+def _config_command(commands, name: str, text: str, run) -> argparse.ArgumentParser:  # type: ignore[no-untyped-def]
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text)
+    command.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file, e.g. from configs/")
+    command.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. seed=1 out=runs/mine")
+    command.add_argument("--json", action="store_true", help="end with one machine-readable line")
+    command.set_defaults(run=run)
+    return command
+
+
+def _quickstart(options: argparse.Namespace) -> None:
+    from astra_jax.cli.quickstart import quickstart
+
+    summary = quickstart(options.out, seed=options.seed, tool_documents=options.tool_documents)
+    print(json.dumps(summary["heldout"], indent=2))
+    minutes = summary["seconds"]["total"] / 60
+    print(f"quickstart: done in {minutes:.1f} minutes -> {options.out}/report.html, {options.out}/summary.json")
+
+
+def _synthesize_tools(options: argparse.Namespace) -> None:
+    from synthesis.trajectories.pipeline import synthesize_tools
+
+    report = asyncio.run(synthesize_tools(options.sources, options.out))
+    print(report.json_line() if options.json else report.closing_line())
+
+
+def _trajectories(options: argparse.Namespace) -> None:
+    from astra_jax.config import load_config
+    from synthesis.teacher.procedural import ProceduralTeacher
+    from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+
+    config = load_config(TrajectoriesConfig, options.config, options.overrides)
+    report = asyncio.run(synthesize_trajectories(config, ProceduralTeacher()))
+    print(report.json_line() if options.json else report.closing_line())
+
+
+def _environments(options: argparse.Namespace) -> None:
+    from astra_jax.config import load_config
+    from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+    from synthesis.teacher.procedural import ProceduralTeacher
+
+    config = load_config(EnvironmentsConfig, options.config, options.overrides)
+    with _sandbox(options) as url:
+        report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), url))
+    print(report.json_line() if options.json else report.closing_line())
+
+
+def _records_show(options: argparse.Namespace) -> None:
+    source = _record_source(options.directory)
+    for index in range(min(options.count, len(source))):
+        print(source[index].model_dump_json(indent=2))
+
+
+def _records_stats(options: argparse.Namespace) -> int | None:
+    from synthesis.record_io import read_card
+
+    kind = read_card(options.directory).kind
+    if kind == "environment":
+        from synthesis.environments.statistics import environment_statistics
+
+        print(environment_statistics(options.directory).model_dump_json(indent=2))
+    elif kind == "trajectory":
+        from synthesis.trajectories.statistics import trajectory_statistics
+
+        print(trajectory_statistics(options.directory).model_dump_json(indent=2))
+    else:
+        print(f"astra: statistics are of trajectories or environments, found {kind!r} records", file=sys.stderr)
+        return EXIT_USAGE
+    return None
+
+
+def _records_verify(options: argparse.Namespace) -> int | None:
+    from synthesis.environments.verification import verify_environments
+    from synthesis.record_io import check_shards, read_card
+
+    card = read_card(options.directory)
+    if card.kind != "environment":  # other kinds have no gold answers: their bytes and their schema are what can fail
+        check_shards(options.directory)
+        count = sum(1 for _ in _record_source(options.directory))
+        print(f"verified {count}/{card.count}")
+        return None
+    with _sandbox(options) as url:
+        verified = asyncio.run(verify_environments(options.directory, url))
+    for name, reason in verified.failures:
+        print(f"{name}: {reason}", file=sys.stderr)
+    print(verified.closing_line())
+    return EXIT_FAILED if verified.failures else None
+
+
+def _records_export(options: argparse.Namespace) -> None:
+    from synthesis.record_io import export_jsonl
+
+    count = export_jsonl(options.directory, options.out)
+    print(f"exported {count} records -> {options.out}")
+
+
+def _record_source(directory: Path):  # type: ignore[no-untyped-def]
+    from synthesis.record_io import RECORD_TYPES, RecordSource, read_card
+
+    return RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
+
+
+def _sandbox_serve(options: argparse.Namespace) -> None:
+    from sandbox.server import serve
+
+    serve(host=options.host, port=options.port, workers=options.workers)
+
+
+def _sandbox(options: argparse.Namespace):  # type: ignore[no-untyped-def]
+    import contextlib
+
+    from sandbox.local import local_sandbox
+
+    return contextlib.nullcontext(options.sandbox) if options.sandbox else local_sandbox()
+
+
+def _sft(options: argparse.Namespace) -> None:
+    from astra_jax.config import load_config
+    from astra_jax.sft.train import SFTConfig, train_sft
+
+    config = load_config(SFTConfig, options.config, options.overrides)
+    figures = train_sft(config)
+    print(json.dumps({"stage": "sft", **figures}) if options.json else f"sft: {figures} -> {config.out}")
+
+
+def _rl(options: argparse.Namespace) -> None:
+    from astra_jax.config import load_config
+    from astra_jax.rl.train import RLConfig, train_rl
+    from sandbox.client import AsyncSandboxClient
+
+    config = load_config(RLConfig, options.config, options.overrides)
+
+    async def run(url: str) -> dict:
+        async with AsyncSandboxClient(url) as sandbox:
+            return await train_rl(config, sandbox)
+
+    with _sandbox(options) as url:
+        figures = asyncio.run(run(url))
+    print(json.dumps({"stage": "rl", **figures}) if options.json else f"rl: {figures} -> {config.out}")
+
+
+def _evaluate_environments(options: argparse.Namespace) -> None:
+    import dataclasses
+
+    from astra_jax.config import load_config
+    from astra_jax.evaluate.environments import EvaluationConfig, HeldOutFigures, evaluate_environments
+    from astra_jax.policy import load_policy
+    from astra_jax.rollout.engine import RolloutEngine
+    from sandbox.client import AsyncSandboxClient
+    from synthesis.record_io import RecordSource
+    from synthesis.records import Environment
+
+    config = load_config(EvaluationConfig, options.config, options.overrides)
+    policy = load_policy(config.policy)
+    environments = list(RecordSource(config.environments, Environment))
+
+    async def run(url: str) -> HeldOutFigures:
+        async with AsyncSandboxClient(url) as sandbox:
+            engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, config.rollout)
+            figures, _ = await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
+            return figures
+
+    with _sandbox(options) as url:
+        figures = dataclasses.asdict(asyncio.run(run(url)))
+    config.out.mkdir(parents=True, exist_ok=True)
+    (config.out / "figures.json").write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures) if options.json else f"evaluate: {figures} -> {config.out}/figures.json")
+
+
+def _hf_to_orbax(options: argparse.Namespace) -> None:
+    from astra_jax.checkpoint import save_params
+    from astra_jax.model.hf import COMPANION_FILES, load_hf
+
+    model, params = load_hf(options.source)
+    save_params(options.destination, model, params)
+    import shutil
+
+    for name in COMPANION_FILES:
+        if (options.source / name).is_file():
+            shutil.copyfile(options.source / name, options.destination / name)
+    print(f"convert: {model.num_parameters} parameters -> {options.destination}")
+
+
+def _orbax_to_hf(options: argparse.Namespace) -> None:
+    from astra_jax.checkpoint import load_params
+    from astra_jax.model.hf import save_hf
+
+    model, params = load_params(options.source)
+    save_hf(params, model, options.destination, companions=options.source)
+    print(f"convert: {model.num_parameters} parameters -> {options.destination}")
+
+
+def _report(options: argparse.Namespace) -> None:
+    from astra_jax.report import write_report
+
+    print(f"report -> {write_report(options.run_dir)}")
