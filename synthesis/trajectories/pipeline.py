@@ -10,18 +10,14 @@ same bytes. What an item becomes depends on the configuration, the seed and the 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import sha256
-from pathlib import Path
 from shutil import rmtree
 from typing import Final, Literal, TextIO
-
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
@@ -54,21 +50,28 @@ from synthesis.records import (
 )
 from synthesis.stage import Journal, Rejected, StageReport, run_stage
 from synthesis.teacher import BadReply, Teacher
-from synthesis.teacher.openai import OpenAITeacherConfig
 from synthesis.teacher.usage import metered_usage
 from synthesis.trajectories.augmentation import augment_task
 from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots, vote_on_chain, with_optional_arguments
 from synthesis.trajectories.collection import Conversation, collect_conversation
-from synthesis.trajectories.mcp_servers import McpBackend, McpPool, McpServerConfig, ToolServerDied
-from synthesis.trajectories.near_duplicates import NearDuplicates
-from synthesis.trajectories.reward_axes import RewardThresholds, check_thresholds, judge_axes
+from synthesis.trajectories.config import TrajectoriesConfig
+from synthesis.trajectories.mcp_servers import McpBackend, ToolServerDied
+from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
 from synthesis.trajectories.seeding import derived_random, derived_seed
-from synthesis.trajectories.task_scores import TaskThresholds, score_task
+from synthesis.trajectories.task_scores import score_task
 from synthesis.trajectories.tasks import write_task
 from synthesis.trajectories.tool_backends import Emulator, ToolBackend
-from synthesis.trajectories.tool_documents import SourceServer, ToolDocumentFilters, normalise_server
 from synthesis.trajectories.tool_graph import build_tool_graph, edge_coverage, sample_candidate_chains
-from synthesis.trajectories.tool_sources import EXAMPLES_DIRECTORY, read_servers, source_files
+from synthesis.trajectories.tool_ingestion import (
+    NoToolDocuments,
+    Servers,
+    gather_servers,
+    synthesize_tools,
+    work_directory_of,
+)
+from synthesis.trajectories.tool_sources import EXAMPLES_DIRECTORY
+
+__all__ = ["NoToolDocuments", "TrajectoriesConfig", "synthesize_tools", "synthesize_trajectories"]
 
 PROMPTS: Final = (
     ProposeChains, VoteOnChain, WriteTask, AugmentTask, ScoreTask, TakeTurn, AnswerAsUser, EmulateCall,
@@ -79,175 +82,6 @@ PROMPTS: Final = (
 PROMPT_VERSION: Final = sha256("".join(prompt.prompt_version for prompt in PROMPTS).encode()).hexdigest()[:12]
 _AUGMENTATION_AXES: Final[tuple[Axis, ...]] = ("diversity", "complexity", "persona")
 _TRIES_PER_DEAD_SERVER: Final = 3
-
-
-class TrajectoriesConfig(BaseModel):
-    """What `astra synthesize trajectories` does; defaults are the paper's where it has them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    seed: int = 0
-    count: int = Field(ge=1)
-    """How many trajectories are kept."""
-    out: Path
-
-    shipped_examples: bool = True
-    """Whether the tool documents that the project ships are among the sources."""
-    tool_documents: tuple[Path, ...] = ()
-    """Files and folders of tool documents, in any known format."""
-    mcp_servers: tuple[McpServerConfig, ...] = ()
-    filters: ToolDocumentFilters = ToolDocumentFilters()
-
-    proposals_per_server: int = Field(default=24, ge=1)
-    walks_per_server: int = Field(default=64, ge=1)
-    min_chain_length: int = Field(default=2, ge=1)
-    max_chain_length: int = Field(default=5, ge=1)
-    acyclic_chains: bool = True
-    chain_votes: int = Field(default=3, ge=1)
-
-    server_only_share: float = Field(default=0.35, ge=0, le=1)
-    """Share of tasks written for a server as a whole, without a chain."""
-    refuse_share: float = Field(default=0.06, ge=0, le=1)
-    """Share of tasks whose tool is withheld, so that the agent must say that it cannot."""
-    ask_back_share: float = Field(default=0.06, ge=0, le=1)
-    """Share of tasks that leave out a fact, so that the agent must ask."""
-    optional_argument_share: float = Field(default=0.2, ge=0, le=1)
-    """How often a task states a value for an argument that is optional."""
-    augmentation_share: float = Field(default=0.5, ge=0, le=1)
-    """Share of tasks that are varied along one of the three axes."""
-    task_thresholds: TaskThresholds = TaskThresholds()
-
-    failure_rate: float = Field(default=0.2, ge=0, le=1)
-    """Share of emulated calls that are made to fail."""
-    max_offered_tools: int = Field(default=24, ge=1)
-    """Of a larger server, the chain's tools and a draw of the others are offered."""
-    max_turns: int = Field(default=16, ge=1)
-    deadline_seconds: float = Field(default=600.0, gt=0)
-    reward_thresholds: RewardThresholds = RewardThresholds()
-
-    teacher: OpenAITeacherConfig | None = None
-    """A language model as the teacher; without one the embedded teacher answers."""
-    concurrency: int = Field(default=64, ge=1)
-    max_attempts_per_trajectory: int = Field(default=5, ge=1)
-    """After `count` times as many tasks the run ends with what it has."""
-
-    @model_validator(mode="after")
-    def _hangs_together(self) -> TrajectoriesConfig:
-        if self.min_chain_length > self.max_chain_length:
-            raise ValueError("expected min_chain_length <= max_chain_length")
-        if self.refuse_share + self.ask_back_share > 1:
-            raise ValueError("expected refuse_share + ask_back_share <= 1")
-        return self
-
-    def content_hash(self) -> str:
-        """Name what decides the records: not where they go, how many are worked on at once, or what a token costs."""
-        decisive = self.model_dump(mode="json", exclude={"out", "concurrency", "teacher"})
-        return sha256(canonical_json(decisive).encode()).hexdigest()[:16]
-
-
-class NoToolDocuments(Exception):
-    """No server was left to work on; the message says what was read and why nothing was kept."""
-
-
-@dataclass
-class Servers:
-    """The servers of a run: their documents, and the pools of those that are real."""
-
-    documents: list[ServerDocument]
-    pools: dict[str, McpPool]
-    """Server id to its pool."""
-    report: StageReport
-    outcomes: list[JsonObject]
-    """What became of each document that was read: kept, repaired or rejected, and why."""
-    near_duplicates: NearDuplicates
-
-
-async def gather_servers(
-    sources: Sequence[Path],
-    mcp_servers: Sequence[McpServerConfig],
-    filters: ToolDocumentFilters,
-    stack: AsyncExitStack,
-    work_directory: Path,
-) -> Servers:
-    """Read and normalise every source; start the MCP servers, which stay up until `stack` is closed.
-
-    The servers' workspaces lie in `work_directory`.
-
-    Raises:
-        SourceMissing: a source is not there.
-        ToolServerUnavailable: an MCP server does not start.
-    """
-    started = time.monotonic()
-    servers = Servers([], {}, StageReport("tool documents"), [], NearDuplicates())
-    for source in sources:
-        for path in source_files(source):
-            for found in read_servers(path):
-                _normalise_into(servers, found, filters, path.name)
-    for ordinal, config in enumerate(mcp_servers):
-        pool = McpPool(config, work_directory / f"mcp-{ordinal}")
-        stack.push_async_callback(pool.close)
-        document = _normalise_into(servers, await pool.source_server(), filters, config.name)
-        if document is not None:
-            servers.pools[document.id] = pool
-    servers.report.seconds = time.monotonic() - started
-    return servers
-
-
-def _normalise_into(
-    servers: Servers, found: SourceServer | Rejected, filters: ToolDocumentFilters, where: str
-) -> ServerDocument | None:
-    """Normalise one server and write down what became of it; None if it is not kept."""
-    servers.report.read += 1
-    outcome: JsonObject = {"document": where, "server": "" if isinstance(found, Rejected) else found.name}
-    servers.outcomes.append(outcome)
-    try:
-        if isinstance(found, Rejected):
-            raise found
-        document = normalise_server(found, filters)
-        if earlier := servers.near_duplicates.duplicate_of(document):
-            raise Rejected("near-duplicate server", f"{document.name!r} repeats {earlier!r}")
-    except Rejected as rejected:
-        servers.report.rejected[rejected.reason] += 1
-        outcome.update(outcome="rejected", reason=rejected.reason, detail=rejected.detail)
-        return None
-    outcome.update(outcome="repaired" if document.repairs else "kept", tools=len(document.tools))
-    outcome.update(repairs=document.repairs, flags=document.flags)
-    servers.documents.append(document)
-    servers.report.kept += 1
-    servers.report.repaired += bool(document.repairs)
-    return document
-
-
-def work_directory_of(out: Path) -> Path:
-    """Return where a run keeps its journals and workspaces until its records are written."""
-    return out.with_name(out.name + ".work")
-
-
-async def synthesize_tools(
-    sources: Sequence[Path],
-    out: Path,
-    *,
-    mcp_servers: Sequence[McpServerConfig] = (),
-    filters: ToolDocumentFilters | None = None,
-) -> StageReport:
-    """Ingest and normalise tool documents only; write them as records of kind `server_document`.
-
-    Beside the records lies `report.json`: what became of each document that was read, and why.
-    """
-    filters = filters or ToolDocumentFilters()
-    work_directory = work_directory_of(out)
-    async with AsyncExitStack() as stack:
-        servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
-    config_hash = sha256(filters.model_dump_json().encode()).hexdigest()[:16]
-    write_records(
-        out, servers.documents, kind="server_document", config_hash=config_hash, rejected=servers.report.rejected
-    )
-    counts = {"read": servers.report.read, "kept": servers.report.kept, "repaired": servers.report.repaired}
-    report = {**counts, "rejected": dict(sorted(servers.report.rejected.items())), "documents": servers.outcomes}
-    (out / "report.json").write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    rmtree(work_directory, ignore_errors=True)
-    servers.report.out = str(out)
-    return servers.report
 
 
 async def synthesize_trajectories(

@@ -75,6 +75,7 @@ async def test_a_reply_that_stays_bad_is_a_bad_reply_and_never_a_score(reply):
             await teacher.ask(question(), seed=0)
         await teacher.close()
     assert len(endpoint.bodies) == 2
+    assert teacher.ledger.of("ScoreTask").repairs == teacher.ledger.of("ScoreTask").bad_replies == 1
 
 
 async def test_with_every_kind_of_fault_no_question_is_lost_and_none_is_answered_by_default():

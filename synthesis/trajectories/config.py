@@ -1,0 +1,79 @@
+"""The configuration of the trajectories track; defaults are the paper's where it has them."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from synthesis.records import canonical_json
+from synthesis.teacher.openai import OpenAITeacherConfig
+from synthesis.trajectories.mcp_servers import McpServerConfig
+from synthesis.trajectories.reward_axes import RewardThresholds
+from synthesis.trajectories.task_scores import TaskThresholds
+from synthesis.trajectories.tool_documents import ToolDocumentFilters
+
+
+class TrajectoriesConfig(BaseModel):
+    """What `astra synthesize trajectories` does; defaults are the paper's where it has them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int = 0
+    count: int = Field(ge=1)
+    """How many trajectories are kept."""
+    out: Path
+
+    shipped_examples: bool = True
+    """Whether the tool documents that the project ships are among the sources."""
+    tool_documents: tuple[Path, ...] = ()
+    """Files and folders of tool documents, in any known format."""
+    mcp_servers: tuple[McpServerConfig, ...] = ()
+    filters: ToolDocumentFilters = ToolDocumentFilters()
+
+    proposals_per_server: int = Field(default=24, ge=1)
+    walks_per_server: int = Field(default=64, ge=1)
+    min_chain_length: int = Field(default=2, ge=1)
+    max_chain_length: int = Field(default=5, ge=1)
+    acyclic_chains: bool = True
+    chain_votes: int = Field(default=3, ge=1)
+
+    server_only_share: float = Field(default=0.35, ge=0, le=1)
+    """Share of tasks written for a server as a whole, without a chain."""
+    refuse_share: float = Field(default=0.06, ge=0, le=1)
+    """Share of tasks whose tool is withheld, so that the agent must say that it cannot."""
+    ask_back_share: float = Field(default=0.06, ge=0, le=1)
+    """Share of tasks that leave out a fact, so that the agent must ask."""
+    optional_argument_share: float = Field(default=0.2, ge=0, le=1)
+    """How often a task states a value for an argument that is optional."""
+    augmentation_share: float = Field(default=0.5, ge=0, le=1)
+    """Share of tasks that are varied along one of the three axes."""
+    task_thresholds: TaskThresholds = TaskThresholds()
+
+    failure_rate: float = Field(default=0.2, ge=0, le=1)
+    """Share of emulated calls that are made to fail."""
+    max_offered_tools: int = Field(default=24, ge=1)
+    """Of a larger server, the chain's tools and a draw of the others are offered."""
+    max_turns: int = Field(default=16, ge=1)
+    deadline_seconds: float = Field(default=600.0, gt=0)
+    reward_thresholds: RewardThresholds = RewardThresholds()
+
+    teacher: OpenAITeacherConfig | None = None
+    """A language model as the teacher; without one the embedded teacher answers."""
+    concurrency: int = Field(default=64, ge=1)
+    max_attempts_per_trajectory: int = Field(default=5, ge=1)
+    """After `count` times as many tasks the run ends with what it has."""
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> TrajectoriesConfig:
+        if self.min_chain_length > self.max_chain_length:
+            raise ValueError("expected min_chain_length <= max_chain_length")
+        if self.refuse_share + self.ask_back_share > 1:
+            raise ValueError("expected refuse_share + ask_back_share <= 1")
+        return self
+
+    def content_hash(self) -> str:
+        """Name what decides the records: not where they go, how many are worked on at once, or what a token costs."""
+        decisive = self.model_dump(mode="json", exclude={"out", "concurrency", "teacher"})
+        return sha256(canonical_json(decisive).encode()).hexdigest()[:16]
