@@ -54,7 +54,7 @@ def step_costs(function: Callable[..., Any], *args: Any, mesh_shape: Mapping[str
 
 def _count(jaxpr: jex.Jaxpr, mesh_shape: Mapping[str, int], kernels: KernelFlops, share: float) -> Costs:
     total = Costs()
-    for equation in jaxpr.eqns:
+    for equation in _live(jaxpr):
         name, params = equation.primitive.name, equation.params
         shapes: list[Any] = [variable.aval for variable in equation.invars]
         out: Any = equation.outvars[0].aval if equation.outvars else None
@@ -82,6 +82,17 @@ def _count(jaxpr: jex.Jaxpr, mesh_shape: Mapping[str, int], kernels: KernelFlops
             for inner in jex.jaxprs_in_params(params):
                 total.add(_count(inner, mesh_shape, kernels, share), 1)
     return total
+
+
+def _live(jaxpr: jex.Jaxpr) -> list[jex.JaxprEqn]:
+    """The equations that something depends on; the compiler drops the others, such as recompute that a policy saved."""
+    needed = {id(variable) for variable in jaxpr.outvars}
+    live = []
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or any(id(variable) in needed for variable in equation.outvars):
+            needed.update(id(variable) for variable in equation.invars)
+            live.append(equation)
+    return live
 
 
 _WIRE_SHARE = {

@@ -35,6 +35,14 @@ def test_loop_bodies_count_as_often_as_they_run_and_recompute_is_counted():
     assert costs(jax.grad(lambda w: layers(w, remat=True)), x).flops == (4 + 3 * 4) * product
 
 
+def test_products_that_nothing_depends_on_are_not_counted():
+    def one_of_two(x):
+        _ = x @ x
+        return x @ x.T
+
+    assert costs(one_of_two, jax.ShapeDtypeStruct((16, 16), jnp.float32)).flops == 2 * 16**3 / 8
+
+
 def test_collectives_count_what_leaves_a_device():
     mesh = make_mesh(MeshConfig(fsdp=2, context=4))
     x = jax.ShapeDtypeStruct((8, 64), jnp.float32)
