@@ -22,6 +22,7 @@ MAXIMUM_LIMITS = Limits(
 )
 _COMPILE_LIMITS = Limits(wall_seconds=10.0, cpu_seconds=5.0, memory_bytes=512 << 20)
 _MEMORY_SHARE = 0.75  # a crash with this share of the limit in use is blamed on memory
+_LOST_EXCEPTION = "SystemError: error return without exception set"  # what CPython says when even MemoryError fails
 _OWN_KINDS = frozenset(kind.value for kind in ErrorKind) - {ErrorKind.TIMEOUT, ErrorKind.CRASHED}
 
 
@@ -225,7 +226,7 @@ def _reply(outcome: Outcome, limits: Limits) -> dict[str, Any]:
     if outcome.body is None:
         return _crash(outcome, limits)
     try:
-        return _checked(outcome)
+        return _checked(outcome, limits.memory_bytes)
     except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
         return _error(outcome, ErrorKind.INVALID_RESULT, "the tool's process sent a reply that is not valid")
 
@@ -244,7 +245,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _checked(outcome: Outcome) -> dict[str, Any]:
+def _checked(outcome: Outcome, memory_bytes: int) -> dict[str, Any]:
     """The reply that the child wrote, if every part of it is what it must be."""
     document = json.loads((outcome.body or b"").decode("utf-8"), parse_constant=_refuse_constant)
     stdout, stderr = document["stdout"], document["stderr"]
@@ -253,8 +254,11 @@ def _checked(outcome: Outcome) -> dict[str, Any]:
         error = document["error"]
         if error["kind"] not in _OWN_KINDS:
             raise ValueError("a tool cannot say this about itself")
-        error["message"].encode()
-        return _error(outcome, ErrorKind(error["kind"]), error["message"][:4000], stdout, stderr)
+        kind, message = ErrorKind(error["kind"]), error["message"][:4000]
+        message.encode()
+        if message.startswith(_LOST_EXCEPTION) and outcome.max_rss_bytes >= _MEMORY_SHARE * memory_bytes:
+            kind = ErrorKind.MEMORY
+        return _error(outcome, kind, message, stdout, stderr)
     if document["status"] != "ok" or not isinstance(document.get("state"), dict | None):
         raise ValueError("neither ok nor error")
     value, state = document.get("value"), document.get("state")

@@ -101,7 +101,7 @@ MEMORY = [
     ),
     promise(
         "overflowing the C stack ends the call alone",
-        "crashed memory",
+        "crashed memory timeout",
         "import sys\nsys.setrecursionlimit(10 ** 6)\nx = []\nfor _ in range(10 ** 6): x = [x]\nreturn repr(x)",
     ),
 ]

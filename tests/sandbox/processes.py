@@ -25,11 +25,16 @@ def descendants(pid: int) -> list[int]:
     return found + [below for child in found for below in descendants(child)]
 
 
-def service_process() -> int:
-    """The newest local service that this process started."""
-    return max(
-        child for child in children(os.getpid()) if b"sandbox.server" in Path(f"/proc/{child}/cmdline").read_bytes()
-    )
+def service_process(url: str) -> int:
+    """The service that listens on this URL's port."""
+    port = int(url.rsplit(":", 1)[1])
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    inodes = {line.split()[9] for line in lines if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"}
+    for child in children(os.getpid()):
+        for fd in os.listdir(f"/proc/{child}/fd"):
+            if os.readlink(f"/proc/{child}/fd/{fd}")[8:-1] in inodes:
+                return child
+    raise AssertionError(f"nobody listens on {port}")
 
 
 def zygotes(service: int) -> list[int]:

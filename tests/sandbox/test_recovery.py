@@ -35,7 +35,7 @@ ROOT = Path(__file__).parent.parent.parent
 @contextmanager
 def service(workers: int = 2) -> Iterator[tuple[str, int]]:
     with local_sandbox(workers) as url:
-        yield url, service_process()
+        yield url, service_process(url)
 
 
 @pytest.mark.parametrize("victim", ["zygote", "launcher"])
@@ -89,7 +89,7 @@ def test_a_call_in_flight_when_its_zygote_dies_is_a_503_and_not_a_reply() -> Non
 def test_hostile_tools_leave_no_process_and_no_descriptor_behind(sandbox_url: str) -> None:
     chosen = PROMISES[::2]
     with SandboxClient(sandbox_url) as client, ThreadPoolExecutor(16) as threads:
-        pid = service_process_of(sandbox_url)
+        pid = service_process(sandbox_url)
         list(threads.map(lambda promise: promise.check(client), chosen))
         wait_until(lambda: len(descendants(pid)) == 4, seconds=60)
         before = [descriptors(process) for process in [pid, *descendants(pid)]]
@@ -98,18 +98,6 @@ def test_hostile_tools_leave_no_process_and_no_descriptor_behind(sandbox_url: st
         assert zombies(descendants(pid)) == 0
         after = [descriptors(process) for process in [pid, *descendants(pid)]]
         assert [b - a for a, b in zip(before, after, strict=True)] == [0] * 5
-
-
-def service_process_of(url: str) -> int:
-    """The service that listens on this URL's port."""
-    port = int(url.rsplit(":", 1)[1])
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    inodes = {line.split()[9] for line in lines if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"}
-    for child in children(os.getpid()):
-        for fd in os.listdir(f"/proc/{child}/fd"):
-            if os.readlink(f"/proc/{child}/fd/{fd}")[8:-1] in inodes:
-                return child
-    raise AssertionError(f"nobody listens on {port}")
 
 
 def test_everything_ends_when_the_program_that_started_it_is_killed() -> None:
@@ -131,7 +119,7 @@ def test_everything_ends_when_the_program_that_started_it_is_killed() -> None:
 
 def test_a_server_killed_with_9_takes_its_jails_and_their_tools_with_it() -> None:
     with local_sandbox(1) as url:
-        pid = service_process()
+        pid = service_process(url)
         with ThreadPoolExecutor(1) as threads:
             source = "import time\ndef f():\n    time.sleep(30)\n"
             call = {"source": source, "function": "f", "limits": {"wall_seconds": 40}}
