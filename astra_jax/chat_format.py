@@ -28,11 +28,11 @@ THINK, END_THINK = "<think>", "</think>"
 TOOL_CALL, END_TOOL_CALL = "<tool_call>", "</tool_call>"
 TOOL_RESPONSE, END_TOOL_RESPONSE = "<tool_response>", "</tool_response>"
 
-_TOOLS_HEAD = (
+TOOLS_HEAD = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
 )
-_TOOLS_FOOT = (
+TOOLS_FOOT = (
     "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
     "<tool_call></tool_call> XML tags:\n<tool_call>\n"
     '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
@@ -83,7 +83,7 @@ def segments(messages: Sequence[Message], tools: Sequence[ToolDocument] = ()) ->
     if tools:
         system = messages[0].content + "\n\n" if messages and messages[0].role == "system" else ""
         documents = "".join("\n" + to_json(tool.to_openai()) for tool in tools)
-        text = f"{IM_START}system\n{system}{_TOOLS_HEAD}{documents}{_TOOLS_FOOT}{IM_END}\n"
+        text = f"{IM_START}system\n{system}{TOOLS_HEAD}{documents}{TOOLS_FOOT}{IM_END}\n"
         yield Segment(text, Source.PROMPT)
     elif messages and messages[0].role == "system":
         yield Segment(f"{IM_START}system\n{messages[0].content}{IM_END}\n", Source.PROMPT)

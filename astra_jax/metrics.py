@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+_LINES_PER_RUN = 20
+
+
+def report_progress(stage: str, step: int, steps: int, metrics: Mapping[str, Any], shown: Sequence[str]) -> None:
+    """Print where a run stands to standard error, some twenty times over its length and at its last step."""
+    if (step + 1) % max(1, steps // _LINES_PER_RUN) == 0 or step + 1 == steps:
+        figures = "  ".join(f"{name} {metrics[name]:.4g}" for name in shown)
+        print(f"{stage}: step {step + 1}/{steps}  {figures}", file=sys.stderr, flush=True)
 
 
 class MetricsLog:

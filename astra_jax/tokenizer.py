@@ -7,6 +7,7 @@ trains are used alike.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from astra_jax.chat_format import (
     THINK,
     TOOL_CALL,
     TOOL_RESPONSE,
+    TOOLS_FOOT,
+    TOOLS_HEAD,
     Segment,
 )
 
@@ -113,6 +116,22 @@ class Tokenizer:
 _TINY_PIECES = Regex(r"\p{Lu}\p{Ll}*| ?[\p{Ll}_]+|\p{N}|\p{Lo}|\n+|[^\p{L}\p{N}\n]+")
 
 
+# The fixed text of the chat format is one token a phrase, so that a tiny model reads and writes only what varies.
+_FORMAT_PHRASES = (
+    TOOLS_HEAD,
+    TOOLS_FOOT,
+    '{"type": "function", "function": {"name": "',
+    '", "description": "',
+    '", "parameters": {"type": "object", "properties": {"',
+    '": {"type": "string"}',
+    '}, "required": ["',
+    '"]}}}',
+    '{"name": "',
+    '", "arguments": {"',
+    '"}}',
+)
+
+
 def train_tiny_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     """Train a small byte-level BPE with the Qwen3 control tokens on the texts that a tiny model will read.
 
@@ -128,11 +147,13 @@ def train_tiny_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(FORMAT_TOKENS),
+        vocab_size=vocab_size - len(FORMAT_TOKENS) - len(_FORMAT_PHRASES),
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    backend.train_from_iterator(texts, trainer)
-    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in FORMAT_TOKENS])
+    phrases = re.compile("|".join(map(re.escape, sorted(_FORMAT_PHRASES, key=len, reverse=True))))
+    backend.train_from_iterator((phrases.sub("\n", text) for text in texts), trainer)
+    added = [AddedToken(token, special=False, normalized=False) for token in FORMAT_TOKENS + _FORMAT_PHRASES]
+    backend.add_tokens(added)
     return Tokenizer(backend)

@@ -7,13 +7,12 @@ error and counted as a call; nothing is repaired and nothing is guessed.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 
-from astra_jax.chat_format import END_THINK, END_TOOL_CALL, IM_END, THINK, TOOL_CALL
-from synthesis.records import JsonObject
+from pydantic_core import from_json
 
-_BLOCK = re.compile(f"{re.escape(TOOL_CALL)}(.*?)(?:{re.escape(END_TOOL_CALL)}|$)", re.DOTALL)
+from astra_jax.chat_format import END_THINK, END_TOOL_CALL, IM_END, THINK, TOOL_CALL
+from synthesis.records import JsonObject, canonical_json
 
 
 @dataclass(frozen=True)
@@ -53,15 +52,39 @@ def parse_turn(text: str) -> ParsedTurn:
     reasoning, found, said = text.partition(END_THINK)
     if not found:
         reasoning, said = ("", text) if THINK not in text else (text, "")
-    calls = tuple(_parse_call(block.group(1)) for block in _BLOCK.finditer(said))
-    content = _BLOCK.sub("", said).strip("\n")
-    return ParsedTurn(reasoning.replace(THINK, "", 1).strip("\n"), content, calls)
+    content, blocks = _cut_out_blocks(said)
+    return ParsedTurn(
+        reasoning.replace(THINK, "", 1).strip("\n"), content.strip("\n"), tuple(_parse_call(block) for block in blocks)
+    )
+
+
+def _cut_out_blocks(text: str) -> tuple[str, list[str]]:
+    """Return the text outside tool-call tags, and the blocks between them; one that never closes runs to the end."""
+    outside, blocks, position = "", [], 0
+    while (opened := text.find(TOOL_CALL, position)) >= 0:
+        start = opened + len(TOOL_CALL)
+        closed = text.find(END_TOOL_CALL, _json_end(text, start))
+        end = closed if closed >= 0 else len(text)
+        outside += text[position:opened]
+        blocks.append(text[start:end])
+        position = end + len(END_TOOL_CALL)
+    return outside + text[position:], blocks
+
+
+def _json_end(text: str, start: int) -> int:
+    """Return the index after the JSON value at `start`, so that a tag inside one of its strings closes nothing."""
+    start += len(text[start:]) - len(text[start:].lstrip())
+    try:
+        return json.JSONDecoder().raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return start
 
 
 def _parse_call(block: str) -> ParsedToolCall | MalformedToolCall:
     try:
-        value = json.loads(block)
-    except (json.JSONDecodeError, RecursionError):
+        value = from_json(block, allow_inf_nan=False)
+        canonical_json(value)  # refuses what JSON cannot express but Python reads: 1e999 is infinity
+    except ValueError:
         return MalformedToolCall(block, "the tool call is not valid JSON")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return MalformedToolCall(block, 'the tool call needs a "name" that is a string')

@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from synthesis.stage import StageReport
+    from synthesis.teacher import Teacher
+    from synthesis.teacher.openai import OpenAITeacherConfig
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 
@@ -154,23 +162,47 @@ def _synthesize_tools(options: argparse.Namespace) -> None:
 
 def _trajectories(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
-    from synthesis.teacher.procedural import ProceduralTeacher
     from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 
     config = load_config(TrajectoriesConfig, options.config, options.overrides)
-    report = asyncio.run(synthesize_trajectories(config, ProceduralTeacher()))
+
+    async def run() -> StageReport:
+        async with _teacher(config.teacher) as teacher:
+            return await synthesize_trajectories(config, teacher)
+
+    report = asyncio.run(run())
     print(report.json_line() if options.json else report.closing_line())
 
 
 def _environments(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
     from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-    from synthesis.teacher.procedural import ProceduralTeacher
 
     config = load_config(EnvironmentsConfig, options.config, options.overrides)
+
+    async def run(url: str) -> StageReport:
+        async with _teacher(config.teacher) as teacher:
+            return await synthesize_environments(config, teacher, url)
+
     with _sandbox(options) as url:
-        report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), url))
+        report = asyncio.run(run(url))
     print(report.json_line() if options.json else report.closing_line())
+
+
+@contextlib.asynccontextmanager
+async def _teacher(config: OpenAITeacherConfig | None) -> AsyncIterator[Teacher]:
+    """The endpoint that the config names, or the embedded teacher."""
+    from synthesis.teacher.openai import OpenAITeacher
+    from synthesis.teacher.procedural import ProceduralTeacher
+
+    if config is None:
+        yield ProceduralTeacher()
+        return
+    teacher = OpenAITeacher(config)
+    try:
+        yield teacher
+    finally:
+        await teacher.close()
 
 
 def _records_show(options: argparse.Namespace) -> None:
@@ -235,8 +267,6 @@ def _sandbox_serve(options: argparse.Namespace) -> None:
 
 
 def _sandbox(options: argparse.Namespace):  # type: ignore[no-untyped-def]
-    import contextlib
-
     from sandbox.local import local_sandbox
 
     return contextlib.nullcontext(options.sandbox) if options.sandbox else local_sandbox()
@@ -301,8 +331,6 @@ def _hf_to_orbax(options: argparse.Namespace) -> None:
 
     model, params = load_hf(options.source)
     save_params(options.destination, model, params)
-    import shutil
-
     for name in COMPANION_FILES:
         if (options.source / name).is_file():
             shutil.copyfile(options.source / name, options.destination / name)

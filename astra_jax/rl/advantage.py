@@ -13,7 +13,7 @@ def is_valid_group(rewards: Sequence[float], *, min_reward_std: float) -> bool:
     >>> is_valid_group([0.5, 0.5, 0.5], min_reward_std=0.01), is_valid_group([0.0, 1.0], min_reward_std=0.01)
     (False, True)
     """
-    return float(np.std(np.asarray(rewards, np.float64))) > min_reward_std
+    return _std(np.asarray(rewards, np.float64)) > min_reward_std
 
 
 def group_advantages(rewards: Sequence[float]) -> np.ndarray:
@@ -26,7 +26,12 @@ def group_advantages(rewards: Sequence[float]) -> np.ndarray:
     [-1.0, 1.0]
     """
     values = np.asarray(rewards, np.float64)
-    std = values.std()
+    std = _std(values)
     if std == 0:
         raise ValueError(f"a group without reward variance has no advantage: every reward is {values[0]}")
     return ((values - values.mean()) / std).astype(np.float32)
+
+
+def _std(values: np.ndarray) -> float:
+    """Return the standard deviation: exactly 0 for equal values, of which numpy's mean may be off by a rounding."""
+    return 0.0 if np.ptp(values) == 0 else float(values.std())

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.checkpoint import Checkpoints, TrainState
 from astra_jax.evaluate.environments import held_out_figures
-from astra_jax.metrics import MetricsLog
+from astra_jax.metrics import MetricsLog, report_progress
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
@@ -196,24 +196,23 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
         )
         reward = float(np.mean([group.rewards for group in rolled_out or batch_groups]))
         figures = held_out_figures([episode for group in rolled_out or batch_groups for episode in group.group])
-        log.write(
-            step,
-            {
-                **{name: float(value) for name, value in metrics.items()},
-                "reward": reward,
-                "recall": figures.recall,
-                "precision": figures.precision,
-                "tool_calls_per_episode": figures.tool_calls_per_episode,
-                "tokens_per_turn": figures.tokens_per_turn,
-                "irrelevant_call_share": figures.irrelevant_call_share,
-                "groups_valid": filler.num_valid,
-                "groups_degenerate": filler.num_degenerate,
-                "groups_stale": filler.num_stale,
-                "groups_waiting": len(filler.buffer),
-                "rollout_seconds": round(rollout_seconds, 3),
-                "seconds": round(time.monotonic() - started, 3),
-            },
-        )
+        line = {
+            **{name: float(value) for name, value in metrics.items()},
+            "reward": reward,
+            "recall": figures.recall,
+            "precision": figures.precision,
+            "tool_calls_per_episode": figures.tool_calls_per_episode,
+            "tokens_per_turn": figures.tokens_per_turn,
+            "irrelevant_call_share": figures.irrelevant_call_share,
+            "groups_valid": filler.num_valid,
+            "groups_degenerate": filler.num_degenerate,
+            "groups_stale": filler.num_stale,
+            "groups_waiting": len(filler.buffer),
+            "rollout_seconds": round(rollout_seconds, 3),
+            "seconds": round(time.monotonic() - started, 3),
+        }
+        log.write(step, line)
+        report_progress("rl", step, config.steps, line, ("reward", "recall", "precision", "seconds"))
         if (step + 1) % config.checkpoint_every_steps == 0 or step + 1 == config.steps:
             position = {"groups_submitted": submitted}
             rng = jax.random.key(config.seed)

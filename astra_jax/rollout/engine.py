@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from astra_jax.chat_format import IM_END, Source, generation_prompt, segments
+from astra_jax.chat_format import Source, generation_prompt, segments
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_cache import KVCache, extend, last_hidden, prefill
 from astra_jax.model.qwen3 import Params, bind
@@ -140,11 +140,10 @@ class RolloutEngine:
         episode.num_turns += 1
         ledger, turn = episode.ledger, episode.num_turns
         ledger.append_sampled(ids, logprobs, turn=turn)
-        text = self.tokenizer.decode(ids)
-        if not text.endswith(IM_END):
+        if ids[-1] != self.tokenizer.end_id:
             episode.stop_reason = "max_response_tokens"
             return []
-        said = await episode.take_turn(text, self.sandbox)
+        said = await episode.take_turn(self.tokenizer.decode(ids), self.sandbox)
         if episode.stop_reason is not None:
             return []
         encoded = self.tokenizer.encode_segments(said)

@@ -11,6 +11,7 @@ in; nothing is ever tokenised again. The loss mask is 1 on sampled tokens and no
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -39,7 +40,7 @@ class TokenLedger:
     @property
     def num_prompt_tokens(self) -> int:
         """Tokens before the first turn."""
-        return self.turns.index(1) if self.turns and self.turns[-1] > 0 else len(self.turns)
+        return bisect.bisect_left(self.turns, 1)
 
     @property
     def num_response_tokens(self) -> int:

@@ -13,7 +13,7 @@ import optax
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.checkpoint import Checkpoints, TrainState
-from astra_jax.metrics import MetricsLog
+from astra_jax.metrics import MetricsLog, report_progress
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.mimetic_init import mimetic_init
@@ -129,16 +129,15 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
             chunk_tokens=config.logprob_chunk_tokens,
         )
         loss = float(metrics["loss"])
-        log.write(
-            step,
-            {
-                "loss": loss,
-                "grad_norm": float(metrics["grad_norm"]),
-                "learning_rate": float(learning_rate(step)),
-                "tokens": int(batch.segment_ids_BT.sum()),
-                "seconds": round(time.monotonic() - started, 4),
-            },
-        )
+        line = {
+            "loss": loss,
+            "grad_norm": float(metrics["grad_norm"]),
+            "learning_rate": float(learning_rate(step)),
+            "tokens": int(batch.segment_ids_BT.sum()),
+            "seconds": round(time.monotonic() - started, 4),
+        }
+        log.write(step, line)
+        report_progress("sft", step, config.steps, line, ("loss", "learning_rate", "seconds"))
         if (step + 1) % config.checkpoint_every_steps == 0 or step + 1 == config.steps:
             rng = jax.random.key(config.seed)
             checkpoints.save(TrainState(step + 1, params, optimizer_state, rng, {"step": step + 1}))

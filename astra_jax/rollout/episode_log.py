@@ -1,0 +1,191 @@
+"""The episode log: finished episodes as JSON lines that say, for every token, who wrote it.
+
+One line per episode. The texts of its tokens, joined, are exactly what the policy read and wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from astra_jax.chat_format import Source
+from astra_jax.rl.f1_reward import episode_reward
+from astra_jax.rollout.episode import Episode
+from astra_jax.tokenizer import Tokenizer
+from synthesis.records import JsonObject, JsonValue, Language, Scenario, count_solved
+
+SourceName = Literal["prompt", "template", "model", "tool"]
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class EpisodeLogError(Exception):
+    """A line of an episode log is not an episode; the message says which line, what was expected and what was found."""
+
+
+class LoggedToken(NamedTuple):
+    """One token: `[text, source, sampled log-prob, turn]`."""
+
+    text: str
+    """Empty where the character that the token is part of began in an earlier token."""
+    source: SourceName
+    """Tokens of the model, and no others, have loss."""
+    sampled_logprob: float
+    """To six decimals; 0 where the token was not sampled."""
+    turn: int
+    """0 for the prompt."""
+
+
+class LoggedSubQuestion(BaseModel):
+    """One sub-question with its gold answer, and whether the episode solved it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    question: str
+    answer: JsonValue
+    tool: str | None
+    """The tool that answers it; None where no tool is needed."""
+    solved: bool | None
+    """None where no tool is needed: it is no sub-task of the F1 reward."""
+
+
+class LoggedEpisode(BaseModel):
+    """One line of the log."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    environment_id: str
+    question: str
+    answer: JsonValue
+    domain: str
+    language: Language
+    scenario: Scenario
+    policy: str
+    """Whose episode it is: `untrained`, `sft`, `rl`."""
+    reward: float
+    num_solved: int
+    num_subtasks: int
+    num_tool_calls: int
+    num_irrelevant_calls: int
+    num_turns: int
+    stop_reason: str
+    sub_questions: tuple[LoggedSubQuestion, ...]
+    tokens: tuple[LoggedToken, ...]
+
+
+def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str) -> JsonObject:
+    """Return the line of a finished episode.
+
+    Raises:
+        ValueError: the episode still runs.
+    """
+    if episode.stop_reason is None:
+        raise ValueError(f"expected a finished episode, found one that runs, in {episode.environment.id}")
+    environment, ledger = episode.environment, episode.ledger
+    columns = zip(
+        token_texts(ledger.ids, tokenizer), ledger.sources, ledger.sampled_logprobs, ledger.turns, strict=True
+    )
+    return LoggedEpisode(
+        environment_id=environment.id,
+        question=environment.question,
+        answer=environment.answer,
+        domain=environment.domain,
+        language=environment.language,
+        scenario=environment.scenario,
+        policy=policy,
+        reward=episode_reward(episode),
+        num_solved=episode.num_solved,
+        num_subtasks=episode.num_subtasks,
+        num_tool_calls=episode.num_tool_calls,
+        num_irrelevant_calls=sum(outcome.irrelevant for outcome in episode.outcomes),
+        num_turns=episode.num_turns,
+        stop_reason=episode.stop_reason,
+        sub_questions=_sub_questions(episode),
+        tokens=tuple(
+            LoggedToken(text, _SOURCE_NAMES[Source(source)], round(logprob, 6), turn)
+            for text, source, logprob, turn in columns
+        ),
+    ).model_dump(mode="json")
+
+
+def write_episodes(path: Path, episodes: Iterable[JsonObject]) -> int:
+    """Write the lines of a log, or none of them; return how many.
+
+    Raises:
+        OSError: the disk is full or not writable; what was at `path` is still there.
+    """
+    partial = path.with_name(path.name + ".partial")
+    lines = [LoggedEpisode.model_validate(episode).model_dump_json() + "\n" for episode in episodes]
+    partial.write_text("".join(lines), encoding="utf-8")
+    partial.replace(path)
+    return len(lines)
+
+
+def read_episodes(path: Path) -> list[LoggedEpisode]:
+    """Return the episodes of a log in order.
+
+    Raises:
+        EpisodeLogError: a line is not an episode.
+    """
+    episodes = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                episodes.append(LoggedEpisode.model_validate_json(line))
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"])) or "the line"
+                raise EpisodeLogError(
+                    f"expected an episode in line {number} of {path}, found a fault at {where}: {first['msg']}; "
+                    "write the log again by evaluating again"
+                ) from error
+    return episodes
+
+
+def token_texts(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
+    """Return the text of each token, so that all of them joined are exactly the text of all tokens.
+
+    A character may span tokens: its text stands with the first of them, and the others have none.
+    """
+    texts: list[str] = []
+    while len(texts) < len(ids):
+        start, end = len(texts), len(texts) + 1
+        text = tokenizer.decode(ids[start:end])
+        # A cut beside a whole character changes nothing: what ends, or begins, with one decodes alone as in place.
+        while text.endswith(_REPLACEMENT) and end < len(ids) and _begins_inside_a_character(ids[end], tokenizer):
+            end += 1
+            text = tokenizer.decode(ids[start:end])
+        texts += [text, *[""] * (end - start - 1)]
+    return texts
+
+
+def _begins_inside_a_character(token_id: int, tokenizer: Tokenizer) -> bool:
+    return tokenizer.decode([token_id]).startswith(_REPLACEMENT)
+
+
+def _sub_questions(episode: Episode) -> tuple[LoggedSubQuestion, ...]:
+    """Calls are matched to sub-tasks first come, first served: the k-th is solved if one more of the first k is."""
+    returned = [(outcome.name, outcome.value) for outcome in episode.outcomes if outcome.ok]
+    sub_tasks = episode.environment.sub_tasks
+    num_solved = [count_solved(sub_tasks[:k], returned) for k in range(len(sub_tasks) + 1)]
+    solved = {sub_task.id: num_solved[k + 1] > num_solved[k] for k, sub_task in enumerate(sub_tasks)}
+    return tuple(
+        LoggedSubQuestion(
+            question=sub_question.question,
+            answer=sub_question.answer,
+            tool=sub_question.call.name if sub_question.call else None,
+            solved=solved.get(sub_question.id),
+        )
+        for sub_question in episode.environment.sub_questions
+    )
+
+
+_SOURCE_NAMES: dict[Source, SourceName] = {
+    Source.PROMPT: "prompt",
+    Source.TEMPLATE: "template",
+    Source.MODEL: "model",
+    Source.TOOL: "tool",
+}
