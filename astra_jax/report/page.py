@@ -1,0 +1,253 @@
+"""The page: what a run's folder holds, read and laid out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from astra_jax.metrics import read_metrics
+from astra_jax.report.before_and_after import before_and_after
+from astra_jax.report.charts import LineChart, figure, line_chart
+from astra_jax.report.data_sets import Bar, DataSet, describe_environments, describe_trajectories, mean_subtasks
+from astra_jax.report.episodes import choose_episodes, policy_order
+from astra_jax.rollout.episode_log import read_episodes
+
+
+class RunFolderError(Exception):
+    """A folder holds no run, or a damaged one; the message says what was expected and what to do."""
+
+
+class Export(BaseModel):
+    """How the exported checkpoint compares with the reference implementation."""
+
+    max_abs_logit_difference: float
+    bit_equal: bool
+
+
+class Summary(BaseModel):
+    """What the page reads of `summary.json`; single runs have none, and further keys are welcome."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    seed: int | None = None
+    seconds: dict[str, float] = {}
+    """Per stage, and `total`."""
+    peak_rss_bytes: int | None = None
+    stage_peak_rss_bytes: dict[str, int] = {}
+    trajectories: int | None = None
+    environments: dict[str, int] = {}
+    heldout: dict[str, dict[str, float]] = {}
+    """Policy to its figures on held-out environments."""
+    export: Export | None = None
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """One `metrics.jsonl`."""
+
+    title: str
+    num_steps: int
+    seconds: float
+    charts: list[LineChart]
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write `report.html` into a run's folder, from the files of that folder alone, and return its path.
+
+    The same files give the same page. What the folder lacks, the page leaves out.
+
+    Raises:
+        RunFolderError: there is nothing to report on, or `summary.json` is damaged.
+        EpisodeLogError, RecordDirectoryError: a file of the folder is damaged.
+    """
+    summary = _read_summary(run_dir / "summary.json")
+    runs = _training_runs(run_dir)
+    episodes_path = run_dir / "episodes.jsonl"
+    episodes = read_episodes(episodes_path) if episodes_path.is_file() else []
+    data_sets = _data_sets(run_dir)
+    if not (summary.model_fields_set or runs or episodes or data_sets):
+        raise RunFolderError(
+            f"expected summary.json, metrics.jsonl, episodes.jsonl or record directories in {run_dir}, found none; "
+            "name the `out` folder of a run"
+        )
+    held_out_directory = run_dir / "heldout"
+    gold_calls = mean_subtasks(held_out_directory) if _is_record_directory(held_out_directory) else None
+    page = _environment().get_template("page.html.jinja")
+    html = page.render(
+        name=run_dir.resolve().name,
+        summary=summary,
+        policies=policy_order(list(summary.heldout)),
+        rows=before_and_after(summary.heldout, gold_calls=gold_calls),
+        runs=runs,
+        stage_seconds=_bars({k: v for k, v in summary.seconds.items() if k != "total"}, in_words_seconds),
+        stage_memory=_bars(summary.stage_peak_rss_bytes, in_words_bytes),
+        data_sets=data_sets,
+        num_episodes=len(episodes),
+        episodes=choose_episodes(episodes),
+    )
+    path = run_dir / "report.html"
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(html, encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def in_words_seconds(seconds: float) -> str:
+    """Write a duration.
+
+    >>> in_words_seconds(0.42), in_words_seconds(41.3), in_words_seconds(492), in_words_seconds(7260)
+    ('0.4 s', '41 s', '8 min 12 s', '2 h 01 min')
+    """
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def in_words_bytes(size: float) -> str:
+    """Write a size.
+
+    >>> in_words_bytes(3 * 2**20), in_words_bytes(2.5 * 2**30)
+    ('3 MiB', '2.50 GiB')
+    """
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+
+
+def _read_summary(path: Path) -> Summary:
+    if not path.is_file():
+        return Summary()
+    try:
+        return Summary.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole file"
+        raise RunFolderError(
+            f"expected the summary of a run in {path}, found a fault at {where}: {first['msg']}; run it again"
+        ) from error
+
+
+def _training_runs(run_dir: Path) -> list[TrainingRun]:
+    runs = []
+    for path in (run_dir / "sft" / "metrics.jsonl", run_dir / "rl" / "metrics.jsonl", run_dir / "metrics.jsonl"):
+        rows = _read_rows(path)
+        if rows:
+            runs.append(_training_run(rows))
+    return runs
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        return read_metrics(path)
+    except json.JSONDecodeError as error:
+        raise RunFolderError(f"expected one JSON object per line in {path}, found: {error}; resume the run") from error
+
+
+def _training_run(rows: Sequence[dict[str, Any]]) -> TrainingRun:
+    is_rl = "reward" in rows[0]
+    return TrainingRun(
+        title="Reinforcement learning" if is_rl else "Supervised fine-tuning",
+        num_steps=len(rows),
+        seconds=sum(row.get("seconds", 0.0) for row in rows),
+        charts=[chart for chart in (_rl_charts(rows) if is_rl else _sft_charts(rows)) if chart is not None],
+    )
+
+
+def _sft_charts(rows: Sequence[dict[str, Any]]) -> list[LineChart | None]:
+    return [
+        line_chart("Loss", rows, {"loss": "loss"}, unit="nats per token"),
+        line_chart("Learning rate", rows, {"learning rate": "learning_rate"}, from_zero=True),
+        line_chart("Gradient norm", rows, {"gradient norm": "grad_norm"}, from_zero=True),
+        line_chart("Tokens", rows, {"tokens": "tokens"}, unit="per step", from_zero=True),
+        line_chart("Time", rows, {"whole step": "seconds"}, unit="seconds per step", from_zero=True),
+    ]
+
+
+def _rl_charts(rows: Sequence[dict[str, Any]]) -> list[LineChart | None]:
+    parts = {"F1 reward": "reward", "recall": "recall", "precision": "precision"}
+    groups = {"valid": "groups_valid", "degenerate": "groups_degenerate", "stale": "groups_stale"}
+    seconds = {"whole step": "seconds", "rollout": "rollout_seconds"}
+    return [
+        line_chart("Reward", rows, parts, unit="mean of the rollout", from_zero=True),
+        line_chart("Loss", rows, {"loss": "loss"}),
+        line_chart("Tool calls", rows, {"tool calls": "tool_calls_per_episode"}, unit="per episode", from_zero=True),
+        line_chart("Calls to irrelevant tools", rows, {"share": "irrelevant_call_share"}, from_zero=True),
+        line_chart("Sampled tokens", rows, {"tokens": "tokens_per_turn"}, unit="per turn", from_zero=True),
+        line_chart("Gradient norm", rows, {"gradient norm": "grad_norm"}, from_zero=True),
+        line_chart(
+            "Log-prob mismatch",
+            rows,
+            {"difference": "mean_abs_logprob_difference"},
+            unit="mean |Δ|",
+            from_zero=True,
+        ),
+        line_chart("Groups", rows, groups, unit="since the start", from_zero=True),
+        line_chart("Groups waiting", rows, {"waiting": "groups_waiting"}, unit="in the buffer", from_zero=True),
+        line_chart("Time", rows, seconds, unit="seconds per step", from_zero=True),
+    ]
+
+
+def _data_sets(run_dir: Path) -> list[DataSet]:
+    data_sets = []
+    if _is_record_directory(run_dir / "trajectories"):
+        data_sets.append(describe_trajectories(run_dir / "trajectories"))
+    for name, title in (("environments", "Training environments"), ("heldout", "Held-out environments")):
+        if _is_record_directory(run_dir / name):
+            data_sets.append(describe_environments(run_dir / name, title=title))
+    return data_sets
+
+
+def _is_record_directory(path: Path) -> bool:
+    return (path / "dataset.json").is_file()
+
+
+def _bars(amounts: Mapping[str, float], in_words: Any) -> list[Bar]:
+    return [Bar(_stage_name(stage), amount, in_words(amount)) for stage, amount in amounts.items()]
+
+
+def _stage_name(stage: str) -> str:
+    return " ".join({"sft": "SFT", "rl": "RL"}.get(word, word) for word in stage.split("_"))
+
+
+def _environment() -> jinja2.Environment:
+    """Templates that escape whatever they are given, and refuse what they are not given."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("astra_jax.report", package_path=""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_with_visible_controls,
+    )
+    environment.filters.update(
+        seconds=in_words_seconds, size=in_words_bytes, figure=figure, with_line_marks=_with_line_marks, plain=_plain
+    )
+    return environment
+
+
+_CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+
+
+def _with_visible_controls(value: Any) -> Any:
+    """Show control characters, which HTML must not contain, by their pictures (U+2400 on)."""
+    return value.translate(_CONTROL_PICTURES) if type(value) is str else value
+
+
+def _with_line_marks(text: str) -> Markup:
+    """Put a faint mark, which is not copied with the text, before every line break."""
+    return Markup("<s>↵</s>\n").join(_with_visible_controls(text).split("\n"))
+
+
+def _plain(value: Any) -> str:
+    """Write a gold answer: texts as they are, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
