@@ -27,16 +27,12 @@ class MetricsLog:
         partial = path.with_name(path.name + ".partial")
         partial.write_text("".join(kept))
         partial.replace(path)
-        self._file = path.open("a")
+        self._path = path
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write down the metrics of one step."""
-        self._file.write(json.dumps({"step": step, **metrics}) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        with self._path.open("a") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -129,7 +129,7 @@ def rl_step(
     difference_BT = jnp.abs(logprobs_BT - batch.sampled_logprobs_BT) * batch.loss_mask_BT
     metrics = {
         "loss": loss,
-        "grad_norm": optax.global_norm(gradients),
+        "grad_norm": optax.tree.norm(gradients),
         "mean_abs_logprob_difference": difference_BT.sum() / batch.loss_mask_BT.sum(),
     }
     return optax.apply_updates(params, updates), optimizer_state, metrics
@@ -217,7 +217,6 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
             position = {"groups_submitted": submitted}
             rng = jax.random.key(config.seed)
             checkpoints.save(TrainState(step + 1, params, optimizer_state, rng, position))
-    log.close()
     save_policy(Policy(policy.model, params, policy.tokenizer), config.out / "policy")
     return {"steps": config.steps, "reward": reward, "groups_submitted": submitted}
 

@@ -65,9 +65,14 @@ class Start:
 
 
 class RolloutEngine:
-    """Runs groups of episodes of a policy."""
+    """Runs groups of episodes of a policy.
+
+    Raises:
+        ValueError: the limits allow episodes beyond the model's context.
+    """
 
     def __init__(self, model: ModelConfig, tokenizer: Tokenizer, sandbox: AsyncSandboxClient, config: RolloutConfig):
+        model.require_context(config.max_prompt_tokens + config.max_response_tokens)
         self.model, self.tokenizer, self.sandbox, self.config = model, tokenizer, sandbox, config
 
     def prompt_tokens(self, start: Start) -> list[int]:

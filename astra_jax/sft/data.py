@@ -68,7 +68,7 @@ def _user_turn_ends(messages: Sequence[Message]) -> list[int]:
     """Index after the last assistant message of each user turn that has one."""
     questions = [index for index, message in enumerate(messages) if message.role == "user"]
     ends = []
-    for start, stop in zip(questions, [*questions[1:], len(messages)], strict=True):
+    for start, stop in zip(questions, [*questions, len(messages)][1:], strict=True):
         spoken = [index for index in range(start, stop) if messages[index].role == "assistant"]
         if spoken:
             ends.append(spoken[-1] + 1)

@@ -86,7 +86,7 @@ def sft_step(
     """One optimiser update on one batch."""
     loss, gradients = jax.value_and_grad(sft_loss)(params, model, batch, chunk_tokens)
     updates, optimizer_state = make_optimizer(optimizer, steps).update(gradients, optimizer_state, params)
-    metrics = {"loss": loss, "grad_norm": optax.global_norm(gradients)}
+    metrics = {"loss": loss, "grad_norm": optax.tree.norm(gradients)}
     return optax.apply_updates(params, updates), optimizer_state, metrics
 
 
@@ -141,7 +141,6 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
         if (step + 1) % config.checkpoint_every_steps == 0 or step + 1 == config.steps:
             rng = jax.random.key(config.seed)
             checkpoints.save(TrainState(step + 1, params, optimizer_state, rng, {"step": step + 1}))
-    log.close()
     save_policy(Policy(policy.model, params, policy.tokenizer), config.out / "policy")
     return {"steps": config.steps, "loss": loss, "samples": len(samples), "dropped_over_length": dropped}
 
