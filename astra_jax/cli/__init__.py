@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -128,6 +129,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("source", type=Path, metavar="SRC")
         command.add_argument("destination", type=Path, metavar="DST")
         command.set_defaults(run=run)
+
+    plan = _config_command(commands, "plan", "memory, FLOPs and roofline of a pod that is not there", _plan)
+    plan.add_argument("--topology", required=True, metavar="T", help="e.g. v5p:4x4x4, v5e:16x16, v6e:8x8")
 
     report = commands.add_parser("report", help="one self-contained HTML page of a run")
     report.add_argument("run_dir", type=Path, metavar="RUN_DIR")
@@ -344,6 +348,18 @@ def _orbax_to_hf(options: argparse.Namespace) -> None:
     model, params = load_params(options.source)
     save_hf(params, model, options.destination, companions=options.source)
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")
+
+
+def _plan(options: argparse.Namespace) -> int | None:
+    from astra_jax.plan import PLAN_ENVIRONMENT
+
+    os.environ.update(PLAN_ENVIRONMENT)  # before JAX is imported
+    from astra_jax.config import load_config
+    from astra_jax.plan.plan import PlanConfig, plan
+
+    planned = plan(load_config(PlanConfig, options.config, options.overrides), options.topology)
+    print(json.dumps(planned.to_json()) if options.json else planned.render())
+    return None if planned.fits else EXIT_FAILED
 
 
 def _report(options: argparse.Namespace) -> None:

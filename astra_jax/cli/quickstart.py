@@ -34,7 +34,7 @@ from astra_jax.policy import Policy, load_policy, save_policy
 from astra_jax.report import write_report
 from astra_jax.rl.train import RLConfig, train_rl
 from astra_jax.rollout.engine import Group, RolloutEngine
-from astra_jax.rollout.episode_log import episode_to_json
+from astra_jax.rollout.episode_log import episode_to_json, write_episodes
 from astra_jax.sft.train import SFTConfig, train_sft
 from astra_jax.tokenizer import Tokenizer, train_tiny_tokenizer
 from sandbox.client import AsyncSandboxClient
@@ -121,8 +121,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path]) -> dict[
             ]
     with stages.run("export"):
         export = export_and_compare(out / "rl" / "policy", out / "hf")
-    with (out / "episodes.jsonl").open("w", encoding="utf-8") as lines:
-        lines.writelines(json.dumps(episode, ensure_ascii=False) + "\n" for episode in shown)
+    write_episodes(out / "episodes.jsonl", shown)
     summary = {
         "seed": seed,
         "seconds": {"total": round(sum(stages.seconds.values()), 2), **stages.seconds},

@@ -29,9 +29,6 @@ from astra_jax.rl.train import RLBatch, rl_step
 from astra_jax.sft.data import SFTBatch
 from astra_jax.sft.train import sft_step
 
-PLAN_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-"""Keeps JAX on the CPU and libtpu from looking for a TPU machine's metadata."""
-
 _GIB = 2**30
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from astra_jax.config import load_config
-from astra_jax.plan.plan import PLAN_ENVIRONMENT, PlanConfig, plan
+from astra_jax.plan import PLAN_ENVIRONMENT
+from astra_jax.plan.plan import PlanConfig, plan
 
 REPOSITORY = Path(__file__).parents[3]
 
