@@ -1,0 +1,47 @@
+"""The metrics of a run have one line per step, however often the run was interrupted."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astra_jax.metrics import MetricsLog, read_metrics
+
+
+def write_steps(path, first, stop, value):
+    log = MetricsLog(path, first_step=first)
+    for step in range(first, stop):
+        log.write(step, {"loss": value})
+
+
+def test_lines_come_back_as_they_were_written(tmp_path):
+    write_steps(tmp_path / "run" / "metrics.jsonl", 0, 3, 0.1)
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl") == [{"step": step, "loss": 0.1} for step in range(3)]
+
+
+def test_a_run_that_has_not_begun_has_no_metrics(tmp_path):
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    interruptions=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 25)), max_size=4),
+)
+def test_interrupted_runs_leave_neither_gaps_nor_repeats(tmp_path_factory, interruptions):
+    """Each interruption: resumed from some earlier step, ran on, and was cut in the middle of a line."""
+    path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
+    reached = 0
+    for back, ahead, cut_bytes in interruptions:
+        first = max(0, reached - back)
+        write_steps(path, first, first + ahead, 0.5)
+        text = path.read_text()
+        path.write_text(text[: max(0, len(text) - cut_bytes)])
+        reached = len(read_metrics(path))
+    write_steps(path, reached, 12 + reached, 0.5)
+    assert [line["step"] for line in read_metrics(path)] == list(range(12 + reached))
+
+
+def test_a_metric_is_readable_as_soon_as_its_step_is_done(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl", first_step=0)
+    log.write(0, {"loss": 1.0})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 0, "loss": 1.0}]

@@ -1,0 +1,108 @@
+"""Who may import whom: read from the syntax trees, so that an import inside a function counts as well."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OURS = ("astra_jax", "synthesis", "sandbox", "scripts")
+ALLOWED = {
+    "sandbox": ("sandbox",),
+    "synthesis": ("synthesis", "sandbox.client", "sandbox.protocol"),
+    "astra_jax": ("astra_jax", "synthesis.records", "synthesis.record_io", "sandbox.client", "sandbox.protocol"),
+}
+
+
+def is_command(path: Path) -> bool:
+    """Whether a file is the `astra` command, which may import everything."""
+    return path.parts[0] == "astra_jax" and path.parts[1] in ("cli", "cli.py")
+
+
+def imported_modules(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are written in full"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
+
+
+def violations(root: Path) -> list[str]:
+    found = []
+    for package, allowed in ALLOWED.items():
+        for path in sorted((root / package).rglob("*.py")):
+            file = path.relative_to(root)
+            if is_command(file):
+                continue
+            for module in imported_modules(ast.parse(path.read_text(encoding="utf-8"))):
+                of_ours = module.split(".")[0] in OURS
+                if of_ours and not any(f"{module}.".startswith(f"{prefix}.") for prefix in allowed):
+                    found.append(f"{file}: {module}")
+    return found
+
+
+def test_every_package_imports_only_what_the_design_allows():
+    assert violations(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "found"),
+    [
+        ("sandbox/pool.py", "import synthesis.records", "synthesis.records"),
+        ("synthesis/stage.py", "from sandbox import server", "sandbox.server"),
+        ("synthesis/stage.py", "def f():\n    from astra_jax.model import qwen3", "astra_jax.model.qwen3"),
+        ("astra_jax/rl/train.py", "from synthesis.stage import run", "synthesis.stage.run"),
+        ("astra_jax/rl/train.py", "import sandbox", "sandbox"),
+        ("astra_jax/client.py", "importlib.import_module('sandbox.server')", "sandbox.server"),
+        ("astra_jax/model/cli.py", "import scripts.bench", "scripts.bench"),
+    ],
+)  # fmt: skip
+def test_a_forbidden_import_is_found(tmp_path, file, line, found):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(line)
+    assert violations(tmp_path) == [f"{file}: {found}"]
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("astra_jax/cli.py", "from synthesis.environments.pipeline import run"),
+        ("astra_jax/cli/sandbox.py", "import sandbox.server"),
+        ("astra_jax/rl/train.py", "from synthesis.records import Environment"),
+        ("synthesis/proof.py", "from sandbox.client import SandboxClient"),
+    ],
+)
+def test_an_allowed_import_is_not_found(tmp_path, file, line):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(line)
+    assert violations(tmp_path) == []
+
+
+def test_synthesis_the_sandbox_and_the_command_start_without_jax():
+    files = [path.relative_to(ROOT) for package in ("synthesis", "sandbox") for path in (ROOT / package).rglob("*.py")]
+    modules = ["astra_jax.cli"] + [
+        ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+        for file in sorted(files)
+        # A jailed interpreter runs these as scripts; `python -m` runs the others.
+        if file.name != "__main__.py" and file.parts[:2] != ("sandbox", "jail")
+    ]
+    assert "synthesis.records" in modules
+    script = (
+        "import importlib, json, sys\n"
+        f"for module in {modules!r}: importlib.import_module(module)\n"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} & {'jax', 'jaxlib', 'flax', 'torch'})))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
