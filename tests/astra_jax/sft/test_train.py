@@ -1,0 +1,98 @@
+"""SFT lowers the loss, and a run that was killed -9 goes on as if it had never stopped."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from astra_jax.metrics import read_metrics
+from astra_jax.model.qwen3 import bind
+from astra_jax.policy import load_policy
+from astra_jax.sft.data import make_batch, render_sample
+from astra_jax.sft.train import SFTConfig, sft_loss, train_sft
+from astra_jax.testing import tiny_environment, tiny_model_config
+from synthesis.record_io import write_records
+from tests.astra_jax.killed_process import kill_after_steps
+
+STEPS, CHECKPOINT_EVERY = 10, 3
+NAMES = [("Quartz Heron", "Amber Falcon"), ("Teal Finch", "Opal Gate"), ("Iron Wren", "Moss Hall"), ("Red Kite", "Ash")]
+
+
+@pytest.fixture(scope="module")
+def config(tokenizer, tmp_path_factory) -> SFTConfig:
+    folder = tmp_path_factory.mktemp("sft")
+    environments = [tiny_environment(owner=owner, flat=flat, rent=i) for i, (owner, flat) in enumerate(NAMES)]
+    write_records(folder / "environments", environments, kind="environment")
+    tokenizer.save(folder / "tokenizer", model_max_length=1024)
+    return SFTConfig.model_validate(
+        {
+            "seed": 3,
+            "steps": STEPS,
+            "out": folder / "run",
+            "model": tiny_model_config(tokenizer.vocab_size),
+            "tokenizer": folder / "tokenizer",
+            "environments": [folder / "environments"],
+            "length_buckets": [320],
+            "batch_tokens": 640,
+            "optimizer": {"learning_rate": 5e-3, "schedule": "cosine", "warmup_fraction": 0.2},
+            "checkpoint_every_steps": CHECKPOINT_EVERY,
+            "logprob_chunk_tokens": 128,
+        }
+    )
+
+
+def curve(config: SFTConfig) -> list[dict]:
+    """The metrics without what a clock wrote."""
+    lines = read_metrics(config.out / "metrics.jsonl")
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(config) -> SFTConfig:
+    train_sft(config)
+    return config
+
+
+def test_the_loss_falls(undisturbed):
+    losses = [line["loss"] for line in curve(undisturbed)]
+    assert len(losses) == STEPS
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_a_run_killed_at_any_moment_resumes_to_the_identical_loss_curve(undisturbed, tmp_path):
+    """kill -9 after the fifth step, between two checkpoints, in another process; then the same command again."""
+    interrupted = undisturbed.model_copy(update={"out": tmp_path / "run"})
+    metrics = interrupted.out / "metrics.jsonl"
+    kill_after_steps("tests.astra_jax.sft.run_sft", [interrupted.model_dump_json()], metrics=metrics, steps=5)
+    assert len(read_metrics(metrics)) < STEPS
+    train_sft(interrupted)
+    assert curve(interrupted) == curve(undisturbed)
+    policy, expected = load_policy(interrupted.out / "policy"), load_policy(undisturbed.out / "policy")
+    jax.tree.map(np.testing.assert_array_equal, policy.params, expected.params)
+
+
+def test_a_finished_run_is_not_run_again(undisturbed):
+    before = (undisturbed.out / "metrics.jsonl").read_bytes()
+    train_sft(undisturbed)
+    assert (undisturbed.out / "metrics.jsonl").read_bytes() == before
+
+
+def test_the_loss_is_the_mean_over_the_tokens_the_assistant_said(untrained):
+    """Against float64 log-softmax, one token at a time."""
+    tokenizer, environment = untrained.tokenizer, tiny_environment()
+    sample = render_sample(environment.gold_messages(), [tool.document for tool in environment.tools], tokenizer)
+    batch = make_batch([sample], length_buckets=[320], batch_tokens=640, pad_id=tokenizer.pad_id)
+    loss = float(jax.jit(lambda params: sft_loss(params, untrained.model, batch, 128))(untrained.params))
+    qwen3 = bind(untrained.model, untrained.params)
+    count = len(sample.ids)
+    hidden = qwen3(batch.tokens_BT[:1], np.arange(320)[None], batch.segment_ids_BT[:1])
+    logits_TV = np.asarray(qwen3.logits(hidden)[0, : count - 1], np.float64)
+    logprobs_T = logits_TV[np.arange(count - 1), sample.ids[1:]] - np.log(np.exp(logits_TV).sum(-1))
+    said = sample.loss_mask[1:] > 0
+    assert loss == pytest.approx(-logprobs_T[said].mean(), rel=1e-5)
+
+
+def test_a_run_without_a_start_says_what_it_needs(config):
+    with pytest.raises(ValueError, match="needs `init`"):
+        train_sft(config.model_copy(update={"model": None}))
