@@ -1,0 +1,18 @@
+"""Runs RL in a process of its own, for the test that kills it: `run_rl CONFIG_JSON SANDBOX_URL`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from astra_jax.rl.train import RLConfig, train_rl
+from sandbox.client import AsyncSandboxClient
+
+
+async def run(config: RLConfig, url: str) -> None:
+    async with AsyncSandboxClient(url) as sandbox:
+        await train_rl(config, sandbox)
+
+
+if __name__ == "__main__":
+    asyncio.run(run(RLConfig.model_validate_json(sys.argv[1]), sys.argv[2]))

@@ -1,0 +1,97 @@
+"""Whole RL runs: no variance, no update; and a run that was killed -9 goes on as if it had never stopped."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from astra_jax.metrics import read_metrics
+from astra_jax.policy import load_policy, save_policy
+from astra_jax.rl.batch_filling import BatchFillingStalled
+from astra_jax.rl.train import RLConfig, train_rl
+from astra_jax.testing import InProcessSandbox, tiny_environment
+from sandbox.client import AsyncSandboxClient, SandboxUnavailable
+from sandbox.local import local_sandbox
+from synthesis.record_io import write_records
+from tests.astra_jax.killed_process import kill_after_steps
+
+STEPS, GROUP_SIZE = 5, 4
+
+
+@pytest.fixture(scope="module")
+def config(taught, tmp_path_factory) -> RLConfig:
+    """One group per rollout and per update, so that no group waits in the buffer when the run is killed."""
+    folder = tmp_path_factory.mktemp("rl")
+    save_policy(taught, folder / "init")
+    environments = [tiny_environment(rent=rent) for rent in (2150, 100, 200)]
+    write_records(folder / "environments", environments, kind="environment")
+    return RLConfig.model_validate(
+        {
+            "seed": 1,
+            "steps": STEPS,
+            "out": folder / "run",
+            "init": folder / "init",
+            "environments": folder / "environments",
+            "rollout": {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6},
+            "optimizer": {"learning_rate": 1e-4},
+            "group_size": GROUP_SIZE,
+            "groups_per_step": 1,
+            "groups_per_rollout": 1,
+            "length_bucket_tokens": 384,
+            "logprob_chunk_tokens": 128,
+            "checkpoint_every_steps": 2,
+        }
+    )
+
+
+async def test_a_policy_whose_groups_never_vary_is_not_updated(config, untrained, tmp_path):
+    save_policy(untrained, tmp_path / "init")
+    stuck = config.model_copy(update={"init": tmp_path / "init", "out": tmp_path / "run", "max_rollouts_per_step": 2})
+    with pytest.raises(BatchFillingStalled, match="expected 1 groups with reward variance at step 0, found 0 after 2"):
+        await train_rl(stuck, InProcessSandbox())
+    assert read_metrics(stuck.out / "metrics.jsonl") == []
+    assert not (stuck.out / "policy").exists()
+
+
+class DiesLater(InProcessSandbox):
+    """Answers a while, then no more."""
+
+    async def execute(self, *arguments, **options):
+        if self.num_calls >= 3:
+            raise SandboxUnavailable("gone")
+        return await super().execute(*arguments, **options)
+
+
+async def test_an_outage_during_training_stops_the_run_before_the_episode_is_scored(config, tmp_path):
+    with pytest.raises(SandboxUnavailable, match="gone"):
+        await train_rl(config.model_copy(update={"out": tmp_path / "run"}), DiesLater())
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl") == []
+
+
+def curve(config: RLConfig) -> list[dict]:
+    """The metrics without what a clock wrote and without the counters, which begin anew with each process."""
+    lines = read_metrics(config.out / "metrics.jsonl")
+    return [
+        {key: value for key, value in line.items() if "seconds" not in key and not key.startswith("groups_")}
+        for line in lines
+    ]
+
+
+@pytest.mark.slow
+async def test_a_run_killed_at_any_moment_resumes_to_the_identical_curve(config, tmp_path):
+    """Rollouts through a real sandbox; kill -9 after the third step in another process; then the same command again."""
+    interrupted = config.model_copy(update={"out": tmp_path / "run"})
+    metrics = interrupted.out / "metrics.jsonl"
+    with local_sandbox(workers=1) as url:
+        async with AsyncSandboxClient(url) as sandbox:
+            await train_rl(config, sandbox)
+            arguments = [interrupted.model_dump_json(), url]
+            kill_after_steps("tests.astra_jax.rl.run_rl", arguments, metrics=metrics, steps=3)
+            assert 3 <= len(read_metrics(metrics)) < STEPS
+            await train_rl(interrupted, sandbox)
+    assert [line["step"] for line in read_metrics(metrics)] == list(range(STEPS))
+    assert curve(interrupted) == curve(config)
+    policy, expected = load_policy(interrupted.out / "policy"), load_policy(config.out / "policy")
+    jax.tree.map(np.testing.assert_array_equal, policy.params, expected.params)
+    assert all(line["mean_abs_logprob_difference"] < 1e-3 for line in read_metrics(metrics))
