@@ -11,7 +11,7 @@ Params = dict[str, Any]
 """The parameters of a model: nested dictionaries of arrays, drawn in `qwen3`."""
 
 DType = Literal["float32", "bfloat16"]
-RematPolicy = Literal["none", "full", "attention", "attention_offload"]
+RematPolicy = Literal["none", "full", "attention"]
 
 
 class YarnScaling(BaseModel):

@@ -16,18 +16,9 @@ ATTENTION_RESIDUALS = "attention"
 def remat(block: Callable[..., Any], policy: RematPolicy) -> Callable[..., Any]:
     """The block of a scan over layers, keeping for the backward pass, besides its input:
 
-    none: everything · full: nothing · attention: what attention offers · attention_offload: the same, in host memory.
+    none: everything · full: nothing · attention: what attention offers.
     """
     if policy == "none":
         return block
-    kept = {
-        "full": None,
-        "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION_RESIDUALS),
-        "attention_offload": jax.checkpoint_policies.save_and_offload_only_these_names(
-            names_which_can_be_saved=[],
-            names_which_can_be_offloaded=[ATTENTION_RESIDUALS],
-            offload_src="device",
-            offload_dst="pinned_host",
-        ),
-    }[policy]
+    kept = jax.checkpoint_policies.save_only_these_names(ATTENTION_RESIDUALS) if policy == "attention" else None
     return jax.checkpoint(block, policy=kept, prevent_cse=False)
