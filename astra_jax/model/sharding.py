@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -86,7 +87,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     if math.prod(config.shape) != len(devices):
         sizes = " × ".join(f"{axis} {size}" for axis, size in zip(MESH_AXES, config.shape, strict=True))
         raise ValueError(f"a mesh of {sizes} needs {math.prod(config.shape)} devices, found {len(devices)}")
-    return jax.make_mesh(config.shape, MESH_AXES, axis_types=(AxisType.Auto,) * 4, devices=devices)
+    # An axis may take part of a physical axis: 4 x 16 on a torus of 8 x 8.
+    layout = mesh_utils.create_device_mesh(config.shape, devices, allow_split_physical_axes=True)
+    return Mesh(layout, MESH_AXES, axis_types=(AxisType.Auto,) * 4)
 
 
 def require_divisible(model: ModelConfig, mesh: MeshConfig) -> None:
