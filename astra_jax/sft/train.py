@@ -104,7 +104,9 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
     )
     checkpoints = Checkpoints(config.out / "checkpoints", policy.model, keep_weights=2)
     optimizer_state = make_optimizer(config.optimizer, config.steps).init(policy.params)
-    state = TrainState(0, policy.params, optimizer_state, jax.random.key(config.seed), {})
+    # Both committed to one device, as a step returns them: else its second call would compile it again.
+    params, optimizer_state = jax.device_put((policy.params, optimizer_state), jax.devices()[0])
+    state = TrainState(0, params, optimizer_state, jax.random.key(config.seed), {})
     state = checkpoints.restore_latest(like=state) or state
     params, optimizer_state = state.params, state.optimizer_state
     log = MetricsLog(config.out / "metrics.jsonl", first_step=state.step)
