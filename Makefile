@@ -21,7 +21,7 @@ check: setup
 	$(BIN)/python -m pytest -q tests/test_import_rules.py
 
 test: setup
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10
 
 quickstart: setup
 	$(BIN)/astra quickstart $(QUICKSTART)
