@@ -112,6 +112,10 @@ def line_chart(
     return LineChart(title, unit, x_ticks, y_ticks, curves, _hover_bands(series, steps, x), notes)
 
 
+_NOTHING = 1e-12
+"""Nothing that is drawn differs by so little; below it the logarithms run out of floats."""
+
+
 def nice_ticks(low: float, high: float, *, at_most: int = 5) -> list[float]:
     """Return round, evenly spaced values that cover an interval.
 
@@ -120,8 +124,8 @@ def nice_ticks(low: float, high: float, *, at_most: int = 5) -> list[float]:
     >>> nice_ticks(0, 299)
     [0.0, 100.0, 200.0, 300.0]
     """
-    if high - low <= 1e-9 * max(abs(low), abs(high)):
-        low, high = (low - abs(low) / 2, low + abs(low) / 2) if low else (0.0, 1.0)
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), _NOTHING):
+        low, high = (low - abs(low) / 2, low + abs(low) / 2) if abs(low) > _NOTHING else (0.0, 1.0)
     step = 10.0 ** math.floor(math.log10((high - low) / at_most))
     step *= next(m for m in (1, 2, 5, 10, 20) if math.ceil(high / (m * step)) - math.floor(low / (m * step)) < at_most)
     digits = max(0, 1 - math.floor(math.log10(step)))

@@ -98,7 +98,7 @@ def batch_schedule(
     long.
 
     >>> batch_schedule([3, 9, 4, 8], length_buckets=[4, 10], batch_tokens=8, steps=3, seed=0, short_first_epochs=1)
-    [[2, 0], [1], [3]]
+    [[0, 2], [1], [3]]
     """
     schedule: list[list[int]] = []
     epoch = 0

@@ -9,7 +9,7 @@ import pytest
 from astra_jax.metrics import read_metrics
 from astra_jax.policy import load_policy, save_policy
 from astra_jax.rl.batch_filling import BatchFillingStalled
-from astra_jax.rl.train import RLConfig, train_rl
+from astra_jax.rl.train import RLConfig, rl_step, train_rl
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
@@ -85,7 +85,9 @@ async def test_a_run_killed_at_any_moment_resumes_to_the_identical_curve(config,
     metrics = interrupted.out / "metrics.jsonl"
     with local_sandbox(workers=1) as url:
         async with AsyncSandboxClient(url) as sandbox:
+            compiled_before = rl_step._cache_size()
             await train_rl(config, sandbox)
+            assert rl_step._cache_size() == compiled_before + 1, "the step compiles once, also from restored weights"
             arguments = [interrupted.model_dump_json(), url]
             kill_after_steps("tests.astra_jax.rl.run_rl", arguments, metrics=metrics, steps=3)
             assert 3 <= len(read_metrics(metrics)) < STEPS

@@ -113,6 +113,8 @@ def test_over_all_samples_every_answer_to_a_user_has_loss_exactly_once(tokenizer
     def check(messages):
         samples = list(trajectory_samples(a_trajectory(messages), tokenizer))
         ends = sum(int(sample.loss_mask[sample.ids == tokenizer.end_id].sum()) for sample in samples)
+        for sample in samples:  # a sample ends with the assistant's words, not with what nobody answered
+            assert sample.loss_mask[sample.ids == tokenizer.end_id][-1] == 1
         questions = [index for index, message in enumerate(messages) if message.role == "user"]
         first = questions[0] if questions else len(messages)
         assert ends == sum(message.role == "assistant" for message in messages[first:])
