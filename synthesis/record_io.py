@@ -111,7 +111,10 @@ def write_records(
 
 
 def replace_directory(whole: Path, out: Path) -> None:
-    """Put a finished directory in its place; a crash between leaves either the old one or the new one."""
+    """Put a finished directory in its place.
+
+    A crash between the two renames leaves both whole: the old one as `NAME.old`, the new one as `NAME.partial`.
+    """
     if out.exists():
         old = out.with_name(out.name + ".old")
         shutil.rmtree(old, ignore_errors=True)
