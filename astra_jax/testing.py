@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -122,7 +124,9 @@ class InProcessSandbox(AsyncSandboxClient):
         self.num_calls += 1
         module: dict[str, Any] = {}
         exec(source, module)
-        with_state = {} if state is None else {"state": state}
+        state = copy.deepcopy(state)
+        takes_state = "state" in inspect.signature(module[function]).parameters
+        with_state = {"state": state} if takes_state else {}
         try:
             value = module[function](**arguments, **with_state)
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is its answer

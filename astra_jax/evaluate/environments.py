@@ -82,15 +82,16 @@ def held_out_figures(episodes: Sequence[Episode]) -> HeldOutFigures:
     """
     if not episodes:
         raise ValueError("expected at least one episode to sum up, found none")
-    num_calls = sum(episode.num_tool_calls for episode in episodes)
+    counts = [episode.counts for episode in episodes]
+    num_calls = sum(len(episode.outcomes) for episode in episodes)
     num_irrelevant = sum(outcome.irrelevant for episode in episodes for outcome in episode.outcomes)
     num_turns = sum(episode.num_turns for episode in episodes)
     num_sampled = sum(source == Source.MODEL for episode in episodes for source in episode.ledger.sources)
     return HeldOutFigures(
         f1=_mean([episode_reward(episode) for episode in episodes]),
-        recall=_mean([recall(episode.num_solved, episode.num_subtasks) for episode in episodes]),
-        precision=_mean([precision(episode.num_solved, episode.num_tool_calls) for episode in episodes]),
-        solved_fraction=_mean([float(episode.num_solved == episode.num_subtasks) for episode in episodes]),
+        recall=_mean([recall(each.num_solved, each.num_subtasks) for each in counts]),
+        precision=_mean([precision(each.num_solved, each.num_tool_calls) for each in counts]),
+        solved_fraction=_mean([float(each.num_solved == each.num_subtasks) for each in counts]),
         tool_calls_per_episode=num_calls / len(episodes),
         tokens_per_turn=num_sampled / num_turns,
         irrelevant_call_share=num_irrelevant / num_calls if num_calls else 0.0,

@@ -50,6 +50,4 @@ def f1_reward(*, num_solved: int, num_subtasks: int, num_tool_calls: int) -> flo
 
 def episode_reward(episode: Episode) -> float:
     """Return the F1 reward of a finished episode."""
-    return f1_reward(
-        num_solved=episode.num_solved, num_subtasks=episode.num_subtasks, num_tool_calls=episode.num_tool_calls
-    )
+    return f1_reward(**episode.counts._asdict())

@@ -12,7 +12,7 @@ from astra_jax.rollout.ledger import TokenLedger
 from astra_jax.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
 from sandbox.client import AsyncSandboxClient
 from sandbox.protocol import ExecuteReply
-from synthesis.records import Environment, EnvironmentTool, JsonObject, JsonValue, count_solved
+from synthesis.records import Environment, EnvironmentTool, EpisodeCounts, JsonObject, JsonValue, count_episode
 
 StopReason = Literal["no_tool_call", "max_turns", "max_response_tokens"]
 
@@ -44,22 +44,19 @@ class Episode:
     num_turns: int = 0
     outcomes: list[ToolOutcome] = field(default_factory=list)
     stop_reason: StopReason | None = None
+    final_text: str = ""
+    """The message that ended the episode, without its reasoning; empty when a limit ended it."""
 
     @property
-    def num_tool_calls(self) -> int:
-        """c of the F1 reward: every call the policy asked for, failed and malformed ones included."""
-        return len(self.outcomes)
-
-    @property
-    def num_subtasks(self) -> int:
-        """n of the F1 reward."""
-        return len(self.environment.sub_tasks)
-
-    @property
-    def num_solved(self) -> int:
-        """n̂ of the F1 reward."""
-        returned = [(outcome.name, outcome.value) for outcome in self.outcomes if outcome.ok]
-        return count_solved(self.environment.sub_tasks, returned)
+    def counts(self) -> EpisodeCounts:
+        """n̂, n and c of the F1 reward; c counts every call asked for, failed and malformed ones included."""
+        return count_episode(
+            self.environment,
+            [(outcome.name, outcome.value) for outcome in self.outcomes if outcome.ok],
+            num_tool_calls=len(self.outcomes),
+            final_state=self.state,
+            final_text=self.final_text,
+        )
 
     async def take_turn(self, text: str, sandbox: AsyncSandboxClient) -> list[Segment]:
         """Run the tool calls of an assistant message; return what the template and the tools say next.
@@ -69,20 +66,20 @@ class Episode:
         Raises:
             SandboxUnavailable: the service is down; never a tool response, never a reward.
         """
-        calls = parse_turn(text).tool_calls
-        if not calls:
-            self.stop_reason = "no_tool_call"
+        said = parse_turn(text)
+        if not said.tool_calls:
+            self.stop_reason, self.final_text = "no_tool_call", said.content
             return []
         if self.state is None:
-            outcomes = await asyncio.gather(*(self._call(call, sandbox) for call in calls))
+            outcomes = await asyncio.gather(*(self._call(call, sandbox) for call in said.tool_calls))
         else:  # calls of a stateful environment see one another's changes, so they run in order
-            outcomes = [await self._call(call, sandbox) for call in calls]
+            outcomes = [await self._call(call, sandbox) for call in said.tool_calls]
         self.outcomes.extend(outcomes)
-        said = [Segment("\n", Source.TEMPLATE)]
+        shown = [Segment("\n", Source.TEMPLATE)]
         for index, outcome in enumerate(outcomes):
             is_last = index == len(outcomes) - 1
-            said.extend(tool_response_segments(outcome.response, is_first=index == 0, is_last=is_last))
-        return [*said, Segment(generation_prompt(), Source.TEMPLATE)]
+            shown.extend(tool_response_segments(outcome.response, is_first=index == 0, is_last=is_last))
+        return [*shown, Segment(generation_prompt(), Source.TEMPLATE)]
 
     async def _call(self, call: ParsedToolCall | MalformedToolCall, sandbox: AsyncSandboxClient) -> ToolOutcome:
         if isinstance(call, MalformedToolCall):

@@ -8,13 +8,14 @@ import json
 import pytest
 
 from astra_jax.chat_format import Source, tool_call_text
+from astra_jax.rl.f1_reward import episode_reward
 from astra_jax.rollout.episode import Episode
 from astra_jax.rollout.ledger import TokenLedger
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
 from sandbox.protocol import ExecuteReply, Usage
-from synthesis.records import EnvironmentTool, ToolCall, ToolDocument
+from synthesis.records import Environment, EnvironmentTool, ToolCall, ToolDocument
 
 ENVIRONMENT = tiny_environment()
 
@@ -57,7 +58,7 @@ async def test_calls_that_cannot_be_made_are_answered_and_count_as_calls():
     assert '"arguments"' in errors[2]["error"]
     assert "no such owner: nobody" in errors[3]["error"]
     assert "wrong_argument" in errors[4]["error"]
-    assert (episode.num_tool_calls, episode.num_solved, sandbox.num_calls) == (6, 1, 3)
+    assert (episode.counts, sandbox.num_calls) == ((1, 2, 6), 3)
     assert [outcome.ok for outcome in episode.outcomes] == [True] + [False] * 5
     assert episode.stop_reason is None
 
@@ -65,7 +66,7 @@ async def test_calls_that_cannot_be_made_are_answered_and_count_as_calls():
 async def test_a_message_without_a_call_ends_the_episode():
     episode = an_episode()
     assert await episode.take_turn("It is 2150.<|im_end|>", InProcessSandbox()) == []
-    assert (episode.stop_reason, episode.num_tool_calls) == ("no_tool_call", 0)
+    assert (episode.stop_reason, episode.final_text, episode.outcomes) == ("no_tool_call", "It is 2150.", [])
 
 
 async def test_a_call_to_a_distractor_is_made_and_marked():
@@ -154,3 +155,34 @@ async def test_a_tool_cannot_say_what_no_tokenizer_can_read(source, tokenizer):
         async with AsyncSandboxClient(url, deadline_seconds=20) as sandbox:
             said = await episode.take_turn(call("f"), sandbox)
     assert len(tokenizer.encode_segments(said).ids) > 0
+
+
+def changed(**fields) -> Environment:
+    return Environment.model_validate({**ENVIRONMENT.model_dump(), **fields})
+
+
+async def after(environment: Environment, *texts: str) -> Episode:
+    episode = Episode(environment, environment.tools, TokenLedger(), environment.state)
+    for text in texts:
+        await episode.take_turn(text, InProcessSandbox())
+    return episode
+
+
+async def test_where_no_tool_fits_saying_so_is_rewarded_and_calling_in_vain_costs():
+    environment = changed(sub_questions=(), composition=None, expectation="refuse", missing="get_rent")
+    refusal = "<think>\nNo tool.\n</think>\n\nI cannot look that up."
+    refused = await after(environment, refusal)
+    tried_first = await after(environment, call("find_flat", owner="Quartz Heron"), refusal)
+    made_up = await after(environment, "It is 2150.")
+    only_thought = await after(environment, "<think>\nI cannot look that up.\n</think>\n\nIt is 2150.")
+    assert episode_reward(refused) == pytest.approx(1.0, abs=1e-5)
+    assert 0 < episode_reward(tried_first) < episode_reward(refused)
+    assert episode_reward(made_up) == episode_reward(only_thought) == 0
+
+
+async def test_the_state_an_episode_leaves_behind_is_a_sub_task():
+    environment = changed(state={"count": 0}, final_state={"count": 1})
+    gold = [call("find_flat", owner="Quartz Heron"), call("get_rent", flat="Amber Falcon")]
+    right, wrong = await after(environment, *gold), await after(environment, *gold)
+    right.state = {"count": 1}
+    assert (right.counts, wrong.counts) == ((3, 3, 3), (2, 3, 3))

@@ -110,20 +110,20 @@ def test_truncation_cuts_what_is_sampled_and_neither_a_tool_response_nor_a_speci
 
 def test_the_whole_gold_episode_is_worth_one(tokenizer):
     episode = run([spoken(message, tokenizer) for message in GOLD], tokenizer)
-    assert (episode.num_solved, episode.num_subtasks, episode.num_tool_calls) == (2, 2, 2)
+    assert episode.counts == (2, 2, 2)
     assert episode_reward(episode) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_an_episode_stops_at_the_turn_limit_after_its_tools_have_run(tokenizer):
     episode = run([spoken(message, tokenizer) for message in GOLD], tokenizer, max_turns=2)
-    assert (episode.stop_reason, episode.num_turns, episode.num_solved) == ("max_turns", 2, 2)
+    assert (episode.stop_reason, episode.num_turns, episode.counts.num_solved) == ("max_turns", 2, 2)
     assert episode.ledger.sources[-1] == Source.MODEL
 
 
 def test_a_message_that_was_cut_calls_no_tool(tokenizer):
     ids = spoken(GOLD[0], tokenizer)
     episode = run([ids], tokenizer, max_response_tokens=len(ids) - 1)
-    assert (episode.stop_reason, episode.num_tool_calls) == ("max_response_tokens", 0)
+    assert (episode.stop_reason, len(episode.outcomes)) == ("max_response_tokens", 0)
 
 
 def test_only_the_end_token_ends_a_message_not_its_spelling(tokenizer):
@@ -132,4 +132,4 @@ def test_only_the_end_token_ends_a_message_not_its_spelling(tokenizer):
     ids = tokenizer.encode(assistant_body(GOLD[0])) + spelled
     assert tokenizer.decode(ids).endswith(IM_END)
     episode = run([ids], tokenizer, max_response_tokens=len(ids))
-    assert (episode.stop_reason, episode.num_tool_calls) == ("max_response_tokens", 0)
+    assert (episode.stop_reason, len(episode.outcomes)) == ("max_response_tokens", 0)
