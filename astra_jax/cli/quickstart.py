@@ -49,6 +49,8 @@ from synthesis.trajectories.tool_sources import EXAMPLES_DIRECTORY
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
+_MARK = ".quickstart"
+"""Says that a folder was made by the quickstart and may be deleted by the next one."""
 _HELD_OUT_SEED_OFFSET = 1_000_000
 _EPISODES_SHOWN_PER_POLICY = 4
 _LOGIT_CHECK_TOKENS = 256
@@ -79,16 +81,14 @@ class Stages:
 def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path]) -> dict[str, Any]:
     """Run every stage into `out` and return the summary that it also writes there.
 
-    An earlier `out` is replaced when everything has been made anew; the summary's figures depend on the seed and the
+    An earlier quickstart in `out` is deleted first, any other folder is left alone; the summary's figures depend on the seed and the
     documents alone, its seconds and bytes on the machine.
 
     Raises:
         QuickstartFailed: a record or a checkpoint did not pass its check.
         SandboxUnavailable, ToolServerUnavailable, ConfigError: what the stages raise.
     """
-    if out.exists():
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
+    _make_room(out)
     stages = Stages()
     with local_sandbox(workers=2) as url:
         with stages.run("tools"):
@@ -138,6 +138,17 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path]) -> dict[
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     write_report(out)
     return summary
+
+
+def _make_room(out: Path) -> None:
+    if out.exists() and any(out.iterdir()) and not (out / _MARK).is_file():
+        raise QuickstartFailed(
+            f"expected an empty folder or an earlier quickstart, found other files in {out}; name another with --out"
+        )
+    if out.exists():
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    (out / _MARK).touch()
 
 
 def _ingest_tools(out: Path, tool_documents: Sequence[Path]) -> None:
