@@ -81,8 +81,8 @@ class Stages:
 def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path]) -> dict[str, Any]:
     """Run every stage into `out` and return the summary that it also writes there.
 
-    An earlier quickstart in `out` is deleted first, any other folder is left alone; the summary's figures depend on the seed and the
-    documents alone, its seconds and bytes on the machine.
+    An earlier quickstart in `out` is deleted first; any other folder is left alone. The figures depend on the seed and
+    the documents alone, seconds and bytes on the machine.
 
     Raises:
         QuickstartFailed: a record or a checkpoint did not pass its check.
