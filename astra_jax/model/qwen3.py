@@ -29,7 +29,7 @@ from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.embedding import embed_tokens
 from astra_jax.model.remat import remat
-from astra_jax.model.sharding import constrain
+from astra_jax.model.sharding import ambient_mesh, constrain
 
 
 class Rope(NamedTuple):
@@ -82,6 +82,19 @@ def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     return (normed * weight.astype(jnp.float32)).astype(x.dtype)
 
 
+def _project(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """x [B, T, …in] · weights [...in, ...out] = [B, T, ...out], in the dtype of x."""
+    num_in = x.ndim - 2
+    weights = weights.astype(x.dtype)
+    if ambient_mesh() is not None:
+        return jnp.tensordot(x, weights, num_in)
+    # One row per token: for the gradient of three-dimensional products XLA's CPU backend first copies the activations
+    # transposed, which takes longer than the product. Under a mesh B and T are sharded apart and must stay so.
+    out = weights.shape[num_in:]
+    rows = x.reshape(-1, math.prod(x.shape[2:])) @ weights.reshape(-1, math.prod(out))
+    return rows.reshape(*x.shape[:2], *out)
+
+
 class Layer(nnx.Module):
     """One transformer block: x + attention(norm(x)), then x + mlp(norm(x))."""
 
@@ -106,21 +119,18 @@ class Layer(nnx.Module):
         """Normed and rotated queries [B, T, N, H] and keys [B, T, K, H], and values [B, T, K, H]."""
         eps, dtype = self.config.rms_norm_eps, x_BTD.dtype
         x_BTD = _rms_norm(x_BTD, self.attention_norm[...], eps)
-        q_BTNH = jnp.einsum("btd,dnh->btnh", x_BTD, self.q_proj[...].astype(dtype))
-        k_BTKH = jnp.einsum("btd,dkh->btkh", x_BTD, self.k_proj[...].astype(dtype))
-        v_BTKH = jnp.einsum("btd,dkh->btkh", x_BTD, self.v_proj[...].astype(dtype))
+        q_BTNH, k_BTKH, v_BTKH = (_project(x_BTD, w[...]) for w in (self.q_proj, self.k_proj, self.v_proj))
         q_BTNH = _rotate(_rms_norm(q_BTNH, self.q_norm[...], eps), rope).astype(dtype)
         k_BTKH = _rotate(_rms_norm(k_BTKH, self.k_norm[...], eps), rope).astype(dtype)
         return q_BTNH, k_BTKH, v_BTKH
 
     def residual(self, x_BTD: jax.Array, attended_BTNH: jax.Array) -> jax.Array:
         """The block's output, from its input and what its heads attended to."""
-        dtype = x_BTD.dtype
-        x_BTD = x_BTD + jnp.einsum("btnh,nhd->btd", attended_BTNH, self.o_proj[...].astype(dtype))
+        x_BTD = x_BTD + _project(attended_BTNH, self.o_proj[...])
         normed_BTD = _rms_norm(x_BTD, self.mlp_norm[...], self.config.rms_norm_eps)
-        gate_BTF = jax.nn.silu(normed_BTD @ self.gate_proj[...].astype(dtype))
-        up_BTF = normed_BTD @ self.up_proj[...].astype(dtype)
-        return x_BTD + (gate_BTF * up_BTF) @ self.down_proj[...].astype(dtype)
+        gate_BTF = jax.nn.silu(_project(normed_BTD, self.gate_proj[...]))
+        up_BTF = _project(normed_BTD, self.up_proj[...])
+        return x_BTD + _project(gate_BTF * up_BTF, self.down_proj[...])
 
     def __call__(self, x_BTD: jax.Array, rope: Rope, segment_ids_BT: jax.Array) -> jax.Array:
         q_BTNH, k_BTKH, v_BTKH = self.qkv(x_BTD, rope)
