@@ -112,8 +112,9 @@ class Tokenizer:
 
 
 # Names, numbers and Chinese characters are cut the same way wherever they stand, so that a tiny model can copy them:
-# a space is never glued to a capitalised word, a digit or a Chinese character.
-_TINY_PIECES = Regex(r"\p{Lu}\p{Ll}*| ?[\p{Ll}_]+|\p{N}|\p{Lo}|\n+|[^\p{L}\p{N}\n]+")
+# a space is never glued to a capitalised word, a digit or a Chinese character. Digits go in pairs: one digit often
+# stands twice in a number, and then what follows it cannot be copied from what followed it before.
+_TINY_PIECES = Regex(r"\p{Lu}\p{Ll}*| ?[\p{Ll}_]+|\p{N}{1,2}|\p{Lo}|\n+|[^\p{L}\p{N}\n]+")
 
 
 # The fixed text of the chat format is one token a phrase, so that a tiny model reads and writes only what varies.
@@ -152,8 +153,10 @@ def train_tiny_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    phrases = re.compile("|".join(map(re.escape, sorted(_FORMAT_PHRASES, key=len, reverse=True))))
-    backend.train_from_iterator((phrases.sub("\n", text) for text in texts), trainer)
+    whole = sorted(SPECIAL_TOKENS + FORMAT_TOKENS + _FORMAT_PHRASES, key=len, reverse=True)
+    phrases = re.compile("|".join(map(re.escape, whole)))
+    pieces = (piece for text in texts for piece in phrases.split(text) if piece)
+    backend.train_from_iterator(pieces, trainer)
     added = [AddedToken(token, special=False, normalized=False) for token in FORMAT_TOKENS + _FORMAT_PHRASES]
     backend.add_tokens(added)
     return Tokenizer(backend)

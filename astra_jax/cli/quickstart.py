@@ -195,7 +195,7 @@ def _train_tokenizer(out: Path) -> Tokenizer:
         render(environment.gold_messages(), [tool.document for tool in environment.all_tools])
         for environment in RecordSource(out / "environments", Environment)
     ]
-    texts *= 3  # names stand in environments, and few times each; conversations have most of the words
+    texts *= 10  # names stand in environments, and few times each; conversations have most of the words
     texts += [
         render(trajectory.messages, trajectory.tools) for trajectory in RecordSource(out / "trajectories", Trajectory)
     ]

@@ -141,3 +141,8 @@ def test_a_name_has_the_same_tokens_in_a_question_and_in_a_call():
     in_question, in_call = tokenizer.encode("owned by Quartz Heron?"), tokenizer.encode('{"owner": "Quartz Heron"}')
     for ids in (in_question, in_call):
         assert any(ids[i : i + len(name)] == name for i in range(len(ids)))
+
+
+def test_a_number_is_read_in_pairs_of_digits():
+    tokenizer = train_tiny_tokenizer(["the phone is 7410229"] * 3, vocab_size=400)
+    assert [tokenizer.decode([i]) for i in tokenizer.encode("7410229")] == ["74", "10", "22", "9"]
