@@ -52,6 +52,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 _MARK = ".quickstart"
 """Says that a folder was made by the quickstart and may be deleted by the next one."""
 _HELD_OUT_SEED_OFFSET = 1_000_000
+_HELD_OUT_COUNT = 256
+"""Many, each tried a few times: what goes wrong in an environment mostly goes wrong in all of its episodes."""
 _EPISODES_SHOWN_PER_POLICY = 4
 _LOGIT_CHECK_TOKENS = 256
 
@@ -175,7 +177,7 @@ def _synthesize_environments(out: Path, seed: int, url: str) -> None:
     held_out = training.model_copy(
         update={
             "seed": seed + _HELD_OUT_SEED_OFFSET,
-            "count": 64,
+            "count": _HELD_OUT_COUNT,
             "out": out / "heldout",
             "disjoint_from": (training.out,),
         }
