@@ -85,6 +85,8 @@ class RLBatch(NamedTuple):
     loss_mask_BT: jax.Array
     """1 where the target was sampled by the policy."""
     segment_ids_BT: jax.Array
+    positions_BT: jax.Array
+    """Where each token stands in its episode, also when `context_parallel.balance` has moved it."""
     sampled_logprobs_BT: jax.Array
     advantages_BT: jax.Array
 
@@ -94,8 +96,7 @@ def rl_loss(
 ) -> tuple[jax.Array, jax.Array]:
     """Mean GRPO loss per sampled token over the whole batch, and the policy log-probs [B, T]."""
     qwen3 = bind(model, params)
-    positions_BT = jnp.broadcast_to(jnp.arange(batch.tokens_BT.shape[1]), batch.tokens_BT.shape)
-    hidden_BTD = qwen3(batch.tokens_BT, positions_BT, batch.segment_ids_BT) / temperature
+    hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT) / temperature
     logprobs_BT = token_logprobs(hidden_BTD, qwen3.output_embedding, batch.targets_BT, chunk_tokens=chunk_tokens)
     losses_BT = grpo_token_losses(
         logprobs_BT, batch.sampled_logprobs_BT, batch.advantages_BT, clip_epsilon=clip_epsilon
@@ -242,6 +243,7 @@ def make_rl_batch(groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens:
         targets_BT=jnp.asarray(tokens[:, 1:]),
         loss_mask_BT=jnp.asarray(loss_mask[:, 1:]),
         segment_ids_BT=jnp.asarray(segment_ids[:, :-1]),
+        positions_BT=jnp.asarray(np.broadcast_to(np.arange(columns - 1, dtype=np.int32), (len(episodes), columns - 1))),
         sampled_logprobs_BT=jnp.asarray(logprobs[:, 1:]),
         advantages_BT=jnp.asarray(loss_mask[:, 1:] * advantages[:, None]),
     )

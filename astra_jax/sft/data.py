@@ -40,6 +40,8 @@ class SFTBatch(NamedTuple):
     """1 where the target was said by the assistant."""
     segment_ids_BT: jax.Array
     """1 on tokens, 0 on padding."""
+    positions_BT: jax.Array
+    """Where each token stands in its sample, also when `context_parallel.balance` has moved it."""
 
 
 def trajectory_samples(trajectory: Trajectory, tokenizer: Tokenizer) -> Iterator[SFTSample]:
@@ -139,4 +141,5 @@ def make_batch(
         targets_BT=jnp.asarray(tokens[:, 1:]),
         loss_mask_BT=jnp.asarray(loss_mask[:, 1:]),
         segment_ids_BT=jnp.asarray(segment_ids[:, :-1]),
+        positions_BT=jnp.asarray(np.broadcast_to(np.arange(bucket, dtype=np.int32), (rows, bucket))),
     )

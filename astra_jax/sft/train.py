@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -66,8 +65,7 @@ class SFTConfig(BaseModel):
 def sft_loss(params: Params, model: ModelConfig, batch: SFTBatch, chunk_tokens: int) -> jax.Array:
     """Mean negative log-likelihood per token that the assistant said, over the whole batch."""
     qwen3 = bind(model, params)
-    positions_BT = jnp.broadcast_to(jnp.arange(batch.tokens_BT.shape[1]), batch.tokens_BT.shape)
-    hidden_BTD = qwen3(batch.tokens_BT, positions_BT, batch.segment_ids_BT)
+    hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
     logprobs_BT = token_logprobs(hidden_BTD, qwen3.output_embedding, batch.targets_BT, chunk_tokens=chunk_tokens)
     return -(logprobs_BT * batch.loss_mask_BT).sum() / batch.loss_mask_BT.sum()
 

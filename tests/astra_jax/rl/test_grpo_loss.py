@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
@@ -9,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from astra_jax.model.context_parallel import balance
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind
+from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
 from astra_jax.rl.grpo_loss import grpo_token_losses
 from astra_jax.rl.train import RLBatch, rl_loss
 
@@ -89,7 +92,8 @@ def batch_of(model, ragged) -> RLBatch:
     rng = np.random.default_rng(1)
     tokens = rng.integers(0, model.vocab_size, (3, 13))
     segment_ids = (np.arange(12) < np.array([[11], [3], [7]])).astype(np.int32)
-    arrays = (tokens[:, :-1], tokens[:, 1:], mask, segment_ids, sampled, advantages)
+    positions = np.broadcast_to(np.arange(12, dtype=np.int32), (3, 12))
+    arrays = (tokens[:, :-1], tokens[:, 1:], mask, segment_ids, positions, sampled, advantages)
     return RLBatch(*map(jnp.asarray, arrays))
 
 
@@ -179,3 +183,20 @@ def test_every_token_of_the_batch_weighs_the_same(ragged):
     mask = np.array([[1, 1, 1, 1], [1, 0, 0, 0]], np.float32)
     advantages = mask * np.array([[1.0], [-1.0]], np.float32)
     assert float(masked_mean(policy, sampled, advantages, mask)) == pytest.approx(-3 / 5)
+
+
+def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, near_policy, loss_and_gradients):
+    """Positions travel with the tokens: two context shards hold the pieces 0 and 3, 1 and 2 of every sequence."""
+    expected, _, expected_gradients = loss_and_gradients(near_policy)
+    mesh = make_mesh(MeshConfig(context=2), jax.devices()[:2])
+    arrays = balance({name: np.asarray(array) for name, array in near_policy._asdict().items()}, shards=2)
+    placed = jax.device_put(arrays, jax.NamedSharding(mesh, spec("batch", "sequence")))
+    params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
+    loss_of = functools.partial(
+        rl_loss, model=untrained.model, temperature=TEMPERATURE, clip_epsilon=CLIP_EPSILON, chunk_tokens=16
+    )
+    with jax.set_mesh(mesh):
+        (loss, _), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(params, batch=RLBatch(**placed))
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    for found, wanted in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected_gradients), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from astra_jax.metrics import read_metrics
+from astra_jax.model.context_parallel import balance
 from astra_jax.model.qwen3 import bind
+from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
 from astra_jax.policy import load_policy
-from astra_jax.sft.data import make_batch, render_sample
+from astra_jax.sft.data import SFTBatch, make_batch, render_sample
 from astra_jax.sft.train import SFTConfig, sft_loss, train_sft
 from astra_jax.testing import tiny_environment, tiny_model_config
 from synthesis.record_io import write_records
@@ -96,3 +98,19 @@ def test_the_loss_is_the_mean_over_the_tokens_the_assistant_said(untrained):
 def test_a_run_without_a_start_says_what_it_needs(config):
     with pytest.raises(ValueError, match="needs `init`"):
         train_sft(config.model_copy(update={"model": None}))
+
+
+def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, tokenizer):
+    """Positions travel with the tokens when `balance` deals the pieces of a sequence out to context shards."""
+    environment = tiny_environment()
+    documents = [tool.document for tool in environment.tools]
+    sample = render_sample(environment.gold_messages(), documents, tokenizer)
+    batch = make_batch([sample], length_buckets=[384], batch_tokens=384, pad_id=tokenizer.pad_id)
+    expected = sft_loss(untrained.params, untrained.model, batch, 128)
+    mesh = make_mesh(MeshConfig(context=4), jax.devices()[:4])
+    arrays = balance({name: np.asarray(array) for name, array in batch._asdict().items()}, shards=4)
+    placed = jax.device_put(arrays, jax.NamedSharding(mesh, spec("batch", "sequence")))
+    params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
+    with jax.set_mesh(mesh):
+        loss = jax.jit(sft_loss, static_argnums=(1, 3))(params, untrained.model, SFTBatch(**placed), 128)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
