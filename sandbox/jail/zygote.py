@@ -33,7 +33,8 @@ BY_ITSELF, WALL_LIMIT, CPU_LIMIT, CANCELLED, NOT_STARTED = range(5)
 
 DEMOTED_AFTER_SECONDS = 0.1
 _clock_gettime = time.clock_gettime  # before it is replaced for the tools
-_DEMOTED_NICENESS = 15
+_DEMOTED_NICENESS = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 15)
+"""Relative to what the service was given: a call must not starve beside the program that waits for it."""
 _PRELOADED = (
     "abc array ast asyncio base64 binascii bisect calendar cmath collections collections.abc colorsys "
     "contextlib copy csv dataclasses datetime decimal difflib enum fnmatch fractions functools glob "

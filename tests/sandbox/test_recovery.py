@@ -97,7 +97,8 @@ def test_hostile_tools_leave_no_process_and_no_descriptor_behind(sandbox_url: st
         wait_until(lambda: len(descendants(pid)) == 4, seconds=60)
         assert zombies(descendants(pid)) == 0
         after = [descriptors(process) for process in [pid, *descendants(pid)]]
-        assert [b - a for a, b in zip(before, after, strict=True)] == [0] * 5
+        # A connection that was still closing may have counted before; nothing may have come to stay.
+        assert max(b - a for a, b in zip(before, after, strict=True)) <= 0
 
 
 def test_everything_ends_when_the_program_that_started_it_is_killed() -> None:
