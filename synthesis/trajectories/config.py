@@ -50,6 +50,8 @@ class TrajectoriesConfig(BaseModel):
     augmentation_share: float = Field(default=0.5, ge=0, le=1)
     """Share of tasks that are varied along one of the three axes."""
     task_thresholds: TaskThresholds = TaskThresholds()
+    near_duplicate_similarity: float | None = Field(default=None, gt=0, le=1)
+    """Jaccard similarity from which two tasks of a server are one; without it only repetitions word for word are."""
 
     failure_rate: float = Field(default=0.2, ge=0, le=1)
     """Share of emulated calls that are made to fail."""

@@ -56,6 +56,7 @@ from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots, v
 from synthesis.trajectories.collection import Conversation, collect_conversation
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.mcp_servers import McpBackend, ToolServerDied
+from synthesis.trajectories.near_duplicate_tasks import near_duplicates
 from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
 from synthesis.trajectories.seeding import derived_random, derived_seed
 from synthesis.trajectories.task_scores import score_task
@@ -131,7 +132,7 @@ class _Run:
         self._chains: list[list[Chain]] = []
         self._order = list(range(len(servers.documents)))
         derived_random(config.seed, "order of servers").shuffle(self._order)
-        self._duplicates: set[int] = set()
+        self._duplicates: dict[int, str] = {}
         self._num_slots = 0
 
     def close(self) -> None:
@@ -260,16 +261,22 @@ class _Run:
         return "ask_back" if draw < self.config.refuse_share + self.config.ask_back_share else "answer"
 
     def _mark_duplicates(self, num_slots: int) -> None:
-        """Mark every task that a server's earlier slot has in the same words."""
-        seen: set[str] = set()
-        for slot in range(num_slots):
-            outcome = self._tasks_journal.read(slot)
-            if "result" in outcome:
-                words = "".join(outcome["result"]["task"]["text"].casefold().split())
-                key = sha256(f"{slot % len(self._order)} {words}".encode()).hexdigest()[:16]
-                if key in seen:
-                    self._duplicates.add(slot)
-                seen.add(key)
+        """Mark every task that a server's earlier slot has in the same words, or in nearly the same."""
+        for place in range(len(self._order)):
+            seen: set[bytes] = set()
+            distinct = []
+            for slot in range(place, num_slots, len(self._order)):
+                outcome = self._tasks_journal.read(slot)
+                if "result" in outcome:
+                    text = outcome["result"]["task"]["text"]
+                    words = sha256("".join(text.casefold().split()).encode()).digest()
+                    if words in seen:
+                        self._duplicates[slot] = "duplicate task"
+                    else:
+                        seen.add(words)
+                        distinct.append((slot, text))
+            if (similarity := self.config.near_duplicate_similarity) is not None:
+                self._duplicates |= dict.fromkeys(near_duplicates(distinct, similarity), "near-duplicate task")
 
     # --- conversations ---
 
@@ -291,7 +298,7 @@ class _Run:
         if "rejected" in outcome:
             raise Rejected(outcome["rejected"], outcome["detail"])
         if slot in self._duplicates:
-            raise Rejected("duplicate task", outcome["result"]["task"]["text"])
+            raise Rejected(self._duplicates[slot], outcome["result"]["task"]["text"])
         config, task = self.config, Task.model_validate(outcome["result"]["task"])
         server = self.servers.documents[self._order[slot % len(self._order)]]
         tools = offered_tools(server, task, config.max_offered_tools, derived_seed(config.seed, "offer", slot))
