@@ -178,8 +178,16 @@ class Chain(Record):
     bindings: tuple[ArgumentBinding, ...]
 
 
+class FollowUp(Record):
+    """A further request of the same conversation, for the next calls of the task's chain."""
+
+    text: str
+    """What its author means the user to say; the user says it in words that fit the conversation."""
+    num_calls: int = Field(ge=1)
+
+
 class Task(Record):
-    """A user's request."""
+    """A user's request, and those that follow it in the same conversation."""
 
     id: str
     text: str
@@ -194,6 +202,8 @@ class Task(Record):
     scores: TaskScores
     hidden_parameters: JsonObject = {}
     """Facts the simulated user knows and tells only when asked (for `ask_back` tasks)."""
+    follow_ups: tuple[FollowUp, ...] = Field(default=(), exclude_if=lambda follow_ups: not follow_ups)
+    """Further requests, for the last calls of the chain; `text` asks for those before them."""
 
 
 class RewardAxes(Record):

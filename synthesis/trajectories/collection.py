@@ -9,9 +9,10 @@ from typing import Literal
 
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.simulated_user import AnswerAsUser
-from synthesis.records import Message, Task, ToolCall, ToolDocument
+from synthesis.records import Message, ServerDocument, Task, ToolCall, ToolDocument
 from synthesis.teacher import Teacher
-from synthesis.trajectories.seeding import derived_seed
+from synthesis.trajectories.follow_ups import next_request, task_so_far
+from synthesis.trajectories.seeding import derived_random, derived_seed
 from synthesis.trajectories.tasks import argument_error
 from synthesis.trajectories.tool_backends import ToolBackend, ToolResponse
 
@@ -39,9 +40,11 @@ async def collect_conversation(
     """Let the agent work on a task with the tools it is offered.
 
     A call of an unknown tool, or with arguments that the schema does not allow, never reaches the backend: its response
-    says what is wrong. If the agent asks back where a fact was hidden, the simulated user answers once.
+    says what is wrong. If the agent asks back where a fact was hidden, the simulated user answers once; where a task
+    has follow-ups, the user goes on with the next one when the agent has answered.
 
     Raises:
+        Rejected: the simulated user left out a fact or fell out of role.
         BadReply: the teacher's reply stayed unusable.
         ToolServerDied: a real tool server ended; the task can be tried again from the start.
     """
@@ -66,9 +69,9 @@ async def _converse(
 ) -> StopReason:
     documents = {tool.name: tool for tool in tools}
     num_calls = 0
-    has_asked = False
     for turn in range(max_turns):
-        request = TakeTurn(language=task.language, tools=tools, conversation=tuple(messages), task=task)
+        said = task_so_far(task, messages)
+        request = TakeTurn(language=task.language, tools=tools, conversation=tuple(messages), task=said)
         reply = await teacher.ask(request, seed=derived_seed(seed, "turn", turn))
         calls = tuple(
             ToolCall(id=f"call_{num_calls + ordinal}", name=call.name, arguments=call.arguments)
@@ -85,13 +88,22 @@ async def _converse(
             )
         if calls:
             continue
-        if task.expectation != "ask_back" or has_asked:
+        text = await _said_by_user(task, messages, tools, teacher, seed=derived_seed(seed, "user", turn))
+        if text is None:
             return "no_tool_call"
-        has_asked = True
-        user = AnswerAsUser(task=task, conversation=tuple(messages))
-        answer = await teacher.ask(user, seed=derived_seed(seed, "user", turn))
-        messages.append(Message(role="user", content=answer.text))
+        messages.append(Message(role="user", content=text))
     return "max_turns"
+
+
+async def _said_by_user(
+    task: Task, messages: list[Message], tools: tuple[ToolDocument, ...], teacher: Teacher, *, seed: int
+) -> str | None:
+    """Return what the simulated user says to a message without calls; None when there is nothing more to say."""
+    if task.expectation == "ask_back":
+        if sum(message.role == "user" for message in messages) > 1:
+            return None
+        return (await teacher.ask(AnswerAsUser(task=task, conversation=tuple(messages)), seed=seed)).text
+    return await next_request(task, messages, tools, teacher, seed=seed)
 
 
 async def _respond(call: ToolCall, documents: dict[str, ToolDocument], backend: ToolBackend) -> ToolResponse:
@@ -100,3 +112,16 @@ async def _respond(call: ToolCall, documents: dict[str, ToolDocument], backend: 
     if error := argument_error(documents[call.name], call.arguments):
         return ToolResponse(json.dumps({"error": f"invalid arguments: {error}"}, ensure_ascii=False), is_error=True)
     return await backend.call(call.id, documents[call.name], call.arguments)
+
+
+def offered_tools(server: ServerDocument, task: Task, limit: int, seed: int) -> tuple[ToolDocument, ...]:
+    """Return the tools that a conversation offers, in the server's order: the chain's and a draw of the others.
+
+    For a task that must be refused, the last tool of its chain is withheld.
+    """
+    chain = task.chain.tools if task.chain is not None else ()
+    withheld = {chain[-1]} if task.expectation == "refuse" and chain else set()
+    needed = set(chain) - withheld
+    others = [tool.name for tool in server.tools if tool.name not in needed | withheld]
+    drawn = derived_random(seed, "others").sample(others, min(len(others), max(0, limit - len(needed))))
+    return tuple(tool for tool in server.tools if tool.name in needed or tool.name in drawn)

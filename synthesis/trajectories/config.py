@@ -45,6 +45,8 @@ class TrajectoriesConfig(BaseModel):
     """Share of tasks whose tool is withheld, so that the agent must say that it cannot."""
     ask_back_share: float = Field(default=0.06, ge=0, le=1)
     """Share of tasks that leave out a fact, so that the agent must ask."""
+    follow_up_share: float = Field(default=0.0, ge=0, le=1)
+    """Share of the tasks with a chain of several calls to make whose calls are asked for in two or three requests."""
     optional_argument_share: float = Field(default=0.2, ge=0, le=1)
     """How often a task states a value for an argument that is optional."""
     augmentation_share: float = Field(default=0.5, ge=0, le=1)

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from hashlib import sha256
 from shutil import rmtree
-from typing import Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
@@ -26,13 +26,16 @@ from synthesis.prompts.augmentation import AugmentTask, Axis
 from synthesis.prompts.chain_proposal import ProposeChains
 from synthesis.prompts.chain_vote import VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
+from synthesis.prompts.follow_up_writing import WriteFollowUp
 from synthesis.prompts.planning import JudgePlanning
 from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
+from synthesis.prompts.rendering import version_of
 from synthesis.prompts.response_planning import JudgeResponsePlanning
 from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
 from synthesis.prompts.simulated_user import AnswerAsUser
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.prompts.task_writing import WriteTask
+from synthesis.prompts.user_continuation import ContinueAsUser
 from synthesis.record_io import write_records
 from synthesis.records import (
     SCHEMA_VERSION,
@@ -49,18 +52,19 @@ from synthesis.records import (
     record_id,
 )
 from synthesis.stage import Journal, Rejected, StageReport, run_stage
-from synthesis.teacher import BadReply, Teacher
+from synthesis.teacher import BadReply, Request, Teacher
 from synthesis.teacher.usage import metered_usage
 from synthesis.trajectories.augmentation import augment_task
-from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots, vote_on_chain, with_optional_arguments
-from synthesis.trajectories.collection import Conversation, collect_conversation
+from synthesis.trajectories.chains import bind_chain, vote_on_chain, with_optional_arguments
+from synthesis.trajectories.collection import Conversation, collect_conversation, offered_tools
 from synthesis.trajectories.config import TrajectoriesConfig
+from synthesis.trajectories.follow_ups import calls_per_request, first_calls, requests_of, task_so_far, write_follow_ups
 from synthesis.trajectories.mcp_servers import McpBackend, ToolServerDied
 from synthesis.trajectories.near_duplicate_tasks import near_duplicates
 from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
 from synthesis.trajectories.seeding import derived_random, derived_seed
 from synthesis.trajectories.task_scores import score_task
-from synthesis.trajectories.tasks import write_task
+from synthesis.trajectories.tasks import askable_slots, write_task
 from synthesis.trajectories.tool_backends import Emulator, ToolBackend
 from synthesis.trajectories.tool_graph import build_tool_graph, edge_coverage, sample_candidate_chains
 from synthesis.trajectories.tool_ingestion import (
@@ -74,13 +78,14 @@ from synthesis.trajectories.tool_sources import EXAMPLES_DIRECTORY
 
 __all__ = ["NoToolDocuments", "TrajectoriesConfig", "synthesize_tools", "synthesize_trajectories"]
 
-PROMPTS: Final = (
+PROMPTS: Final[tuple[type[Request[Any]], ...]] = (
     ProposeChains, VoteOnChain, WriteTask, AugmentTask, ScoreTask, TakeTurn, AnswerAsUser, EmulateCall,
     JudgeQueryUnderstanding, JudgePlanning, JudgeResponseUnderstanding, JudgeResponsePlanning, JudgeAnswerRelevance,
     JudgeAnswerSummary,
 )  # fmt: skip
-"""Every question of the track."""
-PROMPT_VERSION: Final = sha256("".join(prompt.prompt_version for prompt in PROMPTS).encode()).hexdigest()[:12]
+"""Every question that any run of the track asks."""
+FOLLOW_UP_PROMPTS: Final[tuple[type[Request[Any]], ...]] = (WriteFollowUp, ContinueAsUser)
+"""What is asked besides where tasks have follow-ups."""
 _AUGMENTATION_AXES: Final[tuple[Axis, ...]] = ("diversity", "complexity", "persona")
 _TRIES_PER_DEAD_SERVER: Final = 3
 
@@ -123,7 +128,9 @@ class _Run:
 
     def __init__(self, config: TrajectoriesConfig, teacher: Teacher, servers: Servers, progress: TextIO):
         self.config, self.teacher, self.servers, self.progress = config, teacher, servers, progress
-        identity = [SCHEMA_VERSION, PROMPT_VERSION, teacher.name, [server.id for server in servers.documents]]
+        prompts = PROMPTS + (FOLLOW_UP_PROMPTS if config.follow_up_share else ())
+        self._prompt_version = version_of("".join(prompt.prompt_version for prompt in prompts))
+        identity = [SCHEMA_VERSION, self._prompt_version, teacher.name, [server.id for server in servers.documents]]
         purpose = f"{config.content_hash()} {sha256(canonical_json(identity).encode()).hexdigest()[:16]}"
         self._chains_journal, self._tasks_journal, self._trajectories_journal = (
             Journal(work_directory_of(config.out) / f"{stage}.jsonl", f"{stage} {purpose}")
@@ -218,11 +225,13 @@ class _Run:
         mode: Literal["chain", "server"] = "server" if chain is None else "chain"
         hidden: tuple[str, ...] = ()
         if expectation == "ask_back":
-            askable = sorted(_askable_slots(chain, server)) if chain is not None else []
+            askable = sorted(askable_slots(chain, server)) if chain is not None else []
             hidden = (rng.choice(askable),) if askable else ()
             expectation = "ask_back" if hidden else "answer"
         elif expectation == "answer" and chain is not None:
             chain = with_optional_arguments(chain, server, rng, share=config.optional_argument_share)
+        calls = self._drawn_calls_per_request(chain if expectation == "answer" else None, slot)
+        whole, chain = chain, first_calls(chain, calls[0]) if chain is not None and calls else chain
         seed = derived_seed(config.seed, "task", slot)
         written, chain = await write_task(
             server, self.teacher, chain=chain, expectation=expectation, hidden_slots=hidden, seed=seed
@@ -240,7 +249,7 @@ class _Run:
             seed=seed,
         )
         task = Task(
-            id=record_id("task", server.id, PROMPT_VERSION, self.teacher.name, config.seed, slot),
+            id=record_id("task", server.id, self._prompt_version, self.teacher.name, config.seed, slot),
             text=written.text,
             language=server.language,
             mode=mode,
@@ -253,7 +262,33 @@ class _Run:
         if rng.random() < config.augmentation_share:
             axis = rng.choice(_AUGMENTATION_AXES)
             task = await augment_task(task, chain, server, self.teacher, axis=axis, seed=derived_seed(seed, axis))
+        if whole is not None and calls:
+            task = await self._with_follow_ups(task, whole, calls[1:], server, seed)
         return {"task": task.model_dump(mode="json", exclude_defaults=True)}
+
+    def _drawn_calls_per_request(self, chain: Chain | None, slot: int) -> tuple[int, ...]:
+        """Draw how a chain is shared out over several requests; empty for one request."""
+        rng = derived_random(self.config.seed, "requests", slot)
+        if chain is None or len(chain.tools) < 2 or rng.random() >= self.config.follow_up_share:
+            return ()
+        return calls_per_request(len(chain.tools), rng)
+
+    async def _with_follow_ups(
+        self, task: Task, chain: Chain, calls: tuple[int, ...], server: ServerDocument, seed: int
+    ) -> Task:
+        """Have the task's follow-ups written, and all its requests scored together."""
+        task = await write_follow_ups(task, chain, calls, server, self.teacher, seed=seed)
+        scores = await score_task(
+            "\n".join(requests_of(task)),
+            self.teacher,
+            self.config.task_thresholds,
+            language=server.language,
+            slots=task.slots,
+            hidden_slots=(),
+            tools=tuple(tool for tool in server.tools if tool.name in chain.tools),
+            seed=derived_seed(seed, "all requests"),
+        )
+        return task.model_copy(update={"scores": scores})
 
     def _drawn_expectation(self, draw: float) -> Expectation:
         if draw < self.config.refuse_share:
@@ -268,7 +303,7 @@ class _Run:
             for slot in range(place, num_slots, len(self._order)):
                 outcome = self._tasks_journal.read(slot)
                 if "result" in outcome:
-                    text = outcome["result"]["task"]["text"]
+                    text = "\n".join(requests_of(Task.model_validate(outcome["result"]["task"])))
                     words = sha256("".join(text.casefold().split()).encode()).digest()
                     if words in seen:
                         self._duplicates[slot] = "duplicate task"
@@ -306,6 +341,7 @@ class _Run:
         conversation, backend = await self._conversation(server, task, tools, seed)
         if conversation.stop_reason != "no_tool_call":
             raise Rejected(f"ended at {conversation.stop_reason}", task.text)
+        task = task_so_far(task, conversation.messages)
         reward = await judge_axes(task, tools, conversation.messages, self.teacher, seed=derived_seed(seed, "judge"))
         check_thresholds(reward, config.reward_thresholds)
         trajectory = Trajectory(
@@ -322,7 +358,7 @@ class _Run:
             reward=reward,
             provenance=Provenance(
                 teacher=self.teacher.name,
-                prompt_version=PROMPT_VERSION,
+                prompt_version=self._prompt_version,
                 seed=config.seed,
                 parents=(server.id, task.id),
             ),
@@ -361,29 +397,3 @@ class _Run:
                 total = {name: spent + task_usage[name] for name, spent in outcome["result"]["usage"].items()}
                 provenance = trajectory.provenance.model_copy(update=total)
                 yield trajectory.model_copy(update={"provenance": provenance})
-
-
-def _askable_slots(chain: Chain, server: ServerDocument) -> set[str]:
-    """Return the facts of the first call that a user could forget to say: its required texts without a fixed choice."""
-    required = {tool.name: tool.required for tool in server.tools}
-    return {
-        slot
-        for slot, (tool, argument, schema) in task_slots(chain, server).items()
-        if tool.name == chain.tools[0]
-        and argument in required[tool.name]
-        and scalar_type(schema) == "string"
-        and "enum" not in schema
-    }
-
-
-def offered_tools(server: ServerDocument, task: Task, limit: int, seed: int) -> tuple[ToolDocument, ...]:
-    """Return the tools that a conversation offers, in the server's order: the chain's and a draw of the others.
-
-    For a task that must be refused, the last tool of its chain is withheld.
-    """
-    chain = task.chain.tools if task.chain is not None else ()
-    withheld = {chain[-1]} if task.expectation == "refuse" and chain else set()
-    needed = set(chain) - withheld
-    others = [tool.name for tool in server.tools if tool.name not in needed | withheld]
-    drawn = derived_random(seed, "others").sample(others, min(len(others), max(0, limit - len(needed))))
-    return tuple(tool for tool in server.tools if tool.name in needed or tool.name in drawn)

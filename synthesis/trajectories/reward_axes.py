@@ -1,13 +1,15 @@
 """The seven reward axes. What a rule can decide is decided by rule; the teacher judges the rest; nothing has a default.
 
-    query understanding                    judge, sees the first assistant message and nothing after it
+    query understanding                    judge, per request; sees the assistant's reaction and nothing after it
     planning                               judge, sees the whole
     tool-response understanding            judge, per turn that follows tool responses; sees only what came before
     tool-response-conditioned planning     judge, the same
     tool-call status                       rule: successful calls / calls; a failed call counts 0
     tool conciseness                       rule: calls that were needed / calls
-    final answer                           mean of relevance (judge, rule: language) and summary (judge, rule: grounded)
+    final answer                           per request, mean of relevance (judge, rule: language)
+                                           and summary (judge, rule: grounded)
 
+Of a task with follow-ups a judge is given what had been said of it by then.
 A judgement that fails raises `BadReply`, which rejects the trajectory.
 """
 
@@ -30,6 +32,7 @@ from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
 from synthesis.records import Message, RewardAxes, Task, ToolDocument, canonical_json
 from synthesis.stage import Rejected
 from synthesis.teacher import Request, Teacher
+from synthesis.trajectories.follow_ups import request_positions, task_so_far
 from synthesis.trajectories.seeding import derived_seed
 from synthesis.trajectories.tool_documents import language_of
 
@@ -101,13 +104,16 @@ async def judge_axes(
     """
 
     async def judged(request: type[Request[Judgement]], upto: int) -> float:
-        question = request(task=task, tools=tools, conversation=messages[:upto])  # type: ignore[call-arg]
+        said = task_so_far(task, messages[:upto])
+        question = request(task=said, tools=tools, conversation=messages[:upto])  # type: ignore[call-arg]
         return (await teacher.ask(question, seed=derived_seed(seed, request.__name__, upto))).score
 
     status = tool_call_status(messages)
     if status is None and task.expectation != "refuse":
         raise Rejected("answered without a tool call", task.text[:80])
-    first = next(index for index, message in enumerate(messages, 1) if message.role == "assistant")
+    requests = request_positions(task, messages)
+    reactions = [position + 2 for position in requests]
+    answers = [*requests[1:], len(messages)]
     after_responses = [
         index + 1
         for index in range(1, len(messages))
@@ -116,14 +122,19 @@ async def judge_axes(
     understanding = [await judged(JudgeResponseUnderstanding, upto) for upto in after_responses]
     conditioned = [await judged(JudgeResponsePlanning, upto) for upto in after_responses]
     return RewardAxes(
-        query_understanding=await judged(JudgeQueryUnderstanding, first),
+        query_understanding=fmean([await judged(JudgeQueryUnderstanding, upto) for upto in reactions]),
         planning=await judged(JudgePlanning, len(messages)),
         tool_response_understanding=fmean(understanding) if understanding else None,
         tool_response_conditioned_planning=fmean(conditioned) if conditioned else None,
         tool_call_status=status,
         tool_conciseness=tool_conciseness(messages, tools),
-        final_answer=fmean([await _relevance(task, messages, judged), await _summary(messages, judged)]),
+        final_answer=fmean([await _final_answer(task, messages[:upto], judged) for upto in answers]),
     )
+
+
+async def _final_answer(task: Task, messages: tuple[Message, ...], judged: Judge) -> float:
+    """Score the last message, the answer to one request."""
+    return fmean([await _relevance(task, messages, judged), await _summary(messages, judged)])
 
 
 async def _relevance(task: Task, messages: tuple[Message, ...], judged: Judge) -> float:

@@ -23,6 +23,8 @@ class TrajectoryStatistics(BaseModel):
     tool_calls_per_trajectory: float
     share_with_1_to_5_calls: float
     share_with_parallel_calls: float
+    requests_by_number: dict[int, int]
+    """Trajectories by how many requests their user makes."""
     roles: dict[str, float]
     """Share of all messages, by role."""
     distinct_functions: int
@@ -68,6 +70,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     expectations: Counter[str] = Counter()
     augmentations: Counter[str] = Counter()
     backends: Counter[str] = Counter()
+    requests_by_number: Counter[int] = Counter()
     calls_by_number: Counter[int] = Counter()
     functions: set[tuple[str, str]] = set()
     emulated_calls = injected = parallel = 0
@@ -83,6 +86,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         augmentations[trajectory.task.augmentation] += 1
         backends[trajectory.tool_backend] += 1
         calls_by_number[num_calls] += 1
+        requests_by_number[1 + len(trajectory.task.follow_ups)] += 1
         parallel += any(len(message.tool_calls) > 1 for message in trajectory.messages)
         functions.update((trajectory.server, tool.name) for tool in trajectory.tools)
         emulated_calls += num_calls * (trajectory.tool_backend == "emulator")
@@ -101,6 +105,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         tool_calls_per_trajectory=fmean(calls_by_number.elements()) if count else 0.0,
         share_with_1_to_5_calls=sum(calls_by_number[n] for n in range(1, 6)) / count if count else 0.0,
         share_with_parallel_calls=parallel / count if count else 0.0,
+        requests_by_number=dict(sorted(requests_by_number.items())),
         roles={role: number / messages for role, number in roles.most_common()},
         distinct_functions=len(functions),
         servers=len({server for server, _ in functions}),

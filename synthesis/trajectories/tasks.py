@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -39,24 +40,31 @@ async def write_task(
     request = WriteTask(server=server, expectation=expectation, chain=chain, hidden_slots=hidden_slots)
     written = await teacher.ask(request, seed=seed)
     expected = chain or bind_chain(server, written.tools)
-    check_facts(written, expected, server, hidden_slots)
+    check_facts(written.text, written.slots, task_slots(expected, server), hidden_slots)
     check_text(written.text, server)
     return written, expected
 
 
-def check_facts(written: WrittenTask, chain: Chain, server: ServerDocument, hidden_slots: tuple[str, ...]) -> None:
-    """Check that the task states every slot of its chain with an allowed value, and hides what it was to hide.
+def check_facts(
+    text: str,
+    slots: JsonObject,
+    needed: Mapping[str, tuple[ToolDocument, str, JsonObject]],
+    hidden_slots: tuple[str, ...] = (),
+) -> None:
+    """Check that a request states every needed slot with an allowed value, and hides what it was to hide.
+
+    `needed` is of the form that `chains.task_slots` returns.
 
     Raises:
         Rejected: with the slot and what is wrong.
     """
-    for slot, (tool, argument, schema) in task_slots(chain, server).items():
-        if slot not in written.slots:
+    for slot, (tool, argument, schema) in needed.items():
+        if slot not in slots:
             raise Rejected("task without a needed fact", f"{slot!r} for {tool.name}.{argument}")
-        value = written.slots[slot]
+        value = slots[slot]
         if not _validator(canonical_json(schema)).is_valid(value):
             raise Rejected("fact that the schema does not allow", f"{slot!r} = {value!r} for {tool.name}.{argument}")
-        stated = is_stated(value, written.text)
+        stated = is_stated(value, text)
         if slot in hidden_slots and stated:
             raise Rejected("hidden fact stands in the task", f"{slot!r} = {value!r}")
         if slot not in hidden_slots and scalar_type(schema) in ("string", "number", "integer") and not stated:
@@ -105,6 +113,19 @@ def leaked_tool_names(text: str, tools: tuple[ToolDocument, ...]) -> list[str]:
     """
     words = set(re.findall(r"[A-Za-z0-9_-]+", text))
     return [tool.name for tool in tools if tool.name in words and re.search(r"[_-]|[a-z][A-Z]", tool.name)]
+
+
+def askable_slots(chain: Chain, server: ServerDocument) -> set[str]:
+    """Return the facts of the first call that a user could forget to say: its required texts without a fixed choice."""
+    required = {tool.name: tool.required for tool in server.tools}
+    return {
+        slot
+        for slot, (tool, argument, schema) in task_slots(chain, server).items()
+        if tool.name == chain.tools[0]
+        and argument in required[tool.name]
+        and scalar_type(schema) == "string"
+        and "enum" not in schema
+    }
 
 
 @lru_cache(maxsize=8192)

@@ -94,6 +94,12 @@ def read_progress(chain_tools: Sequence[str], conversation: Sequence[Message]) -
     return Progress(responses, failures, last_error)
 
 
+def since_last_request(conversation: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages from the user's last one on."""
+    last = max(position for position, message in enumerate(conversation) if message.role == "user")
+    return conversation[last:]
+
+
 def parsed(content: str) -> JsonValue:
     """Return a response's JSON value, or its text where it is no JSON."""
     try:
@@ -235,13 +241,13 @@ def _apology(tool: ToolDocument, error: str | None, language: Language, rng: Ran
 
 
 def _final_answer(request: TakeTurn, progress: Progress, rng: Random) -> str:
-    """Report what the last calls returned: at most three values of each of the last two."""
+    """Report what the last calls for the last request returned: at most three values of each of the last two."""
     chain, language = request.task.chain, request.language
     assert chain is not None
     documents = {tool.name: tool for tool in request.tools}
     given = {value_in_words(value, language) for value in request.task.slots.values()}
     parts: list[str] = []
-    for position in sorted(progress.responses)[-2:]:
+    for position in sorted(read_progress(chain.tools, since_last_request(request.conversation)).responses)[-2:]:
         tool = documents[chain.tools[position]]
         facts = [fact for fact in facts_of(progress.responses[position], tool, language) if fact[1] not in given]
         given.update(value for _, value in facts)

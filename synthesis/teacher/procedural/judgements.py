@@ -13,12 +13,19 @@ from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
 from synthesis.prompts.response_planning import JudgeResponsePlanning
 from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
 from synthesis.records import Message, canonical_json
-from synthesis.teacher.procedural.agent_turns import facts_of, parsed, read_progress, take_turn
+from synthesis.teacher.procedural.agent_turns import (
+    facts_of,
+    parsed,
+    pointed_at,
+    read_progress,
+    since_last_request,
+    take_turn,
+)
 from synthesis.trajectories.reward_axes import ungrounded_share
 
 
 def judge_query_understanding(request: JudgeQueryUnderstanding, seed: int) -> Judgement:
-    """Half for the right first step, half for the share of its arguments that the task states."""
+    """Half for the right first step, half for the share of its arguments that the user states or a result holds."""
     first, task = request.conversation[-1], request.task
     if task.expectation != "answer":
         noticed = not first.tool_calls and bool(first.content)
@@ -27,12 +34,19 @@ def judge_query_understanding(request: JudgeQueryUnderstanding, seed: int) -> Ju
         )
     if not first.tool_calls or task.chain is None:
         return Judgement(score=0.0, reason="no call where one is needed")
-    call = first.tool_calls[0]
+    call, chain = first.tool_calls[0], task.chain
+    position = len(chain.tools) - task.follow_ups[-1].num_calls if task.follow_ups else 0
+    responses = read_progress(chain.tools, request.conversation).responses
     known = {canonical_json(value) for value in (task.slots | task.hidden_parameters).values()}
-    known |= {canonical_json(binding.constant) for binding in task.chain.bindings if binding.source == "constant"}
+    known |= {canonical_json(binding.constant) for binding in chain.bindings if binding.source == "constant"}
+    known |= {
+        canonical_json(pointed_at(responses, binding)[1])
+        for binding in chain.bindings
+        if binding.tool_index == position and binding.source == "earlier_output"
+    }
     stated = [canonical_json(value) in known for value in call.arguments.values()]
     share = sum(stated) / len(stated) if stated else 1.0
-    right = call.name == task.chain.tools[0]
+    right = call.name == chain.tools[position]
     return Judgement(score=0.5 * right + 0.5 * share, reason=f"{share:.0%} of the arguments are the user's")
 
 
@@ -87,7 +101,8 @@ def judge_answer_summary(request: JudgeAnswerSummary, seed: int) -> Judgement:
     answer, task = request.conversation[-1].content, request.task
     documents = {tool.name: tool for tool in request.tools}
     names = {call.id: call.name for message in request.conversation for call in message.tool_calls}
-    good = [message for message in request.conversation if message.role == "tool" and not message.is_error][-2:]
+    recent = since_last_request(request.conversation)
+    good = [message for message in recent if message.role == "tool" and not message.is_error][-2:]
     tellable = [
         facts
         for message in good

@@ -16,6 +16,7 @@ from synthesis.prompts.augmentation import AugmentedTask, AugmentTask
 from synthesis.prompts.chain_proposal import ProposeChains, ProposedChain, ProposedChains
 from synthesis.prompts.chain_vote import Vote, VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
+from synthesis.prompts.follow_up_writing import WriteFollowUp
 from synthesis.prompts.planning import JudgePlanning
 from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
 from synthesis.prompts.response_planning import JudgeResponsePlanning
@@ -23,12 +24,14 @@ from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
 from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.prompts.task_writing import WriteTask, WrittenTask
+from synthesis.prompts.user_continuation import ContinueAsUser
 from synthesis.records import Chain, ServerDocument, TaskScores, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher import BadReply, Request
 from synthesis.teacher.procedural.agent_turns import take_turn
 from synthesis.teacher.procedural.argument_values import known_or_drawn_value, phrase
 from synthesis.teacher.procedural.emulated_responses import effect_of, emulate_call
+from synthesis.teacher.procedural.follow_ups import continue_as_user, write_follow_up
 from synthesis.teacher.procedural.judgements import (
     judge_answer_relevance,
     judge_answer_summary,
@@ -199,6 +202,8 @@ ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     ScoreTask: score_task,
     TakeTurn: take_turn,
     AnswerAsUser: answer_as_user,
+    WriteFollowUp: write_follow_up,
+    ContinueAsUser: continue_as_user,
     EmulateCall: emulate_call,
     JudgeQueryUnderstanding: judge_query_understanding,
     JudgePlanning: judge_planning,

@@ -1,0 +1,114 @@
+"""Follow-ups: a chain that is asked for in several requests, the later ones said by a simulated user.
+
+    request ─► calls 1 … k ─► answer ─► follow-up ─► calls k+1 … n ─► answer
+
+The requests are written and checked with the task. When the agent has answered, the simulated user says the next one
+in words that fit, or leaves it if what came before was not done. Agent and judges know of a task what has been said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from synthesis.prompts.follow_up_writing import WriteFollowUp
+from synthesis.prompts.user_continuation import ContinueAsUser
+from synthesis.records import Chain, FollowUp, Message, ServerDocument, Task, ToolDocument
+from synthesis.stage import Rejected
+from synthesis.teacher import Teacher
+from synthesis.trajectories.chains import task_slots
+from synthesis.trajectories.seeding import derived_seed
+from synthesis.trajectories.tasks import check_facts, check_text, is_stated, leaked_tool_names
+
+MAX_REQUESTS: Final = 3
+
+
+def calls_per_request(num_calls: int, rng: Random) -> tuple[int, ...]:
+    """Draw how many of a chain's calls each of two or three requests asks for: each for one at least.
+
+    >>> calls_per_request(2, Random(0)), calls_per_request(5, Random(3))
+    ((1, 1), (2, 3))
+    """
+    num_requests = rng.randint(2, min(MAX_REQUESTS, num_calls))
+    cuts = sorted(rng.sample(range(1, num_calls), num_requests - 1))
+    return tuple(end - start for start, end in zip([0, *cuts], [*cuts, num_calls], strict=True))
+
+
+def first_calls(chain: Chain, num_calls: int) -> Chain:
+    """Return the first calls of a chain with their bindings, which lead to no later call."""
+    bindings = tuple(binding for binding in chain.bindings if binding.tool_index < num_calls)
+    return Chain(tools=chain.tools[:num_calls], bindings=bindings)
+
+
+def requests_of(task: Task) -> tuple[str, ...]:
+    """Return the texts of a task's requests, in order."""
+    return (task.text, *(follow_up.text for follow_up in task.follow_ups))
+
+
+def request_positions(task: Task, messages: Sequence[Message]) -> list[int]:
+    """Return where the user's requests stand among the messages; an answer to a question back is none."""
+    said = [position for position, message in enumerate(messages) if message.role == "user"]
+    return said[: 1 + len(task.follow_ups)]
+
+
+def task_so_far(task: Task, messages: Sequence[Message]) -> Task:
+    """Return the task as far as the user has said it: the follow-ups that stand in the messages, and their calls."""
+    if not task.follow_ups or task.chain is None:
+        return task
+    num_said = len(request_positions(task, messages)) - 1
+    num_calls = len(task.chain.tools) - sum(follow_up.num_calls for follow_up in task.follow_ups[num_said:])
+    said = {"chain": first_calls(task.chain, num_calls), "follow_ups": task.follow_ups[:num_said]}
+    return task.model_copy(update=said)
+
+
+async def write_follow_ups(
+    task: Task, chain: Chain, calls: Sequence[int], server: ServerDocument, teacher: Teacher, *, seed: int
+) -> Task:
+    """Extend a task for the first calls of a chain to the whole chain, by one follow-up for each of `calls`.
+
+    Raises:
+        Rejected: a follow-up leaves a new fact out, names a tool, or states a value that the schema does not allow.
+        BadReply: the teacher's reply stayed unusable.
+    """
+    for ordinal, num_calls in enumerate(calls):
+        assert task.chain is not None
+        asked_for = first_calls(chain, len(task.chain.tools) + num_calls)
+        request = WriteFollowUp(
+            server=server, chain=asked_for, num_calls=num_calls, earlier_requests=requests_of(task), slots=task.slots
+        )
+        written = await teacher.ask(request, seed=derived_seed(seed, "follow-up", ordinal))
+        new = {slot: use for slot, use in task_slots(asked_for, server).items() if slot not in task.slots}
+        check_facts(written.text, written.slots, new)
+        check_text(written.text, server)
+        extended = {
+            "chain": asked_for,
+            "slots": task.slots | {slot: written.slots[slot] for slot in new},
+            "follow_ups": (*task.follow_ups, FollowUp(text=written.text, num_calls=num_calls)),
+        }
+        task = task.model_copy(update=extended)
+    return task
+
+
+async def next_request(
+    task: Task, messages: Sequence[Message], tools: tuple[ToolDocument, ...], teacher: Teacher, *, seed: int
+) -> str | None:
+    """Let the simulated user say the next follow-up; None if there is none, or no reason left to say it.
+
+    Raises:
+        Rejected: the user left out a value that the follow-up states, or named a tool.
+        BadReply: the teacher's reply stayed unusable.
+    """
+    said = task_so_far(task, messages)
+    if len(said.follow_ups) == len(task.follow_ups):
+        return None
+    follow_up = task.follow_ups[len(said.follow_ups)]
+    turn = await teacher.ask(ContinueAsUser(task=said, follow_up=follow_up, conversation=tuple(messages)), seed=seed)
+    if not turn.continues:
+        return None
+    for slot, value in task.slots.items():
+        if is_stated(value, follow_up.text) and not is_stated(value, turn.text):
+            raise Rejected("simulated user left a fact out", f"{slot!r} = {value!r}")
+    if not turn.text.strip() or leaked_tool_names(turn.text, tools):
+        raise Rejected("simulated user out of role", repr(turn.text[:80]))
+    return turn.text

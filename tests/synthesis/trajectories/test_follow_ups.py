@@ -1,0 +1,199 @@
+"""Tasks in several requests: written with their facts, said when their time has come, judged request by request."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
+from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
+from synthesis.prompts.answer_summary import JudgeAnswerSummary
+from synthesis.prompts.follow_up_writing import WriteFollowUp, WrittenFollowUp
+from synthesis.prompts.judgement import Judgement
+from synthesis.prompts.planning import JudgePlanning
+from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
+from synthesis.prompts.response_planning import JudgeResponsePlanning
+from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
+from synthesis.prompts.user_continuation import ContinueAsUser, UserTurn
+from synthesis.record_io import RecordSource
+from synthesis.records import FollowUp, Task, Trajectory
+from synthesis.stage import Rejected
+from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.trajectories.chains import bind_chain
+from synthesis.trajectories.collection import collect_conversation
+from synthesis.trajectories.follow_ups import (
+    calls_per_request,
+    first_calls,
+    request_positions,
+    task_so_far,
+    write_follow_ups,
+)
+from synthesis.trajectories.reward_axes import judge_axes
+from synthesis.trajectories.seeding import derived_random
+from synthesis.trajectories.statistics import trajectory_statistics
+from synthesis.trajectories.tool_backends import Emulator
+from tests.synthesis.trajectories.servers import HOTELS, task
+from tests.synthesis.trajectories.test_pipeline import bytes_of, synthesize
+
+CHAIN = bind_chain(HOTELS, ["find_hotel", "book_hotel"])
+FIRST = task("find_hotel", slots={"city": "Oslo"}, text="Find a hotel in Oslo.")
+WHOLE = task("find_hotel", "book_hotel", text="Find a hotel in Oslo.").model_copy(
+    update={"follow_ups": (FollowUp(text="Book it for Ana.", num_calls=1),)}
+)
+SEARCH = AgentMessage(reasoning="look", tool_calls=(RequestedCall(name="find_hotel", arguments={"city": "Oslo"}),))
+FOUND = AgentMessage(reasoning="enough", content="There is one.")
+BOOK = AgentMessage(
+    reasoning="book", tool_calls=(RequestedCall(name="book_hotel", arguments={"hotel_id": "H1", "guest": "Ana"}),)
+)
+BOOKED = AgentMessage(reasoning="enough", content="It is booked.")
+
+
+async def converse(*turns: AgentMessage, user=(), task_: Task = WHOLE):
+    teacher = ScriptedTeacher({TakeTurn: turns, ContinueAsUser: user}, otherwise=ProceduralTeacher())
+    backend = Emulator(ProceduralTeacher(), language="en", seed=0, failure_rate=0.0)
+    limits = {"max_turns": 8, "deadline_seconds": 10.0}
+    conversation = await collect_conversation(task_, HOTELS.tools, backend, teacher, seed=0, **limits)
+    return conversation, teacher
+
+
+@given(st.integers(2, 5), st.integers())
+def test_every_call_of_a_chain_is_asked_for_in_two_or_three_requests(num_calls, seed):
+    calls = calls_per_request(num_calls, derived_random(seed))
+    assert sum(calls) == num_calls
+    assert 2 <= len(calls) <= 3
+    assert min(calls) >= 1
+
+
+def test_the_first_calls_of_a_chain_need_nothing_of_the_later_ones():
+    assert first_calls(CHAIN, 1) == bind_chain(HOTELS, ["find_hotel"])
+    assert first_calls(CHAIN, 2) == CHAIN
+
+
+async def followed(text: str, slots: dict) -> Task:
+    teacher = ScriptedTeacher({WriteFollowUp: [WrittenFollowUp(text=text, slots=slots)]})
+    return await write_follow_ups(FIRST, CHAIN, (1,), HOTELS, teacher, seed=0)
+
+
+async def test_a_follow_up_extends_the_task_by_its_calls_and_its_new_facts():
+    written = await followed("Book it for Ana.", {"guest": "Ana", "city": "Bergen"})
+    assert written == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("text", "slots", "reason"),
+    [
+        ("Book it.", {"guest": "Ana"}, "fact is not in the task's text"),
+        ("Book it for Ana.", {}, "task without a needed fact"),
+        ("Call book_hotel for Ana.", {"guest": "Ana"}, "tool name in the task"),
+    ],
+)
+async def test_a_follow_up_with_a_fault_is_rejected_with_its_reason(text, slots, reason):
+    with pytest.raises(Rejected) as rejected:
+        await followed(text, slots)
+    assert rejected.value.reason == reason
+
+
+async def test_the_user_goes_on_when_the_agent_has_answered_and_the_agent_knows_only_what_was_said():
+    conversation, teacher = await converse(
+        SEARCH, FOUND, BOOK, BOOKED, user=[UserTurn(continues=True, text="Great, book it for Ana then.")]
+    )
+    assert [message.role for message in conversation.messages] == [
+        "user", "assistant", "tool", "assistant", "user", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    assert conversation.stop_reason == "no_tool_call"
+    assert [call.id for message in conversation.messages for call in message.tool_calls] == ["call_1", "call_2"]
+    known = [request.task.chain.tools for request in teacher.asked if isinstance(request, TakeTurn)]
+    assert known == [("find_hotel",)] * 2 + [("find_hotel", "book_hotel")] * 2
+    assert task_so_far(WHOLE, conversation.messages) == WHOLE
+
+
+async def test_a_user_whose_wish_was_not_done_stops_and_the_task_is_what_was_said():
+    conversation, _ = await converse(SEARCH, FOUND, user=[UserTurn(continues=False)])
+    assert conversation.stop_reason == "no_tool_call"
+    assert [message.role for message in conversation.messages].count("user") == 1
+    said = task_so_far(WHOLE, conversation.messages)
+    assert (said.chain.tools, said.follow_ups) == (("find_hotel",), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Now book it.", "simulated user left a fact out"),
+        ("Use book_hotel for Ana.", "simulated user out of role"),
+    ],
+)
+async def test_a_user_who_loses_a_fact_or_names_a_tool_rejects_the_trajectory(text, reason):
+    with pytest.raises(Rejected) as rejected:
+        await converse(SEARCH, FOUND, user=[UserTurn(continues=True, text=text)])
+    assert rejected.value.reason == reason
+
+
+async def test_each_request_is_judged_and_no_judge_knows_of_a_request_that_was_not_made_yet():
+    conversation, _ = await converse(
+        SEARCH, FOUND, BOOK, BOOKED, user=[UserTurn(continues=True, text="Book it for Ana.")]
+    )
+    messages = conversation.messages
+    scores = {
+        JudgeQueryUnderstanding: (1.0, 0.5),
+        JudgePlanning: (1.0,),
+        JudgeResponseUnderstanding: (1.0, 1.0),
+        JudgeResponsePlanning: (1.0, 1.0),
+        JudgeAnswerRelevance: (1.0, 0.0),
+        JudgeAnswerSummary: (1.0, 0.5),
+    }
+    script = {kind: [Judgement(score=score, reason="so") for score in given] for kind, given in scores.items()}
+    teacher = ScriptedTeacher(script)
+    reward = await judge_axes(WHOLE, HOTELS.tools, messages, teacher, seed=0)
+    assert reward.query_understanding == 0.75
+    assert reward.final_answer == pytest.approx((1.0 + 0.25) / 2)
+    shown = {
+        kind: [len(request.conversation) for request in teacher.asked if isinstance(request, kind)] for kind in scores
+    }
+    assert shown[JudgeQueryUnderstanding] == [2, 6]
+    assert shown[JudgeAnswerRelevance] == shown[JudgeAnswerSummary] == [4, 8]
+    assert shown[JudgeResponsePlanning] == [4, 8]
+    for request in teacher.asked:
+        assert len(request.task.chain.tools) == (1 if len(request.conversation) <= 4 else 2)
+
+
+@pytest.fixture(scope="module")
+def several_requests(tmp_path_factory) -> list[Trajectory]:
+    import asyncio
+
+    out = tmp_path_factory.mktemp("follow_ups") / "out"
+    report = asyncio.run(synthesize(out, count=200, follow_up_share=1.0, max_offered_tools=24))
+    assert report.kept == 200
+    found = trajectory_statistics(out).requests_by_number
+    records = list(RecordSource(out, Trajectory))
+    assert found == {
+        number: sum(len(record.task.follow_ups) + 1 == number for record in records) for number in (1, 2, 3)
+    }
+    return [record for record in records if record.task.follow_ups]
+
+
+def test_in_a_synthesised_set_no_call_comes_before_the_request_for_it(several_requests):
+    assert len(several_requests) > 80
+    assert {record.language for record in several_requests} == {"en", "zh"}
+    for record in several_requests:
+        task_, messages = record.task, record.messages
+        starts = request_positions(task_, messages)
+        assert len(starts) == sum(message.role == "user" for message in messages) == 1 + len(task_.follow_ups)
+        assert messages[starts[0]].content == task_.text
+        for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
+            asked_for = task_so_far(task_, messages[: start + 1]).chain.tools
+            assert {call.name for message in messages[start:end] for call in message.tool_calls} <= set(asked_for)
+            assert messages[end - 1].role == "assistant"
+            assert not messages[end - 1].tool_calls
+        assert record.reward.mean > 0.8
+
+
+async def test_the_share_decides_how_many_and_zero_changes_nothing(tmp_path):
+    await synthesize(tmp_path / "default")
+    await synthesize(tmp_path / "none", follow_up_share=0.0)
+    await synthesize(tmp_path / "half", follow_up_share=0.5)
+    assert bytes_of(tmp_path / "default") == bytes_of(tmp_path / "none")
+    records = list(RecordSource(tmp_path / "half", Trajectory))
+    can_have = [r for r in records if r.task.expectation == "answer" and len(r.task.chain.tools) > 1]
+    share = sum(bool(r.task.follow_ups) for r in can_have if r.task.mode == "chain") / len(can_have)
+    assert 0.2 < share < 0.8
+    assert '"follow_ups"' not in "".join(r.model_dump_json() for r in records if not r.task.follow_ups)
