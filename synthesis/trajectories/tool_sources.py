@@ -4,6 +4,9 @@
 .jsonl   one RapidAPI tool, or one of the above, per line
 .yaml    an OpenAPI specification
 .py      typed functions
+
+YAML is mended by one rule, where it cannot be read otherwise: tabs at the ends of lines go. YAML 1.2 allows them
+(section 6.2), the loader does not. The servers of such a file name the rule among their repairs.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import yaml
+from yaml.scanner import ScannerError
 
 from synthesis.records import JsonValue
 from synthesis.stage import Rejected
@@ -60,9 +65,9 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
         elif path.suffix == ".py":
             yield from read_python_functions(path.read_text(encoding="utf-8"), path.stem)
         elif path.suffix in (".yaml", ".yml"):
-            yield from _servers(
-                _as_json(yaml.load(path.read_text(encoding="utf-8"), _JsonLoader)), path.stem, path.name
-            )
+            document, repairs = _parsed_yaml(path.read_text(encoding="utf-8"))
+            for found in _servers(document, path.stem, path.name):
+                yield replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
         else:
             yield from _servers(_parsed_json(path.read_text(encoding="utf-8-sig")), path.stem, path.name)
     except (UnicodeDecodeError, ValueError, RecursionError, SyntaxError, yaml.YAMLError) as error:
@@ -92,6 +97,17 @@ def _parsed_json(text: str) -> JsonValue:
 
 def _refuse_constant(name: str) -> JsonValue:
     raise ValueError(f"{name} is not JSON")
+
+
+def _parsed_yaml(text: str) -> tuple[JsonValue, tuple[str, ...]]:
+    """Return a YAML text as JSON sees it, and what had to be mended to read it."""
+    try:
+        return _as_json(yaml.load(text, _JsonLoader)), ()
+    except ScannerError:
+        mended = re.sub(r"[ \t]*\t[ \t]*$", "", text, flags=re.MULTILINE)
+        if mended == text:
+            raise
+        return _as_json(yaml.load(mended, _JsonLoader)), ("tab at the end of a YAML line removed",)
 
 
 class _JsonLoader(yaml.SafeLoader):

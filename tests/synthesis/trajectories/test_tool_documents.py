@@ -179,6 +179,37 @@ components:
     assert tool.output_schema is not None
 
 
+def test_tabs_at_the_ends_of_yaml_lines_are_mended_and_tabs_that_indent_are_not(tmp_path):
+    spec = """
+openapi: 3.0.0
+info: {title: Places, version: '1'}
+paths:
+  /find:
+    get:
+      operationId: findPlaces
+      summary: Find places between two latitudes.
+      parameters:
+        - in: query
+          name: south\t
+          schema: {type: number}
+"""
+    found = read_one(tmp_path, "tabs.yaml", spec)
+    assert [*found.tools[0].parameters["properties"]] == ["south"]
+    assert found.repairs == ("tab at the end of a YAML line removed",)
+    assert read_one(tmp_path, "plain.yaml", spec.replace("\t", "")).repairs == ()
+    indented = read_one(tmp_path, "indented.yaml", spec.replace("  /find", "\t/find"))
+    assert isinstance(indented, Rejected)
+    assert indented.reason == "unreadable document"
+
+
+def test_the_real_specification_with_tabs_at_the_ends_of_lines_is_kept(tmp_path):
+    path = shared_data("openapi", "geonames.yaml")
+    (found,) = read_servers(path)
+    server = normalise_server(found, ToolDocumentFilters())
+    assert len(server.tools) > 5
+    assert "tab at the end of a YAML line removed" in server.repairs
+
+
 def test_a_missing_folder_says_what_to_do(tmp_path):
     with pytest.raises(SourceMissing, match="check the path"):
         source_files(tmp_path / "nowhere")
