@@ -18,6 +18,7 @@ class MockEndpoint:
 
     def __init__(self, answer: Callable[[dict], str], *, latency_seconds=0.0, fault_rate=0.0, faults=FAULTS, seed=0):
         self.answer = answer
+        self.prompt_tokens: Callable[[dict], int] = lambda _: 100
         self.latency_seconds, self.fault_rate, self.faults = latency_seconds, fault_rate, faults
         self.rng = Random(seed)
         self.bodies: list[dict] = []
@@ -84,7 +85,7 @@ class MockEndpoint:
             message["content"] = '{"unexpected": 1}'
         else:
             message["content"] = self.answer(body)
-        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        usage = {"prompt_tokens": self.prompt_tokens(body), "completion_tokens": 10}
         choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
         completion = {"id": "c", "object": "chat.completion", "created": 0, "model": body["model"], "choices": [choice]}
         self._send(writer, "200 OK", completion | {"usage": usage})
