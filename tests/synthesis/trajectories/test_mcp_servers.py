@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 
+import psutil
 import pytest
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`")
@@ -187,3 +189,44 @@ async def test_a_server_at_an_address_is_listed_and_called_over_streamable_http(
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "num_tools", "tool", "arguments", "answer"),
+    [
+        ("mcp-server-memory", 9, "read_graph", {}, '"entities"'),
+        ("mcp-server-everything", 13, "echo", {"message": "far"}, "Echo: far"),
+        ("mcp-server-filesystem", 14, "list_directory", {"path": "."}, "[FILE] note.txt"),
+        ("mcp-server-sequential-thinking", 1, "sequentialthinking", {
+            "thought": "one", "nextThoughtNeeded": False, "thoughtNumber": 1, "totalThoughts": 1,
+        }, '"thoughtHistoryLength": 1'),
+        ("mcp-server-sqlite", 6, "list_tables", {}, "[]"),
+    ],
+)  # fmt: skip
+async def test_the_reference_servers_are_listed_called_and_replaced_when_killed(
+    tmp_path, program, num_tools, tool, arguments, answer
+):
+    if shutil.which(program) is None:
+        pytest.skip(f"needs {program} on the PATH; the npm and PyPI packages are named after it")
+    command = {"mcp-server-filesystem": (program, "."), "mcp-server-sqlite": (program, "--db-path", "shop.db")}
+    prepare = ("python", "-c", "open('note.txt', 'w').close()")
+    config = McpServerConfig(name=program, command=command.get(program, (program,)), prepare=prepare, start_seconds=120)
+    pool = McpPool(config, tmp_path / "w")
+    try:
+        server = normalise_server(await pool.source_server(), ToolDocumentFilters(min_tools=1, min_description_words=1))
+        assert len(server.tools) == num_tools
+        document = next(document for document in server.tools if document.name == tool)
+        async with asyncio.timeout(300):
+            async with pool.lease() as session:
+                response = await McpBackend(session).call("call_1", document, arguments)
+                assert answer in response.content
+                assert not response.is_error
+                for process in psutil.Process().children(recursive=True):
+                    process.kill()
+                with pytest.raises(ToolServerDied):
+                    await session.call(tool, arguments)
+            async with pool.lease() as other:
+                assert answer in (await McpBackend(other).call("call_1", document, arguments)).content
+    finally:
+        await pool.close()
