@@ -29,12 +29,15 @@ class TrajectoryStatistics(BaseModel):
     """Share of all messages, by role."""
     distinct_functions: int
     """Distinct (server, tool) pairs that were offered."""
+    distinct_functions_called: int
     servers: int
     domains: dict[str, int]
     languages: dict[str, int]
     expectations: dict[str, int]
     augmentations: dict[str, int]
     tool_backends: dict[str, int]
+    messages_by_number: dict[int, int]
+    """Trajectories by their number of messages."""
     calls_by_number: dict[int, int]
     """Trajectories by their number of calls."""
     injected_failure_rate: float | None
@@ -71,8 +74,10 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     augmentations: Counter[str] = Counter()
     backends: Counter[str] = Counter()
     requests_by_number: Counter[int] = Counter()
+    messages_by_number: Counter[int] = Counter()
     calls_by_number: Counter[int] = Counter()
     functions: set[tuple[str, str]] = set()
+    functions_called: set[tuple[str, str]] = set()
     emulated_calls = injected = parallel = 0
     axis_sums: defaultdict[str, float] = defaultdict(float)
     axis_counts: Counter[str] = Counter()
@@ -85,10 +90,13 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         expectations[trajectory.task.expectation] += 1
         augmentations[trajectory.task.augmentation] += 1
         backends[trajectory.tool_backend] += 1
+        messages_by_number[len(trajectory.messages)] += 1
         calls_by_number[num_calls] += 1
         requests_by_number[1 + len(trajectory.task.follow_ups)] += 1
         parallel += any(len(message.tool_calls) > 1 for message in trajectory.messages)
         functions.update((trajectory.server, tool.name) for tool in trajectory.tools)
+        called = {call.name for message in trajectory.messages for call in message.tool_calls}
+        functions_called.update((trajectory.server, name) for name in called)
         emulated_calls += num_calls * (trajectory.tool_backend == "emulator")
         injected += len(trajectory.injected_failures)
         for axis in RewardAxes.AXES:
@@ -108,12 +116,14 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         requests_by_number=dict(sorted(requests_by_number.items())),
         roles={role: number / messages for role, number in roles.most_common()},
         distinct_functions=len(functions),
+        distinct_functions_called=len(functions_called & functions),
         servers=len({server for server, _ in functions}),
         domains=dict(domains.most_common()),
         languages=dict(languages.most_common()),
         expectations=dict(expectations.most_common()),
         augmentations=dict(augmentations.most_common()),
         tool_backends=dict(backends.most_common()),
+        messages_by_number=dict(sorted(messages_by_number.items())),
         calls_by_number=dict(sorted(calls_by_number.items())),
         injected_failure_rate=injected / emulated_calls if emulated_calls else None,
         reward={axis: axis_sums[axis] / axis_counts[axis] for axis in (*RewardAxes.AXES, "mean") if axis_counts[axis]},

@@ -1,5 +1,7 @@
 """The paper's table of a set of trajectories, and what a run would cost."""
 
+from collections import Counter
+
 import pytest
 
 from synthesis.record_io import RecordSource
@@ -19,6 +21,10 @@ async def test_the_statistics_are_those_of_a_naive_count(tmp_path):
     assert found.messages == sum(len(r.messages) for r in records)
     assert found.tool_calls_per_trajectory == pytest.approx(sum(calls) / 80)
     assert found.share_with_1_to_5_calls == pytest.approx(sum(1 <= n <= 5 for n in calls) / 80)
+    assert found.messages_by_number == Counter(len(r.messages) for r in records)
+    offered = {(r.server, tool.name) for r in records for tool in r.tools}
+    called = {(r.server, call.name) for r in records for m in r.messages for call in m.tool_calls}
+    assert (found.distinct_functions, found.distinct_functions_called) == (len(offered), len(called & offered))
     assert sum(found.roles.values()) == pytest.approx(1)
     assert found.injected_failure_rate == pytest.approx(0.2, abs=0.08)
     assert found.reward["mean"] == pytest.approx(sum(r.reward.mean for r in records) / 80)
