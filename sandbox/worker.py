@@ -131,10 +131,9 @@ class Worker:
             ours.close()
             job.future.set_exception(ServiceFault(f"worker {self.index} does not take calls: {error}"))
             return
-        header = json.dumps({**job.request, "nonce": nonce.hex()}).encode()
-        flight = _Flight(
-            self, job, ours, nonce, b"".join((REQUEST_HEADER.pack(len(header), len(job.code)), header, job.code))
-        )
+        document = json.dumps(job.request).encode()
+        header = REQUEST_HEADER.pack(nonce, len(document), len(job.code))
+        flight = _Flight(self, job, ours, nonce, b"".join((header, document, job.code)))
         self.flights[call] = flight
         self.fresh += 1
         self._pool.in_flight_of[job.client] += 1

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import gc
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -91,7 +91,8 @@ def _with_default_moment(function: Callable[..., Any]) -> Callable[..., Any]:
 def _replace_datetime() -> None:
     """Teach the C classes themselves, so that types, repr and arithmetic stay what they are.
 
-    A static type's attributes cannot be assigned; its dictionary, found behind the read-only proxy, can.
+    A static type's attributes cannot be assigned; its dictionary, found behind the read-only proxy, can. Then the
+    interpreter must forget what it looked up before. WebAssembly has no ctypes to say so, but there nothing has yet.
     """
 
     def now(cls: type[datetime.datetime], tz: datetime.tzinfo | None = None) -> datetime.datetime:
@@ -111,4 +112,7 @@ def _replace_datetime() -> None:
         attributes = gc.get_referents(kind.__dict__)[0]
         for name, function in replacements.items():
             attributes[name] = classmethod(function)
-        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+        if sys.platform != "wasi":
+            import ctypes
+
+            ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))

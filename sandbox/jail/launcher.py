@@ -36,6 +36,7 @@ _JAIL_FILES = (
     "linux.py",
     "seccomp.py",
     "streams.py",
+    "tool_call.py",
     "zygote.py",
 )
 _ATIME_FLAGS = ((os.ST_NOATIME, 1024), (os.ST_NODIRATIME, 2048), (os.ST_RELATIME, 1 << 21))
@@ -45,7 +46,7 @@ def main() -> NoReturn:
     """Read the plan from the command line, build the jail, start the zygote, wait for it."""
     plan = json.loads(sys.argv[1])
     linux.die_with_parent()
-    _silence_input_and_output()
+    silence_input_and_output()
     try:
         status = _launch_in_namespaces(plan) if plan["tier"] == "namespaces" else _launch_without(plan)
     except Exception as error:  # noqa: BLE001  # the server judges it
@@ -79,7 +80,7 @@ def zygote_command(python: str, code_directory: str, plan: dict) -> list[str]:
     return [python, "-s", "-S", "-P", "-c", program, json.dumps(plan)]
 
 
-def _silence_input_and_output() -> None:
+def silence_input_and_output() -> None:
     """Standard input and output become /dev/null; the error stream is the server's log until the zygote leaves it."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import errno
+import functools
 import gc
 import heapq
 import json
@@ -22,6 +23,7 @@ import struct
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import NoReturn
 
 from sandbox.jail import determinism, harness, landlock, launcher, linux, seccomp, streams
@@ -31,10 +33,11 @@ CANCEL = struct.Struct("<cQ")  # b"k", call id
 ENDED = struct.Struct("<QiBddQ")  # call id, wait status, why, wall seconds, CPU seconds, max RSS bytes
 BY_ITSELF, WALL_LIMIT, CPU_LIMIT, CANCELLED, NOT_STARTED = range(5)
 
+Run = Callable[[int, int, float, int], NoReturn]  # mount namespace, channel, CPU seconds, memory bytes
+
 DEMOTED_AFTER_SECONDS = 0.1
 _clock_gettime = time.clock_gettime  # before it is replaced for the tools
-_DEMOTED_NICENESS = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 15)
-"""Relative to what the service was given: a call must not starve beside the program that waits for it."""
+_DEMOTED_BY = 15  # nice levels, of the 19 that there are
 _PRELOADED = (
     "abc array ast asyncio base64 binascii bisect calendar cmath collections collections.abc colorsys "
     "contextlib copy csv dataclasses datetime decimal difflib enum fnmatch fractions functools glob "
@@ -93,7 +96,9 @@ def main() -> NoReturn:
     log = os.fdopen(os.dup(2), "w", buffering=1)
     os.dup2(0, 2)  # no tool writes into the server's log
     try:
-        Zygote(dict(plan)).serve()
+        zygote = Zygote(plan["control_fd"], plan["slots"], plan["tmp_bytes"])
+        jail = _jail(dict(plan))
+        zygote.serve(functools.partial(harness.run, jail), {"landlock": jail.ruleset >= 0})
     except BaseException as error:  # noqa: BLE001  # whatever it is, it belongs in the log
         traceback.print_exc(file=log)
         launcher.say_failure(plan["control_fd"], error)
@@ -101,43 +106,48 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-class Zygote:
-    """Forks, watches and buries the children of one jail."""
+def _jail(plan: dict) -> harness.Jail:
+    """Everything that the calls will share, made and warmed in advance."""
+    jail = harness.Jail(
+        tier=plan["tier"],
+        drop=linux.Drop(seccomp.filter_program(linux.machine(), files=plan["tier"] != "seccomp")),
+        tmp_bytes=plan["tmp_bytes"],
+        max_processes=plan["max_children"] + plan["spare_threads"],
+        streams=streams.Streams(),
+        begin=determinism.install(),
+        ruleset=landlock.ruleset(plan["tier"], plan["readable"]),
+    )
+    for name in _PRELOADED.split():
+        __import__(name)
+    harness.limit_for_all(jail)
+    harness.forget_the_outside(plan)
+    harness.rehearse(jail)
+    gc.collect()
+    gc.freeze()
+    jail.address_space_bytes = address_space_bytes()
+    return jail
 
-    def __init__(self, plan: dict) -> None:
-        self._control = socket.socket(fileno=plan["control_fd"])
+
+class Zygote:
+    """Forks, watches and buries the processes of one worker's calls."""
+
+    def __init__(self, control_fd: int, slots: list[list[int]], tmp_bytes: int) -> None:
+        self._control = socket.socket(fileno=control_fd)
         self._control.setblocking(False)
-        self._tier: str = plan["tier"]
-        self._max_children: int = plan["max_children"]
+        self._tmp_bytes = tmp_bytes
+        self._demoted_niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + _DEMOTED_BY)
         self._children: dict[int, _Child] = {}
         self._pid_of_call: dict[int, int] = {}
         self._timers: list[tuple[float, int, int]] = []  # (when to look, pid, call)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._slots = [_Slot(*fds) for fds in plan["slots"]]
+        self._slots = [_Slot(*fds) for fds in slots]
         self._base_namespace = self._slots.pop(0).namespace
-        self._jail = harness.Jail(
-            tier=self._tier,
-            drop=linux.Drop(seccomp.filter_program(linux.machine(), files=self._tier != "seccomp")),
-            tmp_bytes=plan["tmp_bytes"],
-            max_processes=self._max_children + plan["spare_threads"],
-            streams=streams.Streams(),
-            begin=determinism.install(),
-            ruleset=landlock.ruleset(self._tier, plan["readable"]),
-        )
-        for name in _PRELOADED.split():
-            __import__(name)
-        harness.limit_for_all(self._jail)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        harness.forget_the_outside(plan)
-        harness.rehearse(self._jail)
-        gc.collect()
-        gc.freeze()
-        self._jail.address_space_bytes = address_space_bytes()
 
-    def serve(self) -> None:
-        """The event loop."""
-        layers = {"landlock": self._jail.ruleset >= 0}
+    def serve(self, run: Run, layers: dict[str, bool]) -> None:
+        """The event loop; `run` is what a freshly forked process does with its call."""
+        self._run = run
         self._control.send(json.dumps({"ready": True, "layers": layers}).encode())
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
@@ -185,7 +195,7 @@ class Zygote:
             self._report(call, getattr(error, "errno", None) or errno.EAGAIN, NOT_STARTED, 0.0, 0.0, 0)
             return
         if pid == 0:
-            harness.run(self._jail, slot.namespace, channel, cpu_seconds, memory_bytes)
+            self._run(slot.namespace, channel, cpu_seconds, memory_bytes)
         os.close(channel)
         child = _Child(call, pid, slot, started, wall_seconds, cpu_seconds)
         self._children[pid] = child
@@ -208,7 +218,7 @@ class Zygote:
             if child.slot.is_dirty(child.started):
                 linux.setns(child.slot.namespace, linux.CLONE_NEWNS)
                 linux.unmount_detached("/tmp")
-                launcher.mount_tmp(self._jail.tmp_bytes)
+                launcher.mount_tmp(self._tmp_bytes)
                 linux.setns(self._base_namespace, linux.CLONE_NEWNS)
                 child.slot.note()
             self._slots.append(child.slot)
@@ -242,7 +252,7 @@ class Zygote:
                 continue
             if not child.demoted and now - child.started >= DEMOTED_AFTER_SECONDS:
                 child.demoted = True
-                os.setpriority(os.PRIO_PROCESS, pid, _DEMOTED_NICENESS)
+                os.setpriority(os.PRIO_PROCESS, pid, self._demoted_niceness)
             next_look = min(child.deadline, now + max(child.cpu_seconds - used, 0.005))
             if not child.demoted:
                 next_look = min(next_look, child.started + DEMOTED_AFTER_SECONDS)

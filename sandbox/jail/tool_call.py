@@ -1,0 +1,247 @@
+"""A call of a tool inside a Python that is isolated already: compile, run, and say in one body of JSON what came of it.
+
+The jails and the WebAssembly component share it, so that both give the same answers. What is needed after the tool has
+run is bound before, and the builtins are a private copy: a tool's patches do not reach it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import json
+import marshal
+import os
+import re
+import socket
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from sandbox.jail.streams import Streams
+
+# Every function defined below takes its builtins from this copy, so a tool's changes to `builtins` do not reach us.
+vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
+
+TOOL_FILE = "<tool>"
+_MESSAGE_CHARACTERS = 2000
+_IN_WEBASSEMBLY = sys.platform == "wasi"  # where no process, no socket and no path exists
+_FORBIDDEN_ERRNOS = frozenset({errno.EPERM, errno.EACCES, errno.EROFS}) | (
+    {errno.ENOTSUP, errno.EAFNOSUPPORT} if _IN_WEBASSEMBLY else set()
+)
+_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
+
+_REHEARSAL = b"""
+import collections, dataclasses, datetime, json, math, random, re, typing
+from typing import Any, Dict, List, Optional, Tuple, Union
+ROWS: List[Dict[str, Any]] = [{"name": "a", "size": 1, "tags": ["x"]}, {"name": "b", "size": 2.5, "tags": []}]
+class ToolError(ValueError):
+    "An error of a tool."
+@dataclasses.dataclass
+class Row:
+    name: str
+    size: int = 0
+def look(name: str, least: Optional[float] = None) -> Union[None, Tuple[str, Dict[str, Any]]]:
+    found = collections.defaultdict(list)
+    for row in sorted((row for row in ROWS if least is None or row["size"] >= least), key=lambda row: row["name"]):
+        found[row["name"].casefold().strip()].append(row.get("size", 0))
+    if not re.fullmatch(r"[a-z]+", name) or re.search(r"(\\d+)", name):
+        raise ToolError(f"unknown name {name!r}")
+    return name, {key: round(sum(sizes) / len(sizes), 2) for key, sizes in found.items()}
+def tool(name, state=None):
+    print(name, re.sub("a+", "b", name), "%.1f" % math.sqrt(2), "{:>5}".format(1))
+    try:
+        look("42")
+    except ToolError as error:
+        str(error)
+    day = datetime.datetime.strptime("2025-01-31", "%Y-%m-%d") + datetime.timedelta(days=1)
+    datetime.datetime.strptime("2025-01-31 10:00", "%Y-%m-%d %H:%M").strftime("%d %B %Y")
+    return json.loads(json.dumps({"day": day.isoformat(), "rows": dataclasses.asdict(Row(name)), "look": look(name)}))
+"""
+
+
+def rehearse(begin: Callable[[int], None], finisher: Callable[[Streams], Callable[[Any], bytes]]) -> None:
+    """Run a tool of our own through the whole path, so that a call finds everything warm."""
+    for _ in range(16):  # the interpreter specialises code that has run a few times
+        streams = Streams()
+        request: dict[str, Any] = {"operation": "run", "module_name": "rehearsal", "function": "tool"}
+        request |= {"arguments": {"name": "banana"}}
+        request |= {"state": {}, "seed": 0, "stdin": "", "output_bytes": 1000, "result_bytes": 1000}
+        request = json.loads(json.dumps(request).encode())
+        body = run_tool(request, compile_source(_REHEARSAL)[1:], streams, begin, finisher(streams))
+        if b'"status":"ok"' not in body:
+            raise RuntimeError(f"the rehearsal failed: {body!r}")
+        del sys.modules["rehearsal"]
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+
+
+def compile_source(source: bytes) -> bytes:
+    """The module's byte code, or a JSON error; compiling runs none of the source."""
+    warnings.simplefilter("ignore")
+    try:
+        text = source.decode("utf-8", "surrogatepass")  # text, so that no coding cookie is obeyed
+        return b"\x01" + marshal.dumps(compile(text, TOOL_FILE, "exec", dont_inherit=True, optimize=0))
+    except SyntaxError as error:
+        message, line = f"{type(error).__name__}: {error.msg}", error.lineno
+    except (ValueError, RecursionError, OverflowError) as error:
+        message, line = f"{type(error).__name__}: {error}", None
+    except MemoryError:  # the parser's own stack limit as well as the memory limit
+        message, line = "MemoryError: the source is too large or too deeply nested to compile", None
+    where = f" (line {line})" if line else ""
+    return b"\x00" + json.dumps({"kind": "invalid_source", "message": (message + where)[:_MESSAGE_CHARACTERS]}).encode()
+
+
+def run_tool(
+    request: dict, code_bytes: bytes, streams: Streams, begin: Callable[[int], None], finish: Callable[[Any], bytes]
+) -> bytes:
+    """Run the request's function (or program) and hand what came of it to `finish`, whose answer is returned."""
+    streams.install(request["stdin"], request["output_bytes"])
+    begin(request["seed"])
+    module = types.ModuleType(request["module_name"])
+    sys.modules[module.__name__] = module
+    memory_frame = {"status": "error", "error": {"kind": "memory", "message": "out of memory"}}
+    encode, classify = _json_encoder(), _classify
+    values = (request["function"], request["arguments"], request["state"], request["result_bytes"])
+    request.clear()
+    try:
+        reply = _call_tool(module, marshal.loads(code_bytes), values, encode)
+    except MemoryError:
+        reply = memory_frame
+    except BaseException as error:  # noqa: BLE001  # whatever leaves the tool is its reply
+        reply = classify(error)
+    return finish(reply)
+
+
+def _json_encoder() -> Callable[[object], str]:
+    """A strict JSON encoder that holds on to C functions only: patching the json module does not change it."""
+
+    def refuse(value: object) -> NoReturn:
+        raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+    join = "".join
+    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    chunks = make({}, refuse, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+    return lambda value: join(chunks(value, 0))
+
+
+def _call_tool(module: types.ModuleType, code: types.CodeType, values: tuple, encode: Callable[[object], str]) -> Any:
+    """Run the module's body and then the function; the result is a reply whose value is encoded already."""
+    name, arguments, state, result_bytes = values
+    if name is None:
+        return _run_program(module, code)
+    exec(code, module.__dict__)
+    function = module.__dict__.get(name)
+    if function is None or not callable(function):
+        found = ", ".join(sorted(k for k, v in module.__dict__.items() if isinstance(v, types.FunctionType))) or "none"
+        return _error("invalid_source", f"the source defines no function {name!r}; it defines: {found}")
+    if _takes_state(function):
+        value = function(**arguments, state=state)
+    else:
+        value = function(**arguments)
+    try:
+        value_json = encode(value).encode()
+        state_json = encode(state).encode()
+    except MemoryError:
+        raise
+    except RecursionError:
+        return _error("invalid_result", "the result is nested too deeply for JSON")
+    except UnicodeEncodeError:
+        return _error("invalid_result", "the result holds text that is not valid Unicode (a lone surrogate)")
+    except (TypeError, ValueError) as error:
+        return _error("invalid_result", f"the result is not JSON: {error}")
+    if not isinstance(state, dict | None):
+        return _error("invalid_result", "state must stay an object")
+    size = len(value_json) + len(state_json)
+    if size > result_bytes:
+        return _error(
+            "output_limit", f"the result takes {size} bytes as JSON, the limit (result_bytes) is {result_bytes}"
+        )
+    return value_json, state_json
+
+
+def _run_program(module: types.ModuleType, code: types.CodeType) -> tuple[bytes, bytes]:
+    """Run a module as a program; its value is its exit status."""
+    status = 0
+    try:
+        exec(code, module.__dict__)
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        if status and not isinstance(leaving.code, int):
+            print(leaving.code, file=sys.stderr)
+    return str(int(status)).encode(), b"null"
+
+
+def _takes_state(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    if isinstance(code, types.CodeType) and not hasattr(function, "__wrapped__"):
+        return "state" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    import inspect
+
+    try:
+        return "state" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _error(kind: str, message: str) -> dict:
+    return {
+        "status": "error",
+        "error": {"kind": kind, "message": _ADDRESS.sub("at 0x…", message)[:_MESSAGE_CHARACTERS]},
+    }
+
+
+def _classify(error: BaseException) -> dict:
+    """What an exception that left the tool means to the caller."""
+    name = type(error).__name__
+    try:
+        message = f"{name}: {error}" if str(error) else name
+        message = message.encode("utf-8", "backslashreplace").decode()
+    except BaseException:  # noqa: BLE001  # the tool's own __str__
+        message = f"{name} (its message cannot be rendered)"
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == TOOL_FILE:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    if line is not None:
+        message = f"{message[: _MESSAGE_CHARACTERS - 20]} (line {line})"
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return _error("memory", message)
+    return _error("forbidden" if _is_forbidden(error) else "exception", message)
+
+
+def _is_forbidden(error: BaseException) -> bool:
+    """Whether the sandbox refused something, as opposed to the tool failing by itself."""
+    if not isinstance(error, OSError):
+        return False
+    if isinstance(getattr(error, "reason", None), OSError):  # urllib wraps what the socket said
+        return _is_forbidden(error.reason)  # type: ignore[attr-defined]
+    if error.errno in _FORBIDDEN_ERRNOS or isinstance(error, PermissionError | socket.gaierror):
+        return True
+    path = error.filename
+    if isinstance(path, bytes):
+        path = os.fsdecode(path)
+    if error.errno != errno.ENOENT or not isinstance(path, str) or not path.startswith("/"):
+        return False
+    return (
+        _IN_WEBASSEMBLY or os.path.commonpath(("/tmp", os.path.normpath(path))) != "/tmp"
+    )  # a path outside of what it may see
+
+
+def reply_encoder(streams: Streams) -> Callable[[Any], bytes]:
+    """A function that makes the reply's body of what a tool came to, with everything it needs bound in advance."""
+    join, encode = b"".join, _json_encoder()
+    out, err, budget = streams.out, streams.err, streams.budget
+
+    def encode_reply(reply: Any) -> bytes:
+        if budget[0] < 0:
+            reply = {"status": "error", "error": {"kind": "output_limit", "message": "the tool printed too much"}}
+        if isinstance(reply, tuple):
+            head = join((b'{"status":"ok","value":', reply[0], b',"state":', reply[1]))
+        else:
+            head = encode(reply).encode()[:-1]
+        printed = encode({"stdout": out.text(), "stderr": err.text()}).encode()
+        return join((head, b",", printed[1:]))
+
+    return encode_reply
