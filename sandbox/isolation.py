@@ -25,6 +25,7 @@ class Tier(StrEnum):
     NAMESPACES = "namespaces"
     LANDLOCK = "landlock"
     SECCOMP = "seccomp"
+    WASM = "wasm"  # another kind, not a weaker one: never chosen, only asked for
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ _LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-a
 
 def start_jail(tier: Tier, control_fd: int, *, max_children: int, tmp_bytes: int) -> subprocess.Popen[bytes]:
     """Start one jail whose zygote listens on `control_fd`; the process ends when the jail does."""
+    if tier is Tier.WASM:
+        return _start_instances(control_fd, max_children)
     plan: dict[str, Any] = {
         "tier": tier,
         "control_fd": control_fd,
@@ -99,13 +102,27 @@ def start_jail(tier: Tier, control_fd: int, *, max_children: int, tmp_bytes: int
         f"import sys; sys.path.insert(0, {str(_JAIL.parent.parent)!r}); from sandbox.jail import launcher; "
         "launcher.main()"
     )
+    return _start(program, plan)
+
+
+def _start_instances(control_fd: int, max_children: int) -> subprocess.Popen[bytes]:
+    """The tier `wasm`: no jail, but a process that forks instances of the component."""
+    from sandbox.wasm.component import compiled_component
+
+    plan = {"control_fd": control_fd, "max_children": max_children, "component": str(compiled_component())}
+    root = str(_JAIL.parent.parent)
+    program = f"import sys; sys.path[:] = {[root, *sys.path]!r}; from sandbox.wasm import instances; instances.main()"
+    return _start(program, plan)
+
+
+def _start(program: str, plan: dict[str, Any]) -> subprocess.Popen[bytes]:
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     return subprocess.Popen(
         [python, "-I", "-S", "-c", program, json.dumps(plan)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env={},
-        pass_fds=(control_fd,),
+        pass_fds=(plan["control_fd"],),
         start_new_session=True,
     )
 

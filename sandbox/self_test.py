@@ -6,6 +6,7 @@ reports what succeeded. One success, and the tier does not count.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -108,6 +109,67 @@ def probe(canary, outside, tmp):
     return escapes
 """
 
+WASM_PROBE = """
+import os, socket, sys
+
+def probe(canary, outside, tmp):
+    escapes = []
+    for name in ("ctypes", "_ctypes", "resource", "mmap", "fcntl", "pydantic", "wasmtime"):
+        try:
+            __import__(name)
+            escapes.append(f"the module {name} can be imported")
+        except ImportError:
+            pass
+    for family in range(64):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, 3):
+            try:
+                socket.socket(family, kind).close()
+                escapes.append(f"a socket of family {family} can be made")
+            except OSError:
+                pass
+    for path in (canary, outside, "/", ".", "/tmp", "/python", "/etc/passwd", "/proc/self/environ", "/dev/null"):
+        for flags in (os.O_RDONLY, os.O_CREAT | os.O_WRONLY):
+            try:
+                os.close(os.open(path, flags))
+                escapes.append(f"{path if path not in (canary, outside) else 'a path of the host'} can be opened")
+            except OSError:
+                pass
+        try:
+            os.stat(path)
+            escapes.append(f"{path} can be looked at")
+        except OSError:
+            pass
+    for name, words in (("fork", ()), ("execv", ("/bin/sh", ["sh"])), ("posix_spawn", ("/bin/sh", ["sh"], {})),
+                        ("kill", (1, 0)), ("symlink", (outside, "link")), ("listdir", (outside,))):
+        try:
+            getattr(os, name)(*words)
+            escapes.append(f"os.{name} works")
+        except OSError:
+            pass
+    try:
+        import _thread
+        _thread.start_new_thread(print, ())
+        escapes.append("a thread can be started")
+    except RuntimeError:
+        pass
+    if os.environ:
+        escapes.append("an environment is visible")
+    for fd in range(3, 256):
+        try:
+            os.fstat(fd)
+            escapes.append(f"descriptor {fd} is inherited")
+        except OSError:
+            pass
+    try:
+        bytearray(1 << 30)
+        escapes.append("the memory limit does not hold")
+    except MemoryError:
+        pass
+    return escapes
+"""
+
+_PYTHON = "import sys\ndef version(): return '%d.%d.%d' % sys.version_info[:3]\n"
+
 _FIXES = {
     Tier.NAMESPACES: (
         "allow unprivileged user namespaces (sysctl user.max_user_namespaces > 0, kernel.unprivileged_userns_clone=1, "
@@ -129,11 +191,23 @@ class IsolationUnavailable(Exception):
 
 @dataclass(frozen=True)
 class Isolation:
-    """The tier that held, its layers, and why stronger ones did not."""
+    """The tier that held, its layers, the version of the tools' Python, and why stronger tiers did not hold."""
 
     tier: Tier
     layers: dict[str, bool]
+    python: str
     refused: dict[str, str] = field(default_factory=dict)
+
+
+async def establish_wasm() -> Isolation:
+    """The tier `wasm`, which is never a substitute for another; raises IsolationUnavailable."""
+    from sandbox.wasm.component import ComponentUnavailable, compiled_component
+
+    try:
+        await asyncio.to_thread(compiled_component)
+        return Isolation(Tier.WASM, *await _probe(Tier.WASM))
+    except (ComponentUnavailable, ServiceFault) as error:
+        raise IsolationUnavailable(str(error)) from None
 
 
 async def establish(minimum: Tier) -> Isolation:
@@ -141,7 +215,7 @@ async def establish(minimum: Tier) -> Isolation:
     refused: dict[str, str] = {}
     for tier in _ORDER[: _ORDER.index(minimum) + 1]:
         try:
-            return Isolation(tier, await _probe(tier), refused)
+            return Isolation(tier, *await _probe(tier), refused)
         except ServiceFault as error:
             refused[tier] = str(error)
     lines = [f"no isolation of at least the tier `{minimum}` holds on this machine"]
@@ -152,25 +226,28 @@ async def establish(minimum: Tier) -> Isolation:
     raise IsolationUnavailable("\n".join(lines))
 
 
-async def _probe(tier: Tier) -> dict[str, bool]:
+async def _probe(tier: Tier) -> tuple[dict[str, bool], str]:
+    """The active layers and the version of Python; raises ServiceFault when the tier does not hold."""
     pool = Pool(tier, workers=1, max_children=2)
     try:
         await pool.start()
         with _bait() as (canary, outside):
             request = ExecuteRequest(
-                source=PROBE,
+                source=WASM_PROBE if tier is Tier.WASM else PROBE,
                 function="probe",
                 arguments={"canary": canary, "outside": outside, "tmp": tier is Tier.NAMESPACES},
                 limits=Limits(wall_seconds=20, cpu_seconds=10),
             )
-            reply = await Execution(pool).execute("self-test", request)
+            execution = Execution(pool)
+            reply = await execution.execute("self-test", request)
         if reply["status"] != "ok":
             raise ServiceFault(f"the self-test did not finish: {reply['error']['kind']}: {reply['error']['message']}")
         if reply["value"]:
             raise ServiceFault(f"the self-test escaped: {'; '.join(reply['value'])}")
+        python = await execution.execute("self-test", ExecuteRequest(source=_PYTHON, function="version"))
         worker = pool.workers[0]
-        probed = {"seccomp": True, "no_new_privs": True, "rlimits": True}
-        return layers_of(tier, worker.process.pid) | worker.layers | probed
+        probed = {"seccomp": tier is not Tier.WASM, "no_new_privs": True, "rlimits": True}
+        return layers_of(tier, worker.process.pid) | worker.layers | probed, str(python["value"])
     finally:
         await pool.close()
 

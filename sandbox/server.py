@@ -10,7 +10,6 @@ import ipaddress
 import json
 import logging
 import os
-import platform
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,7 +28,7 @@ from sandbox.isolation import Tier
 from sandbox.metrics import Metrics
 from sandbox.pool import Pool, QueueFull
 from sandbox.protocol import ExecuteRequest, Limits, RunCodeRequest
-from sandbox.self_test import Isolation, IsolationUnavailable, establish
+from sandbox.self_test import Isolation, IsolationUnavailable, establish, establish_wasm
 from sandbox.worker import ServiceFault
 
 log = logging.getLogger("sandbox")
@@ -134,7 +133,7 @@ class Service:
             "tier": isolation.tier if isolation else None,
             "layers": isolation.layers if isolation else {},
             "stronger_tiers": isolation.refused if isolation else {},
-            "python": platform.python_version(),
+            "python": isolation.python if isolation else None,
             "workers": {"ready": ready, "total": len(pool.workers), "restarts": pool.restarts},
             "queue": {"waiting": pool.queued, "in_flight": pool.in_flight, "maximum": pool.max_queue},
             "limits": self._execution.maximum.model_dump(),
@@ -227,6 +226,7 @@ def serve(
     workers: int | None = None,
     *,
     min_tier: Tier = Tier.LANDLOCK,
+    wasm: bool = False,
     token: str | None = None,
     maximum: Limits = MAXIMUM_LIMITS,
     max_queue: int = 4096,
@@ -240,6 +240,7 @@ def serve(
       port: TCP port; 0 for any free one.
       workers: jails; one per core by default.
       min_tier: the weakest acceptable isolation.
+      wasm: run tools in WebAssembly, whatever else this machine could do.
       token: what callers must send as `Authorization: Bearer …`; by default the environment's ASTRA_SANDBOX_TOKEN.
       maximum: limits above these are refused.
       max_queue: waiting calls above which callers get 429.
@@ -255,7 +256,7 @@ def serve(
             f"{TOKEN_VARIABLE}) or listen on 127.0.0.1"
         )
     asyncio.run(
-        _serve(listener, workers or os.cpu_count() or 1, min_tier, token, maximum, max_queue, until_stdin_closes)
+        _serve(listener, workers or os.cpu_count() or 1, min_tier, wasm, token, maximum, max_queue, until_stdin_closes)
     )
 
 
@@ -271,13 +272,14 @@ async def _serve(
     listener: socket.socket,
     workers: int,
     min_tier: Tier,
+    wasm: bool,
     token: str | None,
     maximum: Limits,
     max_queue: int,
     until_stdin_closes: bool,
 ) -> None:
     try:
-        isolation = await establish(min_tier)
+        isolation = await (establish_wasm() if wasm else establish(min_tier))
     except IsolationUnavailable as error:
         raise RefusedToStart(str(error)) from None
     execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue), maximum=maximum)
@@ -317,7 +319,10 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a token)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
     parser.add_argument("--workers", type=int, default=None, help="jails, one per core by default")
-    parser.add_argument("--min-tier", type=Tier, choices=list(Tier), default=Tier.LANDLOCK, help="weakest isolation")
+    choice = parser.add_mutually_exclusive_group()
+    tiers = [tier for tier in Tier if tier is not Tier.WASM]
+    choice.add_argument("--min-tier", type=Tier, choices=tiers, default=Tier.LANDLOCK, help="weakest isolation")
+    choice.add_argument("--tier", type=Tier, choices=[Tier.WASM], help="this tier and no other; needs astra-jax[wasm]")
     parser.add_argument("--max-queue", type=int, default=4096, help="waiting calls above which callers get 429")
     for name, value in MAXIMUM_LIMITS.model_dump().items():
         parser.add_argument(f"--max-{name.replace('_', '-')}", type=type(value), default=value)
@@ -331,6 +336,7 @@ def main() -> None:
             options.port,
             options.workers,
             min_tier=options.min_tier,
+            wasm=options.tier is Tier.WASM,
             maximum=Limits(**{name: getattr(options, f"max_{name}") for name in Limits.model_fields}),
             max_queue=options.max_queue,
             listen_fd=options.listen_fd,

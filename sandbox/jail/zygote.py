@@ -131,10 +131,11 @@ def _jail(plan: dict) -> harness.Jail:
 class Zygote:
     """Forks, watches and buries the processes of one worker's calls."""
 
-    def __init__(self, control_fd: int, slots: list[list[int]], tmp_bytes: int) -> None:
+    def __init__(self, control_fd: int, slots: list[list[int]], tmp_bytes: int, *, own_rss_bytes: int = 0) -> None:
+        """`own_rss_bytes` is what every call's process has in common with this one and is not counted as its use."""
         self._control = socket.socket(fileno=control_fd)
         self._control.setblocking(False)
-        self._tmp_bytes = tmp_bytes
+        self._tmp_bytes, self._own_rss_bytes = tmp_bytes, own_rss_bytes
         self._demoted_niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + _DEMOTED_BY)
         self._children: dict[int, _Child] = {}
         self._pid_of_call: dict[int, int] = {}
@@ -222,7 +223,8 @@ class Zygote:
                 linux.setns(self._base_namespace, linux.CLONE_NEWNS)
                 child.slot.note()
             self._slots.append(child.slot)
-            self._report(child.call, status, why, wall_seconds, cpu_seconds, usage.ru_maxrss * 1024)
+            rss_bytes = max(0, usage.ru_maxrss * 1024 - self._own_rss_bytes)
+            self._report(child.call, status, why, wall_seconds, cpu_seconds, rss_bytes)
 
     def _report(self, call: int, status: int, why: int, wall: float, cpu: float, rss: int) -> None:
         message = ENDED.pack(call, status, why, wall, cpu, rss)
