@@ -87,7 +87,7 @@ PROMPT_VERSION: Final = " ".join(
 
 
 class EnvironmentsConfig(BaseModel):
-    """What to synthesise; the defaults are the paper's shares."""
+    """What to synthesise; by default with the paper's shares of languages, domains and parallel multi-hop questions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -17,7 +16,6 @@ import pytest
 
 from sandbox.client import SandboxClient
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.quotas import plan_environments
 from synthesis.environments.statistics import environment_statistics
 from synthesis.environments.verification import verify_environments
 from synthesis.record_io import RecordSource, write_records
@@ -72,36 +70,6 @@ def test_shares_of_scenarios_languages_and_sizes_are_as_configured(environments:
     }
     assert Counter(environment.language for environment in environments) == {"en": 17, "zh": 7}
     assert max(environment.hops for environment in environments) <= 3
-
-
-def test_the_papers_shares_are_the_default() -> None:
-    config = EnvironmentsConfig(seed=0, count=6596, out=Path("unused"))
-    plans = plan_environments(
-        config.count,
-        config.seed,
-        scenarios=config.scenarios,
-        languages=config.languages,
-        domains=config.domains,
-        lookups=config.lookups,
-        computations=config.computations,
-        varieties=config.varieties,
-    )
-    tool_calls = [plan.num_lookups for plan in plans]
-    sub_questions = [plan.num_lookups + plan.with_computation for plan in plans]
-    assert statistics.fmean(tool_calls) == pytest.approx(3.98, abs=0.02)
-    assert statistics.fmean(sub_questions) == pytest.approx(4.37, abs=0.02)
-    assert statistics.median(sub_questions) == 4
-    assert sum(tool_calls) / sum(sub_questions) == pytest.approx(0.913, abs=0.005)
-    for share, chosen in [
-        (0.478, "parallel_multi_hop"),
-        (0.712, "en"),
-        (0.288, "zh"),
-        (0.156, "real_estate"),
-        (0.106, "ecommerce"),
-        (0.081, "healthcare"),
-    ]:
-        count = sum(chosen in (plan.scenario, plan.language, plan.domain) for plan in plans)
-        assert count / len(plans) == pytest.approx(share, abs=0.001)
 
 
 def test_statistics_count_what_the_directory_holds(splits: tuple[Path, Path]) -> None:

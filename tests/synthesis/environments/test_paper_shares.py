@@ -1,0 +1,82 @@
+"""The questions of `configs/paper_environments.toml` have the paper's figures, within two points at a thousand."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from synthesis.environments.decomposition import QAInstance
+from synthesis.environments.knowledge import Knowledge
+from synthesis.environments.pipeline import EnvironmentsConfig
+from synthesis.environments.qa_instances import write_qa_instance
+from synthesis.environments.quotas import EnvironmentPlan, plan_environments
+from synthesis.environments.statistics import PAPER, num_parallel_calls
+from synthesis.teacher.procedural import ProceduralTeacher
+
+CONFIG = Path(__file__).parents[3] / "configs" / "paper_environments.toml"
+POINTS = 0.01
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[tuple[EnvironmentPlan, QAInstance]]:
+    """A thousand questions as the paper's configuration plans them."""
+    config = EnvironmentsConfig.model_validate({**tomllib.loads(CONFIG.read_text()), "count": 1000})
+    plans = plan_environments(
+        config.count,
+        config.seed,
+        scenarios=config.scenarios,
+        languages=config.languages,
+        domains=config.domains,
+        lookups=config.lookups,
+        computations=config.computations,
+        varieties=config.varieties,
+    )
+
+    async def draw(plan: EnvironmentPlan) -> QAInstance:
+        knowledge = Knowledge(domain=plan.domain, language=plan.language, seed=plan.index)
+        return await write_qa_instance(
+            ProceduralTeacher(), knowledge, plan, max_hops=config.max_hops, seed=config.seed + plan.index
+        )
+
+    return [(plan, asyncio.run(draw(plan))) for plan in plans]
+
+
+def test_the_configuration_makes_as_many_as_the_paper_has() -> None:
+    assert tomllib.loads(CONFIG.read_text())["count"] == 6596
+
+
+@pytest.mark.parametrize(
+    ("of", "choice"),
+    [("languages", "en"), ("languages", "zh"), *(("domains", domain) for domain in PAPER["domains"])],
+)
+def test_languages_and_domains_have_the_papers_shares(
+    of: str, choice: str, drawn: list[tuple[EnvironmentPlan, QAInstance]]
+) -> None:
+    share = sum(choice in (plan.language, plan.domain) for plan, _ in drawn) / len(drawn)
+    assert share == pytest.approx(PAPER[of][choice], abs=2 * POINTS)
+
+
+def test_scenarios_have_the_papers_shares(drawn: list[tuple[EnvironmentPlan, QAInstance]]) -> None:
+    share = sum(instance.scenario == "parallel_multi_hop" for _, instance in drawn) / len(drawn)
+    assert share == pytest.approx(PAPER["scenarios"]["parallel_multi_hop"], abs=2 * POINTS)
+
+
+def test_hops_and_tool_calls_have_the_papers_means(drawn: list[tuple[EnvironmentPlan, QAInstance]]) -> None:
+    sub_questions = [len(instance.nodes) for _, instance in drawn]
+    tool_calls = [sum(node.kind == "lookup" for node in instance.nodes) for _, instance in drawn]
+    assert statistics.fmean(sub_questions) == pytest.approx(PAPER["sub_questions_mean"], abs=0.02)
+    assert statistics.median(sub_questions) == PAPER["sub_questions_median"]
+    assert statistics.fmean(tool_calls) == pytest.approx(PAPER["tool_calls_mean"], abs=0.02)
+    assert sum(tool_calls) / sum(sub_questions) == pytest.approx(PAPER["needs_tool_share"], abs=2 * POINTS)
+
+
+def test_as_many_calls_as_in_the_paper_can_run_beside_another(
+    drawn: list[tuple[EnvironmentPlan, QAInstance]],
+) -> None:
+    lookups = [[node for node in instance.nodes if node.kind == "lookup"] for _, instance in drawn]
+    share = sum(map(num_parallel_calls, lookups)) / sum(map(len, lookups))
+    assert share == pytest.approx(PAPER["parallel_share"], abs=2 * POINTS)
