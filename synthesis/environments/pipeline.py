@@ -1,7 +1,9 @@
 """The environments track in stage order: knowledge in, a record directory of proven environments out.
 
-    quotas ─► knowledge ─► QA instance ─► quality ─► sub-environments ─► merging      one item of the first stage
-           ─► irrelevant tools ─► every gold call replayed on the final artefact      one item of the second stage
+    quotas ─► knowledge ─► QA instance ─► quality score                               one item of the first stage
+           ─► quality threshold
+           ─► sub-environments ─► merging                                             one item of the second stage
+           ─► irrelevant tools ─► every gold call replayed on the final artefact      one item of the third stage
            ─► record directory
 
 An item's outcome depends on the config, its index and the teacher's replies alone, so a run that was killed and started
@@ -13,26 +15,27 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.decomposition import QAInstance
+from synthesis.environments.drafts import MAX_DRAWS, Draft, draw_seeds, write_draft
 from synthesis.environments.embeddings import EmbeddingEndpoint
 from synthesis.environments.irrelevant_tools import ToolPool
 from synthesis.environments.knowledge import Knowledge, read_knowledge
 from synthesis.environments.merging import merge_sub_environments
-from synthesis.environments.qa_instances import write_qa_instance
-from synthesis.environments.quality import score_quality
+from synthesis.environments.quality import Percentile, least_quality
 from synthesis.environments.quotas import EnvironmentPlan, Variety, plan_environments
 from synthesis.environments.refusals import omit_parameter, withhold_tool
+from synthesis.environments.splits import TakenValues
 from synthesis.environments.stateful import write_stateful_task
 from synthesis.environments.sub_environments import build_sub_environments
 from synthesis.environments.verification import ExecutableTools, replay_environment
@@ -45,7 +48,7 @@ from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
 from synthesis.prompts.tool_merging import MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity
-from synthesis.record_io import RecordSource, read_card, write_records
+from synthesis.record_io import read_card, write_records
 from synthesis.records import (
     Environment,
     JsonValue,
@@ -62,7 +65,7 @@ from synthesis.teacher import BadReply, Teacher
 from synthesis.teacher.openai import OpenAITeacherConfig
 from synthesis.teacher.usage import metered_usage
 
-MAX_DRAWS: Final = 40
+Made = TypeVar("Made")
 
 PROVEN_QUALITY: Final = QualityScore(
     dependency_consistency=1, atomicity=1, sequential_rationality=1, task_completeness=1
@@ -133,7 +136,8 @@ class EnvironmentsConfig(BaseModel):
     varieties: dict[Variety, float] = {"plain": 1.0}
     """Shares of stateful environments, and of those where a tool is withheld or a parameter is left out."""
     max_hops: int = Field(default=5, ge=1)
-    quality_threshold: float = Field(default=0.9, ge=0, le=1)
+    quality_threshold: Annotated[float, Field(ge=0, le=1)] | Percentile = 0.9
+    """The least QS(τ) that is kept: a value, or `{ percentile = 10 }`, below which lies a tenth of what was scored."""
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
     """At most so many distractors of each band (K)."""
     embedding: EmbeddingEndpoint | None = None
@@ -150,15 +154,20 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
     """
     started = time.monotonic()
     fingerprint = config_fingerprint(config)
-    paths = [config.out.with_name(f"{config.out.name}.{stage}.journal") for stage in ("proven", "mixed")]
+    journals = {
+        stage: config.out.with_name(f"{config.out.name}.{stage}.journal") for stage in ("drafted", "proven", "mixed")
+    }
     report = StageReport("environments", out=str(config.out))
     async with AsyncSandboxClient(sandbox_url) as client:
-        with (
-            closing(Journal(paths[0], f"proven {fingerprint} {teacher.name}")) as proven_journal,
-            closing(Journal(paths[1], f"mixed {fingerprint} {teacher.name}")) as mixed_journal,
-        ):
+        with ExitStack() as stack:
+            drafted_journal, proven_journal, mixed_journal = (
+                stack.enter_context(closing(Journal(path, f"{stage} {fingerprint} {teacher.name}")))
+                for stage, path in journals.items()
+            )
             sandbox = CallBatches(client)
-            proven = await _prove_all(config, teacher, sandbox, report, proven_journal)
+            sources = read_knowledge(config.knowledge) if config.knowledge else []
+            drafts = await _draft_all(config, sources, teacher, report, drafted_journal)
+            proven = await _prove_all(config, sources, drafts, teacher, sandbox, report, proven_journal)
             mixed = await _mix_all(config, proven, sandbox, report, mixed_journal)
             write_records(
                 config.out,
@@ -167,17 +176,17 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
                 config_hash=fingerprint,
                 rejected=report.rejected,
             )
-    for path in paths:
+    for path in journals.values():
         path.unlink()
     report.seconds = time.monotonic() - started
     return report
 
 
-async def _prove_all(
-    config: EnvironmentsConfig, teacher: Teacher, sandbox: Sandbox, report: StageReport, journal: Journal
-) -> list[tuple[Environment, Variety]]:
+async def _draft_all(
+    config: EnvironmentsConfig, sources: Sequence[Knowledge], teacher: Teacher, report: StageReport, journal: Journal
+) -> list[tuple[EnvironmentPlan, Draft | None]]:
+    """Have every question written and scored, and keep those of sufficient quality; a stateful task has no draft."""
     taken = TakenValues(config.disjoint_from)
-    sources = read_knowledge(config.knowledge) if config.knowledge else []
     plans = plan_environments(
         config.count,
         config.seed,
@@ -189,19 +198,66 @@ async def _prove_all(
         varieties=config.varieties,
     )
 
-    async def prove(plan: EnvironmentPlan) -> JsonValue:
-        source = sources[plan.index % len(sources)] if sources else _domain_alone(config, plan)
-        try:
-            with metered_usage() as usage:
-                environment = await synthesize_environment(config, plan, source, taken, teacher, sandbox)
-        except BadReply as error:
-            raise Rejected("unusable reply", str(error)) from error
+    async def write(plan: EnvironmentPlan) -> JsonValue:
+        if plan.variety == "stateful":
+            return {"index": plan.index, "draft": None}
+        source = _source(config, sources, plan)
+        work = write_draft(teacher, source, plan, taken, max_hops=config.max_hops, seed=config.seed)
+        draft = await _closed(work)
+        return {"index": plan.index, "draft": draft.model_dump(mode="json")}
+
+    results = await run_stage(report, plans, write, journal=journal, concurrency=config.concurrency)
+    drafts = [(plans[result["index"]], result["draft"] and Draft.model_validate(result["draft"])) for result in results]
+    scores = [draft.quality.mean for _, draft in drafts if draft is not None]
+    least = least_quality(scores, config.quality_threshold)
+    good = [(plan, draft) for plan, draft in drafts if draft is None or draft.quality.mean >= least]
+    if len(good) < len(drafts):
+        report.rejected["quality below threshold"] += len(drafts) - len(good)
+    return good
+
+
+async def _prove_all(
+    config: EnvironmentsConfig,
+    sources: Sequence[Knowledge],
+    drafts: Sequence[tuple[EnvironmentPlan, Draft | None]],
+    teacher: Teacher,
+    sandbox: Sandbox,
+    report: StageReport,
+    journal: Journal,
+) -> list[tuple[Environment, Variety]]:
+    """Make each draft executable; what fails only now is counted into `report`."""
+    taken = TakenValues(config.disjoint_from)
+
+    async def prove(item: tuple[EnvironmentPlan, Draft | None]) -> JsonValue:
+        plan, draft = item
+        source = _source(config, sources, plan)
+        with metered_usage() as usage:
+            if draft is None:
+                work = make_stateful(config, plan, source, taken, teacher, sandbox)
+            else:
+                usage.add(**asdict(draft.usage))
+                work = make_executable(plan, draft, source, teacher, sandbox)
+            environment = await _closed(work)
         provenance = environment.provenance.model_copy(update=asdict(usage))
         paid = environment.model_copy(update={"provenance": provenance})
         return {"environment": paid.model_dump(mode="json"), "variety": plan.variety}
 
-    results = await run_stage(report, plans, prove, journal=journal, concurrency=config.concurrency)
+    proving = StageReport("proofs")
+    results = await run_stage(proving, drafts, prove, journal=journal, concurrency=config.concurrency)
+    report.rejected += proving.rejected
     return [(Environment.model_validate(result["environment"]), result["variety"]) for result in results]
+
+
+async def _closed(work: Awaitable[Made]) -> Made:
+    """Await work that a reply without use ends; the item it was for is rejected."""
+    try:
+        return await work
+    except BadReply as error:
+        raise Rejected("unusable reply", str(error)) from error
+
+
+def _source(config: EnvironmentsConfig, sources: Sequence[Knowledge], plan: EnvironmentPlan) -> Knowledge:
+    return sources[plan.index % len(sources)] if sources else _domain_alone(config, plan)
 
 
 def _domain_alone(config: EnvironmentsConfig, plan: EnvironmentPlan) -> Knowledge:
@@ -244,7 +300,28 @@ async def _mix_all(
     return results
 
 
-async def synthesize_environment(
+async def make_executable(
+    plan: EnvironmentPlan, draft: Draft, source: Knowledge, teacher: Teacher, sandbox: Sandbox
+) -> Environment:
+    """Give a draft its tools, proven and merged, without distractors.
+
+    Raises:
+        BadReply: a question to the teacher got no usable answer.
+        Rejected: the environment did not pass one of the stages.
+    """
+    seed, instance = draft.seed, draft.instance
+    knowledge = source.model_copy(update={"seed": seed})
+    sub_environments = await build_sub_environments(teacher, sandbox, knowledge, instance, seed=seed)
+    sub_questions, tools = await merge_sub_environments(teacher, sandbox, sub_environments, seed=seed)
+    environment = _environment(plan, teacher, knowledge, seed, instance, draft.quality).model_copy(
+        update={"sub_questions": sub_questions, "tools": tools}
+    )
+    if plan.variety == "missing_parameter":
+        return await omit_parameter(teacher, knowledge, environment, seed=seed)
+    return environment
+
+
+async def make_stateful(
     config: EnvironmentsConfig,
     plan: EnvironmentPlan,
     source: Knowledge,
@@ -252,34 +329,18 @@ async def synthesize_environment(
     teacher: Teacher,
     sandbox: Sandbox,
 ) -> Environment:
-    """Synthesise one environment from a source of knowledge, proven and merged, without distractors.
+    """Have a task that changes a state written and proven that shares nothing with other splits.
 
     Raises:
-        BadReply: a question to the teacher got no usable answer.
-        Rejected: the environment did not pass one of the stages.
+        BadReply, Rejected: as `make_executable`.
     """
-    for draw in range(MAX_DRAWS):
-        seed = int.from_bytes(sha256(f"{config.seed}/{plan.index}/{draw}".encode()).digest()[:6])
+    for seed in draw_seeds(config.seed, plan):
         knowledge = source.model_copy(update={"seed": seed})
-        if plan.variety == "stateful":
-            task, sub_questions, final_state = await write_stateful_task(teacher, sandbox, knowledge, plan, seed=seed)
-            if not taken.shared_with(task.instance):
-                environment = _environment(plan, teacher, knowledge, seed, task.instance, PROVEN_QUALITY)
-                stateful = {"sub_questions": sub_questions, "tools": task.tools, "state": task.state}
-                return environment.model_copy(update={**stateful, "final_state": final_state})
-            continue
-        instance = await write_qa_instance(teacher, knowledge, plan, max_hops=config.max_hops, seed=seed)
-        if taken.shared_with(instance):
-            continue
-        quality = await score_quality(teacher, knowledge, instance, threshold=config.quality_threshold, seed=seed)
-        sub_environments = await build_sub_environments(teacher, sandbox, knowledge, instance, seed=seed)
-        sub_questions, tools = await merge_sub_environments(teacher, sandbox, sub_environments, seed=seed)
-        environment = _environment(plan, teacher, knowledge, seed, instance, quality).model_copy(
-            update={"sub_questions": sub_questions, "tools": tools}
-        )
-        if plan.variety == "missing_parameter":
-            return await omit_parameter(teacher, knowledge, environment, seed=seed)
-        return environment
+        task, sub_questions, final_state = await write_stateful_task(teacher, sandbox, knowledge, plan, seed=seed)
+        if not taken.shared_with(task.instance):
+            environment = _environment(plan, teacher, knowledge, seed, task.instance, PROVEN_QUALITY)
+            stateful = {"sub_questions": sub_questions, "tools": task.tools, "state": task.state}
+            return environment.model_copy(update={**stateful, "final_state": final_state})
     raise Rejected("entity or answer of another split", f"after {MAX_DRAWS} draws")
 
 
@@ -308,29 +369,6 @@ def _environment(
         entities=instance.entities,
         provenance=Provenance(teacher=teacher.name, prompt_version=PROMPT_VERSION, seed=seed, parents=(knowledge_id,)),
     )
-
-
-class TakenValues:
-    """The entities and answers of other splits."""
-
-    def __init__(self, directories: Sequence[Path]):
-        self._taken: set[str] = set()
-        for directory in directories:
-            for environment in RecordSource(directory, Environment):
-                answers = [environment.answer, *(item.answer for item in environment.sub_questions)]
-                self._taken |= _value_keys(environment.entities, answers)
-
-    def shared_with(self, instance: QAInstance) -> set[str]:
-        """Return which of an instance's entities and answers are taken."""
-        answers = [instance.answer, *(node.answer for node in instance.nodes)]
-        return self._taken & _value_keys(instance.entities, answers)
-
-
-def _value_keys(entities: Sequence[str], answers: Sequence[JsonValue]) -> set[str]:
-    values: list[JsonValue] = [*entities]
-    for answer in answers:
-        values += answer if isinstance(answer, list | tuple) else [answer]
-    return {str(value).casefold() for value in values if not isinstance(value, bool)}
 
 
 def config_fingerprint(config: EnvironmentsConfig) -> str:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
 from synthesis.environments.decomposition import QAInstance
 from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.qa_instances import mentions
@@ -11,20 +16,34 @@ from synthesis.stage import Rejected
 from synthesis.teacher import Teacher
 
 
-async def score_quality(
-    teacher: Teacher, knowledge: Knowledge, instance: QAInstance, *, threshold: float, seed: int
-) -> QualityScore:
-    """Return QS(τ) of an instance that is good enough; there is no score without a judgement.
+class Percentile(BaseModel):
+    """A threshold relative to all scores of a run: the percentage of them that lies below it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    percentile: float = Field(ge=0, lt=100)
+
+
+def least_quality(scores: Sequence[float], threshold: float | Percentile) -> float:
+    """Return the least score that is kept; equal scores are kept or rejected together.
+
+    >>> least_quality([0.5, 0.75, 1.0], 0.9), least_quality([0.5, 0.75, 1.0], Percentile(percentile=50))
+    (0.9, 0.75)
+    """
+    if isinstance(threshold, float):
+        return threshold
+    return float(np.percentile(scores, threshold.percentile)) if scores else 0.0
+
+
+async def score_quality(teacher: Teacher, knowledge: Knowledge, instance: QAInstance, *, seed: int) -> QualityScore:
+    """Return QS(τ) of an instance that breaks no rule; there is no score without a judgement.
 
     Raises:
         BadReply: the teacher's judgement cannot be used.
-        Rejected: a rule is broken, or the mean of the four indicators is below the threshold.
+        Rejected: a rule is broken.
     """
     check_dependencies(instance)
-    quality = await teacher.ask(JudgeDecomposition(knowledge=knowledge, instance=instance), seed=seed)
-    if quality.mean < threshold:
-        raise Rejected("quality below threshold", f"expected a mean of at least {threshold}, found {quality.mean:.3f}")
-    return quality
+    return await teacher.ask(JudgeDecomposition(knowledge=knowledge, instance=instance), seed=seed)
 
 
 def check_dependencies(instance: QAInstance) -> None:

@@ -179,7 +179,7 @@ asyncio.run(synthesize_environments(config, ProceduralTeacher(), sys.argv[2]))
 
 def _killed_and_resumed(config: EnvironmentsConfig, url: str, kill_after_lines: list[int]) -> None:
     command = [sys.executable, "-c", RUN, config.model_dump_json(), url]
-    journals = [config.out.with_name(f"{config.out.name}.{stage}.journal") for stage in ("proven", "mixed")]
+    journals = [config.out.with_name(f"{config.out.name}.{stage}.journal") for stage in ("drafted", "proven", "mixed")]
     for lines in kill_after_lines:
         process = subprocess.Popen(command)
         while process.poll() is None and sum(p.read_bytes().count(b"\n") for p in journals if p.exists()) < lines:
