@@ -44,6 +44,7 @@ from synthesis.prompts.parameter_omission import OmitParameter
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.prompts.stateful_task_writing import WriteStatefulTask
 from synthesis.prompts.tool_call_writing import WriteToolCall
+from synthesis.prompts.tool_document_scaling import ScaleToolDocument
 from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
 from synthesis.prompts.tool_merging import MergeTools
@@ -138,6 +139,8 @@ class EnvironmentsConfig(BaseModel):
     max_hops: int = Field(default=5, ge=1)
     quality_threshold: Annotated[float, Field(ge=0, le=1)] | Percentile = 0.9
     """The least QS(τ) that is kept: a value, or `{ percentile = 10 }`, below which lies a tenth of what was scored."""
+    scaled_documents: float = Field(default=0.0, ge=0, le=1)
+    """Share of the tools whose documents get optional parameters, such as units and pages."""
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
     """At most so many distractors of each band (K)."""
     embedding: EmbeddingEndpoint | None = None
@@ -236,7 +239,7 @@ async def _prove_all(
                 work = make_stateful(config, plan, source, taken, teacher, sandbox)
             else:
                 usage.add(**asdict(draft.usage))
-                work = make_executable(plan, draft, source, teacher, sandbox)
+                work = make_executable(config, plan, draft, source, teacher, sandbox)
             environment = await _closed(work)
         provenance = environment.provenance.model_copy(update=asdict(usage))
         paid = environment.model_copy(update={"provenance": provenance})
@@ -301,7 +304,12 @@ async def _mix_all(
 
 
 async def make_executable(
-    plan: EnvironmentPlan, draft: Draft, source: Knowledge, teacher: Teacher, sandbox: Sandbox
+    config: EnvironmentsConfig,
+    plan: EnvironmentPlan,
+    draft: Draft,
+    source: Knowledge,
+    teacher: Teacher,
+    sandbox: Sandbox,
 ) -> Environment:
     """Give a draft its tools, proven and merged, without distractors.
 
@@ -311,9 +319,11 @@ async def make_executable(
     """
     seed, instance = draft.seed, draft.instance
     knowledge = source.model_copy(update={"seed": seed})
-    sub_environments = await build_sub_environments(teacher, sandbox, knowledge, instance, seed=seed)
+    sub_environments = await build_sub_environments(
+        teacher, sandbox, knowledge, instance, seed=seed, scaled_documents=config.scaled_documents
+    )
     sub_questions, tools = await merge_sub_environments(teacher, sandbox, sub_environments, seed=seed)
-    environment = _environment(plan, teacher, knowledge, seed, instance, draft.quality).model_copy(
+    environment = _environment(config, plan, teacher, knowledge, seed, instance, draft.quality).model_copy(
         update={"sub_questions": sub_questions, "tools": tools}
     )
     if plan.variety == "missing_parameter":
@@ -338,13 +348,14 @@ async def make_stateful(
         knowledge = source.model_copy(update={"seed": seed})
         task, sub_questions, final_state = await write_stateful_task(teacher, sandbox, knowledge, plan, seed=seed)
         if not taken.shared_with(task.instance):
-            environment = _environment(plan, teacher, knowledge, seed, task.instance, PROVEN_QUALITY)
+            environment = _environment(config, plan, teacher, knowledge, seed, task.instance, PROVEN_QUALITY)
             stateful = {"sub_questions": sub_questions, "tools": task.tools, "state": task.state}
             return environment.model_copy(update={**stateful, "final_state": final_state})
     raise Rejected("entity or answer of another split", f"after {MAX_DRAWS} draws")
 
 
 def _environment(
+    config: EnvironmentsConfig,
     plan: EnvironmentPlan,
     teacher: Teacher,
     knowledge: Knowledge,
@@ -354,8 +365,11 @@ def _environment(
 ) -> Environment:
     """An environment that has its question and answer, but not yet its sub-questions and tools."""
     knowledge_id = record_id("knowledge", knowledge.model_dump(mode="json"))
+    prompt_version = (
+        f"{PROMPT_VERSION} {ScaleToolDocument.prompt_version}" if config.scaled_documents else PROMPT_VERSION
+    )
     return Environment(
-        id=record_id("environment", knowledge_id, PROMPT_VERSION, teacher.name, plan.index, seed),
+        id=record_id("environment", knowledge_id, prompt_version, teacher.name, plan.index, seed),
         domain=knowledge.domain,
         language=knowledge.language,
         scenario=instance.scenario,
@@ -367,7 +381,7 @@ def _environment(
         tools=(),
         quality=quality,
         entities=instance.entities,
-        provenance=Provenance(teacher=teacher.name, prompt_version=PROMPT_VERSION, seed=seed, parents=(knowledge_id,)),
+        provenance=Provenance(teacher=teacher.name, prompt_version=prompt_version, seed=seed, parents=(knowledge_id,)),
     )
 
 

@@ -6,6 +6,12 @@ Per sub-question, in one batch:
     repeat     the same under another seed       must give the gold answer again
     changed    each argument made a stranger     must not give the gold answer; may fail, but by an ordinary exception
     missing    each required argument left out   must fail
+
+and for each optional parameter whose default is documented
+
+    changed    each other setting                must not give the gold answer
+    default    the call with the default         must give an answer
+    omitted    the call without the parameter    must give the same one
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from typing import Final, Literal, TypeAlias
 
 from sandbox.client import ExecuteReply, ExecuteRequest, Limits
 from synthesis.environments.call_batches import Sandbox
+from synthesis.environments.tool_scaling import documented_defaults
 from synthesis.environments.tool_source import check_source
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion, same_answer
 from synthesis.stage import Rejected
@@ -32,7 +39,7 @@ PROOF_LIMITS: Final = Limits(wall_seconds=30, cpu_seconds=1)
 class Trial:
     """One call of a proof, and what it is to show."""
 
-    promise: Literal["gold", "repeat", "changed", "missing"]
+    promise: Literal["gold", "repeat", "changed", "missing", "default", "omitted"]
     tool: EnvironmentTool
     sub_question: SubQuestion
     arguments: JsonObject
@@ -55,10 +62,32 @@ def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
     arguments = sub_question.call.arguments
     yield Trial("gold", tool, sub_question, arguments)
     yield Trial("repeat", tool, sub_question, arguments)
-    for name, value in arguments.items():
+    defaults = documented_defaults(tool.document)
+    for name, value in {**defaults, **arguments}.items():
         yield Trial("changed", tool, sub_question, {**arguments, name: changed_argument(value)})
     for required in tool.document.required:
         yield Trial("missing", tool, sub_question, {k: v for k, v in arguments.items() if k != required})
+    for optional, default in defaults.items():
+        schema = tool.document.parameters["properties"][optional]
+        for setting in other_settings(schema, arguments.get(optional, default)):
+            yield Trial("changed", tool, sub_question, {**arguments, optional: setting})
+        yield Trial("default", tool, sub_question, {**arguments, optional: default})
+        yield Trial("omitted", tool, sub_question, {k: v for k, v in arguments.items() if k != optional})
+
+
+def check_replies(listed: Sequence[Trial], replies: Sequence[ExecuteReply], others: Sequence[SubQuestion] = ()) -> None:
+    """Check what the calls that prove one gold call came to; `others` are the tool's other sub-questions.
+
+    Raises:
+        Rejected: with the name of the first promise that is broken.
+    """
+    for index, (trial, reply) in enumerate(zip(listed, replies, strict=True)):
+        check_reply(trial, reply, others)
+        if trial.promise == "omitted" and not same_answer(replies[index - 1].value, reply.value):
+            raise Rejected(
+                "default differs from document",
+                f"{trial.tool.document.name}: expected {replies[index - 1].value!r}, found {reply.value!r} without it",
+            )
 
 
 def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion] = ()) -> None:
@@ -88,6 +117,8 @@ def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion]
             raise Rejected("error path fails", detail)
         case "missing" if reply.ok:
             raise Rejected("missing argument accepted", detail)
+        case "default" | "omitted" if not reply.ok:
+            raise Rejected("default fails", detail)
 
 
 async def prove(sandbox: Sandbox, proofs: Sequence[Proof]) -> None:
@@ -114,15 +145,14 @@ async def _run(
 ) -> None:
     for tool, sub_questions in proofs:
         check_source(tool.source, tool.document, tuple(sub_question.answer for sub_question in sub_questions))
-    listed = [
-        (trial, [other for other in sub_questions if other is not sub_question])
+    groups = [
+        (list(trials_of(tool, sub_question)), [other for other in sub_questions if other is not sub_question])
         for tool, sub_questions in proofs
         for sub_question in sub_questions
-        for trial in trials_of(tool, sub_question)
     ]
-    replies = await sandbox.execute_batch([trial.request() for trial, _ in listed])
-    for (trial, others), reply in zip(listed, replies, strict=True):
-        check_reply(trial, reply, others)
+    replies = iter(await sandbox.execute_batch([trial.request() for listed, _ in groups for trial in listed]))
+    for listed, others in groups:
+        check_replies(listed, [next(replies) for _ in listed], others)
 
 
 def changed_argument(value: JsonValue) -> JsonValue:
@@ -143,3 +173,14 @@ def changed_argument(value: JsonValue) -> JsonValue:
         case dict():
             return {}
     return "?"
+
+
+def other_settings(schema: JsonObject, value: JsonValue) -> list[JsonValue]:
+    """Return settings of an optional parameter that are as good as `value`: its other choices, or the next number.
+
+    >>> other_settings({"enum": ["day", "month", "year"]}, "day"), other_settings({"type": "integer"}, 1)
+    (['month', 'year'], [2])
+    """
+    if "enum" in schema:
+        return [choice for choice in schema["enum"] if choice != value]
+    return [value + 1] if isinstance(value, int) and not isinstance(value, bool) else []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from sandbox.client import ExecuteRequest
 from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.knowledge import Knowledge
-from synthesis.environments.proof import Trial, check_reply, trials
+from synthesis.environments.proof import Trial, check_replies, trials
 from synthesis.environments.qa_instances import check_structure
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.environments.sub_environments import MAX_TRIES
@@ -82,8 +82,7 @@ async def prove_stateful(
         listed = list(trials(by_name[sub_question.call.name], sub_question))
         requests = [_on_state(trial, state) for trial in listed]
         stale, *replies = await sandbox.execute_batch([_on_state(listed[0], initial), *requests])
-        for trial, reply in zip(listed, replies, strict=True):
-            check_reply(trial, reply)
+        check_replies(listed, replies)
         if sub_question.depends_on and stale.ok and same_answer(sub_question.answer, stale.value):
             raise Rejected("does not depend on the state", f"{sub_question.id} has its answer from the start")
         state = replies[0].state if replies[0].state is not None else state

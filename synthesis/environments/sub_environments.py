@@ -1,8 +1,8 @@
 """Sub-environments: for each sub-question that needs one a tool, its gold call, and the proof that it answers.
 
-tool necessity ─► tool document ─► call ─► implementation ─► proof ─┐
-                                                ▲                   │ not accepted: the failure goes back
-                                                └───────────────────┘ to the teacher, at most MAX_TRIES times
+tool necessity ─► tool document ─► scaling ─► call ─► implementation ─► proof ─┐
+                                                           ▲                   │ not accepted: the failure goes back
+                                                           └───────────────────┘ to the teacher, at most MAX_TRIES times
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.decomposition import DecompositionNode, QAInstance
 from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.proof import prove
+from synthesis.environments.tool_scaling import scale_document
 from synthesis.prompts.tool_call_writing import WriteToolCall
 from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
@@ -23,7 +24,8 @@ from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher import Teacher
 
 MAX_TRIES: Final = 10
-"""Implementations asked for per sub-question; with the document and the call that makes 12 requests."""
+"""Implementations asked for per sub-question; with the document and the call that makes 12 requests, and where a
+document may be scaled there is one implementation less."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,15 @@ class SubEnvironment:
 
 
 async def build_sub_environments(
-    teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, instance: QAInstance, *, seed: int
+    teacher: Teacher,
+    sandbox: Sandbox,
+    knowledge: Knowledge,
+    instance: QAInstance,
+    *,
+    seed: int,
+    scaled_documents: float = 0.0,
 ) -> list[SubEnvironment]:
-    """Build and prove the sub-environments of all nodes, side by side.
+    """Build and prove the sub-environments of all nodes, side by side; a share of the tools have scaled documents.
 
     Raises:
         BadReply: the teacher has no usable answer for one of the nodes.
@@ -52,23 +60,24 @@ async def build_sub_environments(
             necessity = await teacher.ask(JudgeToolNecessity(node=node, known_answers=known), seed=seed)
             if not necessity.needs_tool:
                 return SubEnvironment(_sub_question(node, None), None)
-        return await _build_tool(teacher, sandbox, knowledge, node, seed=seed + position)
+        return await _build_tool(teacher, sandbox, knowledge, node, seed=seed + position, scaled=scaled_documents)
 
     return await all_in_order(build(position, node) for position, node in enumerate(instance.nodes))
 
 
 async def _build_tool(
-    teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, node: DecompositionNode, *, seed: int
+    teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, node: DecompositionNode, *, seed: int, scaled: float
 ) -> SubEnvironment:
     document = await teacher.ask(
         WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language), seed=seed
     )
+    document = await scale_document(teacher, knowledge, document, share=scaled)
     written = await teacher.ask(WriteToolCall(knowledge=knowledge, node=node, document=document), seed=seed)
     call = ToolCall(id=f"call_{node.id}", name=document.name, arguments=written.arguments)
     sub_question = _sub_question(node, call)
     last_try: ToolImplementation | None = None
     failure: Rejected | None = None
-    for _ in range(MAX_TRIES):
+    for _ in range(MAX_TRIES - (scaled > 0)):
         last_try = await teacher.ask(
             WriteToolImplementation(
                 knowledge=knowledge,

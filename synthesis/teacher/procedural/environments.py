@@ -14,6 +14,7 @@ from synthesis.prompts.parameter_omission import OmitParameter, OmittedParameter
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
 from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
+from synthesis.prompts.tool_document_scaling import ScaleToolDocument
 from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
 from synthesis.prompts.tool_merging import MergeTools
@@ -21,6 +22,14 @@ from synthesis.prompts.tool_necessity import JudgeToolNecessity, ToolNecessity
 from synthesis.records import JsonObject, QualityScore, ToolDocument, same_answer
 from synthesis.teacher import BadReply, Request
 from synthesis.teacher.procedural.table_worlds import world_of_tables
+from synthesis.teacher.procedural.tool_options import (
+    code_of,
+    needed_arguments,
+    option_of,
+    signature_of,
+    tables_of,
+    with_option,
+)
 from synthesis.teacher.procedural.world_actions import draw_stateful_task
 from synthesis.teacher.procedural.world_questions import draw_instance, facts_by_question
 from synthesis.teacher.procedural.worlds import Fact, World, domains, world_of
@@ -121,11 +130,17 @@ def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
     )
 
 
+def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
+    """Add an optional parameter that fits what the tool returns."""
+    return with_option(request.document, _world(request.knowledge), random.Random(f"option/{seed}"))
+
+
 def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
-    """Fill the tool's parameters with the entity, and the year, of the sub-question."""
+    """Fill the tool's parameters with the entity, and the year, of the sub-question; set an option where needed."""
     fact = _fact(request.knowledge, request.node)
     known = {fact.entity_type: fact.entity, "year": fact.year}
-    return CallArguments(arguments={name: known[name] for name in request.document.required})
+    asked = {name: known[name] for name in request.document.required}
+    return CallArguments(arguments={**asked, **needed_arguments(request.document)})
 
 
 def write_tool_implementation(request: WriteToolImplementation, seed: int) -> ToolImplementation:
@@ -134,7 +149,9 @@ def write_tool_implementation(request: WriteToolImplementation, seed: int) -> To
     rows = world.values[fact.entity_type, fact.property]
     others = random.Random(f"rows/{seed}").sample([name for name in rows if name != fact.entity], DISTRACTOR_ROWS)
     table = {name: rows[name] for name in sorted([fact.entity, *others])}
-    return ToolImplementation(source=_source(request.document, fact), tables={fact.property: table})
+    option = option_of(request.document)
+    paged, further = tables_of(option, table, request.knowledge.seed)
+    return ToolImplementation(source=_source(request.document, fact), tables={fact.property: paged, **further})
 
 
 def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
@@ -157,6 +174,11 @@ def _source(document: ToolDocument, fact: Fact) -> str:
             f"    if year not in rows[{entity}]:\n"
             f'        raise ValueError(f"no {fact.property} of {{{entity}}} in {{year}}")\n'
         )
+    option = option_of(document)
+    if option is not None:
+        signature += f", {signature_of(option, document)}"
+        value_type = "float" if option == "unit" else value_type
+    last += f"    return {row}\n" if option is None else f"    value = {row}\n{code_of(option)}"
     return (
         f"def {document.name}({signature}) -> {value_type}:\n"
         f'    """{document.description}."""\n'
@@ -164,7 +186,6 @@ def _source(document: ToolDocument, fact: Fact) -> str:
         f"    if {entity} not in rows:\n"
         f'        raise ValueError(f"unknown {entity}: {{{entity}}}")\n'
         f"{last}"
-        f"    return {row}\n"
     )
 
 
@@ -214,6 +235,7 @@ ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     JudgeDecomposition: judge_decomposition,
     JudgeToolNecessity: judge_tool_necessity,
     WriteToolDocument: write_tool_document,
+    ScaleToolDocument: scale_tool_document,
     WriteToolCall: write_tool_call,
     WriteToolImplementation: write_tool_implementation,
     MergeTools: merge_tools,

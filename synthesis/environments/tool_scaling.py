@@ -1,0 +1,76 @@
+"""Complexity scaling: a tool's document gets optional parameters, the stage between document and call.
+
+    get_rent(apartment)  ─►  get_rent(apartment, unit = "thousand")
+
+What makes the tool answer stays: its name and its required parameters. The proof then holds the implementation to the
+defaults that the document promises.
+"""
+
+from __future__ import annotations
+
+import random
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from synthesis.environments.knowledge import Knowledge
+from synthesis.prompts.tool_document_scaling import ScaleToolDocument
+from synthesis.records import ToolDocument
+from synthesis.stage import Rejected
+from synthesis.teacher import Teacher
+
+
+async def scale_document(
+    teacher: Teacher, knowledge: Knowledge, document: ToolDocument, *, share: float
+) -> ToolDocument:
+    """Have a share of all documents scaled; within one environment equal documents stay equal.
+
+    Raises:
+        BadReply: the teacher has no such document.
+        Rejected: what it wrote breaks a rule.
+    """
+    if random.Random(f"scaling/{knowledge.seed}/{document.name}").random() >= share:
+        return document
+    scaled = await teacher.ask(ScaleToolDocument(knowledge=knowledge, document=document), seed=knowledge.seed)
+    check_scaled(document, scaled)
+    return scaled
+
+
+def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:
+    """Check that a scaled document only has optional parameters more, each with a default that its schema allows.
+
+    Raises:
+        Rejected: with the name of the rule that is broken.
+    """
+    before, after = (item.parameters.get("properties", {}) for item in (document, scaled))
+    if scaled.name != document.name or set(scaled.required) != set(document.required):
+        raise Rejected(
+            "scaling changes the tool",
+            f"expected {document.name}{sorted(document.required)}, found {scaled.name}{sorted(scaled.required)}",
+        )
+    if changed := sorted(name for name in before if after.get(name) != before[name]):
+        raise Rejected("scaling changes the tool", f"parameters {changed}")
+    for name in sorted(set(after) - set(before)):
+        schema = after[name]
+        if "default" not in schema:
+            raise Rejected("added parameter without default", name)
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            raise Rejected("added parameter without schema", f"{name}: {error.message}") from error
+        if not Draft202012Validator(schema).is_valid(schema["default"]):
+            raise Rejected("default breaks its schema", f"{name}: {schema}")
+
+
+def documented_defaults(document: ToolDocument) -> dict[str, object]:
+    """Return the optional parameters of which a document says what leaving them out means.
+
+    >>> parameters = {"properties": {"flat": {}, "page": {"default": 1}}, "required": ["flat"]}
+    >>> documented_defaults(ToolDocument(name="get_rent", description="", parameters=parameters))
+    {'page': 1}
+    """
+    return {
+        name: schema["default"]
+        for name, schema in document.parameters.get("properties", {}).items()
+        if isinstance(schema, dict) and "default" in schema and name not in document.required
+    }

@@ -1,0 +1,176 @@
+"""A scaled document has optional parameters with defaults; the tool is held to them, and its error path is ordinary."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.client import AsyncSandboxClient
+from synthesis.environments.decomposition import QAInstance
+from synthesis.environments.knowledge import Knowledge
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.environments.proof import prove
+from synthesis.environments.sub_environments import build_sub_environments
+from synthesis.environments.tool_scaling import check_scaled, documented_defaults
+from synthesis.environments.verification import verify_environments
+from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, EnvironmentTool, SubQuestion, ToolCall, ToolDocument
+from synthesis.stage import Rejected
+from synthesis.teacher import Reply, Request
+from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.procedural.tool_options import PLAIN
+
+FLAT = {"type": "string"}
+UNIT = {"type": "string", "enum": ["one", "thousand"], "default": "thousand"}
+
+
+def document(**properties: object) -> ToolDocument:
+    parameters = {"type": "object", "properties": {"flat": FLAT, **properties}, "required": ["flat"]}
+    return ToolDocument(name="get_rent", description="Rent of a flat", parameters=parameters)
+
+
+@pytest.mark.parametrize(
+    ("scaled", "reason"),
+    [
+        (document(unit=UNIT).model_copy(update={"name": "get_rents"}), "scaling changes the tool"),
+        (document(flat={"type": "integer"}), "scaling changes the tool"),
+        (document(unit={"type": "string"}), "added parameter without default"),
+        (document(unit={**UNIT, "default": "dozen"}), "default breaks its schema"),
+        (document(unit={"type": "strin", "default": "one"}), "added parameter without schema"),
+        (
+            document(unit=UNIT).model_copy(
+                update={"parameters": {**document(unit=UNIT).parameters, "required": ["flat", "unit"]}}
+            ),
+            "scaling changes the tool",
+        ),
+    ],
+)
+def test_a_document_that_is_scaled_badly_is_rejected_under_its_rule(scaled: ToolDocument, reason: str) -> None:
+    check_scaled(document(), document(unit=UNIT))
+    with pytest.raises(Rejected) as rejected:
+        check_scaled(document(), scaled)
+    assert rejected.value.reason == reason
+
+
+GOOD = """\
+def get_rent(flat: str, unit: str = "thousand") -> float:
+    rents, sizes = TABLES["rent"], TABLES["sizes"]
+    if flat not in rents:
+        raise ValueError(f"unknown flat: {flat}")
+    if unit not in sizes:
+        raise ValueError(f"unknown unit: {unit}")
+    return rents[flat] / sizes[unit]
+"""
+PAGED = """\
+def get_rent(flat: str, page: int = 1) -> float:
+    if page < 1:
+        raise ValueError(f"no page {page}")
+    return TABLES["rent"][flat]
+"""
+PLANTED = {
+    "default differs from document": GOOD.replace('= "thousand"', '= "one"'),
+    "ignores its arguments": GOOD.replace("/ sizes[unit]", "/ sizes['one']"),
+    "default fails": GOOD.replace("return", "if unit == 'thousand':\n        raise ValueError(unit)\n    return"),
+    "error path fails": GOOD.replace('raise ValueError(f"unknown unit: {unit}")', "while True:\n            pass"),
+    "signature differs from document": GOOD.replace(', unit: str = "thousand"', ', unit: str = "thousand", page=1'),
+}
+
+
+async def proof(url: str, source: str, written: ToolDocument, **options: object) -> None:
+    call = ToolCall(id="call_q1", name="get_rent", arguments={"flat": "Amber Fox", **options})
+    tables = {"rent": {"Amber Fox": 4210, "Calm Owl": 3050}, "sizes": {"one": 1, "thousand": 1000}}
+    tool = EnvironmentTool(document=written, source=source, tables=tables)
+    async with AsyncSandboxClient(url) as sandbox:
+        await prove(sandbox, [(tool, [SubQuestion(id="q1", question="?", answer=4210, call=call)])])
+
+
+def test_a_tool_whose_defaults_behave_is_accepted(sandbox_url: str) -> None:
+    asyncio.run(proof(sandbox_url, GOOD, document(unit=UNIT), unit="one"))
+
+
+@pytest.mark.parametrize("reason", PLANTED)
+def test_a_tool_that_breaks_a_documented_default_is_rejected(reason: str, sandbox_url: str) -> None:
+    with pytest.raises(Rejected) as rejected:
+        asyncio.run(proof(sandbox_url, PLANTED[reason], document(unit=UNIT), unit="one"))
+    assert rejected.value.reason == reason, rejected.value
+
+
+def test_a_page_that_is_ignored_is_rejected_though_the_call_leaves_it_out(sandbox_url: str) -> None:
+    with pytest.raises(Rejected, match="ignores its arguments"):
+        asyncio.run(proof(sandbox_url, PAGED, document(page={"type": "integer", "default": 1})))
+
+
+@pytest.fixture(scope="module")
+def scaled(
+    make_config: Callable[..., EnvironmentsConfig], tmp_path_factory: pytest.TempPathFactory, sandbox_url: str
+) -> Path:
+    config = make_config(seed=3, count=24, out=tmp_path_factory.mktemp("scaled") / "out", scaled_documents=1.0)
+    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
+    assert report.kept == 24, report.closing_line()
+    return config.out
+
+
+def test_scaled_environments_are_kept_and_verified(scaled: Path, sandbox_url: str) -> None:
+    assert asyncio.run(verify_environments(scaled, sandbox_url)).closing_line() == "verified 24/24"
+
+
+def test_every_tool_has_an_option_and_every_kind_of_option_comes(scaled: Path) -> None:
+    tools = [tool for environment in RecordSource(scaled, Environment) for tool in environment.all_tools]
+    options = [documented_defaults(tool.document) for tool in tools]
+    assert all(len(option) == 1 for option in options)
+    assert {name for option in options for name in option} == set(PLAIN)
+    assert all("tool-document-scaling" in item.provenance.prompt_version for item in RecordSource(scaled, Environment))
+
+
+def test_a_call_sets_an_option_exactly_where_the_default_does_not_give_the_gold(scaled: Path) -> None:
+    settings: list[bool] = []
+    for environment in RecordSource(scaled, Environment):
+        documents = {tool.document.name: tool.document for tool in environment.tools}
+        for task in environment.sub_tasks:
+            assert task.call is not None
+            ((option, default),) = documented_defaults(documents[task.call.name]).items()
+            settings.append(option in task.call.arguments)
+            assert task.call.arguments.get(option, default) == PLAIN[option]
+            assert settings[-1] == (default != PLAIN[option])
+    assert 0 < sum(settings) < len(settings)
+
+
+def test_scaled_tools_of_one_kind_are_still_merged(scaled: Path) -> None:
+    calls = [
+        [task.call.name for task in environment.sub_tasks if task.call]
+        for environment in RecordSource(scaled, Environment)
+    ]
+    assert sum(len(set(names)) < len(names) for names in calls) >= 3
+    assert not any(name.endswith("_2") for names in calls for name in names)
+
+
+class StubbornTeacher(ProceduralTeacher):
+    """Counts what it is asked and implements nothing right."""
+
+    num_requests = 0
+
+    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
+        self.num_requests += 1
+        reply: Any = await super().ask(request, seed=seed)
+        if isinstance(request, WriteToolImplementation):
+            return ToolImplementation(source=reply.source, tables={})  # type: ignore[return-value]
+        return reply
+
+
+def test_scaling_is_one_of_the_twelve_requests(instances: dict[str, QAInstance], sandbox_url: str) -> None:
+    teacher = StubbornTeacher()
+
+    async def build() -> None:
+        async with AsyncSandboxClient(sandbox_url) as sandbox:
+            knowledge = Knowledge(domain="library", language="en", seed=3)
+            instance = instances["en single_hop"]
+            await build_sub_environments(teacher, sandbox, knowledge, instance, seed=1, scaled_documents=1.0)
+
+    with pytest.raises(Rejected, match="call ends in exception"):
+        asyncio.run(build())
+    assert teacher.num_requests == 12
