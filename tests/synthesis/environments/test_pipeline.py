@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -177,15 +178,22 @@ asyncio.run(synthesize_environments(config, ProceduralTeacher(), sys.argv[2]))
 """
 
 
-def _killed_and_resumed(config: EnvironmentsConfig, url: str, kill_after_lines: list[int]) -> None:
+def _killed_and_resumed(config: EnvironmentsConfig, url: str, moments: list[tuple[int, float]]) -> None:
+    """Kill the run at each moment: after so many journalled lines, at least one more, and seconds; then let it end."""
     command = [sys.executable, "-c", RUN, config.model_dump_json(), url]
     journals = [config.out.with_name(f"{config.out.name}.{stage}.journal") for stage in ("drafted", "proven", "mixed")]
-    for lines in kill_after_lines:
+
+    def num_lines() -> int:
+        return sum(path.read_bytes().count(b"\n") for path in journals if path.exists())
+
+    for lines, seconds in moments:
+        lines = max(lines, num_lines() + 1)
         process = subprocess.Popen(command)
-        while process.poll() is None and sum(p.read_bytes().count(b"\n") for p in journals if p.exists()) < lines:
+        while process.poll() is None and num_lines() < lines:
             time.sleep(0.002)
+        time.sleep(seconds)
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        assert process.wait() == -signal.SIGKILL, "the run had ended before it could be killed"
     subprocess.run(command, check=True)
 
 
@@ -193,17 +201,21 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
 ) -> None:
     config = make_config(seed=0, count=24, out=tmp_path / "killed")
-    _killed_and_resumed(config, sandbox_url, [20])
+    _killed_and_resumed(config, sandbox_url, [(30, 0.0)])
     assert _bytes(config.out) == _bytes(splits[0])
 
 
 @pytest.mark.slow
-def test_twenty_kills_resume_to_the_same_bytes(
-    splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
+def test_kills_at_twenty_random_moments_resume_to_the_same_bytes(
+    make_config: MakeConfig, tmp_path: Path, sandbox_url: str
 ) -> None:
-    config = make_config(seed=0, count=24, out=tmp_path / "killed")
-    _killed_and_resumed(config, sandbox_url, [2 + 5 * kill // 2 for kill in range(20)])
-    assert _bytes(config.out) == _bytes(splits[0])
+    rng = random.Random(20)
+    moments = [(lines, rng.uniform(0, 0.02)) for lines in sorted(rng.sample(range(1, 330), 20))]
+    killed = make_config(seed=0, count=128, out=tmp_path / "killed", scaled_documents=0.5)
+    undisturbed = killed.model_copy(update={"out": tmp_path / "undisturbed", "concurrency": 5})
+    _killed_and_resumed(killed, sandbox_url, moments)
+    asyncio.run(synthesize_environments(undisturbed, ProceduralTeacher(), sandbox_url))
+    assert _bytes(killed.out) == _bytes(undisturbed.out)
 
 
 def _bytes(directory: Path) -> dict[str, bytes]:
