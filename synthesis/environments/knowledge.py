@@ -167,7 +167,8 @@ def _parquet(path: Path) -> dict[str, Table]:
         from pyarrow import parquet
     except ImportError as error:
         raise KnowledgeError(f"reading {path} needs pyarrow: pip install pyarrow") from error
-    return {path.stem: json.loads(json.dumps(parquet.read_table(path).to_pylist(), default=str))}
+    rows = json.dumps(parquet.read_table(path).to_pylist(), default=str)  # dates and decimals as they are written
+    return {path.stem: json.loads(rows, parse_constant=lambda _: None)}
 
 
 _READERS: Final[Mapping[str, Any]] = {

@@ -8,6 +8,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -42,14 +43,97 @@ def test_tables_of_a_folder_belong_together_and_numbers_are_numbers(csv_folder: 
     assert json.loads(knowledge.text) == {"flat": FLATS, "landlord": LANDLORDS}
 
 
-def test_a_database_gives_the_same_tables(csv_folder: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
     path = tmp_path / "homes.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE flat (flat TEXT, rent INTEGER, landlord TEXT)")
         connection.execute("CREATE TABLE landlord (name TEXT, phone TEXT, born TEXT)")
         connection.executemany("INSERT INTO flat VALUES (:flat, :rent, :landlord)", FLATS)
         connection.executemany("INSERT INTO landlord VALUES (:name, :phone, :born)", LANDLORDS)
-    assert read_knowledge([path]) == read_knowledge([csv_folder])
+    return path
+
+
+@pytest.fixture
+def parquet_folder(tmp_path: Path) -> Path:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+    folder = tmp_path / "parquet" / "homes"
+    folder.mkdir(parents=True)
+    for name, rows in {"flat": FLATS, "landlord": LANDLORDS}.items():
+        parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{name}.parquet")
+    return folder
+
+
+FORMATS = ["csv_folder", "database", "parquet_folder"]
+
+
+@pytest.mark.parametrize("tables", FORMATS)
+def test_every_format_gives_the_same_tables(tables: str, csv_folder: Path, request: pytest.FixtureRequest) -> None:
+    assert read_knowledge([request.getfixturevalue(tables)]) == read_knowledge([csv_folder])
+
+
+def test_a_cell_of_parquet_without_a_number_is_empty(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+    rows = [{"name": "Flat 1", "rent": float("nan"), "since": date(2024, 5, 1)}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "flat.parquet")
+    (knowledge,) = read_knowledge([tmp_path / "flat.parquet"])
+    assert json.loads(knowledge.text) == {"flat": [{"name": "Flat 1", "rent": None, "since": "2024-05-01"}]}
+
+
+def recomputed(operation: str, values: list[object], names: tuple[str, ...]) -> object:
+    by_value = sorted(zip(values, names or values, strict=True), key=lambda pair: pair[0])  # type: ignore[arg-type, return-value]
+    match operation:
+        case "sum":
+            return sum(values)  # type: ignore[arg-type]
+        case "difference":
+            return by_value[-1][0] - by_value[0][0]  # type: ignore[operator]
+        case "largest" | "which_largest":
+            return by_value[-1][1]
+        case "smallest" | "which_smallest":
+            return by_value[0][1]
+    raise AssertionError(operation)
+
+
+@pytest.mark.parametrize("tables", FORMATS)
+@pytest.mark.parametrize("scaled", [0.0, 1.0])
+def test_a_final_computation_over_tables_is_what_their_cells_give(
+    tables: str,
+    scaled: float,
+    make_config: Callable[..., EnvironmentsConfig],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    sandbox_url: str,
+) -> None:
+    config = make_config(
+        seed=1,
+        count=10,
+        out=tmp_path / "out",
+        knowledge=(request.getfixturevalue(tables),),
+        scenarios={"parallel_single_hop": 0.6, "parallel_multi_hop": 0.4},
+        lookups={"parallel_single_hop": {2: 1.0}, "parallel_multi_hop": {3: 1.0}},
+        computations=1.0,
+        scaled_documents=scaled,
+    )
+    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
+    assert report.kept == 10, report.closing_line()
+    assert asyncio.run(verify_environments(config.out, sandbox_url)).closing_line() == "verified 10/10"
+    cells = {row["flat"]: row for row in FLATS} | {row["name"]: row for row in LANDLORDS}
+    operations = set()
+    for environment in RecordSource(config.out, Environment):
+        found: dict[str, object] = {}
+        for task in environment.sub_tasks:
+            assert task.call is not None
+            entity = task.call.arguments[task.call.name.split("_")[1]]
+            found[task.id] = cells[entity][task.call.name.split("_")[2]]
+            assert found[task.id] == task.answer
+        composition = environment.composition
+        assert composition is not None
+        values = [found[name] for name in composition.inputs]
+        assert environment.answer == recomputed(composition.operation, values, composition.choices)
+        operations.add(composition.operation)
+    assert len(operations) >= 3
 
 
 def test_environments_from_tables_answer_from_the_tables(
