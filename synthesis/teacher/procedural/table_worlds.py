@@ -17,6 +17,7 @@ from synthesis.teacher import BadReply
 from synthesis.teacher.procedural.worlds import AttributeKind, EntityType, World
 
 MIN_ROWS: Final = 5
+_ID: Final = re.compile(r"(?:^|[ _])id$", re.IGNORECASE)
 _DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 Rows: TypeAlias = list[dict[str, Any]]
@@ -54,7 +55,7 @@ def world_of_tables(text: str, domain: str, language: Language) -> World:
                 values[entity_type, identifiers[target]] = by_entity
             else:
                 attribute = _identifier(column, index, "column")
-                attributes[attribute] = (column, _kind(list(by_entity.values())))
+                attributes[attribute] = (column, _kind(column, list(by_entity.values())))
                 values[entity_type, attribute] = by_entity
         if attributes:
             types[entity_type] = EntityType(zh=name, relations=tuple(relations), attributes=attributes)
@@ -74,7 +75,14 @@ def _key(rows: Rows) -> str | None:
     return None
 
 
-def _kind(cells: list[JsonValue]) -> AttributeKind:
+def _kind(column: str, cells: list[JsonValue]) -> AttributeKind:
+    """Return what a column holds; the numbers of an `id` name something, so they are not calculated with.
+
+    >>> _kind("floor_area", [40, 62.5]), _kind("Agent ID", [7, 8]), _kind("since", ["2024-05-01"])
+    ('decimal', 'code', 'date')
+    """
+    if _ID.search(column):
+        return "code"
     if all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in cells):
         return "decimal"
     if all(isinstance(cell, str) and _DATE.fullmatch(cell) for cell in cells):
