@@ -23,7 +23,7 @@ from synthesis.records import JsonObject, QualityScore, ToolDocument, same_answe
 from synthesis.teacher import BadReply, Request
 from synthesis.teacher.procedural.table_worlds import world_of_tables
 from synthesis.teacher.procedural.tool_options import (
-    code_of,
+    OPTIONS,
     needed_arguments,
     option_of,
     signature_of,
@@ -178,7 +178,7 @@ def _source(document: ToolDocument, fact: Fact) -> str:
     if option is not None:
         signature += f", {signature_of(option, document)}"
         value_type = "float" if option == "unit" else value_type
-    last += f"    return {row}\n" if option is None else f"    value = {row}\n{code_of(option)}"
+    last += f"    return {row}\n" if option is None else f"    value = {row}\n{OPTIONS[option].code}"
     return (
         f"def {document.name}({signature}) -> {value_type}:\n"
         f'    """{document.description}."""\n'

@@ -8,71 +8,83 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from synthesis.records import JsonObject, JsonValue, Language, ToolDocument
 from synthesis.teacher.procedural.worlds import NUMERIC_KINDS, World
 
-PLAIN: Final[Mapping[str, JsonValue]] = {"unit": "one", "page": 1, "precision": "day", "masked": False}
-"""Option to the setting at which a tool returns a property as it stands in the world."""
 
-TYPES: Final[Mapping[str, str]] = {"unit": "str", "page": "int", "precision": "str", "masked": "bool"}
+@dataclass(frozen=True)
+class Option:
+    """An optional parameter of a lookup."""
 
-_SCHEMAS: Final[Mapping[str, JsonObject]] = {
-    "unit": {"type": "string", "enum": ["one", "thousand"]},
-    "page": {"type": "integer", "minimum": 1},
-    "precision": {"type": "string", "enum": ["day", "month", "year"]},
-    "masked": {"type": "boolean"},
-}
-_DEFAULTS: Final[Mapping[str, tuple[JsonValue, ...]]] = {
-    "unit": ("one", "thousand"),
-    "page": (1,),
-    "precision": ("day", "year"),
-    "masked": (False, True),
-}
-_DESCRIPTIONS: Final[Mapping[Language, Mapping[str, str]]] = {
-    "en": {
-        "unit": "Unit of the number",
-        "page": "One value a page, the newest first",
-        "precision": "How exact the date is",
-        "masked": "Hide all but the first character",
-    },
-    "zh": {
-        "unit": "数字的单位",
-        "page": "每页一个值，最新的在前",
-        "precision": "日期的精度",
-        "masked": "只显示第一个字",
-    },
-}
-_TABLES: Final[Mapping[str, JsonObject]] = {
-    "unit": {"unit_sizes": {"one": 1, "thousand": 1000}},
-    "page": {},
-    "precision": {"precision_lengths": {"day": 10, "month": 7, "year": 4}},
-    "masked": {},
-}
-_CODE: Final[Mapping[str, str]] = {
-    "unit": """\
+    plain: JsonValue
+    """The setting at which a tool returns a property as it stands in the world."""
+    defaults: tuple[JsonValue, ...]
+    """What leaving it out may mean."""
+    annotation: str
+    schema: JsonObject
+    descriptions: Mapping[Language, str]
+    code: str
+    """Lines that make of the looked-up `value` what the option asks for."""
+    tables: JsonObject = field(default_factory=dict)
+    """Data that the code reads."""
+
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    "unit": Option(
+        plain="one",
+        defaults=("one", "thousand"),
+        annotation="str",
+        schema={"type": "string", "enum": ["one", "thousand"]},
+        descriptions={"en": "Unit of the number", "zh": "数字的单位"},
+        code="""\
     sizes = TABLES["unit_sizes"]
     if unit not in sizes:
         raise ValueError(f"unknown unit: {unit}")
     return value if unit == "one" else value / sizes[unit]
 """,
-    "page": """\
+        tables={"unit_sizes": {"one": 1, "thousand": 1000}},
+    ),
+    "page": Option(
+        plain=1,
+        defaults=(1,),
+        annotation="int",
+        schema={"type": "integer", "minimum": 1},
+        descriptions={"en": "One value a page, the newest first", "zh": "每页一个值，最新的在前"},
+        code="""\
     if not 0 < page <= len(value):
         raise ValueError(f"no page {page} of {len(value)}")
     return value[page - 1]
 """,
-    "precision": """\
+    ),
+    "precision": Option(
+        plain="day",
+        defaults=("day", "year"),
+        annotation="str",
+        schema={"type": "string", "enum": ["day", "month", "year"]},
+        descriptions={"en": "How exact the date is", "zh": "日期的精度"},
+        code="""\
     lengths = TABLES["precision_lengths"]
     if precision not in lengths:
         raise ValueError(f"unknown precision: {precision}")
     return value[: lengths[precision]]
 """,
-    "masked": """\
+        tables={"precision_lengths": {"day": 10, "month": 7, "year": 4}},
+    ),
+    "masked": Option(
+        plain=False,
+        defaults=(False, True),
+        annotation="bool",
+        schema={"type": "boolean"},
+        descriptions={"en": "Hide all but the first character", "zh": "只显示第一个字"},
+        code="""\
     if not isinstance(masked, bool):
         raise ValueError(f"no Boolean: {masked}")
     return value[:1] + "***" if masked else value
 """,
+    ),
 }
 _EARLIER_VALUES: Final = 2
 _LEAST_PAGED: Final = 100
@@ -88,18 +100,15 @@ def with_option(document: ToolDocument, world: World, rng: random.Random) -> Too
     properties = document.parameters["properties"]
     if not fitting or set(fitting) & set(properties):
         return document
-    option = rng.choice(fitting)
-    schema = {
-        **_SCHEMAS[option],
-        "description": _DESCRIPTIONS[world.language][option],
-        "default": rng.choice(_DEFAULTS[option]),
-    }
-    parameters = {**document.parameters, "properties": {**properties, option: schema}}
+    name = rng.choice(fitting)
+    option = OPTIONS[name]
+    written = {"description": option.descriptions[world.language], "default": rng.choice(option.defaults)}
+    parameters = {**document.parameters, "properties": {**properties, name: {**option.schema, **written}}}
     return document.model_copy(update={"parameters": parameters})
 
 
 def option_of(document: ToolDocument) -> str | None:
-    """Return a generated document's option."""
+    """Return the name of a generated document's option."""
     return next((name for name in document.parameters["properties"] if name not in document.required), None)
 
 
@@ -110,20 +119,15 @@ def signature_of(option: str, document: ToolDocument) -> str:
     >>> signature_of("page", ToolDocument(name="get_rent", description="", parameters={"properties": properties}))
     'page: int = 1'
     """
-    return f"{option}: {TYPES[option]} = {document.parameters['properties'][option]['default']!r}"
+    return f"{option}: {OPTIONS[option].annotation} = {document.parameters['properties'][option]['default']!r}"
 
 
 def needed_arguments(document: ToolDocument) -> JsonObject:
     """Return the setting that a call needs to get the plain value: none where the default gives it."""
     option = option_of(document)
-    if option is None or document.parameters["properties"][option]["default"] == PLAIN[option]:
+    if option is None or document.parameters["properties"][option]["default"] == OPTIONS[option].plain:
         return {}
-    return {option: PLAIN[option]}
-
-
-def code_of(option: str) -> str:
-    """Return the lines that make of the looked-up `value` what the option asks for."""
-    return _CODE[option]
+    return {option: OPTIONS[option].plain}
 
 
 def tables_of(option: str | None, table: JsonObject, seed: int) -> tuple[JsonObject, JsonObject]:
@@ -132,7 +136,7 @@ def tables_of(option: str | None, table: JsonObject, seed: int) -> tuple[JsonObj
         return table, {}
     if option == "page":
         return {entity: _paged(cell, f"{seed}/{entity}") for entity, cell in table.items()}, {}
-    return table, dict(_TABLES[option])
+    return table, OPTIONS[option].tables
 
 
 def _fitting(world: World, entity_type: str, asked: str) -> list[str]:

@@ -23,7 +23,7 @@ from synthesis.records import Environment, EnvironmentTool, SubQuestion, ToolCal
 from synthesis.stage import Rejected
 from synthesis.teacher import Reply, Request
 from synthesis.teacher.procedural import ProceduralTeacher
-from synthesis.teacher.procedural.tool_options import PLAIN
+from synthesis.teacher.procedural.tool_options import OPTIONS
 
 FLAT = {"type": "string"}
 UNIT = {"type": "string", "enum": ["one", "thousand"], "default": "thousand"}
@@ -123,7 +123,7 @@ def test_every_tool_has_an_option_and_every_kind_of_option_comes(scaled: Path) -
     tools = [tool for environment in RecordSource(scaled, Environment) for tool in environment.all_tools]
     options = [documented_defaults(tool.document) for tool in tools]
     assert all(len(option) == 1 for option in options)
-    assert {name for option in options for name in option} == set(PLAIN)
+    assert {name for option in options for name in option} == set(OPTIONS)
     assert all("tool-document-scaling" in item.provenance.prompt_version for item in RecordSource(scaled, Environment))
 
 
@@ -135,8 +135,8 @@ def test_a_call_sets_an_option_exactly_where_the_default_does_not_give_the_gold(
             assert task.call is not None
             ((option, default),) = documented_defaults(documents[task.call.name]).items()
             settings.append(option in task.call.arguments)
-            assert task.call.arguments.get(option, default) == PLAIN[option]
-            assert settings[-1] == (default != PLAIN[option])
+            assert task.call.arguments.get(option, default) == OPTIONS[option].plain
+            assert settings[-1] == (default != OPTIONS[option].plain)
     assert 0 < sum(settings) < len(settings)
 
 
