@@ -10,8 +10,8 @@ Per sub-question, in one batch:
 and for each optional parameter whose default is documented
 
     changed    each other setting                must not give the gold answer
-    default    the call with the default         must give an answer
-    omitted    the call without the parameter    must give the same one
+    omitted    the call without the parameter    must give an answer
+    default    the call with the default         must give the same one
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROOF_LIMITS: Final = Limits(wall_seconds=30, cpu_seconds=1)
 class Trial:
     """One call of a proof, and what it is to show."""
 
-    promise: Literal["gold", "repeat", "changed", "missing", "default", "omitted"]
+    promise: Literal["gold", "repeat", "changed", "missing", "omitted", "default"]
     tool: EnvironmentTool
     sub_question: SubQuestion
     arguments: JsonObject
@@ -71,8 +71,9 @@ def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
         schema = tool.document.parameters["properties"][optional]
         for setting in other_settings(schema, arguments.get(optional, default)):
             yield Trial("changed", tool, sub_question, {**arguments, optional: setting})
+        if optional in arguments:
+            yield Trial("omitted", tool, sub_question, {k: v for k, v in arguments.items() if k != optional})
         yield Trial("default", tool, sub_question, {**arguments, optional: default})
-        yield Trial("omitted", tool, sub_question, {k: v for k, v in arguments.items() if k != optional})
 
 
 def check_replies(listed: Sequence[Trial], replies: Sequence[ExecuteReply], others: Sequence[SubQuestion] = ()) -> None:
@@ -83,11 +84,13 @@ def check_replies(listed: Sequence[Trial], replies: Sequence[ExecuteReply], othe
     """
     for index, (trial, reply) in enumerate(zip(listed, replies, strict=True)):
         check_reply(trial, reply, others)
-        if trial.promise == "omitted" and not same_answer(replies[index - 1].value, reply.value):
-            raise Rejected(
-                "default differs from document",
-                f"{trial.tool.document.name}: expected {replies[index - 1].value!r}, found {reply.value!r} without it",
-            )
+        if trial.promise == "default":
+            without = replies[index - 1] if listed[index - 1].promise == "omitted" else replies[0]
+            if not same_answer(reply.value, without.value):
+                raise Rejected(
+                    "default differs from document",
+                    f"{trial.tool.document.name}: {trial.arguments} gives {reply.value!r}, left out {without.value!r}",
+                )
 
 
 def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion] = ()) -> None:
@@ -117,7 +120,7 @@ def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion]
             raise Rejected("error path fails", detail)
         case "missing" if reply.ok:
             raise Rejected("missing argument accepted", detail)
-        case "default" | "omitted" if not reply.ok:
+        case "omitted" | "default" if not reply.ok:
             raise Rejected("default fails", detail)
 
 

@@ -100,6 +100,12 @@ def test_a_tool_that_breaks_a_documented_default_is_rejected(reason: str, sandbo
     assert rejected.value.reason == reason, rejected.value
 
 
+def test_a_default_that_the_gold_call_relies_on_is_the_documented_one(sandbox_url: str) -> None:
+    source = 'def get_rent(flat: str, page: int = 5) -> int:\n    return TABLES["rent"][flat] + page - 5\n'
+    with pytest.raises(Rejected, match="default differs from document"):
+        asyncio.run(proof(sandbox_url, source, document(page={"type": "integer", "default": 1})))
+
+
 def test_a_page_that_is_ignored_is_rejected_though_the_call_leaves_it_out(sandbox_url: str) -> None:
     with pytest.raises(Rejected, match="ignores its arguments"):
         asyncio.run(proof(sandbox_url, PAGED, document(page={"type": "integer", "default": 1})))
