@@ -94,8 +94,8 @@ def test_synthesis_the_sandbox_and_the_command_start_without_jax():
     modules = ["astra_jax.cli"] + [
         ".".join(file.with_suffix("").parts).removesuffix(".__init__")
         for file in sorted(files)
-        # A jailed interpreter runs these as scripts; `python -m` runs the others.
-        if file.name != "__main__.py" and file.parts[:2] != ("sandbox", "jail")
+        # Jailed interpreters and WebAssembly components run these; `python -m` runs the others.
+        if file.name != "__main__.py" and file.parts[:2] not in (("sandbox", "jail"), ("sandbox", "wasm"))
     ]
     assert "synthesis.records" in modules
     script = (
