@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", default="127.0.0.1")
     serve.add_argument("--port", type=int, default=8377)
     serve.add_argument("--workers", type=int, default=None, help="default: one per core")
-    serve.add_argument("--wasm", action="store_true", help="run tools in WebAssembly (pip install 'astra-jax[wasm]')")
+    serve.add_argument("--tier", choices=["wasm"], help="run tools in WebAssembly; needs astra-jax[wasm]")
     serve.set_defaults(run=_sandbox_serve)
 
     _config_command(commands, "sft", "supervised fine-tuning on trajectories and gold episodes", _sft)
@@ -268,7 +268,7 @@ def _record_source(directory: Path):  # type: ignore[no-untyped-def]
 def _sandbox_serve(options: argparse.Namespace) -> None:
     from sandbox.server import serve
 
-    serve(host=options.host, port=options.port, workers=options.workers, wasm=options.wasm)
+    serve(host=options.host, port=options.port, workers=options.workers, wasm=options.tier == "wasm")
 
 
 def _sandbox(options: argparse.Namespace):  # type: ignore[no-untyped-def]
