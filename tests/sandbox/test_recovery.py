@@ -89,21 +89,21 @@ def test_a_call_in_flight_when_its_zygote_dies_is_a_503_and_not_a_reply() -> Non
 def test_hostile_tools_leave_no_process_and_no_descriptor_behind(sandbox_url: str) -> None:
     pid = service_process(sandbox_url)
 
-    def descriptors_after_hostile_tools() -> list[int]:
-        """Of the service and its workers, once the clients have hung up: a kept connection is a descriptor too."""
+    def hostile_tools() -> None:
         with SandboxClient(sandbox_url) as client, ThreadPoolExecutor(16) as threads:
             list(threads.map(lambda promise: promise.check(client), PROMISES[::2]))
         wait_until(lambda: len(descendants(pid)) == 4, seconds=60)
-        samples = []
-        for _ in range(20):  # the service notices within moments that a client has hung up
-            samples.append([descriptors(process) for process in [pid, *descendants(pid)]])
-            time.sleep(0.05)
-        return [min(counts) for counts in zip(*samples, strict=True)]
 
-    before = descriptors_after_hostile_tools()
-    after = descriptors_after_hostile_tools()
+    def open_descriptors() -> list[int]:
+        time.sleep(0.05)
+        return [descriptors(process) for process in [pid, *descendants(pid)]]
+
+    hostile_tools()
+    before = [min(counts) for counts in zip(*(open_descriptors() for _ in range(20)), strict=True)]
+    hostile_tools()
+    # A kept connection is a descriptor too, and the service notices late that a client has hung up: what leaks stays.
+    wait_until(lambda: all(after <= b for b, after in zip(before, open_descriptors(), strict=True)), seconds=30)
     assert zombies(descendants(pid)) == 0
-    assert [b - a for a, b in zip(before, after, strict=True)] == [0] * 5
 
 
 def test_everything_ends_when_the_program_that_started_it_is_killed() -> None:
