@@ -1,12 +1,15 @@
 """Checkpoints of a training run: Orbax arrays beside a manifest that is written last, so that half of one never counts.
 
+A save copies the arrays to the host and returns; they are written, and then the manifest, while training goes on.
+
     DIRECTORY/00000100/
         params/  Orbax arrays                    params.json  the ModelConfig           params.whole.json
         train/   Orbax optimiser state and RNG   train.json   step and data position    train.whole.json
 
 A part counts only when its manifest (`*.whole.json`: size and CRC-32 of each of its files) exists and agrees with them.
 Weights are kept for analysis; the train part only for the newest saves. A killed process leaves at most a folder
-without manifest, which the next save of that step replaces.
+without manifest, which the next save of that step replaces. Where there are several hosts, all of them make each call
+here, on one file system: each writes and reads its parts of the arrays, the first writes the rest.
 """
 
 from __future__ import annotations
@@ -17,14 +20,20 @@ import logging
 import os
 import shutil
 import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.qwen3 import abstract_params
+from astra_jax.model.sharding import param_shardings
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +57,7 @@ class TrainState:
 
 
 class Checkpoints:
-    """The checkpoints of one run, in `directory`."""
+    """The checkpoints of one run, in `directory`; left as a context, it waits for the last save."""
 
     def __init__(
         self,
@@ -63,15 +72,44 @@ class Checkpoints:
         self.config = config
         self._keep_train_states = keep_train_states
         self._keep_weights = keep_weights
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+        self._writer.shutdown()
 
     def save(self, state: TrainState) -> Path:
-        """Writes the state of one step and lets go of what the retention rule no longer keeps."""
+        """Starts to write the state of one step, when the save before has ended; `wait` says when it is whole.
+
+        Lets go of what the retention rule no longer keeps. Raises what the save before failed with.
+        """
+        self.wait()
         path = self.directory / f"{state.step:08d}"
-        save_params(path, self.config, state.params)
-        train = {"optimizer_state": state.optimizer_state, "rng": jax.random.key_data(state.rng)}
-        _write_part(path, "train", train, {"step": state.step, "data_position": state.data_position})
-        self._retire()
+        _clear(path)
+        # The key is the same on every host: as a host's own array, the first host writes it.
+        train = {"optimizer_state": state.optimizer_state, "rng": np.asarray(jax.random.key_data(state.rng))}
+        parts = [
+            _begin_part(path, "params", state.params, self.config.model_dump(mode="json")),
+            _begin_part(path, "train", train, {"step": state.step, "data_position": state.data_position}),
+        ]
+        self._writing = self._writer.submit(self._finish, parts)
         return path
+
+    def _finish(self, parts: Sequence[Callable[[], None]]) -> None:
+        for finish in parts:
+            finish()
+        if jax.process_index() == 0:
+            self._retire()
+
+    def wait(self) -> None:
+        """Returns when the last save is whole; raises what it failed with."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def steps(self) -> list[int]:
         """Steps that have a folder, oldest first, whole or not."""
@@ -84,13 +122,18 @@ class Checkpoints:
 
         A damaged checkpoint is passed over with a warning that names it. Raises CheckpointError for another model.
         """
+        self.wait()
+        newest = self._newest_whole_step() if jax.process_index() == 0 else None
+        step = int(multihost_utils.broadcast_one_to_all(np.int32(-1 if newest is None else newest)))
+        return None if step < 0 else self._restore(self.directory / f"{step:08d}", like)
+
+    def _newest_whole_step(self) -> int | None:
         for step in reversed(self.steps()):
             path = self.directory / f"{step:08d}"
             fault = _fault(path, "params") or _fault(path, "train")
-            if fault is not None:
-                _log.warning("checkpoint %s is passed over: %s", path, fault)
-                continue
-            return self._restore(path, like)
+            if fault is None:
+                return step
+            _log.warning("checkpoint %s is passed over: %s", path, fault)
         return None
 
     def _restore(self, path: Path, like: TrainState) -> TrainState:
@@ -98,7 +141,7 @@ class Checkpoints:
         if found.to_hf() != self.config.to_hf():
             raise CheckpointError(f"{path} holds another model: expected {self.config}, found {found}")
         position = json.loads((path / "train.json").read_text(encoding="utf-8"))
-        train_like = {"optimizer_state": like.optimizer_state, "rng": jax.random.key_data(like.rng)}
+        train_like = {"optimizer_state": like.optimizer_state, "rng": np.asarray(jax.random.key_data(like.rng))}
         train = _read_part(path, "train", train_like)
         return TrainState(
             step=position["step"],
@@ -121,16 +164,14 @@ class Checkpoints:
 def save_params(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> None:
     """Writes weights alone, replacing what `path` held."""
     path = Path(path)
-    for part in ("train", "params"):
-        _remove_part(path, part)
-    path.mkdir(parents=True, exist_ok=True)
-    _write_part(path, "params", params, config.model_dump(mode="json"))
+    _clear(path)
+    _begin_part(path, "params", params, config.model_dump(mode="json"))()
+    multihost_utils.sync_global_devices(f"weights in {path}")
 
 
-def load_params(
-    path: str | os.PathLike[str], *, shardings: Params | None = None, **numerics: Any
-) -> tuple[ModelConfig, Params]:
-    """Reads the weights of a checkpoint folder; `numerics` overrides dtype or remat of the stored configuration.
+def load_params(path: str | os.PathLike[str], *, mesh: Mesh | None = None) -> tuple[ModelConfig, Params]:
+    """Reads the weights of a checkpoint folder, over `mesh` or onto the first device; a host reads its own part.
+
 
     Raises CheckpointError when the folder is not a whole checkpoint.
     """
@@ -141,20 +182,39 @@ def load_params(
         raise CheckpointError(f"{path} is damaged: {fault}; restore an earlier checkpoint")
     config = _read_config(path)
     like = abstract_params(config)
-    if shardings is None:
-        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        shardings = jax.tree.map(lambda _: here, like)
-    like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, shardings)
-    return config.model_copy(update=numerics), _read_part(path, "params", like)
+    like = jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, param_shardings(like, mesh)
+    )
+    return config, _read_part(path, "params", like)
 
 
 def _read_config(path: Path) -> ModelConfig:
     return ModelConfig.model_validate_json((path / "params.json").read_text(encoding="utf-8"))
 
 
-def _write_part(path: Path, part: str, tree: Any, description: dict[str, Any]) -> None:
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save((path / part).absolute(), tree)
+def _clear(path: Path) -> None:
+    """Takes away what a folder held, before any host writes there."""
+    if jax.process_index() == 0:
+        for part in ("train", "params"):
+            _remove_part(path, part)
+        path.mkdir(parents=True, exist_ok=True)
+    multihost_utils.sync_global_devices(f"clear {path}")
+
+
+def _begin_part(path: Path, part: str, tree: Any, description: dict[str, Any]) -> Callable[[], None]:
+    """Copies the arrays to the host and starts to write them; what it returns makes the part whole."""
+    checkpointer = ocp.StandardCheckpointer()
+    checkpointer.save((path / part).absolute(), tree)
+
+    def finish() -> None:
+        checkpointer.close()  # waits, on the first host for all of them
+        if jax.process_index() == 0:
+            _write_manifest(path, part, description)
+
+    return finish
+
+
+def _write_manifest(path: Path, part: str, description: dict[str, Any]) -> None:
     (path / f"{part}.json").write_text(json.dumps(description, indent=2), encoding="utf-8")
     files = [path / f"{part}.json", *sorted(file for file in (path / part).rglob("*") if file.is_file())]
     manifest = {str(file.relative_to(path)): [file.stat().st_size, _crc32(file)] for file in files}

@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
+from jax.sharding import Mesh
+
 from astra_jax.checkpoint import load_params, save_params
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
@@ -26,13 +29,14 @@ class Policy:
 
 
 def save_policy(policy: Policy, folder: Path) -> None:
-    """Write a policy folder."""
-    policy.tokenizer.save(folder, model_max_length=policy.model.context_tokens)
+    """Write a policy folder; where there are several hosts, each calls this and writes its part."""
+    if jax.process_index() == 0:
+        policy.tokenizer.save(folder, model_max_length=policy.model.context_tokens)
     save_params(folder, policy.model, policy.params)
 
 
-def load_policy(folder: Path) -> Policy:
-    """Read a policy folder.
+def load_policy(folder: Path, mesh: Mesh | None = None) -> Policy:
+    """Read a policy folder, the weights over `mesh` or onto the first device.
 
     Raises:
         CheckpointError: the weights are missing or damaged.
@@ -40,7 +44,7 @@ def load_policy(folder: Path) -> Policy:
         ValueError: the tokenizer has more tokens than the model's vocabulary.
     """
     tokenizer = Tokenizer.load(folder)
-    model, params = load_params(folder)
+    model, params = load_params(folder, mesh=mesh)
     if tokenizer.vocab_size > model.vocab_size:
         raise ValueError(
             f"expected a tokenizer of at most {model.vocab_size} tokens (the model's vocabulary), "

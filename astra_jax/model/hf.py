@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import jax
 import ml_dtypes
 import numpy as np
+from jax.sharding import Mesh
 from safetensors import safe_open
 
 from astra_jax.model.config import DType, ModelConfig, Params
 from astra_jax.model.qwen3 import abstract_params
+from astra_jax.model.sharding import param_shardings
 
 COMPANION_FILES = (
     "generation_config.json",
@@ -96,9 +98,9 @@ def load_hf(
     *,
     dtype: DType = "float32",
     param_dtype: DType = "float32",
-    shardings: Params | None = None,
+    mesh: Mesh | None = None,
 ) -> tuple[ModelConfig, Params]:
-    """Reads a HuggingFace folder; parameters in `param_dtype`, each placed by `shardings` (a tree like `Params`).
+    """Reads a HuggingFace folder; parameters in `param_dtype`, over `mesh` or on the first device.
 
     Each device's share is read from the files directly: a host touches no more than its own part.
     Raises HFCheckpointError naming every missing, extra or misshapen tensor, and what was expected.
@@ -111,14 +113,12 @@ def load_hf(
         by_parameter: dict[tuple[str, ...], list[HFTensor]] = {}
         for tensor in hf_tensors(config):
             by_parameter.setdefault(tensor.row.ours, []).append(tensor)
-        placement = shardings or jax.tree.map(
-            lambda _: jax.sharding.SingleDeviceSharding(jax.devices()[0]), abstract_params(config)
-        )
+        shardings = param_shardings(abstract_params(config), mesh)
         params: Params = {}
         for path, tensors in by_parameter.items():
             shape = _leaf(abstract_params(config), path).shape
             read = _reader(tensors, slices, shape, _DTYPES[param_dtype][1])
-            _set_leaf(params, path, jax.make_array_from_callback(shape, _leaf(placement, path), read))
+            _set_leaf(params, path, jax.make_array_from_callback(shape, _leaf(shardings, path), read))
     return config, params
 
 

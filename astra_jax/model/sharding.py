@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 from jax.experimental import mesh_utils
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from pydantic import BaseModel, ConfigDict, Field
 
-from astra_jax.model.config import ModelConfig, Params
+from astra_jax.model.config import ModelConfig
 
 MESH_AXES = ("data", "fsdp", "context", "tensor")
 
@@ -115,10 +116,26 @@ def spec(*logical: str) -> PartitionSpec:
     return PartitionSpec(*(LOGICAL_TO_MESH[axis] for axis in logical))
 
 
-def param_shardings(params: Params, mesh: Mesh) -> Params:
-    """The sharding of each parameter of a tree like `Params` (arrays or their shapes)."""
+def param_shardings(tree: Any, mesh: Mesh | None) -> Any:
+    """The sharding of each leaf of `Params`, or of a tree that holds some, such as optimiser state.
 
-    def sharding(path: tuple[jax.tree_util.DictKey, ...], _: object) -> NamedSharding:
-        return NamedSharding(mesh, spec(*PARAMETER_AXES[tuple(key.key for key in path)]))
+    What lies at a parameter's path lives where that parameter lives, anything else (counters) on every device; without
+    a mesh all of it lives on the first device.
+    """
+    if mesh is None:
+        return jax.tree.map(lambda _: SingleDeviceSharding(jax.devices()[0]), tree)
+    return jax.tree_util.tree_map_with_path(lambda path, _: NamedSharding(mesh, _parameter_spec(path)), tree)
 
-    return jax.tree_util.tree_map_with_path(sharding, params)
+
+def constrain_params(tree: Any) -> Any:
+    """Pins a tree as of `param_shardings` to its places; without a mesh, nothing happens."""
+    if ambient_mesh() is None:
+        return tree
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jax.lax.with_sharding_constraint(leaf, _parameter_spec(path)), tree
+    )
+
+
+def _parameter_spec(path: jax.tree_util.KeyPath) -> PartitionSpec:
+    keys = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
+    return spec(*PARAMETER_AXES[keys]) if keys else PartitionSpec()

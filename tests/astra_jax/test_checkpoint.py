@@ -45,21 +45,46 @@ def test_the_latest_state_comes_back_bit_for_bit(tmp_path):
     assert checkpoints.restore_latest(train_state(0)) is None
     checkpoints.save(train_state(1, seed=1))
     checkpoints.save(train_state(2, seed=2))
+    checkpoints.wait()
     assert_same(Checkpoints(tmp_path, CONFIG).restore_latest(train_state(0)), train_state(2, seed=2))
 
 
 def test_a_restored_state_can_be_donated(tmp_path):
-    Checkpoints(tmp_path, CONFIG).save(train_state(1))
+    with Checkpoints(tmp_path, CONFIG) as checkpoints:
+        checkpoints.save(train_state(1))
     restored = Checkpoints(tmp_path, CONFIG).restore_latest(train_state(0))
     step = jax.jit(lambda params: jax.tree.map(lambda x: x + 1, params), donate_argnums=0)
     step(restored.params)
     assert restored.params["embedding"].is_deleted()
 
 
+def test_a_state_may_be_donated_while_it_is_written(tmp_path):
+    state = train_state(1)
+    step = jax.jit(lambda params: jax.tree.map(lambda x: x * 0, params), donate_argnums=0)
+    with Checkpoints(tmp_path, CONFIG) as checkpoints:
+        checkpoints.save(state)
+        step(state.params)
+        assert state.params["embedding"].is_deleted()
+    assert_same(Checkpoints(tmp_path, CONFIG).restore_latest(train_state(0)), train_state(1))
+
+
+def test_a_save_that_fails_is_told_by_the_next_call(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("astra_jax.checkpoint._write_manifest", full)
+    checkpoints = Checkpoints(tmp_path, CONFIG)
+    checkpoints.save(train_state(1))
+    with pytest.raises(OSError, match="no space left"):
+        checkpoints.wait()
+    assert checkpoints.restore_latest(train_state(0)) is None
+
+
 def test_optimiser_state_is_kept_for_the_newest_saves_only_and_weights_for_all(tmp_path):
     checkpoints = Checkpoints(tmp_path, CONFIG, keep_train_states=1)
     for step in (1, 2, 3):
         checkpoints.save(train_state(step, seed=step))
+    checkpoints.wait()
     assert checkpoints.steps() == [1, 2, 3]
     assert not (tmp_path / "00000002" / "train").exists()
     config, params = load_params(tmp_path / "00000001")
@@ -71,6 +96,7 @@ def test_old_weights_go_when_asked_to(tmp_path):
     checkpoints = Checkpoints(tmp_path, CONFIG, keep_train_states=1, keep_weights=2)
     for step in (1, 2, 3):
         checkpoints.save(train_state(step))
+    checkpoints.wait()
     assert checkpoints.steps() == [2, 3]
 
 
@@ -96,14 +122,17 @@ def damage(path, how):
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(tmp_path, caplog, how):
     checkpoints = Checkpoints(tmp_path, CONFIG)
     checkpoints.save(train_state(1))
-    damage(checkpoints.save(train_state(2)), how)
+    path = checkpoints.save(train_state(2))
+    checkpoints.wait()
+    damage(path, how)
     with caplog.at_level(logging.WARNING, logger="astra_jax.checkpoint"):
         assert_same(checkpoints.restore_latest(train_state(0)), train_state(1))
     assert str(tmp_path / "00000002") in caplog.text
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    Checkpoints(tmp_path, CONFIG).save(train_state(1))
+    with Checkpoints(tmp_path, CONFIG) as checkpoints:
+        checkpoints.save(train_state(1))
     other = CONFIG.model_copy(update={"num_layers": 3})
     with pytest.raises(CheckpointError, match=r"holds another model.*num_layers=3.*num_layers=2"):
         Checkpoints(tmp_path, other).restore_latest(train_state(0))
@@ -125,8 +154,8 @@ from test_checkpoint import CONFIG, train_state
 from astra_jax.checkpoint import Checkpoints
 checkpoints = Checkpoints({directory!r}, CONFIG)
 for step in itertools.count(1):
-    checkpoints.save(train_state(step))
-    print(step, flush=True)
+    checkpoints.save(train_state(step))  # returns when the save before is whole
+    print(step - 1, flush=True)
 """
 
 

@@ -58,12 +58,12 @@ def test_orbax_to_hf_to_orbax_is_bit_equal(tmp_path):
 
 
 def test_a_tensor_lands_where_its_sharding_says(tmp_path):
-    from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings
+    from astra_jax.model.sharding import MeshConfig, make_mesh
 
     write_hf_folder(tmp_path / "hf", CONFIG)
     _, whole = load_hf(tmp_path / "hf")
     mesh = make_mesh(MeshConfig(fsdp=2, context=2, tensor=2))
-    _, sharded = load_hf(tmp_path / "hf", shardings=param_shardings(whole, mesh))
+    _, sharded = load_hf(tmp_path / "hf", mesh=mesh)
     assert sharded["layers"]["q_proj"].addressable_shards[0].data.shape == (3, 8, 2, 16)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((np.asarray(a) == np.asarray(b)).all()), whole, sharded))
 

@@ -1,0 +1,114 @@
+"""Where a training run lives: on the first device alone, or over a mesh of all devices of all hosts.
+
+With a mesh every array is a global one: a host holds the parts that belong to its devices, and makes no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import NamedTuple, TypeVar
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding
+
+from astra_jax.model.config import ModelConfig, Params
+from astra_jax.model.context_parallel import balance
+from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, require_divisible, spec
+
+Batch = TypeVar("Batch", bound=NamedTuple)
+
+_TPU_LANES = 128
+
+
+def join_hosts() -> None:
+    """Join the other hosts of this job, before anything else touches JAX; a host that is alone stays alone.
+
+    Cloud TPU, Slurm and Kubernetes announce who takes part. Elsewhere three variables of the environment do, on every
+    host: JAX_COORDINATOR_ADDRESS (host:port of the first), JAX_NUM_PROCESSES, JAX_PROCESS_ID.
+
+    Raises:
+        ValueError: one of the three is missing.
+    """
+    if "JAX_COORDINATOR_ADDRESS" in os.environ:
+        names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+        if missing := [name for name in names if name not in os.environ]:
+            raise ValueError(f"JAX_COORDINATOR_ADDRESS is set: expected {' and '.join(missing)} beside it, found none")
+        num_processes, process_id = (int(os.environ[name]) for name in names)
+        jax.distributed.initialize(num_processes=num_processes, process_id=process_id)
+        return
+    with contextlib.suppress(ValueError):  # what JAX raises where nobody announces a cluster
+        jax.distributed.initialize()
+
+
+def training_mesh(config: MeshConfig | None, model: ModelConfig) -> Mesh | None:
+    """The mesh of a run; None for the first device alone.
+
+    Raises:
+        ValueError: the axes do not multiply to the number of devices, or do not divide the model.
+    """
+    if config is None:
+        if jax.process_count() > 1:
+            raise ValueError(f"expected a [mesh] in the config of a run on {jax.process_count()} hosts, found none")
+        return None
+    require_divisible(model, config)
+    return make_mesh(config)
+
+
+def in_force(mesh: Mesh | None) -> contextlib.AbstractContextManager[object]:
+    """A context in which the model's activations are pinned to the mesh; without one, nothing happens."""
+    return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
+
+
+def place_params(params: Params, mesh: Mesh | None) -> Params:
+    """Parameters that every host has computed alike, each part where it belongs."""
+    return jax.tree.map(
+        lambda x, sharding: jax.make_array_from_callback(x.shape, sharding, np.asarray(x).__getitem__),
+        params,
+        param_shardings(params, mesh),
+    )
+
+
+def init_optimizer_state(optimizer: optax.GradientTransformation, params: Params, mesh: Mesh | None) -> optax.OptState:
+    """The optimiser's state of step 0, its moments beside the parameters that they are of."""
+    shardings = param_shardings(jax.eval_shape(optimizer.init, params), mesh)
+    return jax.jit(optimizer.init, out_shardings=shardings)(params)
+
+
+def require_rows(num_rows: int, mesh: Mesh | None) -> None:
+    """Raises ValueError when the rows of a batch cannot be dealt out evenly over `data` × `fsdp`."""
+    shards = 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
+    if num_rows % shards:
+        raise ValueError(f"expected batches of a multiple of data × fsdp = {shards} rows, found {num_rows}")
+
+
+def host_rows(num_rows: int, mesh: Mesh | None) -> slice:
+    """Which rows of a batch this host must make: those that its devices hold, some of them or all."""
+    if mesh is None:
+        return slice(0, num_rows)
+    held = NamedSharding(mesh, spec("batch")).addressable_devices_indices_map((num_rows,)).values()
+    bounds = [rows.indices(num_rows) for (rows,) in held]
+    return slice(min(start for start, _, _ in bounds), max(stop for _, stop, _ in bounds))
+
+
+def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
+    """A batch of `num_rows` rows over the mesh, from this host's rows [b, T] of it, in balanced order over `context`.
+
+    The length is padded to what the mesh needs, on TPU also to what the attention kernel needs.
+    """
+    if mesh is None:
+        return batch
+    multiple = _TPU_LANES if mesh.devices.flat[0].platform == "tpu" else 1
+    arrays = balance({name: np.asarray(x) for name, x in batch._asdict().items()}, mesh.shape["context"], multiple=multiple)
+    sharding, first = NamedSharding(mesh, spec("batch", "sequence")), host_rows(num_rows, mesh).start
+
+    def place(rows_bT: np.ndarray) -> jax.Array:
+        def part(index: tuple[slice, ...]) -> np.ndarray:
+            start, stop, _ = index[0].indices(num_rows)
+            return rows_bT[start - first : stop - first, index[1]]
+
+        return jax.make_array_from_callback((num_rows, rows_bT.shape[1]), sharding, part)
+
+    return type(batch)(**{name: place(rows_bT) for name, rows_bT in arrays.items()})

@@ -1,0 +1,35 @@
+"""SIGTERM: a cluster sends it before it takes a machine away; the run saves after the step in hand and ends well."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+
+
+class Termination:
+    """Notices SIGTERM while it is entered, in the main thread; where there are several hosts, they agree on the step."""
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def __enter__(self) -> Termination:
+        # With several hosts JAX's own preemption service listens.
+        self._previous: Any = signal.signal(signal.SIGTERM, self._note) if jax.process_count() == 1 else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGTERM, self._previous)
+
+    def asked(self, step: int) -> bool:
+        """Whether the run is to end after `step`; every host asks at every step, and all hear the same."""
+        if jax.process_count() > 1:
+            return multihost_utils.reached_preemption_sync_point(step)
+        return self._asked
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        self._asked = True
