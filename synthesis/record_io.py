@@ -15,7 +15,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -93,7 +93,7 @@ def write_records(
         for path in unnumbered:
             shard = path.with_name(f"{path.name}-of-{len(unnumbered):05d}.array_record")
             path.rename(shard)
-            shards[shard.name] = sha256(shard.read_bytes()).hexdigest()
+            shards[shard.name] = _sha256(shard)
         card = DatasetCard(
             kind=kind,
             schema_version=SCHEMA_VERSION,
@@ -108,6 +108,11 @@ def write_records(
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return card
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def replace_directory(whole: Path, out: Path) -> None:
@@ -197,7 +202,7 @@ def check_shards(directory: Path) -> None:
     """
     for name, expected in read_card(directory).shards.items():
         path = directory / name
-        found = sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
+        found = _sha256(path) if path.is_file() else "no file"
         if found != expected:
             raise RecordDirectoryError(f"expected SHA-256 {expected} of {path}, found {found}; the shard is damaged")
 

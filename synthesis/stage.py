@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import time
+from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -81,7 +82,8 @@ class Journal:
 
     def __init__(self, path: Path, purpose: str):
         self.path = path
-        self._offsets: dict[int, tuple[int, int]] = {}
+        self._starts = array("q")
+        """Where each item's line begins, -1 for an item without one: flat memory, however many items there are."""
         path.parent.mkdir(parents=True, exist_ok=True)
         whole_bytes = 0
         if path.exists():
@@ -91,7 +93,7 @@ class Journal:
                     for line in lines:
                         if not line.endswith(b"\n"):
                             break
-                        self._offsets[json.loads(line)["item"]] = (whole_bytes, len(line))
+                        self._note(json.loads(line)["item"], whole_bytes)
                         whole_bytes += len(line)
         self._file = path.open("r+b" if whole_bytes else "w+b")
         if whole_bytes:
@@ -101,21 +103,27 @@ class Journal:
         self._file.seek(0, 2)
 
     def __contains__(self, item: int) -> bool:
-        return item in self._offsets
+        return item < len(self._starts) and self._starts[item] >= 0
+
+    def _note(self, item: int, start: int) -> None:
+        if item >= len(self._starts):
+            self._starts.extend([-1] * (item + 1 - len(self._starts)))
+        self._starts[item] = start
 
     def append(self, item: int, outcome: dict[str, JsonValue]) -> None:
         """Write down the outcome of a finished item; it survives the death of this process."""
         line = json.dumps({"item": item, **outcome}, ensure_ascii=False).encode() + b"\n"
         self._file.seek(0, 2)
-        self._offsets[item] = (self._file.tell(), len(line))
+        self._note(item, self._file.tell())
         self._file.write(line)
         self._file.flush()
 
     def read(self, item: int) -> dict[str, JsonValue]:
         """Return the outcome of a finished item."""
-        offset, length = self._offsets[item]
-        self._file.seek(offset)
-        return json.loads(self._file.read(length))
+        if item not in self:
+            raise KeyError(item)
+        self._file.seek(self._starts[item])
+        return json.loads(self._file.readline())
 
     def close(self) -> None:
         """Close the file; it stays on disk until its stage has written its records."""
@@ -169,7 +177,7 @@ async def run_stage(
     been cancelled, and what was finished stays in the journal.
     """
     started = time.monotonic()
-    todo = iter([index for index in range(len(items)) if index not in journal])
+    todo = (index for index in range(len(items)) if index not in journal)
     bar = tqdm(total=len(items), desc=report.stage, file=progress, disable=not progress.isatty(), leave=False)
     bar.update(sum(index in journal for index in range(len(items))))
 
