@@ -33,7 +33,7 @@ from jax.sharding import Mesh
 
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.qwen3 import abstract_params
-from astra_jax.model.sharding import param_shardings
+from astra_jax.model.sharding import param_shardings, require_divisible
 
 _log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ def load_params(path: str | os.PathLike[str], *, mesh: Mesh | None = None) -> tu
     """Reads the weights of a checkpoint folder, over `mesh` or onto the first device; a host reads its own part.
 
 
-    Raises CheckpointError when the folder is not a whole checkpoint.
+    Raises CheckpointError when the folder is not a whole checkpoint, ValueError when the mesh does not fit its model.
     """
     path = Path(path)
     if not (path / "params.json").is_file():
@@ -181,6 +181,7 @@ def load_params(path: str | os.PathLike[str], *, mesh: Mesh | None = None) -> tu
     if (fault := _fault(path, "params")) is not None:
         raise CheckpointError(f"{path} is damaged: {fault}; restore an earlier checkpoint")
     config = _read_config(path)
+    require_divisible(config, mesh)
     like = abstract_params(config)
     like = jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, param_shardings(like, mesh)

@@ -1,4 +1,8 @@
-"""The metrics of a run: one JSON line per step in `metrics.jsonl`, without gaps or repeats after a resume."""
+"""The metrics of a run: one JSON line per step in `metrics.jsonl`, without gaps or repeats after a resume.
+
+The same figures lie beside it as TensorBoard scalars, in `tensorboard/`; what a resumed run writes anew, TensorBoard
+shows once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tensorboardX import SummaryWriter
 
 _LINES_PER_RUN = 20
 
@@ -19,7 +25,10 @@ def report_progress(stage: str, step: int, steps: int, metrics: Mapping[str, Any
 
 
 class MetricsLog:
-    """Appends one line per step; opened at step k, it first lets go of what an interrupted run wrote from k on."""
+    """Appends one line per step; opened at step k, it first lets go of what an interrupted run wrote from k on.
+
+    Left as a context, it has written every TensorBoard scalar.
+    """
 
     def __init__(self, path: Path, *, first_step: int):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -28,11 +37,20 @@ class MetricsLog:
         partial.write_text("".join(kept))
         partial.replace(path)
         self._path = path
+        self._events = SummaryWriter(str(path.parent / "tensorboard"), purge_step=first_step or None, flush_secs=10)
+
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._events.close()
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write down the metrics of one step."""
         with self._path.open("a") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
+        for name, value in metrics.items():
+            self._events.add_scalar(name, value, step)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -18,7 +19,8 @@ from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.context_parallel import balance
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, require_divisible, spec
 
-Batch = TypeVar("Batch", bound=NamedTuple)
+Batch = TypeVar("Batch", bound=tuple)
+"""A NamedTuple of arrays [B, T]."""
 
 _TPU_LANES = 128
 
@@ -43,17 +45,21 @@ def join_hosts() -> None:
         jax.distributed.initialize()
 
 
-def training_mesh(config: MeshConfig | None, model: ModelConfig) -> Mesh | None:
+def host_folder(out: Path) -> Path:
+    """Where this host writes its metrics: the first in the run's folder, host i in `hosts/i` below it."""
+    return out if jax.process_index() == 0 else out / "hosts" / str(jax.process_index())
+
+
+def training_mesh(config: MeshConfig | None) -> Mesh | None:
     """The mesh of a run; None for the first device alone.
 
     Raises:
-        ValueError: the axes do not multiply to the number of devices, or do not divide the model.
+        ValueError: the axes do not multiply to the number of devices.
     """
     if config is None:
         if jax.process_count() > 1:
             raise ValueError(f"expected a [mesh] in the config of a run on {jax.process_count()} hosts, found none")
         return None
-    require_divisible(model, config)
     return make_mesh(config)
 
 
@@ -62,8 +68,13 @@ def in_force(mesh: Mesh | None) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
-def place_params(params: Params, mesh: Mesh | None) -> Params:
-    """Parameters that every host has computed alike, each part where it belongs."""
+def place_params(params: Params, model: ModelConfig, mesh: Mesh | None) -> Params:
+    """Parameters that every host has computed alike, each part where it belongs.
+
+    Raises:
+        ValueError: an axis of the mesh does not divide the model.
+    """
+    require_divisible(model, mesh)
     return jax.tree.map(
         lambda x, sharding: jax.make_array_from_callback(x.shape, sharding, np.asarray(x).__getitem__),
         params,
@@ -77,18 +88,21 @@ def init_optimizer_state(optimizer: optax.GradientTransformation, params: Params
     return jax.jit(optimizer.init, out_shardings=shardings)(params)
 
 
-def require_rows(num_rows: int, mesh: Mesh | None) -> None:
-    """Raises ValueError when the rows of a batch cannot be dealt out evenly over `data` × `fsdp`."""
+def require_rows(num_rows: int, parts: int, mesh: Mesh | None) -> None:
+    """Raises ValueError when the rows of a batch cannot be dealt out evenly over its `parts` and `data` × `fsdp`."""
     shards = 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
-    if num_rows % shards:
-        raise ValueError(f"expected batches of a multiple of data × fsdp = {shards} rows, found {num_rows}")
+    if num_rows % (shards * parts):
+        raise ValueError(
+            f"expected batches of a multiple of accumulation × data × fsdp = {parts} × {shards} rows, found {num_rows}"
+        )
 
 
 def host_rows(num_rows: int, mesh: Mesh | None) -> slice:
     """Which rows of a batch this host must make: those that its devices hold, some of them or all."""
     if mesh is None:
         return slice(0, num_rows)
-    held = NamedSharding(mesh, spec("batch")).addressable_devices_indices_map((num_rows,)).values()
+    sharding = NamedSharding(mesh, spec("batch"))
+    held: Any = sharding.addressable_devices_indices_map((num_rows,)).values()
     bounds = [rows.indices(num_rows) for (rows,) in held]
     return slice(min(start for start, _, _ in bounds), max(stop for _, stop, _ in bounds))
 
@@ -101,11 +115,12 @@ def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
     if mesh is None:
         return batch
     multiple = _TPU_LANES if mesh.devices.flat[0].platform == "tpu" else 1
-    arrays = balance({name: np.asarray(x) for name, x in batch._asdict().items()}, mesh.shape["context"], multiple=multiple)
+    fields: dict[str, Any] = batch._asdict()  # type: ignore[attr-defined]
+    arrays = balance({name: np.asarray(x) for name, x in fields.items()}, mesh.shape["context"], multiple=multiple)
     sharding, first = NamedSharding(mesh, spec("batch", "sequence")), host_rows(num_rows, mesh).start
 
     def place(rows_bT: np.ndarray) -> jax.Array:
-        def part(index: tuple[slice, ...]) -> np.ndarray:
+        def part(index: Any) -> np.ndarray:
             start, stop, _ = index[0].indices(num_rows)
             return rows_bT[start - first : stop - first, index[1]]
 

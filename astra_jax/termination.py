@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from types import FrameType
 from typing import Any
 
@@ -10,8 +11,16 @@ import jax
 from jax.experimental import multihost_utils
 
 
+class Terminated(SystemExit):
+    """SIGTERM was heeded: the state is saved, and the process ends with code 0."""
+
+    def __init__(self, stage: str, steps: int):
+        super().__init__(0)
+        print(f"{stage}: saved after step {steps} on SIGTERM; the same command goes on from there", file=sys.stderr)
+
+
 class Termination:
-    """Notices SIGTERM while it is entered, in the main thread; where there are several hosts, they agree on the step."""
+    """Notices SIGTERM while it is entered, in the main thread; several hosts agree on the step to end after."""
 
     def __init__(self) -> None:
         self._asked = False

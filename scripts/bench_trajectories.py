@@ -6,7 +6,7 @@
 With the embedded teacher, for each count a run in a process of its own, from tool documents to the record directory:
 trajectories per second, peak RSS, and the share of emulated calls that were made to fail. With the OpenAI teacher, a
 mock endpoint that takes half a second per call, in a process of its own too, asked at concurrency 256: the share of the
-throughput that the latency alone would allow.
+throughput that the latency alone would allow, the first seconds included, in which the concurrency grows.
 """
 
 from __future__ import annotations
@@ -65,7 +65,12 @@ async def endpoint_run(url: str, num_calls: int) -> dict[str, float]:
         ScoreTask(text=f"Task {number}", language="en", slots={}, hidden_slots=(), tools=())
         for number in range(num_calls)
     )
-    await asyncio.gather(*(teacher.ask(question, seed=0) for question in questions))
+
+    async def worker() -> None:  # a stage's workers take its items in turn, too
+        for question in questions:
+            await teacher.ask(question, seed=0)
+
+    await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
     seconds, cpu_seconds = time.monotonic() - started, time.process_time() - started_cpu
     await teacher.close()
     ideal_seconds = num_calls * LATENCY_SECONDS / CONCURRENCY
@@ -101,7 +106,7 @@ def with_mock_endpoint(num_calls: int) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--counts", type=int, nargs="+", default=[1000, 10_000])
-    parser.add_argument("--calls", type=int, default=8192)
+    parser.add_argument("--calls", type=int, default=32_768)
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON keys of the trajectories config")
     parser.add_argument("--embedded", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--endpoint", help=argparse.SUPPRESS)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_OF_THE_MACHINE = ("seconds", "rss")
+_OF_THE_MACHINE = ("second", "rss", "mfu")
 
 
 def contents(run: Path) -> dict[str, Any]:

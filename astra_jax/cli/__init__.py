@@ -279,9 +279,12 @@ def _sandbox(options: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 def _sft(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
+    from astra_jax.placement import join_hosts
     from astra_jax.sft.train import SFTConfig, train_sft
 
     config = load_config(SFTConfig, options.config, options.overrides)
+    if config.mesh is not None:
+        join_hosts()
     figures = train_sft(config)
     print(json.dumps({"stage": "sft", **figures}) if options.json else f"sft: {figures} -> {config.out}")
 

@@ -93,8 +93,12 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     return Mesh(layout, MESH_AXES, axis_types=(AxisType.Auto,) * 4)
 
 
-def require_divisible(model: ModelConfig, mesh: MeshConfig) -> None:
+def require_divisible(model: ModelConfig, mesh: MeshConfig | Mesh | None) -> None:
     """Raises ValueError when an axis of the mesh does not divide what it shards."""
+    if mesh is None:
+        return
+    if isinstance(mesh, Mesh):
+        mesh = MeshConfig(**mesh.shape)
     sizes = (
         ("num_heads", model.num_heads, "tensor", mesh.tensor),
         ("num_kv_heads", model.num_kv_heads, "tensor", mesh.tensor),

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, Params
+from astra_jax.model.flops import model_flops
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, require_divisible, spec
 from astra_jax.model.splash_attention import block_tokens, kernel_flops
@@ -283,19 +284,6 @@ def _kept_activation_bytes(model: ModelConfig, shape: StepShape, mesh: MeshConfi
 def _flops_of_kernel(name: str, *, model: ModelConfig, mesh: MeshConfig, tokens: int, rows: int) -> float:
     heads = model.num_heads // mesh.tensor
     return rows * kernel_flops(name, tokens, mesh.context, heads, model.head_dim)
-
-
-def model_flops(model: ModelConfig, rows: int, tokens: int) -> float:
-    """FLOPs of forward and backward without recompute: 6 per weight and token, and causal attention.
-
-    >>> model_flops(QWEN3_PRESETS["qwen3-0.6b"], 1, 1) / 6 == 596_049_920 - 65_536 + 2 * 28 * 16 * 128 / 2
-    True
-    """
-    norms = model.num_layers * (2 * model.hidden_size + 2 * model.head_dim) + model.hidden_size
-    looked_up = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
-    products = model.num_parameters - norms - looked_up
-    attention = model.num_layers * 2 * tokens**2 * model.num_heads * model.head_dim
-    return 3.0 * rows * (2 * products * tokens + attention)
 
 
 def _collective_bytes(costs: Costs, model: ModelConfig, params: Params, mesh: MeshConfig) -> dict[str, float]:

@@ -111,7 +111,7 @@ def batch_schedule(
         for bucket in length_buckets:
             members = [i for i, length in enumerate(lengths_tokens) if shortest < length <= bucket]
             rng.shuffle(members)
-            rows = max(1, batch_tokens // bucket)
+            rows = rows_per_batch(batch_tokens, bucket)
             batches.extend(members[first : first + rows] for first in range(0, len(members), rows))
             shortest = bucket
         if not batches:
@@ -123,13 +123,18 @@ def batch_schedule(
     return schedule[:steps]
 
 
+def rows_per_batch(batch_tokens: int, bucket: int) -> int:
+    """How many rows of a length bucket fill a batch."""
+    return max(1, batch_tokens // bucket)
+
+
 def make_batch(
     samples: Sequence[SFTSample], *, length_buckets: Sequence[int], batch_tokens: int, pad_id: int
 ) -> SFTBatch:
     """Pad the samples of one step to their bucket's shape; rows that are missing are padding."""
     longest = max(len(sample.ids) for sample in samples)
     bucket = next(bucket for bucket in length_buckets if longest <= bucket)
-    rows = max(1, batch_tokens // bucket)
+    rows = rows_per_batch(batch_tokens, bucket)
     tokens = np.full((rows, bucket + 1), pad_id, np.int32)
     loss_mask = np.zeros((rows, bucket + 1), np.float32)
     segment_ids = np.zeros((rows, bucket + 1), np.int32)

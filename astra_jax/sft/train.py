@@ -8,16 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.checkpoint import Checkpoints, TrainState
 from astra_jax.metrics import MetricsLog, report_progress
 from astra_jax.model.config import ModelConfig
+from astra_jax.model.flops import model_flops_utilisation
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.mimetic_init import mimetic_init
 from astra_jax.model.qwen3 import Params, bind
+from astra_jax.model.sharding import MeshConfig, constrain, constrain_params
 from astra_jax.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
+from astra_jax.placement import (
+    host_folder,
+    host_rows,
+    in_force,
+    init_optimizer_state,
+    place_batch,
+    place_params,
+    require_rows,
+    training_mesh,
+)
 from astra_jax.policy import Policy, load_policy, save_policy
 from astra_jax.sft.data import (
     SFTBatch,
@@ -25,9 +39,11 @@ from astra_jax.sft.data import (
     batch_schedule,
     gold_sample,
     make_batch,
+    rows_per_batch,
     split_by_length,
     trajectory_samples,
 )
+from astra_jax.termination import Terminated, Termination
 from astra_jax.tokenizer import Tokenizer
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, Trajectory
@@ -58,19 +74,53 @@ class SFTConfig(BaseModel):
     short_first_epochs: int = Field(default=0, ge=0)
     """Epochs at the start that go from short samples to long ones."""
     optimizer: OptimizerConfig
+    accumulation: int = Field(default=1, gt=0)
+    """Parts that a batch is worked through in, one after the other: the same update in less memory."""
+    mesh: MeshConfig | None = None
+    """Which devices, of all hosts; without it, the first alone."""
     checkpoint_every_steps: int = Field(default=100, gt=0)
+    keep_weights: int | None = Field(default=None, gt=0)
+    """Checkpoints whose weights are kept; without it all, for analysis. Optimiser state is kept for the newest two."""
     logprob_chunk_tokens: int = Field(default=1024, gt=0)
 
 
-def sft_loss(params: Params, model: ModelConfig, batch: SFTBatch, chunk_tokens: int) -> jax.Array:
-    """Mean negative log-likelihood per token that the assistant said, over the whole batch."""
+def sft_loss(
+    params: Params, model: ModelConfig, batch: SFTBatch, num_loss_tokens: jax.Array, chunk_tokens: int
+) -> jax.Array:
+    """Negative log-likelihood of what the assistant said, summed and divided by `num_loss_tokens`."""
     qwen3 = bind(model, params)
     hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
     logprobs_BT = token_logprobs(hidden_BTD, qwen3.output_embedding, batch.targets_BT, chunk_tokens=chunk_tokens)
-    return -(logprobs_BT * batch.loss_mask_BT).sum() / batch.loss_mask_BT.sum()
+    return -(logprobs_BT * batch.loss_mask_BT).sum() / num_loss_tokens
 
 
-@functools.partial(jax.jit, static_argnames=("model", "optimizer", "steps", "chunk_tokens"), donate_argnums=(0, 1))
+def loss_and_gradients(
+    params: Params, model: ModelConfig, batch: SFTBatch, *, chunk_tokens: int, accumulation: int
+) -> tuple[jax.Array, Params]:
+    """Mean loss per token that the assistant said, over the whole batch, and its gradients.
+
+    With `accumulation` = n the batch is worked through in n parts, part i with the rows i, i + n, …: so no row moves to
+    another device.
+    """
+    num_loss_tokens = batch.loss_mask_BT.sum()
+    of_part = jax.value_and_grad(sft_loss)
+    if accumulation == 1:
+        return of_part(params, model, batch, num_loss_tokens, chunk_tokens)
+    parts_PBT = jax.tree.map(lambda x_BT: x_BT.reshape(-1, accumulation, x_BT.shape[1]).swapaxes(0, 1), batch)
+
+    def add_part(total: tuple[jax.Array, Params], part: SFTBatch) -> tuple[tuple[jax.Array, Params], None]:
+        part = jax.tree.map(lambda x_BT: constrain(x_BT, "batch", "sequence"), part)
+        return jax.tree.map(jnp.add, total, of_part(params, model, part, num_loss_tokens, chunk_tokens)), None
+
+    nothing = (jnp.zeros(()), constrain_params(jax.tree.map(jnp.zeros_like, params)))
+    return jax.lax.scan(add_part, nothing, parts_PBT)[0]
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=("model", "optimizer", "steps", "chunk_tokens", "accumulation"),
+    donate_argnames=("params", "optimizer_state"),
+)
 def sft_step(
     params: Params,
     optimizer_state: optax.OptState,
@@ -80,17 +130,28 @@ def sft_step(
     optimizer: OptimizerConfig,
     steps: int,
     chunk_tokens: int,
+    accumulation: int = 1,
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
     """One optimiser update on one batch."""
-    loss, gradients = jax.value_and_grad(sft_loss)(params, model, batch, chunk_tokens)
+    loss, gradients = loss_and_gradients(params, model, batch, chunk_tokens=chunk_tokens, accumulation=accumulation)
     updates, optimizer_state = make_optimizer(optimizer, steps).update(gradients, optimizer_state, params)
-    metrics = {"loss": loss, "grad_norm": optax.tree.norm(gradients)}
-    return optax.apply_updates(params, updates), optimizer_state, metrics
+    params, optimizer_state = constrain_params((optax.apply_updates(params, updates), optimizer_state))
+    return params, optimizer_state, {"loss": loss, "grad_norm": optax.tree.norm(gradients)}
 
 
 def train_sft(config: SFTConfig) -> dict[str, Any]:
-    """Run SFT to its last step, from the newest whole checkpoint of `out` if there is one; return closing figures."""
-    policy = _initial_policy(config)
+    """Run SFT to its last step, from the newest whole checkpoint of `out` if there is one; return closing figures.
+
+    Where there are several hosts, each calls this with the same config, on one file system.
+
+    Raises:
+        SystemExit: with 0, after SIGTERM, when the state is saved.
+        ValueError: the mesh does not fit the devices, the model or the batch.
+    """
+    mesh = training_mesh(config.mesh)
+    for bucket in config.length_buckets:
+        require_rows(rows_per_batch(config.batch_tokens, bucket), config.accumulation, mesh)
+    policy = _initial_policy(config, mesh)
     samples, dropped = split_by_length(_samples(config, policy.tokenizer), config.length_buckets[-1])
     schedule = batch_schedule(
         [len(sample.ids) for sample in samples],
@@ -100,59 +161,77 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
         seed=config.seed,
         short_first_epochs=config.short_first_epochs,
     )
-    checkpoints = Checkpoints(config.out / "checkpoints", policy.model, keep_weights=2)
-    optimizer_state = make_optimizer(config.optimizer, config.steps).init(policy.params)
-    # Both committed to one device, as a step returns them: else its second call would compile it again.
-    params, optimizer_state = jax.device_put((policy.params, optimizer_state), jax.devices()[0])
-    state = TrainState(0, params, optimizer_state, jax.random.key(config.seed), {})
-    state = checkpoints.restore_latest(like=state) or state
-    params, optimizer_state = state.params, state.optimizer_state
-    log = MetricsLog(config.out / "metrics.jsonl", first_step=state.step)
+    optimizer_state = init_optimizer_state(make_optimizer(config.optimizer, config.steps), policy.params, mesh)
+    state = TrainState(0, policy.params, optimizer_state, jax.random.key(config.seed), {})
     learning_rate = learning_rate_schedule(config.optimizer, config.steps)
     loss = float("nan")
-    for step in range(state.step, config.steps):
-        started = time.monotonic()
-        chosen = [samples[index] for index in schedule[step]]
-        batch = make_batch(
-            chosen,
-            length_buckets=config.length_buckets,
-            batch_tokens=config.batch_tokens,
-            pad_id=policy.tokenizer.pad_id,
-        )
-        params, optimizer_state, metrics = sft_step(
-            params,
-            optimizer_state,
-            batch,
-            model=policy.model,
-            optimizer=config.optimizer,
-            steps=config.steps,
-            chunk_tokens=config.logprob_chunk_tokens,
-        )
-        loss = float(metrics["loss"])
-        line = {
-            "loss": loss,
-            "grad_norm": float(metrics["grad_norm"]),
-            "learning_rate": float(learning_rate(step)),
-            "tokens": int(batch.segment_ids_BT.sum()),
-            "seconds": round(time.monotonic() - started, 4),
-        }
-        log.write(step, line)
-        report_progress("sft", step, config.steps, line, ("loss", "learning_rate", "seconds"))
-        if (step + 1) % config.checkpoint_every_steps == 0 or step + 1 == config.steps:
-            rng = jax.random.key(config.seed)
-            checkpoints.save(TrainState(step + 1, params, optimizer_state, rng, {"step": step + 1}))
+    with (
+        in_force(mesh),
+        Termination() as termination,
+        Checkpoints(config.out / "checkpoints", policy.model, keep_weights=config.keep_weights) as checkpoints,
+    ):
+        state = checkpoints.restore_latest(like=state) or state
+        params, optimizer_state = state.params, state.optimizer_state
+        with MetricsLog(host_folder(config.out) / "metrics.jsonl", first_step=state.step) as log:
+            for step in range(state.step, config.steps):
+                started = time.monotonic()
+                chosen = [samples[index] for index in schedule[step]]
+                batch = make_batch(
+                    chosen,
+                    length_buckets=config.length_buckets,
+                    batch_tokens=config.batch_tokens,
+                    pad_id=policy.tokenizer.pad_id,
+                )
+                num_rows = len(batch.tokens_BT)
+                own = host_rows(num_rows, mesh)
+                batch = place_batch(SFTBatch(*(x_BT[own] for x_BT in batch)), num_rows, mesh)
+                data_seconds = time.monotonic() - started
+                params, optimizer_state, metrics = sft_step(
+                    params,
+                    optimizer_state,
+                    batch,
+                    model=policy.model,
+                    optimizer=config.optimizer,
+                    steps=config.steps,
+                    chunk_tokens=config.logprob_chunk_tokens,
+                    accumulation=config.accumulation,
+                )
+                loss = float(metrics["loss"])
+                seconds = time.monotonic() - started
+                tokens = sum(len(sample.ids) for sample in chosen)
+                line = {
+                    "loss": loss,
+                    "grad_norm": float(metrics["grad_norm"]),
+                    "learning_rate": float(learning_rate(step)),
+                    "tokens": tokens,
+                    "seconds": round(seconds, 4),
+                    "data_seconds": round(data_seconds, 4),
+                    "tokens_per_second": round(tokens / seconds, 1),
+                }
+                rows, columns = batch.tokens_BT.shape
+                if (mfu := model_flops_utilisation(policy.model, rows, columns, seconds)) is not None:
+                    line["mfu"] = round(mfu, 4)
+                log.write(step, line)
+                report_progress("sft", step, config.steps, line, ("loss", "learning_rate", "tokens_per_second"))
+                is_last, is_ended = step + 1 == config.steps, termination.asked(step)
+                if is_last or is_ended or (step + 1) % config.checkpoint_every_steps == 0:
+                    checkpoints.save(TrainState(step + 1, params, optimizer_state, state.rng, {"step": step + 1}))
+                if is_ended and not is_last:
+                    checkpoints.wait()
+                    raise Terminated("sft", step + 1)
     save_policy(Policy(policy.model, params, policy.tokenizer), config.out / "policy")
     return {"steps": config.steps, "loss": loss, "samples": len(samples), "dropped_over_length": dropped}
 
 
-def _initial_policy(config: SFTConfig) -> Policy:
+def _initial_policy(config: SFTConfig, mesh: Mesh | None) -> Policy:
     if config.init is not None:
-        return load_policy(config.init)
+        return load_policy(config.init, mesh)
     if config.model is None or config.tokenizer is None:
         raise ValueError(
             "SFT needs `init` (a checkpoint), or both `model` and `tokenizer` to start from random weights"
         )
-    return Policy(config.model, mimetic_init(config.model, config.seed), Tokenizer.load(config.tokenizer))
+    params = place_params(mimetic_init(config.model, config.seed), config.model, mesh)
+    return Policy(config.model, params, Tokenizer.load(config.tokenizer))
 
 
 def _samples(config: SFTConfig, tokenizer: Tokenizer) -> list[SFTSample]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import struct
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorboardX.proto.event_pb2 import Event
 
 from astra_jax.metrics import MetricsLog, read_metrics
 
 
 def write_steps(path, first, stop, value):
-    log = MetricsLog(path, first_step=first)
-    for step in range(first, stop):
-        log.write(step, {"loss": value})
+    with MetricsLog(path, first_step=first) as log:
+        for step in range(first, stop):
+            log.write(step, {"loss": value})
 
 
 def test_lines_come_back_as_they_were_written(tmp_path):
@@ -42,6 +45,21 @@ def test_interrupted_runs_leave_neither_gaps_nor_repeats(tmp_path_factory, inter
 
 
 def test_a_metric_is_readable_as_soon_as_its_step_is_done(tmp_path):
-    log = MetricsLog(tmp_path / "metrics.jsonl", first_step=0)
-    log.write(0, {"loss": 1.0})
-    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 0, "loss": 1.0}]
+    with MetricsLog(tmp_path / "metrics.jsonl", first_step=0) as log:
+        log.write(0, {"loss": 1.0})
+        assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 0, "loss": 1.0}]
+
+
+def test_every_metric_is_a_tensorboard_scalar(tmp_path):
+    """Read back record by record: length, checksum, event, checksum."""
+    with MetricsLog(tmp_path / "metrics.jsonl", first_step=0) as log:
+        log.write(0, {"loss": 0.5, "grad_norm": 2.0})
+        log.write(1, {"loss": 0.25, "grad_norm": 1.0})
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    data, found = path.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        event = Event.FromString(data[12 : 12 + length])
+        found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+        data = data[16 + length :]
+    assert found == [("loss", 0, 0.5), ("grad_norm", 0, 2.0), ("loss", 1, 0.25), ("grad_norm", 1, 1.0)]

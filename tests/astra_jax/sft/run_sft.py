@@ -1,10 +1,14 @@
-"""Runs SFT in a process of its own, for the test that kills it: `run_sft.py CONFIG_JSON`."""
+"""Runs SFT in a process of its own, as one of several hosts if it has a mesh: `run_sft CONFIG_JSON`."""
 
 from __future__ import annotations
 
 import sys
 
+from astra_jax.placement import join_hosts
 from astra_jax.sft.train import SFTConfig, train_sft
 
 if __name__ == "__main__":
-    train_sft(SFTConfig.model_validate_json(sys.argv[1]))
+    config = SFTConfig.model_validate_json(sys.argv[1])
+    if config.mesh is not None:
+        join_hosts()
+    train_sft(config)

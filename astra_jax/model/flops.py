@@ -1,0 +1,40 @@
+"""How much arithmetic a training step is, and what share of the hardware it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+
+from astra_jax.model.config import ModelConfig
+
+
+def model_flops(model: ModelConfig, rows: int, tokens: int) -> float:
+    """FLOPs of forward and backward without recompute: 6 per weight and token, and causal attention.
+
+    >>> from astra_jax.model.config import QWEN3_PRESETS
+    >>> model_flops(QWEN3_PRESETS["qwen3-0.6b"], 1, 1) / 6 == 596_049_920 - 65_536 + 2 * 28 * 16 * 128 / 2
+    True
+    """
+    norms = model.num_layers * (2 * model.hidden_size + 2 * model.head_dim) + model.hidden_size
+    looked_up = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
+    products = model.num_parameters - norms - looked_up
+    attention = model.num_layers * 2 * tokens**2 * model.num_heads * model.head_dim
+    return 3.0 * rows * (2 * products * tokens + attention)
+
+
+# Dense bfloat16 FLOPs per second of one device, from the data sheets of Google Cloud (TPU) and NVIDIA.
+_PEAK_FLOPS_PER_SECOND: Mapping[str, float] = {
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H200": 989e12,
+}
+
+
+def model_flops_utilisation(model: ModelConfig, rows: int, tokens: int, seconds: float) -> float | None:
+    """MFU of one step over all devices (PaLM, arXiv 2204.02311, appendix B); None on a device without a data sheet."""
+    peak = _PEAK_FLOPS_PER_SECOND.get(jax.devices()[0].device_kind)
+    return None if peak is None else model_flops(model, rows, tokens) / seconds / (peak * jax.device_count())

@@ -1,0 +1,160 @@
+"""SFT over a mesh and over hosts gives the losses of one device; SIGTERM saves; parts of a batch add up to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from astra_jax.metrics import read_metrics
+from astra_jax.model.sharding import MeshConfig
+from astra_jax.policy import load_policy
+from astra_jax.sft.data import make_batch, render_sample
+from astra_jax.sft.train import SFTConfig, loss_and_gradients, train_sft
+from astra_jax.testing import tiny_environment, tiny_model_config
+from synthesis.record_io import write_records
+from tests.astra_jax.killed_process import ROOT
+
+STEPS = 4
+MESH = MeshConfig(fsdp=2, context=2, tensor=2)
+
+
+@pytest.fixture(scope="module")
+def config(tokenizer, tmp_path_factory) -> SFTConfig:
+    folder = tmp_path_factory.mktemp("sft")
+    environments = [tiny_environment(rent=rent) for rent in range(4)]
+    write_records(folder / "environments", environments, kind="environment")
+    tokenizer.save(folder / "tokenizer", model_max_length=1024)
+    return SFTConfig.model_validate(
+        {
+            "seed": 3,
+            "steps": STEPS,
+            "out": folder / "run",
+            "model": tiny_model_config(tokenizer.vocab_size),
+            "tokenizer": folder / "tokenizer",
+            "environments": [folder / "environments"],
+            "length_buckets": [320],
+            "batch_tokens": 1280,
+            "optimizer": {"learning_rate": 5e-3},
+            "checkpoint_every_steps": 2,
+            "logprob_chunk_tokens": 128,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def on_one_device(config) -> list[dict]:
+    train_sft(config)
+    return read_metrics(config.out / "metrics.jsonl")
+
+
+def assert_same_curve(found: list[dict], expected: list[dict]) -> None:
+    assert [line["step"] for line in found] == [line["step"] for line in expected]
+    for name, tolerance in (("loss", 1e-5), ("grad_norm", 1e-4)):
+        np.testing.assert_allclose([line[name] for line in found], [line[name] for line in expected], rtol=tolerance)
+
+
+def test_a_run_over_a_mesh_has_the_losses_of_one_device(config, on_one_device, tmp_path):
+    train_sft(config.model_copy(update={"out": tmp_path, "mesh": MESH}))
+    assert_same_curve(read_metrics(tmp_path / "metrics.jsonl"), on_one_device)
+    weights, expected = load_policy(tmp_path / "policy").params, load_policy(config.out / "policy").params
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), weights, expected)
+
+
+def hosts(config: SFTConfig, devices_per_host: int = 4) -> list[subprocess.Popen]:
+    """Two processes, each with half of the devices, that find each other over loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    shared = {**os.environ, "JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+    shared["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices_per_host}"
+    command = [sys.executable, "-m", "tests.astra_jax.sft.run_sft", config.model_dump_json()]
+    return [
+        subprocess.Popen(
+            command, cwd=ROOT, env={**shared, "JAX_PROCESS_ID": str(host)}, stderr=subprocess.PIPE, text=True
+        )
+        for host in range(2)
+    ]
+
+
+def finish(processes: list[subprocess.Popen]) -> list[str]:
+    try:
+        errors = [process.communicate(timeout=300)[1] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
+        return errors
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param(MESH, id="rows over hosts"),
+        pytest.param(MeshConfig(context=8), id="sequences over hosts", marks=pytest.mark.slow),
+    ],
+)
+def test_two_hosts_have_the_losses_of_one(config, on_one_device, tmp_path, mesh):
+    """Each makes only its rows of a batch; the second is also seen to resume from what both have saved."""
+    two_hosts = config.model_copy(update={"out": tmp_path, "mesh": mesh})
+    finish(hosts(two_hosts.model_copy(update={"steps": 2})))
+    finish(hosts(two_hosts))
+    for folder in (tmp_path, tmp_path / "hosts" / "1"):
+        assert_same_curve(read_metrics(folder / "metrics.jsonl"), on_one_device)
+    weights, expected = load_policy(tmp_path / "policy").params, load_policy(config.out / "policy").params
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), weights, expected)
+
+
+def test_sigterm_saves_and_ends_well(config, tmp_path):
+    long = config.model_copy(update={"out": tmp_path, "steps": 10_000, "checkpoint_every_steps": 10_000})
+    command = [sys.executable, "-m", "tests.astra_jax.sft.run_sft", long.model_dump_json()]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 200
+        while len(read_metrics(tmp_path / "metrics.jsonl")) < 3:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=100)
+    finally:
+        process.kill()
+    steps = len(read_metrics(tmp_path / "metrics.jsonl"))
+    assert process.returncode == 0, errors
+    assert f"saved after step {steps} on SIGTERM" in errors
+    assert (tmp_path / "checkpoints" / f"{steps:08d}" / "train.whole.json").exists()
+    assert not (tmp_path / "policy").exists()
+
+
+@pytest.mark.parametrize("accumulation", [2, 4])
+def test_the_parts_of_a_batch_add_up_to_it(untrained, accumulation):
+    """One part has no token with loss at all."""
+    tokenizer, environment = untrained.tokenizer, tiny_environment()
+    sample = render_sample(environment.gold_messages(), [tool.document for tool in environment.tools], tokenizer)
+    batch = make_batch([sample] * 3, length_buckets=[320], batch_tokens=1280, pad_id=tokenizer.pad_id)
+    step = jax.jit(loss_and_gradients, static_argnames=("model", "chunk_tokens", "accumulation"))
+
+    def worked_through(parts: int):
+        return step(untrained.params, batch=batch, model=untrained.model, chunk_tokens=128, accumulation=parts)
+
+    (loss, gradients), (expected_loss, expected) = worked_through(accumulation), worked_through(1)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), gradients, expected)
+
+
+def test_a_mesh_that_does_not_fit_is_refused_before_anything_is_read(config, tmp_path):
+    nowhere = {"out": tmp_path, "environments": (tmp_path / "missing",)}
+    for mesh, problem in (
+        (MeshConfig(fsdp=4), "needs 4 devices, found 8"),
+        (MeshConfig(data=8), "multiple of accumulation × data × fsdp = 1 × 8 rows, found 4"),
+        (MeshConfig(tensor=8), "tensor = 8 does not divide num_heads = 4"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            train_sft(config.model_copy(update={**nowhere, "mesh": mesh}))
