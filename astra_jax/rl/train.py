@@ -30,7 +30,9 @@ from astra_jax.metrics import MetricsLog, report_progress
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
+from astra_jax.model.sharding import MeshConfig, constrain_params
 from astra_jax.optimizer import OptimizerConfig, make_optimizer
+from astra_jax.placement import in_force, init_optimizer_state, place_batch, require_rows, training_mesh
 from astra_jax.policy import Policy, load_policy, save_policy
 from astra_jax.rl.advantage import group_advantages
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, ScoredGroup
@@ -38,6 +40,7 @@ from astra_jax.rl.f1_reward import episode_reward
 from astra_jax.rl.grpo_loss import grpo_token_losses
 from astra_jax.rl.tool_mixing import mix_tools
 from astra_jax.rollout.engine import Group, RolloutConfig, RolloutEngine, Start
+from astra_jax.termination import Terminated, Termination
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, SimilarityBand
@@ -74,7 +77,11 @@ class RLConfig(BaseModel):
     length_bucket_tokens: int = Field(default=128, gt=0)
     """Training rows are padded to multiples of this."""
     logprob_chunk_tokens: int = Field(default=1024, gt=0)
+    mesh: MeshConfig | None = None
+    """Which devices of this host learn and roll out; without it, the first alone."""
     checkpoint_every_steps: int = Field(default=20, gt=0)
+    keep_weights: int | None = Field(default=None, gt=0)
+    """Checkpoints whose weights are kept; without it all, for analysis. Optimiser state is kept for the newest two."""
 
 
 class RLBatch(NamedTuple):
@@ -107,7 +114,7 @@ def rl_loss(
 @functools.partial(
     jax.jit,
     static_argnames=("model", "optimizer", "steps", "temperature", "clip_epsilon", "chunk_tokens"),
-    donate_argnums=(0, 1),
+    donate_argnames=("params", "optimizer_state"),
 )
 def rl_step(
     params: Params,
@@ -133,7 +140,8 @@ def rl_step(
         "grad_norm": optax.tree.norm(gradients),
         "mean_abs_logprob_difference": difference_BT.sum() / batch.loss_mask_BT.sum(),
     }
-    return optax.apply_updates(params, updates), optimizer_state, metrics
+    params, optimizer_state = constrain_params((optax.apply_updates(params, updates), optimizer_state))
+    return params, optimizer_state, metrics
 
 
 async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any]:
@@ -142,86 +150,118 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     Raises:
         BatchFillingStalled: the policy's groups no longer vary (everything solved, or nothing).
         SandboxUnavailable: the sandbox is down; the run resumes from its last checkpoint.
+        SystemExit: with 0, after SIGTERM, when the state is saved.
+        ValueError: the mesh does not fit the devices, the model or the batch; or there are several hosts.
     """
-    policy = load_policy(config.init)
+    if jax.process_count() > 1:
+        raise ValueError(f"expected one host, found {jax.process_count()}: episodes are not rolled out over hosts yet")
+    mesh = training_mesh(config.mesh)
+    require_rows(config.groups_per_step * config.group_size, 1, mesh)
+    require_rows(config.groups_per_rollout, 1, mesh)
+    policy = load_policy(config.init, mesh)
     engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, config.rollout)
     environments = RecordSource(config.environments, Environment)
-    checkpoints = Checkpoints(config.out / "checkpoints", policy.model, keep_weights=2)
-    optimizer_state = make_optimizer(config.optimizer, config.steps).init(policy.params)
-    # Both committed to one device, as a step returns them: else its second call would compile it again.
-    params, optimizer_state = jax.device_put((policy.params, optimizer_state), jax.devices()[0])
-    state = TrainState(0, params, optimizer_state, jax.random.key(config.seed), {"groups_submitted": 0})
-    state = checkpoints.restore_latest(like=state) or state
-    params, optimizer_state = state.params, state.optimizer_state
-    starts = _starts(config, environments, first=state.data_position["groups_submitted"])
-    submitted = state.data_position["groups_submitted"]
-    filler: BatchFiller[Group] = BatchFiller(config.groups_per_step, config.min_reward_std, config.max_staleness)
-    log = MetricsLog(config.out / "metrics.jsonl", first_step=state.step)
+    optimizer_state = init_optimizer_state(make_optimizer(config.optimizer, config.steps), policy.params, mesh)
+    position = {"groups_submitted": 0}
+    state = TrainState(0, policy.params, optimizer_state, jax.random.key(config.seed), position)
     reward = float("nan")
-    for step in range(state.step, config.steps):
-        started = time.monotonic()
-        filler.drop_stale(step)
-        rolled_out: list[ScoredGroup[Group]] = []
-        for rollouts in range(config.max_rollouts_per_step + 1):
-            if filler.is_full:
-                break
-            if rollouts == config.max_rollouts_per_step:
-                raise BatchFillingStalled(
-                    f"expected {config.groups_per_step} groups with reward variance at step {step}, found "
-                    f"{len(filler.buffer)} after {rollouts} rollouts; the policy solves everything or nothing: change "
-                    "the environments, the temperature or min_reward_std, or stop here"
+    with (
+        in_force(mesh),
+        Termination() as termination,
+        Checkpoints(config.out / "checkpoints", policy.model, keep_weights=config.keep_weights) as checkpoints,
+    ):
+        state = checkpoints.restore_latest(like=state) or state
+        params, optimizer_state = state.params, state.optimizer_state
+        submitted = state.data_position["groups_submitted"]
+        starts = _starts(config, environments, first=submitted)
+        filler: BatchFiller[Group] = BatchFiller(config.groups_per_step, config.min_reward_std, config.max_staleness)
+        with MetricsLog(config.out / "metrics.jsonl", first_step=state.step) as log:
+            for step in range(state.step, config.steps):
+                started = time.monotonic()
+                filler.drop_stale(step)
+                rolled_out = await _fill(filler, engine, params, starts, config, step=step, submitted=submitted)
+                submitted += len(rolled_out)
+                batch_groups = filler.take_batch()
+                batch = make_rl_batch(
+                    batch_groups, length_bucket_tokens=config.length_bucket_tokens, pad_id=policy.tokenizer.pad_id
                 )
-            groups = await engine.run(
-                params,
-                [next(starts) for _ in range(config.groups_per_rollout)],
-                group_size=config.group_size,
-                seed=_rollout_seed(config.seed, submitted),
-                policy_version=step,
-            )
-            submitted += config.groups_per_rollout
-            scored = [ScoredGroup(group, tuple(map(episode_reward, group)), step) for group in groups]
-            filler.add(scored)
-            rolled_out += scored
-        batch_groups = filler.take_batch()
-        rollout_seconds = time.monotonic() - started
-        params, optimizer_state, metrics = rl_step(
-            params,
-            optimizer_state,
-            make_rl_batch(
-                batch_groups, length_bucket_tokens=config.length_bucket_tokens, pad_id=policy.tokenizer.pad_id
-            ),
-            model=policy.model,
-            optimizer=config.optimizer,
-            steps=config.steps,
-            temperature=config.rollout.temperature,
-            clip_epsilon=config.clip_epsilon,
-            chunk_tokens=config.logprob_chunk_tokens,
-        )
-        reward = float(np.mean([group.rewards for group in rolled_out or batch_groups]))
-        figures = held_out_figures([episode for group in rolled_out or batch_groups for episode in group.group])
-        line = {
-            **{name: float(value) for name, value in metrics.items()},
-            "reward": reward,
-            "recall": figures.recall,
-            "precision": figures.precision,
-            "tool_calls_per_episode": figures.tool_calls_per_episode,
-            "tokens_per_turn": figures.tokens_per_turn,
-            "irrelevant_call_share": figures.irrelevant_call_share,
-            "groups_valid": filler.num_valid,
-            "groups_degenerate": filler.num_degenerate,
-            "groups_stale": filler.num_stale,
-            "groups_waiting": len(filler.buffer),
-            "rollout_seconds": round(rollout_seconds, 3),
-            "seconds": round(time.monotonic() - started, 3),
-        }
-        log.write(step, line)
-        report_progress("rl", step, config.steps, line, ("reward", "recall", "precision", "seconds"))
-        if (step + 1) % config.checkpoint_every_steps == 0 or step + 1 == config.steps:
-            position = {"groups_submitted": submitted}
-            rng = jax.random.key(config.seed)
-            checkpoints.save(TrainState(step + 1, params, optimizer_state, rng, position))
+                rollout_seconds = time.monotonic() - started
+                params, optimizer_state, metrics = rl_step(
+                    params,
+                    optimizer_state,
+                    place_batch(batch, len(batch.tokens_BT), mesh),
+                    model=policy.model,
+                    optimizer=config.optimizer,
+                    steps=config.steps,
+                    temperature=config.rollout.temperature,
+                    clip_epsilon=config.clip_epsilon,
+                    chunk_tokens=config.logprob_chunk_tokens,
+                )
+                reward = float(np.mean([group.rewards for group in rolled_out or batch_groups]))
+                figures = held_out_figures([episode for group in rolled_out or batch_groups for episode in group.group])
+                line = {
+                    **{name: float(value) for name, value in metrics.items()},
+                    "reward": reward,
+                    "recall": figures.recall,
+                    "precision": figures.precision,
+                    "tool_calls_per_episode": figures.tool_calls_per_episode,
+                    "tokens_per_turn": figures.tokens_per_turn,
+                    "irrelevant_call_share": figures.irrelevant_call_share,
+                    "groups_valid": filler.num_valid,
+                    "groups_degenerate": filler.num_degenerate,
+                    "groups_stale": filler.num_stale,
+                    "groups_waiting": len(filler.buffer),
+                    "rollout_seconds": round(rollout_seconds, 3),
+                    "seconds": round(time.monotonic() - started, 3),
+                }
+                log.write(step, line)
+                report_progress("rl", step, config.steps, line, ("reward", "recall", "precision", "seconds"))
+                is_last, is_ended = step + 1 == config.steps, termination.asked(step)
+                if is_last or is_ended or (step + 1) % config.checkpoint_every_steps == 0:
+                    position = {"groups_submitted": submitted}
+                    checkpoints.save(TrainState(step + 1, params, optimizer_state, state.rng, position))
+                if is_ended and not is_last:
+                    checkpoints.wait()
+                    raise Terminated("rl", step + 1)
     save_policy(Policy(policy.model, params, policy.tokenizer), config.out / "policy")
     return {"steps": config.steps, "reward": reward, "groups_submitted": submitted}
+
+
+async def _fill(
+    filler: BatchFiller[Group],
+    engine: RolloutEngine,
+    params: Params,
+    starts: Iterator[Start],
+    config: RLConfig,
+    *,
+    step: int,
+    submitted: int,
+) -> list[ScoredGroup[Group]]:
+    """Roll groups out until the filler holds a batch; return all of them, `submitted` came before.
+
+    Raises:
+        BatchFillingStalled: after `max_rollouts_per_step` rollouts there are still too few whose rewards vary.
+    """
+    rolled_out: list[ScoredGroup[Group]] = []
+    while not filler.is_full:
+        rollouts = len(rolled_out) // config.groups_per_rollout
+        if rollouts == config.max_rollouts_per_step:
+            raise BatchFillingStalled(
+                f"expected {config.groups_per_step} groups with reward variance at step {step}, found "
+                f"{len(filler.buffer)} after {rollouts} rollouts; the policy solves everything or nothing: change "
+                "the environments, the temperature or min_reward_std, or stop here"
+            )
+        groups = await engine.run(
+            params,
+            [next(starts) for _ in range(config.groups_per_rollout)],
+            group_size=config.group_size,
+            seed=_rollout_seed(config.seed, submitted + len(rolled_out)),
+            policy_version=step,
+        )
+        scored = [ScoredGroup(group, tuple(map(episode_reward, group)), step) for group in groups]
+        filler.add(scored)
+        rolled_out += scored
+    return rolled_out
 
 
 def make_rl_batch(groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens: int, pad_id: int) -> RLBatch:
