@@ -14,7 +14,7 @@ from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.proof import Trial, check_replies, trials
 from synthesis.environments.qa_instances import check_structure
 from synthesis.environments.quotas import EnvironmentPlan
-from synthesis.environments.sub_environments import MAX_TRIES
+from synthesis.environments.sub_environments import MAX_REQUESTS
 from synthesis.environments.tool_source import check_source
 from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
 from synthesis.records import EnvironmentTool, JsonObject, SubQuestion, same_answer
@@ -34,7 +34,7 @@ async def write_stateful_task(
     """
     task: StatefulTask | None = None
     failure: Rejected | None = None
-    for _ in range(MAX_TRIES):
+    for _ in range(MAX_REQUESTS):
         task = await teacher.ask(
             WriteStatefulTask(
                 knowledge=knowledge,

@@ -2,7 +2,7 @@
 
 tool necessity ─► tool document ─► scaling ─► call ─► implementation ─► proof ─┐
                                                            ▲                   │ not accepted: the failure goes back
-                                                           └───────────────────┘ to the teacher, at most MAX_TRIES times
+                                                           └───────────────────┘ to the teacher, at most MAX_REQUESTS in all
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from synthesis.records import EnvironmentTool, SubQuestion, ToolCall
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher import Teacher
 
-MAX_TRIES: Final = 10
-"""Implementations asked for per sub-question; with the document and the call that makes 12 requests, and where a
-document may be scaled there is one implementation less."""
+MAX_REQUESTS: Final = 12
+"""Questions to the teacher per sub-question: necessity where it is asked, document, scaling, call, and for what is left
+implementations."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,28 @@ async def build_sub_environments(
 
     async def build(position: int, node: DecompositionNode) -> SubEnvironment:
         known = tuple(answers[parent] for parent in node.depends_on)
+        left = MAX_REQUESTS
         if node.kind == "computation" and node.id not in used:
+            left -= 1
             necessity = await teacher.ask(JudgeToolNecessity(node=node, known_answers=known), seed=seed)
             if not necessity.needs_tool:
                 return SubEnvironment(_sub_question(node, None), None)
-        return await _build_tool(teacher, sandbox, knowledge, node, seed=seed + position, scaled=scaled_documents)
+        return await _build_tool(
+            teacher, sandbox, knowledge, node, seed=seed + position, scaled=scaled_documents, max_requests=left
+        )
 
     return await all_in_order(build(position, node) for position, node in enumerate(instance.nodes))
 
 
 async def _build_tool(
-    teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, node: DecompositionNode, *, seed: int, scaled: float
+    teacher: Teacher,
+    sandbox: Sandbox,
+    knowledge: Knowledge,
+    node: DecompositionNode,
+    *,
+    seed: int,
+    scaled: float,
+    max_requests: int,
 ) -> SubEnvironment:
     document = await teacher.ask(
         WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language), seed=seed
@@ -77,7 +88,7 @@ async def _build_tool(
     sub_question = _sub_question(node, call)
     last_try: ToolImplementation | None = None
     failure: Rejected | None = None
-    for _ in range(MAX_TRIES - (scaled > 0)):
+    for _ in range(max_requests - 2 - (scaled > 0)):  # the document, the call, and perhaps the scaling
         last_try = await teacher.ask(
             WriteToolImplementation(
                 knowledge=knowledge,

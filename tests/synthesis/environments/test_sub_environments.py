@@ -15,6 +15,7 @@ from synthesis.environments.proof import prove
 from synthesis.environments.sub_environments import SubEnvironment, build_sub_environments
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
 from synthesis.prompts.tool_merging import MergeTools
+from synthesis.prompts.tool_necessity import JudgeToolNecessity
 from synthesis.stage import Rejected
 from synthesis.teacher import BadReply, Reply, Request
 from synthesis.teacher.procedural import ProceduralTeacher
@@ -66,6 +67,26 @@ def test_a_teacher_that_never_learns_is_asked_twelve_times_and_no_more(
     teacher = LearningTeacher(patience=99)
     with pytest.raises(Rejected, match="wrong answer"):
         asyncio.run(build(sandbox_url, teacher, instances["en single_hop"]))
+    assert teacher.num_requests == 12
+
+
+class CautiousTeacher(LearningTeacher):
+    """Holds that every sub-question needs a tool."""
+
+    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
+        reply: Any = await super().ask(request, seed=seed)
+        return reply.model_copy(update={"needs_tool": True}) if isinstance(request, JudgeToolNecessity) else reply
+
+
+def test_the_necessity_judgement_is_one_of_the_twelve_requests(
+    instances: dict[str, QAInstance], sandbox_url: str
+) -> None:
+    instance = instances["en single_hop"]
+    (node,) = instance.nodes
+    computed = instance.model_copy(update={"nodes": (node.model_copy(update={"kind": "computation"}),)})
+    teacher = CautiousTeacher(patience=99)
+    with pytest.raises(Rejected, match="wrong answer"):
+        asyncio.run(build(sandbox_url, teacher, computed))
     assert teacher.num_requests == 12
 
 
