@@ -1,0 +1,159 @@
+"""Random access to SFT samples: rendered from the record directories when they are asked for, their lengths known.
+
+Lengths decide what stands in which batch, and only rendering tells them. So everything is rendered once, and the
+lengths are written down; a run that resumes reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+import zipfile
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import grain
+import numpy as np
+from tqdm import tqdm
+
+from astra_jax.sft.data import SFTSample, gold_sample, render_sample, user_turn_ends
+from astra_jax.tokenizer import Tokenizer
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, Trajectory
+
+_log = logging.getLogger(__name__)
+
+_THREADS = 8
+"""Render at once when everything is measured: a tokenizer holds no lock of Python's."""
+
+_KEPT_TOKENS = 2**24
+"""Samples of so many tokens in all stay in memory once rendered (128 MiB): a small set does, a large one does not."""
+
+
+class SampleSource:
+    """The samples of all records: one per answered user turn of a trajectory, one per environment.
+
+    Read by several threads at once.
+    """
+
+    fingerprint: str
+    """Differs when the records, the tokenizer or what is shown of an environment differ."""
+    lengths_tokens: np.ndarray
+    """int32 [samples]"""
+
+    def __init__(
+        self,
+        trajectories: Sequence[Path],
+        environments: Sequence[Path],
+        tokenizer: Tokenizer,
+        *,
+        irrelevant_per_band: int,
+        seed: int,
+        index: Path,
+    ):
+        """Read the lengths from the file `index`, or render everything once and write it.
+
+        Raises:
+            RecordDirectoryError: a directory is missing, damaged, or of another kind or schema version.
+        """
+        self._directories: list[RecordSource[Trajectory] | RecordSource[Environment]] = [
+            *(RecordSource(directory, Trajectory) for directory in trajectories),
+            *(RecordSource(directory, Environment) for directory in environments),
+        ]
+        self._tokenizer = tokenizer
+        self._irrelevant_per_band = irrelevant_per_band
+        self._seed = seed
+        self._index = index
+        self._rendered: dict[int, SFTSample] = {}
+        self.fingerprint = self._fingerprint()
+        # Where a sample comes from: directory, record, and how many of its messages it shows (0: not a conversation).
+        self._places, self.lengths_tokens = self._read_index() or self._make_index()
+        self._num_kept = int(np.searchsorted(np.cumsum(self.lengths_tokens), _KEPT_TOKENS, side="right"))
+
+    def __len__(self) -> int:
+        return len(self.lengths_tokens)
+
+    def __getitem__(self, number: int) -> SFTSample:
+        """Return one sample.
+
+        Raises:
+            ValueError: it no longer has the length that was written down.
+        """
+        if number in self._rendered:
+            return self._rendered[number]
+        sample = self._render(*self._places[number].tolist())
+        if len(sample.ids) != self.lengths_tokens[number]:
+            raise ValueError(
+                f"expected {self.lengths_tokens[number]} tokens in sample {number}, found {len(sample.ids)}: it was "
+                f"measured by another version of the program; delete {self._index} and start the run anew"
+            )
+        if number < self._num_kept:
+            self._rendered[number] = sample
+        return sample
+
+    def _render(self, directory: int, record_number: int, num_messages: int) -> SFTSample:
+        record = self._directories[directory][record_number]
+        if isinstance(record, Environment):
+            bands = self._irrelevant_per_band
+            return gold_sample(record, self._tokenizer, irrelevant_per_band=bands, seed=self._seed)
+        return render_sample(record.messages[:num_messages], record.tools, self._tokenizer)
+
+    def _fingerprint(self) -> str:
+        shown = {
+            "shards": [[source.card.kind, sorted(source.card.shards.items())] for source in self._directories],
+            "irrelevant_per_band": self._irrelevant_per_band,
+            "seed": self._seed,
+            "tokenizer": self._tokenizer.backend.to_str(),
+        }
+        return sha256(json.dumps(shown).encode()).hexdigest()
+
+    def _read_index(self) -> tuple[np.ndarray, np.ndarray] | None:
+        try:
+            with self._index.open("rb") as file, np.load(file) as index:
+                fingerprint, places, lengths_tokens = (
+                    str(index["fingerprint"]),
+                    index["places"],
+                    index["lengths_tokens"],
+                )
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as fault:
+            _log.warning("%s is damaged and made anew: %s", self._index, fault)
+            return None
+        return (places, lengths_tokens) if fingerprint == self.fingerprint else None
+
+    def _make_index(self) -> tuple[np.ndarray, np.ndarray]:
+        places: list[tuple[int, int, int]] = []
+        lengths: list[int] = []
+        num_tokens = 0
+        for place, sample in self._all_samples():
+            num_tokens += len(sample.ids)
+            if num_tokens <= _KEPT_TOKENS:
+                self._rendered[len(places)] = sample
+            places.append(place)
+            lengths.append(len(sample.ids))
+        places_N3, lengths_N = np.array(places, np.int32).reshape(-1, 3), np.array(lengths, np.int32)
+        self._index.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._index.with_name(f"{self._index.name}.{uuid.uuid4().hex}.partial")  # hosts may share the folder
+        with partial.open("wb") as file:
+            np.savez(file, fingerprint=np.array(self.fingerprint), places=places_N3, lengths_tokens=lengths_N)
+        partial.replace(self._index)
+        return places_N3, lengths_N
+
+    def _all_samples(self) -> Iterator[tuple[tuple[int, int, int], SFTSample]]:
+        records = [(number, i) for number, source in enumerate(self._directories) for i in range(len(source))]
+        if not records:
+            return
+
+        def render(place: tuple[int, int]) -> list[tuple[tuple[int, int, int], SFTSample]]:
+            directory, number = place
+            record = self._directories[directory][number]
+            ends = [0] if isinstance(record, Environment) else user_turn_ends(record.messages)
+            return [((directory, number, end), self._render(directory, number, end)) for end in ends]
+
+        options = grain.ReadOptions(num_threads=_THREADS, prefetch_buffer_size=4 * _THREADS)
+        rendered = grain.MapDataset.source(records).map(render).to_iter_dataset(options)
+        for samples in tqdm(rendered, "sft: rendering", len(records), unit=" records", leave=False, disable=None):
+            yield from samples
