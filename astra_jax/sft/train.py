@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from astra_jax.checkpoint import Checkpoints, TrainState
 from astra_jax.metrics import MetricsLog, report_progress
@@ -33,46 +34,20 @@ from astra_jax.placement import (
     training_mesh,
 )
 from astra_jax.policy import Policy, load_policy, save_policy
-from astra_jax.sft.data import (
-    SFTBatch,
-    SFTSample,
-    batch_schedule,
-    gold_sample,
-    make_batch,
-    rows_per_batch,
-    split_by_length,
-    trajectory_samples,
-)
+from astra_jax.sft.batches import SFTBatches, SFTDataConfig
+from astra_jax.sft.data import SFTBatch
 from astra_jax.termination import Terminated, Termination
 from astra_jax.tokenizer import Tokenizer
-from synthesis.record_io import RecordSource
-from synthesis.records import Environment, Trajectory
 
 
-class SFTConfig(BaseModel):
+class SFTConfig(SFTDataConfig):
     """What to learn from, for how long, and where to write."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    seed: int
-    steps: int = Field(gt=0)
     out: Path
     init: Path | None = None
     """A checkpoint folder to start from; without it, `model` starts from random weights with `tokenizer`."""
     model: ModelConfig | None = None
     tokenizer: Path | None = None
-    trajectories: tuple[Path, ...] = ()
-    """Record directories of trajectories."""
-    environments: tuple[Path, ...] = ()
-    """Record directories of environments, whose gold episodes are learnt."""
-    irrelevant_per_band: int = Field(default=0, ge=0)
-    """Distractors of each band that a gold episode shows."""
-    length_buckets: tuple[int, ...]
-    """Lengths in tokens that batches are padded to; a sample over the largest is dropped and counted."""
-    batch_tokens: int = Field(gt=0)
-    """Tokens per step, padding included."""
-    short_first_epochs: int = Field(default=0, ge=0)
-    """Epochs at the start that go from short samples to long ones."""
     optimizer: OptimizerConfig
     accumulation: int = Field(default=1, gt=0)
     """Parts that a batch is worked through in, one after the other: the same update in less memory."""
@@ -149,21 +124,19 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
         ValueError: the mesh does not fit the devices, the model or the batch.
     """
     mesh = training_mesh(config.mesh)
-    for bucket in config.length_buckets:
-        require_rows(rows_per_batch(config.batch_tokens, bucket), config.accumulation, mesh)
+    for num_rows, _ in config.batch_shapes:
+        require_rows(num_rows, config.accumulation, mesh)
     policy = _initial_policy(config, mesh)
-    samples, dropped = split_by_length(_samples(config, policy.tokenizer), config.length_buckets[-1])
-    schedule = batch_schedule(
-        [len(sample.ids) for sample in samples],
-        length_buckets=config.length_buckets,
-        batch_tokens=config.batch_tokens,
-        steps=config.steps,
-        seed=config.seed,
-        short_first_epochs=config.short_first_epochs,
+    batches = SFTBatches(
+        config,
+        policy.tokenizer,
+        index=config.out / "sample_lengths.npz",
+        host_rows=functools.partial(host_rows, mesh=mesh),
     )
-    optimizer_state = init_optimizer_state(make_optimizer(config.optimizer, config.steps), policy.params, mesh)
+    steps = len(batches)
+    optimizer_state = init_optimizer_state(make_optimizer(config.optimizer, steps), policy.params, mesh)
     state = TrainState(0, policy.params, optimizer_state, jax.random.key(config.seed), {})
-    learning_rate = learning_rate_schedule(config.optimizer, config.steps)
+    learning_rate = learning_rate_schedule(config.optimizer, steps)
     loss = float("nan")
     with (
         in_force(mesh),
@@ -172,19 +145,13 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
     ):
         state = checkpoints.restore_latest(like=state) or state
         params, optimizer_state = state.params, state.optimizer_state
-        with MetricsLog(host_folder(config.out) / "metrics.jsonl", first_step=state.step) as log:
-            for step in range(state.step, config.steps):
+        with (
+            contextlib.closing(batches.from_position(state.data_position)) as made_ahead,
+            MetricsLog(host_folder(config.out) / "metrics.jsonl", first_step=state.step) as log,
+        ):
+            for step in range(state.step, steps):
                 started = time.monotonic()
-                chosen = [samples[index] for index in schedule[step]]
-                batch = make_batch(
-                    chosen,
-                    length_buckets=config.length_buckets,
-                    batch_tokens=config.batch_tokens,
-                    pad_id=policy.tokenizer.pad_id,
-                )
-                num_rows = len(batch.tokens_BT)
-                own = host_rows(num_rows, mesh)
-                batch = place_batch(SFTBatch(*(x_BT[own] for x_BT in batch)), num_rows, mesh)
+                batch = place_batch(next(made_ahead), batches.num_rows(step), mesh)
                 data_seconds = time.monotonic() - started
                 params, optimizer_state, metrics = sft_step(
                     params,
@@ -192,13 +159,13 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                     batch,
                     model=policy.model,
                     optimizer=config.optimizer,
-                    steps=config.steps,
+                    steps=steps,
                     chunk_tokens=config.logprob_chunk_tokens,
                     accumulation=config.accumulation,
                 )
                 loss = float(metrics["loss"])
                 seconds = time.monotonic() - started
-                tokens = sum(len(sample.ids) for sample in chosen)
+                tokens = batches.num_tokens(step)
                 line = {
                     "loss": loss,
                     "grad_norm": float(metrics["grad_norm"]),
@@ -212,15 +179,18 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                 if (mfu := model_flops_utilisation(policy.model, rows, columns, seconds)) is not None:
                     line["mfu"] = round(mfu, 4)
                 log.write(step, line)
-                report_progress("sft", step, config.steps, line, ("loss", "learning_rate", "tokens_per_second"))
-                is_last, is_ended = step + 1 == config.steps, termination.asked(step)
+                report_progress("sft", step, steps, line, ("loss", "learning_rate", "tokens_per_second"))
+                is_last, is_ended = step + 1 == steps, termination.asked(step)
                 if is_last or is_ended or (step + 1) % config.checkpoint_every_steps == 0:
-                    checkpoints.save(TrainState(step + 1, params, optimizer_state, state.rng, {"step": step + 1}))
+                    checkpoints.save(
+                        TrainState(step + 1, params, optimizer_state, state.rng, batches.position(step + 1))
+                    )
                 if is_ended and not is_last:
                     checkpoints.wait()
                     raise Terminated("sft", step + 1)
     save_policy(Policy(policy.model, params, policy.tokenizer), config.out / "policy")
-    return {"steps": config.steps, "loss": loss, "samples": len(samples), "dropped_over_length": dropped}
+    figures = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
+    return {"steps": steps, "loss": loss, **figures}
 
 
 def _initial_policy(config: SFTConfig, mesh: Mesh | None) -> Policy:
@@ -232,16 +202,3 @@ def _initial_policy(config: SFTConfig, mesh: Mesh | None) -> Policy:
         )
     params = place_params(mimetic_init(config.model, config.seed), config.model, mesh)
     return Policy(config.model, params, Tokenizer.load(config.tokenizer))
-
-
-def _samples(config: SFTConfig, tokenizer: Tokenizer) -> list[SFTSample]:
-    samples: list[SFTSample] = []
-    for directory in config.trajectories:
-        for trajectory in RecordSource(directory, Trajectory):
-            samples.extend(trajectory_samples(trajectory, tokenizer))
-    for directory in config.environments:
-        for environment in RecordSource(directory, Environment):
-            samples.append(
-                gold_sample(environment, tokenizer, irrelevant_per_band=config.irrelevant_per_band, seed=config.seed)
-            )
-    return samples

@@ -35,7 +35,7 @@ def taught(tokenizer) -> Policy:
     messages, documents = environment.gold_messages(), [tool.document for tool in environment.tools]
     assert len(tokenizer.encode(render(messages, documents))) <= 320
     sample = render_sample(messages, documents, tokenizer)
-    batch = make_batch([sample], length_buckets=[320], batch_tokens=320, pad_id=tokenizer.pad_id)
+    batch = make_batch([[sample]], num_rows=1, row_tokens=320, pad_id=tokenizer.pad_id)
     params, optimizer = init_params(model, seed=0), OptimizerConfig(learning_rate=1e-2)
     state = make_optimizer(optimizer, GOLD_STEPS).init(params)
     for _ in range(GOLD_STEPS):

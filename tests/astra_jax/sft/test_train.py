@@ -84,7 +84,7 @@ def test_the_loss_is_the_mean_over_the_tokens_the_assistant_said(untrained):
     """Against float64 log-softmax, one token at a time."""
     tokenizer, environment = untrained.tokenizer, tiny_environment()
     sample = render_sample(environment.gold_messages(), [tool.document for tool in environment.tools], tokenizer)
-    batch = make_batch([sample], length_buckets=[320], batch_tokens=640, pad_id=tokenizer.pad_id)
+    batch = make_batch([[sample]], num_rows=2, row_tokens=320, pad_id=tokenizer.pad_id)
     loss = float(
         jax.jit(lambda params: sft_loss(params, untrained.model, batch, batch.loss_mask_BT.sum(), 128))(
             untrained.params
@@ -109,7 +109,7 @@ def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, 
     environment = tiny_environment()
     documents = [tool.document for tool in environment.tools]
     sample = render_sample(environment.gold_messages(), documents, tokenizer)
-    batch = make_batch([sample], length_buckets=[384], batch_tokens=384, pad_id=tokenizer.pad_id)
+    batch = make_batch([[sample]], num_rows=1, row_tokens=384, pad_id=tokenizer.pad_id)
     num_loss_tokens = batch.loss_mask_BT.sum()
     expected = sft_loss(untrained.params, untrained.model, batch, num_loss_tokens, 128)
     mesh = make_mesh(MeshConfig(context=4), jax.devices()[:4])

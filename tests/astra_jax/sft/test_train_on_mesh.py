@@ -138,7 +138,7 @@ def test_the_parts_of_a_batch_add_up_to_it(untrained, accumulation):
     """One part has no token with loss at all."""
     tokenizer, environment = untrained.tokenizer, tiny_environment()
     sample = render_sample(environment.gold_messages(), [tool.document for tool in environment.tools], tokenizer)
-    batch = make_batch([sample] * 3, length_buckets=[320], batch_tokens=1280, pad_id=tokenizer.pad_id)
+    batch = make_batch([[sample]] * 3, num_rows=4, row_tokens=320, pad_id=tokenizer.pad_id)
     step = jax.jit(loss_and_gradients, static_argnames=("model", "chunk_tokens", "accumulation"))
 
     def worked_through(parts: int):
