@@ -87,13 +87,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     for action, run, text in (
         ("show", _records_show, "print the first records"),
-        ("stats", _records_stats, "the table of the paper for these records"),
+        ("stats", _records_stats, "the paper's table of these records, beside the paper's figures"),
         ("verify", _records_verify, "re-run every gold answer in the sandbox"),
         ("export", _records_export, "write JSON lines for any other trainer"),
     ):
         command = records.add_parser(action, help=text)
         command.add_argument("directory", type=Path, metavar="DIR")
         command.set_defaults(run=run)
+        if action == "stats":
+            command.add_argument("--json", action="store_true", help="everything that is counted, on one line")
         if action == "show":
             command.add_argument("--count", type=int, default=1)
         if action == "verify":
@@ -134,8 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     plan = _config_command(commands, "plan", "memory, FLOPs and roofline of a pod that is not there", _plan)
     plan.add_argument("--topology", required=True, metavar="T", help="e.g. v5p:4x4x4, v5e:16x16, v6e:8x8")
 
-    report = commands.add_parser("report", help="one self-contained HTML page of a run")
-    report.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    report = commands.add_parser(
+        "report",
+        help="one self-contained HTML page of a run or of a record directory",
+        description="Writes one self-contained HTML page: of a run's folder into it, as report.html; of a record "
+        "directory (trajectories or environments) beside it, as DIR.html, since its own files are check-summed.",
+    )
+    report.add_argument("folder", type=Path, metavar="DIR", help="the `out` folder of a run or of a synthesis")
     report.set_defaults(run=_report)
     return parser
 
@@ -216,22 +223,14 @@ def _records_show(options: argparse.Namespace) -> None:
         print(source[index].model_dump_json(indent=2))
 
 
-def _records_stats(options: argparse.Namespace) -> int | None:
-    from synthesis.record_io import read_card
+def _records_stats(options: argparse.Namespace) -> None:
+    from astra_jax.cli.data_sets import count_records, describe
 
-    kind = read_card(options.directory).kind
-    if kind == "environment":
-        from synthesis.environments.statistics import environment_statistics
-
-        print(environment_statistics(options.directory).model_dump_json(indent=2))
-    elif kind == "trajectory":
-        from synthesis.trajectories.statistics import trajectory_statistics
-
-        print(trajectory_statistics(options.directory).model_dump_json(indent=2))
-    else:
-        print(f"astra: statistics are of trajectories or environments, found {kind!r} records", file=sys.stderr)
-        return EXIT_USAGE
-    return None
+    if options.json:
+        print(count_records(options.directory).model_dump_json())
+        return
+    print(describe(options.directory).table())
+    print(f"\nplots: astra report {options.directory}")
 
 
 def _records_verify(options: argparse.Namespace) -> int | None:
@@ -367,6 +366,7 @@ def _plan(options: argparse.Namespace) -> int | None:
 
 
 def _report(options: argparse.Namespace) -> None:
+    from astra_jax.cli.data_sets import describe
     from astra_jax.report import write_report
 
-    print(f"report -> {write_report(options.run_dir)}")
+    print(f"report -> {write_report(options.folder, describe)}")

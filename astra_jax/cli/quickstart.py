@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from astra_jax.chat_format import render
+from astra_jax.cli.data_sets import describe
 from astra_jax.cli.process_memory import PeakMemory
 from astra_jax.config import load_config
 from astra_jax.evaluate.environments import EvaluationConfig, HeldOutFigures, evaluate_environments
@@ -138,7 +139,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path]) -> dict[
         "export": export,
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    write_report(out)
+    write_report(out, describe)
     return summary
 
 

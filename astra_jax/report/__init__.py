@@ -1,9 +1,9 @@
-"""The report: one self-contained HTML page of a run, made only from the files of its folder.
+"""The report: one self-contained HTML page of a run or of a record directory, made only from its files.
 
-    page                reads the folder, lays the page out          page.html.jinja, style.css.jinja
+    page                reads the folder, lays the page out          layout, run, data_set .html.jinja, style.css.jinja
     before_and_after    the held-out figures of every policy
-    charts              curves over steps: scales, ticks, smoothing  charts.html.jinja
-    data_sets           what is in the record directories
+    charts              curves over steps and histograms             charts.html.jinja
+    data_sets           what a record directory's page shows
     episodes            which episodes are shown, token by token     episodes.html.jinja
 
 The page runs no script and loads nothing.

@@ -1,7 +1,8 @@
-"""Curves over steps: the scales, ticks, smoothing and paths of a line chart, in percent of its plot area."""
+"""Curves over steps and histograms: scales, ticks, paths and columns, in percent of the plot area."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -110,6 +111,96 @@ def line_chart(
     ]
     y_ticks = [Tick(y(value), figure(value)) for value in y_values]
     return LineChart(title, unit, x_ticks, y_ticks, curves, _hover_bands(series, steps, x), notes)
+
+
+@dataclass(frozen=True)
+class Column:
+    """How many lie in one interval of a histogram."""
+
+    name: str
+    share: float
+    left_percent: float
+    width_percent: float
+    height_percent: float
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A value that is pointed out on the x axis."""
+
+    name: str
+    percent: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A histogram that is ready to be drawn; the y axis is in percent of all."""
+
+    title: str
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    columns: list[Column]
+    marks: list[Mark]
+    """The mean, and the paper's where it gives one."""
+
+
+_MIN_COLUMNS, _MAX_COLUMNS = 5, 40
+
+
+def number_histogram(title: str, counts: Mapping[int, int], *, paper_mean: float | None = None) -> Histogram:
+    """Lay out how often each whole number occurs, of which there must be at least one; a long range in wider columns.
+
+    >>> [column.share for column in number_histogram("Calls", {1: 3, 3: 1}).columns]
+    [0.75, 0.0, 0.25, 0.0, 0.0]
+    """
+    low = min(counts)
+    high = max(*counts, low + _MIN_COLUMNS - 1)
+    step = math.ceil((high - low + 1) / _MAX_COLUMNS)
+    starts = range(low, high + 1, step)
+    inside = [sum(counts.get(number, 0) for number in range(start, start + step)) for start in starts]
+    names = [f"{start}" if step == 1 else f"{start}–{start + step - 1}" for start in starts]
+    edges = [start - 0.5 for start in (*starts, starts[-1] + step)]
+    mean = sum(number * count for number, count in counts.items()) / sum(counts.values())
+    ticks = [tick for tick in nice_ticks(low, high, at_most=8) if low <= tick <= high and tick.is_integer()]
+    marks = {"mean": mean} | ({} if paper_mean is None else {"paper": paper_mean})
+    return _histogram(title, names, inside, edges, ticks, marks, "{:.2f}")
+
+
+def score_histogram(title: str, tenths: Sequence[int], *, mean: float) -> Histogram:
+    """Lay out how many scores lie in each tenth of [0, 1]."""
+    edges = [tenth / 10 for tenth in range(11)]
+    names = [f"{low:.1f}–{high:.1f}" for low, high in itertools.pairwise(edges)]
+    return _histogram(title, names, tenths, edges, [0.0, 0.5, 1.0], {"mean": mean}, "{:.3f}")
+
+
+def _histogram(
+    title: str,
+    names: Sequence[str],
+    counts: Sequence[int],
+    edges: Sequence[float],
+    ticks: Sequence[float],
+    marks: Mapping[str, float],
+    mark_form: str,
+) -> Histogram:
+    total = sum(counts)
+    low, high = min(edges[0], *marks.values()), max(edges[-1], *marks.values())
+    y_values = nice_ticks(0, 100 * max(counts) / total, at_most=5)
+
+    def x(value: float) -> float:
+        return 100 * (value - low) / (high - low)
+
+    columns = [
+        Column(name, count / total, x(left), x(right) - x(left), 100 * (100 * count / total) / y_values[-1])
+        for name, count, (left, right) in zip(names, counts, itertools.pairwise(edges), strict=True)
+    ]
+    return Histogram(
+        title,
+        x_ticks=[Tick(x(value), figure(value)) for value in ticks],
+        y_ticks=[Tick(100 - 100 * value / y_values[-1], f"{value:g} %") for value in y_values],
+        columns=columns,
+        marks=[Mark(name, x(value), mark_form.format(value)) for name, value in marks.items()],
+    )
 
 
 _NOTHING = 1e-12

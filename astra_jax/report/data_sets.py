@@ -1,17 +1,27 @@
-"""What is in the record directories of a run: the figures and distributions that describe a data set."""
+"""A data set as it is shown: figures beside the paper's, histograms of sizes and scores, the shares of its kinds."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from astra_jax.report.charts import Histogram
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, RewardAxes, Trajectory
+from synthesis.records import Environment
 
 MAX_BARS = 12
 """Longer distributions end in one bar for all the rest."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of a data set's table."""
+
+    name: str
+    value: str
+    paper: str = ""
+    """What the paper says of its own data; empty where it says nothing."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +32,13 @@ class Bar:
     amount: float
     text: str
     """The amount in words."""
+    paper: float | None = None
+    """The amount in the paper's data, where it says it."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """How often each value occurs, or how large each figure is."""
+    """How often each value occurs."""
 
     title: str
     bars: list[Bar]
@@ -36,153 +48,66 @@ class Distribution:
 class DataSet:
     """A described record directory."""
 
-    title: str
-    figures: dict[str, str]
-    """Name to value, in the order in which they are read."""
+    kind: str
+    """What its records are, in the plural."""
+    figures: list[Figure]
+    histograms: dict[str, list[Histogram]]
+    """By what they are histograms of."""
     distributions: list[Distribution]
 
+    @property
+    def has_paper_shares(self) -> bool:
+        """Whether a bar is marked with the paper's share."""
+        return any(bar.paper is not None for distribution in self.distributions for bar in distribution.bars)
 
-def describe_trajectories(directory: Path) -> DataSet:
-    """Describe a record directory of trajectories.
+    def table(self) -> str:
+        """Return the same as text, for a terminal.
 
-    Raises:
-        RecordDirectoryError: it is damaged or holds other records.
+        >>> print(DataSet("trajectories", [Figure("messages each", "7.71", "10.59")], {}, []).table())
+                                             trajectories    paper
+        messages each                                7.71    10.59
+        """
+        rows = [("", self.kind, "paper"), *((each.name, each.value, each.paper) for each in self.figures)]
+        lines = [f"{name:36}{value:>13}{paper:>9}".rstrip() for name, value, paper in rows]
+        for title, charts in self.histograms.items():
+            lines += ["", title]
+            for chart in charts:
+                columns = (f"{column.name}: {column.share:.1%}" for column in chart.columns if column.share)
+                lines.append(f"  {chart.title:34}  {', '.join(columns)}")
+        for distribution in self.distributions:
+            lines += ["", distribution.title] if distribution.bars else []
+            lines += [f"  {bar.label:34}{bar.text:>13}" for bar in distribution.bars]
+        return "\n".join(lines)
+
+
+def distribution(title: str, amounts: Mapping[str, float], paper: Mapping[str, float] | None = None) -> Distribution:
+    """Lay out the shares of kinds, most frequent first, equally frequent ones by name; `paper` holds shares.
+
+    >>> [bar.text for bar in distribution("Roles", {"user": 1, "tool": 3}).bars]
+    ['75.0%', '25.0%']
     """
-    source = RecordSource(directory, Trajectory)
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    calls_each: Counter[int] = Counter()
-    axis_sums: Counter[str] = Counter()
-    axis_counts: Counter[str] = Counter()
-    functions: set[tuple[str, str]] = set()
-    num_emulated_calls = num_failures = 0
-    reward_sum = 0.0
-    for trajectory in source:
-        called = [call.name for message in trajectory.messages for call in message.tool_calls]
-        calls_each[len(called)] += 1
-        counts["Domains"][trajectory.domain] += 1
-        counts["Message roles"].update(message.role for message in trajectory.messages)
-        counts["Languages"][trajectory.language] += 1
-        counts["Tools answered by"][trajectory.tool_backend] += 1
-        counts["Expected of the agent"][trajectory.task.expectation] += 1
-        counts["Stop reasons"][trajectory.stop_reason] += 1
-        functions.update((trajectory.server, name) for name in called)
-        if trajectory.tool_backend == "emulator":
-            num_emulated_calls += len(called)
-            num_failures += len(trajectory.injected_failures)
-        for axis in RewardAxes.AXES:
-            if (value := getattr(trajectory.reward, axis)) is not None:
-                axis_sums[axis] += value
-                axis_counts[axis] += 1
-        reward_sum += trajectory.reward.mean
-    count = len(source)
-    num_calls = sum(calls * times for calls, times in calls_each.items())
-    figures = {
-        "trajectories": f"{count:,}",
-        "messages each": _ratio(counts["Message roles"].total(), count),
-        "tool calls each": _ratio(num_calls, count),
-        "with 1–5 calls": _share(sum(calls_each[calls] for calls in range(1, 6)), count),
-        "distinct functions": f"{len(functions):,}",
-        "mean reward": _ratio(reward_sum, count, digits=3),
-        "emulated calls made to fail": _share(num_failures, num_emulated_calls),
-        **_rejections(source.card.rejected),
-    }
-    axes = [
-        Bar(_words(axis), axis_sums[axis] / axis_counts[axis], f"{axis_sums[axis] / axis_counts[axis]:.3f}")
-        for axis in RewardAxes.AXES
-        if axis_counts[axis]
-    ]
-    return DataSet(
-        "Trajectories",
-        figures,
-        [
-            _histogram("Tool calls per trajectory", calls_each),
-            Distribution("Mean reward axes", axes),
-            *(_distribution(title, labels) for title, labels in counts.items()),
-        ],
+    total = sum(amounts.values())
+    shares = {label: amount / total for label, amount in amounts.items()}
+    ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    if len(ranked) > MAX_BARS:
+        rest = ranked[MAX_BARS - 1 :]
+        ranked = [*ranked[: MAX_BARS - 1], (f"{len(rest)} others", sum(share for _, share in rest))]
+    return Distribution(
+        title, [Bar(in_words(label), share, f"{share:.1%}", (paper or {}).get(label)) for label, share in ranked]
     )
 
 
-def describe_environments(directory: Path, *, title: str) -> DataSet:
-    """Describe a record directory of environments.
+def in_words(name: str) -> str:
+    """Write the name of a kind.
 
-    Raises:
-        RecordDirectoryError: it is damaged or holds other records.
+    >>> in_words("parallel_multi_hop"), in_words("zh")
+    ('parallel multi hop', 'Chinese')
     """
-    source = RecordSource(directory, Environment)
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    hops: Counter[int] = Counter()
-    subtasks_each: Counter[int] = Counter()
-    num_tools = num_sub_questions = 0
-    quality_sum = 0.0
-    for environment in source:
-        counts["Scenarios"][environment.scenario] += 1
-        counts["Domains"][environment.domain] += 1
-        counts["Languages"][environment.language] += 1
-        counts["Irrelevant tools by band"].update(irrelevant.band for irrelevant in environment.irrelevant_tools)
-        hops[environment.hops] += 1
-        subtasks_each[len(environment.sub_tasks)] += 1
-        num_tools += len(environment.tools)
-        num_sub_questions += len(environment.sub_questions)
-        quality_sum += environment.quality.mean
-    count = len(source)
-    num_subtasks = sum(number * times for number, times in subtasks_each.items())
-    figures = {
-        "environments": f"{count:,}",
-        "sub-tasks each": _ratio(num_subtasks, count),
-        "hops, mean": _ratio(sum(number * times for number, times in hops.items()), count),
-        "sub-questions that need a tool": _share(num_subtasks, num_sub_questions),
-        "own tools each": _ratio(num_tools, count),
-        "irrelevant tools each": _ratio(counts["Irrelevant tools by band"].total(), count),
-        "mean quality score": _ratio(quality_sum, count, digits=3),
-        **_rejections(source.card.rejected),
-    }
-    return DataSet(
-        title,
-        figures,
-        [
-            _histogram("Hops", hops),
-            _histogram("Sub-tasks per environment", subtasks_each),
-            *(_distribution(heading, labels) for heading, labels in counts.items()),
-        ],
-    )
+    names = {"en": "English", "zh": "Chinese", "mcp": "real MCP servers"}
+    return names.get(name, name.replace("_", " "))
 
 
 def mean_subtasks(directory: Path) -> float:
     """Return how many tool calls a perfect episode makes, on average over a directory of environments."""
     source = RecordSource(directory, Environment)
     return sum(len(environment.sub_tasks) for environment in source) / len(source)
-
-
-def _distribution(title: str, counts: Mapping[str, int]) -> Distribution:
-    """Most frequent first; equally frequent ones by name."""
-    total = sum(counts.values())
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    if len(ranked) > MAX_BARS:
-        rest = ranked[MAX_BARS - 1 :]
-        ranked = [*ranked[: MAX_BARS - 1], (f"{len(rest)} others", sum(number for _, number in rest))]
-    return Distribution(title, [Bar(_words(label), number, _share(number, total)) for label, number in ranked])
-
-
-def _histogram(title: str, counts: Mapping[int, int]) -> Distribution:
-    """Every whole number from the least to the greatest, those that never occur included."""
-    total = sum(counts.values())
-    numbers: Iterable[int] = range(min(counts, default=0), max(counts, default=-1) + 1)
-    bars = [Bar(str(number), counts.get(number, 0), _share(counts.get(number, 0), total)) for number in numbers]
-    return Distribution(title, bars)
-
-
-def _rejections(rejected: Mapping[str, int]) -> dict[str, str]:
-    return {"rejected on the way": f"{sum(rejected.values()):,}"} if rejected else {}
-
-
-def _words(name: str) -> str:
-    names = {"en": "English", "zh": "Chinese", "mcp": "real MCP servers"}
-    return names.get(name, name.replace("_", " "))
-
-
-def _ratio(total: float, count: int, *, digits: int = 2) -> str:
-    return f"{total / count:.{digits}f}" if count else "–"
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.1%}" if whole else "–"

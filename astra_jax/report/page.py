@@ -1,9 +1,9 @@
-"""The page: what a run's folder holds, read and laid out."""
+"""The page: what a run's folder, or a record directory, holds, laid out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from astra_jax.metrics import read_metrics
 from astra_jax.report.before_and_after import before_and_after
 from astra_jax.report.charts import LineChart, figure, line_chart
-from astra_jax.report.data_sets import Bar, DataSet, describe_environments, describe_trajectories, mean_subtasks
+from astra_jax.report.data_sets import Bar, DataSet, mean_subtasks
 from astra_jax.report.episodes import choose_episodes, policy_order
 from astra_jax.rollout.episode_log import read_episodes
 
@@ -48,6 +48,14 @@ class Summary(BaseModel):
     export: Export | None = None
 
 
+_DATA_SETS = {
+    "trajectories": "Trajectories",
+    "environments": "Training environments",
+    "heldout": "Held-out environments",
+}
+"""Record directories of a run's folder and what they are called."""
+
+
 @dataclass(frozen=True)
 class TrainingRun:
     """One `metrics.jsonl`."""
@@ -58,45 +66,61 @@ class TrainingRun:
     charts: list[LineChart]
 
 
-def write_report(run_dir: Path) -> Path:
-    """Write `report.html` into a run's folder, from the files of that folder alone, and return its path.
+def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
+    """Write the page of a record directory beside it, as `NAME.html`; of a run into its folder, as `report.html`.
 
-    The same files give the same page. What the folder lacks, the page leaves out.
+    `describe` counts a record directory. The same files give the same page; what a run's folder lacks, its page leaves
+    out. Nothing is ever written into a record directory, which is a whole of known bytes.
 
     Raises:
         RunFolderError: there is nothing to report on, or `summary.json` is damaged.
         EpisodeLogError, RecordDirectoryError: a file of the folder is damaged.
     """
-    summary = _read_summary(run_dir / "summary.json")
-    runs = _training_runs(run_dir)
-    episodes_path = run_dir / "episodes.jsonl"
-    episodes = read_episodes(episodes_path) if episodes_path.is_file() else []
-    data_sets = _data_sets(run_dir)
-    if not (summary.model_fields_set or runs or episodes or data_sets):
-        raise RunFolderError(
-            f"expected summary.json, metrics.jsonl, episodes.jsonl or record directories in {run_dir}, found none; "
-            "name the `out` folder of a run"
-        )
-    held_out_directory = run_dir / "heldout"
-    gold_calls = mean_subtasks(held_out_directory) if _is_record_directory(held_out_directory) else None
-    page = _environment().get_template("page.html.jinja")
-    html = page.render(
-        name=run_dir.resolve().name,
-        summary=summary,
-        policies=policy_order(list(summary.heldout)),
-        rows=before_and_after(summary.heldout, gold_calls=gold_calls),
-        runs=runs,
-        stage_seconds=_bars({k: v for k, v in summary.seconds.items() if k != "total"}, in_words_seconds),
-        stage_memory=_bars(summary.stage_peak_rss_bytes, in_words_bytes),
-        data_sets=data_sets,
-        num_episodes=len(episodes),
-        episodes=choose_episodes(episodes),
+    folder = folder.resolve()
+    if _is_record_directory(folder):
+        data_set = describe(folder)
+        path = folder.with_name(folder.name + ".html")
+        return _write_page(path, "data_set", name=folder.name, title=f"ASTRA {data_set.kind}", data_set=data_set)
+    return _write_page(
+        folder / "report.html", "run", name=folder.name, title="ASTRA run report", **_run(folder, describe)
     )
-    path = run_dir / "report.html"
+
+
+def _write_page(path: Path, template: str, **shown: Any) -> Path:
+    html = _environment().get_template(f"{template}.html.jinja").render(**shown)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(html, encoding="utf-8")
     partial.replace(path)
     return path
+
+
+def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
+    """Read what the page of a run shows."""
+    summary = _read_summary(run_dir / "summary.json")
+    runs = _training_runs(run_dir)
+    episodes_path = run_dir / "episodes.jsonl"
+    episodes = read_episodes(episodes_path) if episodes_path.is_file() else []
+    data_sets = {
+        title: describe(run_dir / name) for name, title in _DATA_SETS.items() if _is_record_directory(run_dir / name)
+    }
+    if not (summary.model_fields_set or runs or episodes or data_sets):
+        raise RunFolderError(
+            f"expected a record directory, or summary.json, metrics.jsonl, episodes.jsonl or record directories in "
+            f"{run_dir}, found none; name the `out` folder of a run or of a synthesis"
+        )
+    held_out_directory = run_dir / "heldout"
+    gold_calls = mean_subtasks(held_out_directory) if _is_record_directory(held_out_directory) else None
+    return {
+        "summary": summary,
+        "policies": policy_order(list(summary.heldout)),
+        "rows": before_and_after(summary.heldout, gold_calls=gold_calls),
+        "runs": runs,
+        "stage_seconds": _bars({k: v for k, v in summary.seconds.items() if k != "total"}, in_words_seconds),
+        "stage_memory": _bars(summary.stage_peak_rss_bytes, in_words_bytes),
+        "data_sets": data_sets,
+        "num_episodes": len(episodes),
+        "episodes": choose_episodes(episodes),
+    }
 
 
 def in_words_seconds(seconds: float) -> str:
@@ -195,16 +219,6 @@ def _rl_charts(rows: Sequence[dict[str, Any]]) -> list[LineChart | None]:
         line_chart("Groups waiting", rows, {"waiting": "groups_waiting"}, unit="in the buffer", from_zero=True),
         line_chart("Time", rows, seconds, unit="seconds per step", from_zero=True),
     ]
-
-
-def _data_sets(run_dir: Path) -> list[DataSet]:
-    data_sets = []
-    if _is_record_directory(run_dir / "trajectories"):
-        data_sets.append(describe_trajectories(run_dir / "trajectories"))
-    for name, title in (("environments", "Training environments"), ("heldout", "Held-out environments")):
-        if _is_record_directory(run_dir / name):
-            data_sets.append(describe_environments(run_dir / name, title=title))
-    return data_sets
 
 
 def _is_record_directory(path: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,10 +11,12 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from synthesis.environments.decomposition import DecompositionNode, depths
-from synthesis.record_io import RecordSource
+from synthesis.record_io import RecordDirectoryError, RecordSource
 from synthesis.records import Environment, SubQuestion
 
 PAPER: Final[Mapping[str, Any]] = {
+    "environments": 6596,
+    "sub_questions": 28794,
     "sub_questions_mean": 4.37,
     "sub_questions_median": 4,
     "tool_calls_mean": 3.98,
@@ -60,41 +62,57 @@ def environment_statistics(directory: Path) -> EnvironmentStatistics:
     """Count what a record directory of environments holds.
 
     Raises:
-        RecordDirectoryError: the directory is missing, damaged or of another kind.
-        ValueError: it holds no record.
+        RecordDirectoryError: the directory is missing, damaged, of another kind, or holds no record.
     """
-    return statistics_of(RecordSource(directory, Environment))
+    source = RecordSource(directory, Environment)
+    if not source:
+        raise RecordDirectoryError(f"expected at least one environment to count in {directory}, found none")
+    return statistics_of(source)
 
 
 def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
-    """Count a set of environments, of which there must be at least one."""
-    listed = list(environments)
-    if not listed:
+    """Count a set of environments, of which there must be at least one; each is read once and not kept."""
+    kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    sizes: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    num_parallel = num_stateful = num_tools = 0
+    qualities = []
+    for environment in environments:
+        kinds["language"][environment.language] += 1
+        kinds["domain"][environment.domain] += 1
+        kinds["scenario"][environment.scenario] += 1
+        kinds["expectation"][environment.expectation] += 1
+        kinds["band"].update(irrelevant.band for irrelevant in environment.irrelevant_tools)
+        sizes["sub-questions"][len(environment.sub_questions)] += 1
+        sizes["tool calls"][len(environment.sub_tasks)] += 1
+        sizes["longest path"][environment.hops] += 1
+        num_parallel += num_parallel_calls(environment.sub_tasks)
+        num_stateful += environment.state is not None
+        num_tools += len(environment.tools)
+        qualities.append(environment.quality.mean)
+    if not qualities:
         raise ValueError("expected at least one environment to count, found none")
-    sub_questions = [len(environment.sub_questions) for environment in listed]
-    tool_calls = [len(environment.sub_tasks) for environment in listed]
-    longest_paths = [environment.hops for environment in listed]
-    bands = [irrelevant.band for environment in listed for irrelevant in environment.irrelevant_tools]
+    count = len(qualities)
+    num_sub_questions, num_calls = sum(sizes["sub-questions"].elements()), sum(sizes["tool calls"].elements())
     return EnvironmentStatistics(
-        environments=len(listed),
-        languages=_shares(environment.language for environment in listed),
-        domains=_shares(environment.domain for environment in listed),
-        scenarios=_shares(environment.scenario for environment in listed),
-        sub_questions=sum(sub_questions),
-        sub_questions_mean=statistics.fmean(sub_questions),
-        sub_questions_median=statistics.median(sub_questions),
-        sub_questions_histogram=_histogram(sub_questions),
-        tool_calls_mean=statistics.fmean(tool_calls),
-        tool_calls_histogram=_histogram(tool_calls),
-        needs_tool_share=sum(tool_calls) / max(1, sum(sub_questions)),
-        longest_path_mean=statistics.fmean(longest_paths),
-        longest_path_histogram=_histogram(longest_paths),
-        parallel_share=sum(num_parallel_calls(item.sub_tasks) for item in listed) / max(1, sum(tool_calls)),
-        tools_mean=statistics.fmean(len(environment.tools) for environment in listed),
-        irrelevant_tools_by_band=dict(sorted(Counter(bands).items())),
-        expectations=_shares(environment.expectation for environment in listed),
-        stateful_share=sum(environment.state is not None for environment in listed) / len(listed),
-        quality_mean=statistics.fmean(environment.quality.mean for environment in listed),
+        environments=count,
+        languages=_shares(kinds["language"]),
+        domains=_shares(kinds["domain"]),
+        scenarios=_shares(kinds["scenario"]),
+        sub_questions=num_sub_questions,
+        sub_questions_mean=num_sub_questions / count,
+        sub_questions_median=statistics.median(sizes["sub-questions"].elements()),
+        sub_questions_histogram=dict(sorted(sizes["sub-questions"].items())),
+        tool_calls_mean=num_calls / count,
+        tool_calls_histogram=dict(sorted(sizes["tool calls"].items())),
+        needs_tool_share=num_calls / max(1, num_sub_questions),
+        longest_path_mean=statistics.fmean(sizes["longest path"].elements()),
+        longest_path_histogram=dict(sorted(sizes["longest path"].items())),
+        parallel_share=num_parallel / max(1, num_calls),
+        tools_mean=num_tools / count,
+        irrelevant_tools_by_band=dict(sorted(kinds["band"].items())),
+        expectations=_shares(kinds["expectation"]),
+        stateful_share=num_stateful / count,
+        quality_mean=statistics.fmean(qualities),
     )
 
 
@@ -109,10 +127,5 @@ def num_parallel_calls(sub_tasks: Sequence[SubQuestion | DecompositionNode]) -> 
     return sum(count for count in levels.values() if count > 1)
 
 
-def _shares(values: Iterable[str]) -> dict[str, float]:
-    counts = Counter(values)
+def _shares(counts: Counter[str]) -> dict[str, float]:
     return {value: count / counts.total() for value, count in counts.most_common()}
-
-
-def _histogram(values: Iterable[int]) -> dict[int, int]:
-    return dict(sorted(Counter(values).items()))

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.record_io import RecordSource
-from synthesis.records import RewardAxes, Trajectory
+from synthesis.record_io import RecordDirectoryError, RecordSource
+from synthesis.records import RewardAxes, TaskScores, Trajectory
+
+PAPER: Final[Mapping[str, Any]] = {
+    "trajectories": 54885,
+    "messages": 580983,
+    "messages_per_trajectory": 10.59,
+    "tool_calls_per_trajectory": 4.42,
+    "share_with_1_to_5_calls": 0.722,
+    "roles": {"tool": 0.418, "assistant": 0.393},
+    "distinct_functions_called": 6765,
+    "servers": 1585,
+    "num_domains": 41,
+    "injected_failure_rate": 0.2,
+}
+"""What ASTRA (arXiv 2601.21558) says of its SFT data, under the names of `TrajectoryStatistics`."""
 
 
 class TrajectoryStatistics(BaseModel):
-    """What a set of trajectories holds; the paper's set has 10.59 messages and 4.42 calls per conversation."""
+    """What a set of trajectories holds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,30 +59,33 @@ class TrajectoryStatistics(BaseModel):
     injected_failure_rate: float | None
     """Injected failures per emulated call; None without emulated calls."""
     reward: dict[str, float]
-    """Mean of each axis over the trajectories it was judged on, and of the whole reward."""
-
-    def table(self) -> str:
-        """Return the statistics for a person to read, one line per figure."""
-        lines = []
-        for name, value in self.model_dump().items():
-            if isinstance(value, dict):
-                parts = (f"{key} {_figure(inner)}" for key, inner in value.items())
-                lines.append(f"{name:28}{', '.join(parts)}")
-            else:
-                lines.append(f"{name:28}{_figure(value)}")
-        return "\n".join(lines)
+    """Mean of each axis over the trajectories it was judged on, and of the whole reward (`mean`)."""
+    reward_tenths: dict[str, tuple[int, ...]]
+    """Trajectories by the tenth of [0, 1] that each axis, and the whole reward, lies in."""
+    task_scores: dict[str, float]
+    """Mean of each of the three scores."""
+    task_score_tenths: dict[str, tuple[int, ...]]
+    """Trajectories by the tenth of [0, 1] that each score of their task lies in."""
 
 
-def _figure(value: float | int | None) -> str:
-    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+def tenth(score: float) -> int:
+    """Return which tenth of [0, 1] a score lies in, from 0 to 9; 1 lies in the last.
+
+    >>> [tenth(score) for score in (0, 0.1, 0.99, 1)]
+    [0, 1, 9, 9]
+    """
+    return min(9, int(score * 10))
 
 
 def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     """Read a record directory of trajectories and count.
 
     Raises:
-        RecordDirectoryError: there is no such directory, or it holds something else.
+        RecordDirectoryError: there is no such directory, it holds something else, or nothing.
     """
+    source: RecordSource[Trajectory] = RecordSource(directory, Trajectory)
+    if not source:
+        raise RecordDirectoryError(f"expected at least one trajectory to count in {directory}, found none")
     roles: Counter[str] = Counter()
     domains: Counter[str] = Counter()
     languages: Counter[str] = Counter()
@@ -79,9 +98,8 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     functions: set[tuple[str, str]] = set()
     functions_called: set[tuple[str, str]] = set()
     emulated_calls = injected = parallel = 0
-    axis_sums: defaultdict[str, float] = defaultdict(float)
-    axis_counts: Counter[str] = Counter()
-    source: RecordSource[Trajectory] = RecordSource(directory, Trajectory)
+    axes: defaultdict[str, _Scores] = defaultdict(_Scores)
+    task_scores: defaultdict[str, _Scores] = defaultdict(_Scores)
     for trajectory in source:
         num_calls = sum(len(message.tool_calls) for message in trajectory.messages)
         roles.update(message.role for message in trajectory.messages)
@@ -101,18 +119,18 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         injected += len(trajectory.injected_failures)
         for axis in RewardAxes.AXES:
             if (score := getattr(trajectory.reward, axis)) is not None:
-                axis_sums[axis] += score
-                axis_counts[axis] += 1
-        axis_sums["mean"] += trajectory.reward.mean
-        axis_counts["mean"] += 1
+                axes[axis].add(score)
+        axes["mean"].add(trajectory.reward.mean)
+        for name in TaskScores.model_fields:
+            task_scores[name].add(getattr(trajectory.task.scores, name))
     count, messages = len(source), roles.total()
     return TrajectoryStatistics(
         trajectories=count,
         messages=messages,
-        messages_per_trajectory=messages / count if count else 0.0,
-        tool_calls_per_trajectory=fmean(calls_by_number.elements()) if count else 0.0,
-        share_with_1_to_5_calls=sum(calls_by_number[n] for n in range(1, 6)) / count if count else 0.0,
-        share_with_parallel_calls=parallel / count if count else 0.0,
+        messages_per_trajectory=messages / count,
+        tool_calls_per_trajectory=fmean(calls_by_number.elements()),
+        share_with_1_to_5_calls=sum(calls_by_number[n] for n in range(1, 6)) / count,
+        share_with_parallel_calls=parallel / count,
         requests_by_number=dict(sorted(requests_by_number.items())),
         roles={role: number / messages for role, number in roles.most_common()},
         distinct_functions=len(functions),
@@ -126,5 +144,24 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         messages_by_number=dict(sorted(messages_by_number.items())),
         calls_by_number=dict(sorted(calls_by_number.items())),
         injected_failure_rate=injected / emulated_calls if emulated_calls else None,
-        reward={axis: axis_sums[axis] / axis_counts[axis] for axis in (*RewardAxes.AXES, "mean") if axis_counts[axis]},
+        reward={axis: axes[axis].mean for axis in (*RewardAxes.AXES, "mean") if axis in axes},
+        reward_tenths={axis: tuple(axes[axis].tenths) for axis in (*RewardAxes.AXES, "mean") if axis in axes},
+        task_scores={name: scores.mean for name, scores in task_scores.items()},
+        task_score_tenths={name: tuple(scores.tenths) for name, scores in task_scores.items()},
     )
+
+
+class _Scores:
+    """The sum and the histogram of scores in [0, 1]."""
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self.tenths = [0] * 10
+
+    def add(self, score: float) -> None:
+        self.sum += score
+        self.tenths[tenth(score)] += 1
+
+    @property
+    def mean(self) -> float:
+        return self.sum / sum(self.tenths)

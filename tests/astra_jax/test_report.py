@@ -15,10 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astra_jax import report
 from astra_jax.chat_format import Source, generation_prompt, segments
-from astra_jax.report import RunFolderError, write_report
+from astra_jax.cli import main
+from astra_jax.cli.data_sets import describe
+from astra_jax.report import RunFolderError
 from astra_jax.report.before_and_after import before_and_after
-from astra_jax.report.charts import line_chart, nice_ticks
+from astra_jax.report.charts import line_chart, nice_ticks, number_histogram
+from astra_jax.report.data_sets import MAX_BARS, distribution
 from astra_jax.report.episodes import MAX_EPISODES, choose_episodes
 from astra_jax.rollout.episode import Episode, ToolOutcome
 from astra_jax.rollout.episode_log import (
@@ -46,6 +50,10 @@ from synthesis.records import (
 
 HOSTILE = "</i></span><script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>"
 TOKENIZER = tiny_tokenizer()
+
+
+def write_report(folder: Path) -> Path:
+    return report.write_report(folder, describe)
 
 
 class Page(HTMLParser):
@@ -309,14 +317,108 @@ def test_data_set_figures_are_counted_from_the_records(tmp_path: Path) -> None:
     write_records(tmp_path / "trajectories", [trajectory(i) for i in range(3)], kind="trajectory")
     write_records(tmp_path / "environments", [tiny_environment()], kind="environment", rejected={"no tool": 4})
     html = write_report(tmp_path).read_text()
-    tiles = dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", html))
-    assert tiles["messages each"] == "4.00"  # 3, 4 and 5
-    assert tiles["tool calls each"] == "1.00"  # 0, 1 and 2
-    assert tiles["with 1–5 calls"] == "66.7%"
-    assert tiles["emulated calls made to fail"] == "33.3%"
-    assert tiles["mean reward"] == "0.500"
-    assert tiles["sub-tasks each"] == "2.00"
-    assert tiles["rejected on the way"] == "4"
+    trajectories, environments = (
+        dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", part))
+        for part in html.split("<h3>Training environments</h3>")
+    )
+    assert trajectories["messages each"] == "4.00"  # 3, 4 and 5
+    assert trajectories["tool calls each"] == "1.00"  # 0, 1 and 2
+    assert trajectories["with 1–5 calls"] == "66.7%"
+    assert trajectories["emulated calls made to fail"] == "33.3%"
+    assert trajectories["mean reward"] == "0.500"
+    assert environments["tool calls each"] == "2.00"
+    assert environments["rejected on the way"] == "4"
+
+
+# --- the page of a record directory -----------------------------------------------------------------------------------
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_the_page_of_a_record_directory_stands_beside_it_and_leaves_it_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "set.v1"
+    write_records(directory, [trajectory(i) for i in range(3)], kind="trajectory", rejected={"low planning": 2})
+    before = contents(directory)
+    path = write_report(directory)
+    assert path == tmp_path / "set.v1.html"
+    assert contents(directory) == before
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["set.v1", "set.v1.html"]
+    html = path.read_text()
+    for name, here, paper in (
+        ("Messages each", "4.00", "10.59"),
+        ("With 1–5 calls", "66.7%", "72.2%"),
+        ("Messages of role tool", "25.0%", "41.8%"),
+        ("Distinct functions called", "1", "6,765"),
+        ("Rejected on the way", "2", "–"),
+    ):
+        assert f'<th scope="row">{name}</th><td>{here}</td><td>{paper}</td>' in html, name
+    assert html.count('class="histogram"') == 3 + 3 + 8  # sizes, task scores, the axes and their mean
+    assert "<title>0.5–0.6: 100.0%</title>" in html
+    assert "<title>0.9–1.0: 100.0%</title>" in html
+    page = Page(html)
+    assert {"script", "link", "img", "iframe"}.isdisjoint(tag for tag, _ in page.elements)
+    assert "http" not in html.replace("http-equiv", "")
+    assert "<b>retail</b>" not in html
+
+
+def test_environments_stand_beside_the_papers_shares(tmp_path: Path) -> None:
+    environments = [tiny_environment(), tiny_environment(owner="Pale Ibis", flat="Red Gate")]
+    write_records(tmp_path / "environments", environments, kind="environment")
+    html = write_report(tmp_path / "environments").read_text()
+    assert '<th scope="row">Language English</th><td>100.0%</td><td>71.2%</td>' in html
+    assert '<th scope="row">Hops (sub-questions) each</th><td>2.00</td><td>4.37</td>' in html
+    assert 'title="paper: 71.2%"' in html
+    assert "paper <b>3.98</b>" in html
+
+
+def test_the_terminal_says_what_the_page_says_and_where_the_plots_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "trajectories"
+    write_records(directory, [trajectory(i) for i in range(3)], kind="trajectory")
+    assert main(["records", "stats", str(directory)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ["messages", "each", "4.00", "10.59"] in [line.split() for line in lines]
+    assert ["Tool", "calls", "each", "0:", "33.3%,", "1:", "33.3%,", "2:", "33.3%"] in [line.split() for line in lines]
+    assert lines[-1] == f"plots: astra report {directory}"
+    assert main(["records", "stats", str(directory), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["calls_by_number"] == {"0": 1, "1": 1, "2": 1}
+    assert main(["report", str(directory)]) == 0
+    assert capsys.readouterr().out == f"report -> {directory}.html\n"
+
+
+@pytest.mark.parametrize(("kind", "found"), [("server_document", "'server_document' records"), ("trajectory", "none")])
+def test_records_that_cannot_be_counted_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, found: str
+) -> None:
+    write_records(tmp_path / "records", [], kind=kind)
+    for command in (["records", "stats"], ["report"]):
+        assert main([*command, str(tmp_path / "records")]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"found {found}" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["records"]
+
+
+@given(st.dictionaries(st.integers(0, 300), st.integers(1, 1000), min_size=1))
+def test_every_record_stands_in_one_column_of_a_histogram_inside_its_plot(counts: dict[int, int]) -> None:
+    chart = number_histogram("Calls", counts, paper_mean=4.42)
+    assert sum(column.share for column in chart.columns) == pytest.approx(1)
+    assert 5 <= len(chart.columns) <= 40
+    for before, after in itertools.pairwise(chart.columns):
+        assert after.left_percent == pytest.approx(before.left_percent + before.width_percent)
+    assert chart.columns[0].left_percent >= -1e-9
+    assert chart.columns[-1].left_percent + chart.columns[-1].width_percent <= 100 + 1e-9
+    assert max(column.height_percent for column in chart.columns) <= 100 + 1e-9
+    assert all(0 <= mark.percent <= 100 for mark in chart.marks)
+
+
+def test_many_kinds_end_in_one_bar_for_the_rest() -> None:
+    bars = distribution("Domains", {f"domain {i:02}": 1 for i in range(20)}, {"domain 00": 0.156}).bars
+    assert len(bars) == MAX_BARS
+    assert (bars[0].paper, bars[1].paper) == (0.156, None)
+    assert (bars[-1].label, bars[-1].text) == ("9 others", "45.0%")
 
 
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9), st.integers(4, 8))

@@ -29,7 +29,12 @@ async def test_the_statistics_are_those_of_a_naive_count(tmp_path):
     assert found.injected_failure_rate == pytest.approx(0.2, abs=0.08)
     assert found.reward["mean"] == pytest.approx(sum(r.reward.mean for r in records) / 80)
     assert found.reward["tool_call_status"] < 1
-    assert "tool_calls_per_trajectory" in found.table()
+    status = [r.reward.tool_call_status for r in records if r.reward.tool_call_status is not None]
+    assert sum(found.reward_tenths["tool_call_status"]) == len(status) < 80
+    assert found.reward_tenths["tool_call_status"][5] == sum(0.5 <= score < 0.6 for score in status) > 0
+    assert found.reward_tenths["tool_call_status"][9] == sum(score >= 0.9 for score in status) > 0
+    assert found.task_scores["realism"] == pytest.approx(sum(r.task.scores.realism for r in records) / 80)
+    assert [sum(tenths) for tenths in found.task_score_tenths.values()] == [80, 80, 80]
 
 
 async def test_an_estimate_grows_with_the_trajectories_wanted_and_spends_nothing(tmp_path):

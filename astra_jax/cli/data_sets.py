@@ -1,0 +1,182 @@
+"""Record directories as data sets to show: what synthesis counts in them, beside what the paper says of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from astra_jax.report.charts import number_histogram, score_histogram
+from astra_jax.report.data_sets import Bar, DataSet, Distribution, Figure, distribution, in_words
+from synthesis.environments import statistics as environments
+from synthesis.environments.statistics import EnvironmentStatistics, environment_statistics
+from synthesis.record_io import RecordDirectoryError, read_card
+from synthesis.trajectories import statistics as trajectories
+from synthesis.trajectories.statistics import TrajectoryStatistics, trajectory_statistics
+
+NUMBER, MEAN, SHARE = "{:,}", "{:.2f}", "{:.1%}"
+
+
+def count_records(directory: Path) -> TrajectoryStatistics | EnvironmentStatistics:
+    """Count what a record directory holds.
+
+    Raises:
+        RecordDirectoryError: it is missing, damaged, empty, or of a kind that has no statistics.
+    """
+    kind = read_card(directory).kind
+    if kind == "trajectory":
+        return trajectory_statistics(directory)
+    if kind == "environment":
+        return environment_statistics(directory)
+    raise RecordDirectoryError(f"statistics are of trajectories or environments, found {kind!r} records in {directory}")
+
+
+def describe(directory: Path) -> DataSet:
+    """Count a record directory and lay it out to be shown.
+
+    Raises:
+        RecordDirectoryError: as `count_records`.
+    """
+    counted, rejected = count_records(directory), read_card(directory).rejected
+    if isinstance(counted, TrajectoryStatistics):
+        return _trajectories(counted, rejected)
+    return _environments(counted, rejected)
+
+
+def _trajectories(counted: TrajectoryStatistics, rejected: Mapping[str, int]) -> DataSet:
+    paper = trajectories.PAPER
+    table = _Table(counted, paper)
+    return DataSet(
+        "trajectories",
+        [
+            table.figure("trajectories", "trajectories", NUMBER),
+            table.figure("messages", "messages", NUMBER),
+            table.figure("messages each", "messages_per_trajectory", MEAN),
+            table.figure("tool calls each", "tool_calls_per_trajectory", MEAN),
+            table.figure("with 1–5 calls", "share_with_1_to_5_calls", SHARE),
+            table.figure("with parallel calls", "share_with_parallel_calls", SHARE),
+            *table.shares("messages of role", "roles"),
+            table.figure("distinct functions offered", "distinct_functions", NUMBER),
+            table.figure("distinct functions called", "distinct_functions_called", NUMBER),
+            table.figure("servers", "servers", NUMBER),
+            Figure("domains", f"{len(counted.domains):,}", f"{paper['num_domains']}"),
+            table.figure("emulated calls made to fail", "injected_failure_rate", SHARE),
+            Figure("mean reward", f"{counted.reward['mean']:.3f}"),
+            *_rejected(rejected),
+        ],
+        {
+            "Sizes": [
+                number_histogram(
+                    "Tool calls each", counted.calls_by_number, paper_mean=paper["tool_calls_per_trajectory"]
+                ),
+                number_histogram(
+                    "Messages each", counted.messages_by_number, paper_mean=paper["messages_per_trajectory"]
+                ),
+                number_histogram("Requests of the user each", counted.requests_by_number),
+            ],
+            "Task scores": [
+                score_histogram(in_words(name).capitalize(), tenths, mean=counted.task_scores[name])
+                for name, tenths in counted.task_score_tenths.items()
+            ],
+            "Reward axes": [
+                score_histogram(
+                    "Reward, mean of the axes" if axis == "mean" else in_words(axis).capitalize(),
+                    tenths,
+                    mean=counted.reward[axis],
+                )
+                for axis, tenths in counted.reward_tenths.items()
+            ],
+        },
+        [
+            distribution("Message roles", counted.roles, paper["roles"]),
+            distribution("Domains", counted.domains),
+            distribution("Languages", counted.languages),
+            distribution("Tools answered by", counted.tool_backends),
+            distribution("Expected of the agent", counted.expectations),
+            distribution("Tasks by augmentation", counted.augmentations),
+            *_rejections(rejected),
+        ],
+    )
+
+
+def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -> DataSet:
+    paper = environments.PAPER
+    table = _Table(counted, paper)
+    return DataSet(
+        "environments",
+        [
+            table.figure("environments", "environments", NUMBER),
+            table.figure("sub-questions", "sub_questions", NUMBER),
+            table.figure("hops (sub-questions) each", "sub_questions_mean", MEAN),
+            table.figure("hops, median", "sub_questions_median", "{:g}"),
+            table.figure("tool calls each", "tool_calls_mean", MEAN),
+            table.figure("sub-questions with a tool", "needs_tool_share", SHARE),
+            table.figure("calls that can run parallel", "parallel_share", SHARE),
+            table.figure("longest path of calls, mean", "longest_path_mean", MEAN),
+            *table.shares("scenario", "scenarios"),
+            *table.shares("language", "languages"),
+            *table.shares("domain", "domains", only_papers=True),
+            table.figure("own tools each", "tools_mean", MEAN),
+            Figure(
+                "irrelevant tools each",
+                f"{sum(counted.irrelevant_tools_by_band.values()) / counted.environments:.2f}",
+            ),
+            table.figure("stateful", "stateful_share", SHARE),
+            Figure("mean quality score", f"{counted.quality_mean:.3f}"),
+            *_rejected(rejected),
+        ],
+        {
+            "Sizes": [
+                number_histogram(
+                    "Hops each",
+                    counted.sub_questions_histogram,
+                    paper_mean=paper["sub_questions_mean"],
+                ),
+                number_histogram("Tool calls each", counted.tool_calls_histogram, paper_mean=paper["tool_calls_mean"]),
+                number_histogram("Longest path of calls", counted.longest_path_histogram),
+            ]
+        },
+        [
+            distribution("Scenarios", counted.scenarios, paper["scenarios"]),
+            distribution("Domains", counted.domains, paper["domains"]),
+            distribution("Languages", counted.languages, paper["languages"]),
+            distribution("Irrelevant tools by similarity", counted.irrelevant_tools_by_band),
+            distribution("Expected of the agent", counted.expectations),
+            *_rejections(rejected),
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Makes the lines of a table, by the names that a set's statistics and the paper's figures share."""
+
+    counted: BaseModel
+    paper: Mapping[str, Any]
+
+    def figure(self, name: str, key: str, form: str) -> Figure:
+        return Figure(name, _written(getattr(self.counted, key), form) or "–", _written(self.paper.get(key), form))
+
+    def shares(self, name: str, key: str, *, only_papers: bool = False) -> list[Figure]:
+        ours, paper = getattr(self.counted, key), self.paper[key]
+        labels = dict.fromkeys(paper if only_papers else (*paper, *ours))
+        return [
+            Figure(f"{name} {in_words(label)}", SHARE.format(ours.get(label, 0.0)), _written(paper.get(label), SHARE))
+            for label in labels
+        ]
+
+
+def _written(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _rejected(rejected: Mapping[str, int]) -> list[Figure]:
+    return [Figure("rejected on the way", f"{sum(rejected.values()):,}")] if rejected else []
+
+
+def _rejections(rejected: Mapping[str, int]) -> list[Distribution]:
+    bars = [Bar(reason, count, f"{count:,}") for reason, count in sorted(rejected.items(), key=lambda item: -item[1])]
+    return [Distribution("Reasons of rejection", bars)] if rejected else []
