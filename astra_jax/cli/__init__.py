@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from synthesis.stage import StageReport
     from synthesis.teacher import Teacher
+    from synthesis.teacher.cost_estimate import CostEstimate
     from synthesis.teacher.openai import OpenAITeacherConfig
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
@@ -76,11 +77,20 @@ def _parser() -> argparse.ArgumentParser:
     tools.add_argument("--out", type=Path, required=True)
     tools.add_argument("--json", action="store_true", help="end with one machine-readable line")
     tools.set_defaults(run=_synthesize_tools)
-    _config_command(synthesize, "trajectories", "conversations with tools, scored on seven axes", _trajectories)
+    conversations = _config_command(
+        synthesize, "trajectories", "conversations with tools, scored on seven axes", _trajectories
+    )
     environments = _config_command(
         synthesize, "environments", "questions whose sub-answers are proven by running tools", _environments
     )
     environments.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+    for track in (conversations, environments):
+        track.add_argument(
+            "--estimate",
+            action="store_true",
+            help="only say how many calls and tokens a language model would be asked for, and what they cost: a small "
+            "run with the embedded teacher, scaled up; its replies are short, retries and repairs are not counted",
+        )
 
     records = commands.add_parser("records", help="look at, count, verify and export records").add_subparsers(
         dest="action", required=True, metavar="ACTION"
@@ -177,6 +187,11 @@ def _trajectories(options: argparse.Namespace) -> None:
     from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 
     config = load_config(TrajectoriesConfig, options.config, options.overrides)
+    if options.estimate:
+        from synthesis.trajectories.cost_estimate import estimate_costs
+
+        _print_estimate(options, "trajectories", asyncio.run(estimate_costs(config)), config.teacher)
+        return
 
     async def run() -> StageReport:
         async with _teacher(config.teacher) as teacher:
@@ -191,6 +206,12 @@ def _environments(options: argparse.Namespace) -> None:
     from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 
     config = load_config(EnvironmentsConfig, options.config, options.overrides)
+    if options.estimate:
+        from synthesis.environments.cost_estimate import estimate_costs
+
+        with _sandbox(options) as url:
+            _print_estimate(options, "environments", asyncio.run(estimate_costs(config, url)), config.teacher)
+        return
 
     async def run(url: str) -> StageReport:
         async with _teacher(config.teacher) as teacher:
@@ -199,6 +220,12 @@ def _environments(options: argparse.Namespace) -> None:
     with _sandbox(options) as url:
         report = asyncio.run(run(url))
     print(report.json_line() if options.json else report.closing_line())
+
+
+def _print_estimate(
+    options: argparse.Namespace, track: str, estimate: CostEstimate, prices: OpenAITeacherConfig | None
+) -> None:
+    print(estimate.json_line(track, prices) if options.json else estimate.table(prices))
 
 
 @contextlib.asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -107,11 +108,17 @@ async def _said_by_user(
 
 
 async def _respond(call: ToolCall, documents: dict[str, ToolDocument], backend: ToolBackend) -> ToolResponse:
-    if call.name not in documents:
-        return ToolResponse(json.dumps({"error": f"unknown tool: {call.name}"}, ensure_ascii=False), is_error=True)
-    if error := argument_error(documents[call.name], call.arguments):
-        return ToolResponse(json.dumps({"error": f"invalid arguments: {error}"}, ensure_ascii=False), is_error=True)
+    if error := call_error(call, documents):
+        return ToolResponse(json.dumps({"error": error}, ensure_ascii=False), is_error=True)
     return await backend.call(call.id, documents[call.name], call.arguments)
+
+
+def call_error(call: ToolCall, documents: Mapping[str, ToolDocument]) -> str | None:
+    """Say why a call never reaches the backend; None if it does. `documents` are the offered tools by name."""
+    if call.name not in documents:
+        return f"unknown tool: {call.name}"
+    error = argument_error(documents[call.name], call.arguments)
+    return f"invalid arguments: {error}" if error else None
 
 
 def offered_tools(server: ServerDocument, task: Task, limit: int, seed: int) -> tuple[ToolDocument, ...]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.record_io import RecordDirectoryError, RecordSource
 from synthesis.records import RewardAxes, TaskScores, Trajectory
+from synthesis.trajectories.collection import call_error
 
 PAPER: Final[Mapping[str, Any]] = {
     "trajectories": 54885,
@@ -57,7 +58,11 @@ class TrajectoryStatistics(BaseModel):
     calls_by_number: dict[int, int]
     """Trajectories by their number of calls."""
     injected_failure_rate: float | None
-    """Injected failures per emulated call; None without emulated calls."""
+    """Injected failures per call that reached the emulator; None without any.
+
+    Conversations with many failures are rejected more often than others, so a set that was made at a rate of 0.2 lies a
+    little below it.
+    """
     reward: dict[str, float]
     """Mean of each axis over the trajectories it was judged on, and of the whole reward (`mean`)."""
     reward_tenths: dict[str, tuple[int, ...]]
@@ -115,7 +120,10 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         functions.update((trajectory.server, tool.name) for tool in trajectory.tools)
         called = {call.name for message in trajectory.messages for call in message.tool_calls}
         functions_called.update((trajectory.server, name) for name in called)
-        emulated_calls += num_calls * (trajectory.tool_backend == "emulator")
+        if trajectory.tool_backend == "emulator":
+            offered = {tool.name: tool for tool in trajectory.tools}
+            calls = (call for message in trajectory.messages for call in message.tool_calls)
+            emulated_calls += sum(call_error(call, offered) is None for call in calls)
         injected += len(trajectory.injected_failures)
         for axis in RewardAxes.AXES:
             if (score := getattr(trajectory.reward, axis)) is not None:
