@@ -2,7 +2,7 @@
 
 tool necessity ─► tool document ─► scaling ─► call ─► implementation ─► proof ─┐
                                                            ▲                   │ not accepted: the failure goes back
-                                                           └───────────────────┘ to the teacher, at most MAX_REQUESTS in all
+                                                           └───────────────────┘ to the teacher, MAX_REQUESTS in all
 """
 
 from __future__ import annotations
