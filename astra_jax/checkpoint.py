@@ -31,11 +31,12 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from astra_jax.model.config import ModelConfig, Params
+from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import param_shardings, require_divisible
 
 _log = logging.getLogger(__name__)
+_AS_IT_IS = ModelOverrides()
 
 
 class CheckpointError(ValueError):
@@ -137,7 +138,7 @@ class Checkpoints:
         return None
 
     def _restore(self, path: Path, like: TrainState) -> TrainState:
-        found = _read_config(path)
+        found = read_model(path)
         if found.to_hf() != self.config.to_hf():
             raise CheckpointError(f"{path} holds another model: expected {self.config}, found {found}")
         position = json.loads((path / "train.json").read_text(encoding="utf-8"))
@@ -169,28 +170,34 @@ def save_params(path: str | os.PathLike[str], config: ModelConfig, params: Param
     multihost_utils.sync_global_devices(f"weights in {path}")
 
 
-def load_params(path: str | os.PathLike[str], *, mesh: Mesh | None = None) -> tuple[ModelConfig, Params]:
-    """Reads the weights of a checkpoint folder, over `mesh` or onto the first device; a host reads its own part.
+def read_model(path: str | os.PathLike[str]) -> ModelConfig:
+    """Reads which model the weights of a checkpoint folder are of, and nothing more.
 
+    Raises CheckpointError when there are none.
+    """
+    description = Path(path) / "params.json"
+    if not description.is_file():
+        raise CheckpointError(f"{path}: expected a checkpoint folder, found no params.json; try one of its sub-folders")
+    return ModelConfig.model_validate_json(description.read_text(encoding="utf-8"))
+
+
+def load_params(
+    path: str | os.PathLike[str], *, mesh: Mesh | None = None, overrides: ModelOverrides = _AS_IT_IS
+) -> tuple[ModelConfig, Params]:
+    """Reads the weights of a checkpoint folder, over `mesh` or onto the first device; a host reads its own part.
 
     Raises CheckpointError when the folder is not a whole checkpoint, ValueError when the mesh does not fit its model.
     """
     path = Path(path)
-    if not (path / "params.json").is_file():
-        raise CheckpointError(f"{path}: expected a checkpoint folder, found no params.json; try one of its sub-folders")
+    config = overrides.of(read_model(path))
+    require_divisible(config, mesh)
     if (fault := _fault(path, "params")) is not None:
         raise CheckpointError(f"{path} is damaged: {fault}; restore an earlier checkpoint")
-    config = _read_config(path)
-    require_divisible(config, mesh)
     like = abstract_params(config)
     like = jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, param_shardings(like, mesh)
     )
     return config, _read_part(path, "params", like)
-
-
-def _read_config(path: Path) -> ModelConfig:
-    return ModelConfig.model_validate_json((path / "params.json").read_text(encoding="utf-8"))
 
 
 def _clear(path: Path) -> None:

@@ -13,10 +13,12 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from astra_jax.checkpoint import load_params, save_params
-from astra_jax.model.config import ModelConfig
+from astra_jax.checkpoint import load_params, read_model, save_params
+from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.qwen3 import Params
 from astra_jax.tokenizer import Tokenizer
+
+_AS_IT_IS = ModelOverrides()
 
 
 @dataclass(frozen=True)
@@ -35,19 +37,15 @@ def save_policy(policy: Policy, folder: Path) -> None:
     save_params(folder, policy.model, policy.params)
 
 
-def load_policy(folder: Path, mesh: Mesh | None = None) -> Policy:
+def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverrides = _AS_IT_IS) -> Policy:
     """Read a policy folder, the weights over `mesh` or onto the first device.
 
     Raises:
         CheckpointError: the weights are missing or damaged.
         TokenizerError: the tokenizer is missing or is not a Qwen3 one.
-        ValueError: the tokenizer has more tokens than the model's vocabulary.
+        ValueError: the tokenizer has more tokens than the model's vocabulary, or the mesh does not fit the model.
     """
     tokenizer = Tokenizer.load(folder)
-    model, params = load_params(folder, mesh=mesh)
-    if tokenizer.vocab_size > model.vocab_size:
-        raise ValueError(
-            f"expected a tokenizer of at most {model.vocab_size} tokens (the model's vocabulary), "
-            f"found {tokenizer.vocab_size} in {folder}"
-        )
+    read_model(folder).require_vocabulary(tokenizer.vocab_size, folder)
+    model, params = load_params(folder, mesh=mesh, overrides=overrides)
     return Policy(model, params, tokenizer)

@@ -85,6 +85,14 @@ class ModelConfig(BaseModel):
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         return self.num_layers * (attention + mlp + 2 * self.hidden_size) + embeddings + self.hidden_size
 
+    def require_vocabulary(self, num_tokens: int, where: object) -> None:
+        """Raises ValueError when a tokenizer, read from `where`, has more tokens than the model has embeddings."""
+        if num_tokens > self.vocab_size:
+            raise ValueError(
+                f"expected a tokenizer of at most {self.vocab_size} tokens (the model's vocabulary), "
+                f"found {num_tokens} in {where}"
+            )
+
     def require_context(self, length_tokens: int) -> None:
         """Raises ValueError when sequences of `length_tokens` run beyond the rope's range."""
         if length_tokens > self.context_tokens:
@@ -183,6 +191,25 @@ def _qwen3(
         intermediate_size=intermediate_size,
         tie_word_embeddings=tied,
     )
+
+
+class ModelOverrides(BaseModel):
+    """What a run changes of the model that it starts from; what is not named stays."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    yarn: YarnScaling | None = None
+    dtype: DType | None = None
+    param_dtype: DType | None = None
+    remat: RematPolicy | None = None
+
+    def of(self, model: ModelConfig) -> ModelConfig:
+        """The model with these keys.
+
+        >>> ModelOverrides(remat="full").of(QWEN3_PRESETS["qwen3-14b"]).remat
+        'full'
+        """
+        return model.model_copy(update={key: value for key, value in self if value is not None})
 
 
 QWEN3_PRESETS: Mapping[str, ModelConfig] = {

@@ -24,10 +24,10 @@ import numpy as np
 import optax
 from pydantic import BaseModel, ConfigDict, Field
 
-from astra_jax.checkpoint import Checkpoints, TrainState
+from astra_jax.checkpoint import Checkpoints, TrainState, read_model
 from astra_jax.evaluate.environments import held_out_figures
 from astra_jax.metrics import MetricsLog, report_progress
-from astra_jax.model.config import ModelConfig
+from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
 from astra_jax.model.sharding import MeshConfig, constrain_params
@@ -55,7 +55,9 @@ class RLConfig(BaseModel):
     steps: int = Field(gt=0)
     out: Path
     init: Path
-    """The policy to start from."""
+    """The policy folder to start from."""
+    model_overrides: ModelOverrides = ModelOverrides()
+    """What changes of its model: numerics, remat, rope scaling."""
     environments: Path
     """A record directory of environments."""
     rollout: RolloutConfig
@@ -158,7 +160,9 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     mesh = training_mesh(config.mesh)
     require_rows(config.groups_per_step * config.group_size, 1, mesh)
     require_rows(config.groups_per_rollout, 1, mesh)
-    policy = load_policy(config.init, mesh)
+    longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
+    config.model_overrides.of(read_model(config.init)).require_context(longest)
+    policy = load_policy(config.init, mesh=mesh, overrides=config.model_overrides)
     engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, config.rollout)
     environments = RecordSource(config.environments, Environment)
     optimizer_state = init_optimizer_state(make_optimizer(config.optimizer, config.steps), policy.params, mesh)

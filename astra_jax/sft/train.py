@@ -14,9 +14,9 @@ import optax
 from jax.sharding import Mesh
 from pydantic import Field
 
-from astra_jax.checkpoint import Checkpoints, TrainState
+from astra_jax.checkpoint import Checkpoints, TrainState, read_model
 from astra_jax.metrics import MetricsLog, report_progress
-from astra_jax.model.config import ModelConfig
+from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.flops import model_flops_utilisation
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.mimetic_init import mimetic_init
@@ -45,7 +45,9 @@ class SFTConfig(SFTDataConfig):
 
     out: Path
     init: Path | None = None
-    """A checkpoint folder to start from; without it, `model` starts from random weights with `tokenizer`."""
+    """A policy folder to start from; without it, `model` starts from random weights with `tokenizer`."""
+    model_overrides: ModelOverrides = ModelOverrides()
+    """What changes of the model of `init`: numerics, remat, rope scaling."""
     model: ModelConfig | None = None
     tokenizer: Path | None = None
     optimizer: OptimizerConfig
@@ -194,11 +196,16 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
 
 
 def _initial_policy(config: SFTConfig, mesh: Mesh | None) -> Policy:
+    """The weights that training starts from; what cannot be trained is refused before any is read."""
+    longest = config.length_buckets[-1]
     if config.init is not None:
-        return load_policy(config.init, mesh)
+        config.model_overrides.of(read_model(config.init)).require_context(longest)
+        return load_policy(config.init, mesh=mesh, overrides=config.model_overrides)
     if config.model is None or config.tokenizer is None:
         raise ValueError(
             "SFT needs `init` (a checkpoint), or both `model` and `tokenizer` to start from random weights"
         )
-    params = place_params(mimetic_init(config.model, config.seed), config.model, mesh)
-    return Policy(config.model, params, Tokenizer.load(config.tokenizer))
+    tokenizer = Tokenizer.load(config.tokenizer)
+    config.model.require_vocabulary(tokenizer.vocab_size, config.tokenizer)
+    config.model.require_context(longest)
+    return Policy(config.model, place_params(mimetic_init(config.model, config.seed), config.model, mesh), tokenizer)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from astra_jax.metrics import read_metrics
+from astra_jax.model.config import ModelOverrides
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.policy import load_policy
 from astra_jax.sft.data import make_batch, render_sample
@@ -158,3 +159,28 @@ def test_a_mesh_that_does_not_fit_is_refused_before_anything_is_read(config, tmp
     ):
         with pytest.raises(ValueError, match=problem):
             train_sft(config.model_copy(update={**nowhere, "mesh": mesh}))
+
+
+def test_sequences_and_tokenizers_that_the_model_cannot_take_are_refused_before_anything_is_read(config, tmp_path):
+    nowhere = {"out": tmp_path, "environments": (tmp_path / "missing",)}
+    for change, problem in (
+        ({"max_position_embeddings": 256}, "sequences of 320 tokens exceed the model's context of 256"),
+        ({"vocab_size": 300}, "expected a tokenizer of at most 300 tokens"),
+    ):
+        model = config.model.model_copy(update=change)
+        with pytest.raises(ValueError, match=problem):
+            train_sft(config.model_copy(update={**nowhere, "model": model}))
+
+
+def test_a_run_starts_from_a_policy_with_other_numerics(config, on_one_device, tmp_path):
+    """The stored float32 weights are read as bfloat16, and the run says so in what it saves."""
+    overrides = ModelOverrides(dtype="bfloat16", param_dtype="bfloat16", remat="full")
+    start = {"init": config.out / "policy", "model": None, "tokenizer": None, "model_overrides": overrides}
+    train_sft(config.model_copy(update={**start, "out": tmp_path, "steps": 1}))
+    policy, stored = load_policy(tmp_path / "policy"), load_policy(config.out / "policy")
+    assert (policy.model.dtype, policy.model.param_dtype, policy.model.remat) == ("bfloat16", "bfloat16", "full")
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(policy.params)} == {"bfloat16"}
+    (line,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert line["loss"] < on_one_device[0]["loss"]
+    expected = stored.params["layers"]["q_proj"].astype("bfloat16").astype("float32")
+    np.testing.assert_allclose(policy.params["layers"]["q_proj"].astype("float32"), expected, atol=2e-2)
