@@ -35,11 +35,12 @@ def test_prose_that_only_a_language_model_reads_is_counted_in_the_prompts(
     passage = {"text": "The lighthouse of Port Ellen was lit in 1832. " * 100, "domain": "lighthouses", "lang": "en"}
     (tmp_path / "passages.json").write_text(json.dumps([passage]))
     config = make_config(seed=0, count=6, out=tmp_path / "out")
-    plain = asyncio.run(estimate_costs(config, sandbox_url)).questions["WriteQAInstance"]
+    plain = asyncio.run(estimate_costs(config, sandbox_url)).questions
     read = config.model_copy(update={"knowledge": (tmp_path / "passages.json",)})
-    prose = asyncio.run(estimate_costs(read, sandbox_url)).questions["WriteQAInstance"]
-    assert prose.calls == plain.calls == 6
-    assert prose.prompt_tokens - plain.prompt_tokens > 6 * 1000
+    prose = asyncio.run(estimate_costs(read, sandbox_url)).questions
+    assert prose["WriteQAInstance"].calls == plain["WriteQAInstance"].calls == 6
+    assert prose["WriteQAInstance"].prompt_tokens - plain["WriteQAInstance"].prompt_tokens > 6 * 1000
+    assert prose["WriteToolImplementation"].calls == plain["WriteToolImplementation"].calls > 6
 
 
 def test_the_command_says_the_cost_without_a_key(
