@@ -83,7 +83,8 @@ class SampleSource:
         """
         if number in self._rendered:
             return self._rendered[number]
-        sample = self._render(*self._places[number].tolist())
+        directory, record_number, num_messages = self._places[number].tolist()
+        sample = self._render(self._directories[directory][record_number], num_messages)
         if len(sample.ids) != self.lengths_tokens[number]:
             raise ValueError(
                 f"expected {self.lengths_tokens[number]} tokens in sample {number}, found {len(sample.ids)}: it was "
@@ -93,8 +94,7 @@ class SampleSource:
             self._rendered[number] = sample
         return sample
 
-    def _render(self, directory: int, record_number: int, num_messages: int) -> SFTSample:
-        record = self._directories[directory][record_number]
+    def _render(self, record: Trajectory | Environment, num_messages: int) -> SFTSample:
         if isinstance(record, Environment):
             bands = self._irrelevant_per_band
             return gold_sample(record, self._tokenizer, irrelevant_per_band=bands, seed=self._seed)
@@ -151,7 +151,7 @@ class SampleSource:
             directory, number = place
             record = self._directories[directory][number]
             ends = [0] if isinstance(record, Environment) else user_turn_ends(record.messages)
-            return [((directory, number, end), self._render(directory, number, end)) for end in ends]
+            return [((directory, number, end), self._render(record, end)) for end in ends]
 
         options = grain.ReadOptions(num_threads=_THREADS, prefetch_buffer_size=4 * _THREADS)
         rendered = grain.MapDataset.source(records).map(render).to_iter_dataset(options)
