@@ -63,6 +63,15 @@ def training_mesh(config: MeshConfig | None) -> Mesh | None:
     return make_mesh(config)
 
 
+def rollout_mesh(mesh: Mesh | None) -> Mesh | None:
+    """The same devices for decoding, where sequences are not split: `context` joins `fsdp`, and no weight moves."""
+    if mesh is None:
+        return None
+    data, fsdp, context, tensor = mesh.devices.shape
+    devices = mesh.devices.reshape(data, fsdp * context, 1, tensor)
+    return Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
+
+
 def in_force(mesh: Mesh | None) -> contextlib.AbstractContextManager[object]:
     """A context in which the model's activations are pinned to the mesh; without one, nothing happens."""
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
@@ -94,6 +103,15 @@ def require_rows(num_rows: int, parts: int, mesh: Mesh | None) -> None:
     if num_rows % (shards * parts):
         raise ValueError(
             f"expected batches of a multiple of accumulation × data × fsdp = {parts} × {shards} rows, found {num_rows}"
+        )
+
+
+def require_prompts(num_prompts: int, mesh: Mesh | None) -> None:
+    """Raises ValueError when the prompts of a rollout cannot be dealt out evenly over a rollout's mesh."""
+    shards = 1 if mesh is None else mesh.size // mesh.shape["tensor"]
+    if num_prompts % shards:
+        raise ValueError(
+            f"expected rollouts of a multiple of data × fsdp × context = {shards} groups, found {num_prompts}"
         )
 
 

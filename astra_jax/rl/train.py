@@ -30,9 +30,17 @@ from astra_jax.metrics import MetricsLog, report_progress
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
-from astra_jax.model.sharding import MeshConfig, constrain_params
+from astra_jax.model.sharding import MeshConfig, constrain_params, param_shardings
 from astra_jax.optimizer import OptimizerConfig, make_optimizer
-from astra_jax.placement import in_force, init_optimizer_state, place_batch, require_rows, training_mesh
+from astra_jax.placement import (
+    in_force,
+    init_optimizer_state,
+    place_batch,
+    require_prompts,
+    require_rows,
+    rollout_mesh,
+    training_mesh,
+)
 from astra_jax.policy import Policy, load_policy, save_policy
 from astra_jax.rl.advantage import group_advantages
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, ScoredGroup
@@ -159,10 +167,11 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
         raise ValueError(f"expected one host, found {jax.process_count()}: episodes are not rolled out over hosts yet")
     mesh = training_mesh(config.mesh)
     require_rows(config.groups_per_step * config.group_size, 1, mesh)
-    require_rows(config.groups_per_rollout, 1, mesh)
+    require_prompts(config.groups_per_rollout, mesh)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     config.model_overrides.of(read_model(config.init)).require_context(longest)
     policy = load_policy(config.init, mesh=mesh, overrides=config.model_overrides)
+    decoding_mesh = rollout_mesh(mesh)
     engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, config.rollout)
     environments = RecordSource(config.environments, Environment)
     optimizer_state = init_optimizer_state(make_optimizer(config.optimizer, config.steps), policy.params, mesh)
@@ -170,7 +179,6 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     state = TrainState(0, policy.params, optimizer_state, jax.random.key(config.seed), position)
     reward = float("nan")
     with (
-        in_force(mesh),
         Termination() as termination,
         Checkpoints(config.out / "checkpoints", policy.model, keep_weights=config.keep_weights) as checkpoints,
     ):
@@ -183,24 +191,29 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
             for step in range(state.step, config.steps):
                 started = time.monotonic()
                 filler.drop_stale(step)
-                rolled_out = await _fill(filler, engine, params, starts, config, step=step, submitted=submitted)
+                with in_force(decoding_mesh):
+                    decoding_params = jax.device_put(params, param_shardings(params, decoding_mesh))
+                    rolled_out = await _fill(
+                        filler, engine, decoding_params, starts, config, step=step, submitted=submitted
+                    )
                 submitted += len(rolled_out)
                 batch_groups = filler.take_batch()
                 batch = make_rl_batch(
                     batch_groups, length_bucket_tokens=config.length_bucket_tokens, pad_id=policy.tokenizer.pad_id
                 )
                 rollout_seconds = time.monotonic() - started
-                params, optimizer_state, metrics = rl_step(
-                    params,
-                    optimizer_state,
-                    place_batch(batch, len(batch.tokens_BT), mesh),
-                    model=policy.model,
-                    optimizer=config.optimizer,
-                    steps=config.steps,
-                    temperature=config.rollout.temperature,
-                    clip_epsilon=config.clip_epsilon,
-                    chunk_tokens=config.logprob_chunk_tokens,
-                )
+                with in_force(mesh):
+                    params, optimizer_state, metrics = rl_step(
+                        params,
+                        optimizer_state,
+                        place_batch(batch, len(batch.tokens_BT), mesh),
+                        model=policy.model,
+                        optimizer=config.optimizer,
+                        steps=config.steps,
+                        temperature=config.rollout.temperature,
+                        clip_epsilon=config.clip_epsilon,
+                        chunk_tokens=config.logprob_chunk_tokens,
+                    )
                 reward = float(np.mean([group.rewards for group in rolled_out or batch_groups]))
                 figures = held_out_figures([episode for group in rolled_out or batch_groups for episode in group.group])
                 line = {

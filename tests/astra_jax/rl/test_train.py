@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from astra_jax.metrics import read_metrics
+from astra_jax.model.sharding import MeshConfig
 from astra_jax.policy import load_policy, save_policy
 from astra_jax.rl.batch_filling import BatchFillingStalled
 from astra_jax.rl.train import RLConfig, rl_step, train_rl
@@ -17,6 +18,7 @@ from synthesis.record_io import write_records
 from tests.astra_jax.killed_process import kill_after_steps
 
 STEPS, GROUP_SIZE = 5, 4
+MESH = MeshConfig(fsdp=2, context=2, tensor=2)
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +99,19 @@ async def test_a_run_killed_at_any_moment_resumes_to_the_identical_curve(config,
     policy, expected = load_policy(interrupted.out / "policy"), load_policy(config.out / "policy")
     jax.tree.map(np.testing.assert_array_equal, policy.params, expected.params)
     assert all(line["mean_abs_logprob_difference"] < 1e-3 for line in read_metrics(metrics))
+
+
+async def test_a_run_over_a_mesh_has_the_rewards_and_losses_of_one_device(config, tmp_path):
+    """Four groups at a time, so that rollouts too are dealt out over the mesh."""
+    four = {"groups_per_step": 2, "groups_per_rollout": 4, "steps": 2}
+    one_device = config.model_copy(update={**four, "out": tmp_path / "one"})
+    on_mesh = config.model_copy(update={**four, "out": tmp_path / "mesh", "mesh": MESH})
+    for run in (one_device, on_mesh):
+        await train_rl(run, InProcessSandbox())
+    expected, found = (read_metrics(run.out / "metrics.jsonl") for run in (one_device, on_mesh))
+    assert [line["reward"] for line in found] == [line["reward"] for line in expected]
+    for name in ("loss", "grad_norm"):
+        np.testing.assert_allclose(
+            [line[name] for line in found], [line[name] for line in expected], rtol=1e-4, atol=1e-6
+        )
+    assert found[0]["mean_abs_logprob_difference"] < 1e-5, "what was sampled is what is learnt from"
