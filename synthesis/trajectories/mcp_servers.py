@@ -11,20 +11,23 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from synthesis.records import InjectedFailure, JsonObject, JsonValue, Language, ToolDocument
+from synthesis.stage import Rejected
 from synthesis.trajectories.tool_backends import ToolResponse, compact_json
 from synthesis.trajectories.tool_documents import SourceServer
 from synthesis.trajectories.tools_list import mcp_tool
 
 ORIGIN: Final = "mcp"
 MAX_RESPONSE_CHARACTERS: Final = 20_000
+WORKSPACE: Final = "{workspace}"
+"""In a server's command and environment: the folder of the session, as an absolute path."""
 _INHERITED_ENVIRONMENT: Final = ("PATH", "HOME", "TMPDIR", "SYSTEMROOT", "PYTHONPATH")
 
 
@@ -42,6 +45,8 @@ class McpServerConfig(BaseModel):
     """A command run once in an empty folder; every session starts from a copy of what it left there."""
     environment: dict[str, str] = {}
     """Variables of the server's process; never written into a record."""
+    one_task_per_process: bool = Field(default=False, exclude_if=lambda alone: not alone)
+    """For a server whose process remembers what it was asked: every trajectory gets a process of its own."""
     domain: str = "General"
     language: Language | None = None
     argument_values: dict[str, tuple[JsonValue, ...]] = {}
@@ -58,7 +63,7 @@ class McpServerConfig(BaseModel):
 
 
 class ToolServerUnavailable(Exception):
-    """A tool server cannot be started or reached; the message says which and what was tried."""
+    """A tool server cannot be started, reached or listed; the message says which and what was tried."""
 
 
 class ToolServerDied(Exception):
@@ -108,19 +113,30 @@ class McpSession:
         try:
             async with AsyncExitStack() as stack:
                 self._session = await self._connect(stack)
-                await self._session.initialize()
+                await self._agree_on_protocol()
                 self.is_alive = True
                 started.set_result(None)
                 await self._stopping.wait()
         except Exception as error:  # noqa: BLE001 - any way of not starting is told to the one who waits
             if not started.done():
                 started.set_exception(
-                    ToolServerUnavailable(f"MCP server {self.config.name!r} does not start: {_first_cause(error)}")
+                    ToolServerUnavailable(f"MCP server {self.config.name!r} does not start: {_first_line(error)}")
                 )
         finally:
             self.is_alive = False
             if not started.done():
                 started.cancel()
+
+    async def _agree_on_protocol(self) -> None:
+        """Shake hands, as every version up to 2025-11-25 does; ask a server that has no handshake for what it has."""
+        from mcp import MCPError
+
+        try:
+            await self._session.initialize()
+        except MCPError as refused:
+            if _is_of_connection(refused):
+                raise
+            await self._session.discover()
 
     async def _connect(self, stack: AsyncExitStack) -> Any:
         mcp = _require_sdk()
@@ -129,34 +145,57 @@ class McpSession:
 
             read, write, *_ = await stack.enter_async_context(streamable_http_client(self.config.url))
         else:
-            program, *arguments = _command(self.config.command)
-            parameters = mcp.StdioServerParameters(
-                command=program, args=arguments, cwd=self.workspace, env=_environment(self.config)
-            )
+            program, *arguments = (self._placed(part) for part in _command(self.config.command))
+            environment = {name: self._placed(value) for name, value in _environment(self.config).items()}
+            parameters = mcp.StdioServerParameters(command=program, args=arguments, cwd=self.workspace, env=environment)
             errors = stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115 - closed by the stack
             read, write = await stack.enter_async_context(mcp.stdio_client(parameters, errlog=errors))
         return await stack.enter_async_context(mcp.ClientSession(read, write))
 
+    def _placed(self, text: str) -> str:
+        return text.replace(WORKSPACE, str(self.workspace))
+
     async def list_tools(self) -> list[JsonObject]:
-        """Return the server's tools, page by page, as the protocol gives them."""
+        """Return the server's tools, page by page, as the protocol gives them.
+
+        Raises:
+            ToolServerUnavailable: it ends, refuses, gives pages without end, or what it gives is no list of tools.
+        """
+        from mcp import MCPError
+        from mcp.types import PaginatedRequestParams
+
         tools: list[JsonObject] = []
-        cursor = None
-        while True:
-            page = await self._in_time(
-                self._session.list_tools(cursor=cursor) if cursor else self._session.list_tools()
-            )
-            tools += [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in page.tools]
-            cursor = page.next_cursor
-            if not cursor:
-                return tools
+        cursor: str | None = None
+        try:
+            async with asyncio.timeout(self.config.start_seconds):
+                while True:
+                    of_page = PaginatedRequestParams(cursor=cursor) if cursor else None
+                    page = await self._answer_to(self._session.list_tools(params=of_page))
+                    tools += [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in page.tools]
+                    cursor = page.next_cursor
+                    if not cursor:
+                        return tools
+        except (TimeoutError, ToolServerDied, MCPError, ValidationError) as error:
+            raise ToolServerUnavailable(
+                f"MCP server {self.config.name!r} cannot be listed within {self.config.start_seconds:g} s: "
+                f"{_first_line(error)}"
+            ) from error
 
     async def call(self, name: str, arguments: JsonObject) -> ToolResponse:
-        """Call a tool; what the tool itself reports as an error is a response.
+        """Call a tool; what the tool reports as an error, or the server refuses, is a response.
 
         Raises:
             ToolServerDied: the connection ended, or no answer came in time.
+            Rejected: the answer is not one that the protocol, or the tool's own output schema, allows.
         """
-        result = await self._in_time(self._session.call_tool(name, arguments))
+        from mcp import MCPError
+
+        try:
+            result = await self._answer_to(self._session.call_tool(name, arguments))
+        except MCPError as refused:
+            return ToolResponse(self._shown(refused.message), is_error=True)
+        except (RuntimeError, ValidationError) as error:  # the SDK's ways of saying so
+            raise Rejected("tool broke the protocol", f"{self.config.name}.{name}: {_first_line(error)}") from error
         return ToolResponse(self._text(result), is_error=bool(result.is_error))
 
     def _text(self, result: Any) -> str:
@@ -166,31 +205,56 @@ class McpSession:
         else:
             blocks = (block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
             text = "\n".join(blocks)
+        return self._shown(text)
+
+    def _shown(self, text: str) -> str:
+        """Return a text without this machine's paths, cut at the limit with a word on what is left out."""
         text = text.replace(f"{self.workspace}/", "").replace(str(self.workspace), ".").strip()
         if len(text) > MAX_RESPONSE_CHARACTERS:
             text = f"{text[:MAX_RESPONSE_CHARACTERS]}\n[{len(text) - MAX_RESPONSE_CHARACTERS} more characters]"
         return text
 
-    async def _in_time(self, answer: Any) -> Any:
+    async def _answer_to(self, request: Coroutine[Any, Any, Any]) -> Any:
+        """Await the answer to a request; a session whose request was given up is not asked again.
+
+        Raises:
+            MCPError: the server lives, and answers that it refuses.
+            ToolServerDied: the connection ended, or no answer came in time.
+        """
         from mcp import MCPError
 
+        assert self._owner is not None
+        answer = asyncio.ensure_future(request)
         try:
             async with asyncio.timeout(self.config.call_seconds):
-                waiter = asyncio.ensure_future(answer)
-                assert self._owner is not None
-                await asyncio.wait({waiter, self._owner}, return_when=asyncio.FIRST_COMPLETED)
-                if not waiter.done():
-                    waiter.cancel()
+                await asyncio.wait({answer, self._owner}, return_when=asyncio.FIRST_COMPLETED)
+                if not answer.done():
                     raise ToolServerDied(f"MCP server {self.config.name!r} ended during a call")
-                return waiter.result()
+                if isinstance(error := answer.exception(), MCPError) and not await self._is_connected(error):
+                    self.is_alive = False
+                    raise ToolServerDied(f"MCP server {self.config.name!r} broke off: {error}") from error
         except TimeoutError as error:
             self.is_alive = False
             raise ToolServerDied(
                 f"MCP server {self.config.name!r} did not answer a call within {self.config.call_seconds:g} s"
             ) from error
-        except MCPError as error:
-            self.is_alive = False
-            raise ToolServerDied(f"MCP server {self.config.name!r} broke off: {error}") from error
+        finally:
+            if not answer.done():
+                self.is_alive = False
+                answer.cancel()
+        return answer.result()
+
+    async def _is_connected(self, error: Any) -> bool:
+        """Tell an error of the connection from a server's own; servers use the code of a closed one, too."""
+        from mcp import MCPError
+
+        if not _is_of_connection(error):
+            return True
+        try:
+            await self._session.send_ping()
+        except MCPError as refused:
+            return not _is_of_connection(refused)
+        return True
 
     async def stop(self) -> None:
         """End the connection and the process; safe to call twice."""
@@ -240,6 +304,8 @@ class McpPool:
     async def lease(self) -> AsyncIterator[McpSession]:
         """Lend a session to one trajectory, its workspace as it was prepared; waits while all are out.
 
+        A session that died is not lent again, nor are those that waited beside it: what ended it may have ended them.
+
         Raises:
             ToolServerUnavailable: a new session does not start.
         """
@@ -249,10 +315,18 @@ class McpPool:
                 _restore(self._pristine, session.workspace)
                 yield session
             finally:
-                if session.is_alive:
-                    self._idle.append(session)
+                if not session.is_alive:
+                    idle, self._idle = self._idle, []
+                    await asyncio.gather(*(self._end(each) for each in (session, *idle)))
+                elif self.config.one_task_per_process:
+                    await self._end(session)
                 else:
-                    await session.stop()
+                    self._idle.append(session)
+
+    @staticmethod
+    async def _end(session: McpSession) -> None:
+        await session.stop()
+        shutil.rmtree(session.workspace, ignore_errors=True)
 
     async def _new_session(self) -> McpSession:
         self._started += 1
@@ -321,7 +395,14 @@ def _restore(pristine: Path, workspace: Path) -> None:
     shutil.copytree(pristine, workspace, symlinks=True, dirs_exist_ok=True)
 
 
-def _first_cause(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}".rstrip(": ")
+    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
+
+
+def _is_of_connection(error: Any) -> bool:
+    """Say whether an error has a code by which the SDK says that there is no connection, or no answer in time."""
+    from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+    return error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT)

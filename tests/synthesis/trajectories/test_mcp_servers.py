@@ -2,17 +2,18 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import psutil
 import pytest
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`")
 
+from synthesis.stage import Rejected
 from synthesis.trajectories.mcp_servers import (
     McpBackend,
     McpPool,
@@ -20,8 +21,10 @@ from synthesis.trajectories.mcp_servers import (
     ToolServerDied,
     ToolServerUnavailable,
 )
+from synthesis.trajectories.tool_backends import ToolResponse
 from synthesis.trajectories.tool_documents import ToolDocumentFilters, normalise_server
 
+RAW_SERVER = Path(__file__).with_name("raw_server.py")
 CLOCK = "2026-03-02T09:00:00+00:00"
 TIME = McpServerConfig(
     name="Time",
@@ -191,42 +194,140 @@ async def test_a_server_at_an_address_is_listed_and_called_over_streamable_http(
         process.wait()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("program", "num_tools", "tool", "arguments", "answer"),
-    [
-        ("mcp-server-memory", 9, "read_graph", {}, '"entities"'),
-        ("mcp-server-everything", 13, "echo", {"message": "far"}, "Echo: far"),
-        ("mcp-server-filesystem", 14, "list_directory", {"path": "."}, "[FILE] note.txt"),
-        ("mcp-server-sequential-thinking", 1, "sequentialthinking", {
-            "thought": "one", "nextThoughtNeeded": False, "thoughtNumber": 1, "totalThoughts": 1,
-        }, '"thoughtHistoryLength": 1'),
-        ("mcp-server-sqlite", 6, "list_tables", {}, "[]"),
-    ],
-)  # fmt: skip
-async def test_the_reference_servers_are_listed_called_and_replaced_when_killed(
-    tmp_path, program, num_tools, tool, arguments, answer
-):
-    if shutil.which(program) is None:
-        pytest.skip(f"needs {program} on the PATH; the npm and PyPI packages are named after it")
-    command = {"mcp-server-filesystem": (program, "."), "mcp-server-sqlite": (program, "--db-path", "shop.db")}
-    prepare = ("python", "-c", "open('note.txt', 'w').close()")
-    config = McpServerConfig(name=program, command=command.get(program, (program,)), prepare=prepare, start_seconds=120)
-    pool = McpPool(config, tmp_path / "w")
+def raw_server(*arguments: str, **settings) -> McpServerConfig:
+    """Name a server that is written against the protocol itself."""
+    return McpServerConfig(name="raw", command=("python", str(RAW_SERVER), *arguments), **settings)
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"])
+async def test_servers_of_every_version_of_the_protocol_are_listed_and_called(tmp_path, version):
+    pool = McpPool(raw_server(version), tmp_path / "w")
     try:
-        server = normalise_server(await pool.source_server(), ToolDocumentFilters(min_tools=1, min_description_words=1))
-        assert len(server.tools) == num_tools
-        document = next(document for document in server.tools if document.name == tool)
-        async with asyncio.timeout(300):
-            async with pool.lease() as session:
-                response = await McpBackend(session).call("call_1", document, arguments)
-                assert answer in response.content
-                assert not response.is_error
-                for process in psutil.Process().children(recursive=True):
-                    process.kill()
-                with pytest.raises(ToolServerDied):
-                    await session.call(tool, arguments)
-            async with pool.lease() as other:
-                assert answer in (await McpBackend(other).call("call_1", document, arguments)).content
+        assert [tool.name for tool in (await pool.source_server()).tools] == ["act"]
+        async with pool.lease() as session:
+            assert "FAR" in (await session.call("act", {"text": "far"})).content
     finally:
         await pool.close()
+
+
+async def test_what_a_server_prints_between_its_messages_is_no_answer(tmp_path):
+    pool = McpPool(raw_server("2025-11-25", "chatter"), tmp_path / "w")
+    try:
+        async with pool.lease() as session:
+            assert (await session.call("act", {"text": "far"})).content == '{"answer": "FAR"}'
+    finally:
+        await pool.close()
+
+
+async def test_a_version_that_nobody_knows_ends_in_one_clear_line(tmp_path):
+    pool = McpPool(raw_server("2031-01-01"), tmp_path / "w")
+    try:
+        with pytest.raises(ToolServerUnavailable, match=r"'raw' does not start: .*2031-01-01") as raised:
+            await pool.source_server()
+        assert "\n" not in str(raised.value)
+    finally:
+        await pool.close()
+
+
+@pytest.mark.parametrize("text", ["refuse", "refuse with the code of a closed connection"])
+async def test_a_call_that_the_server_refuses_is_a_response_and_no_death(tmp_path, text):
+    pool = McpPool(raw_server("2025-11-25"), tmp_path / "w")
+    try:
+        async with pool.lease() as session:
+            assert await session.call("act", {"text": text}) == ToolResponse("no such place", is_error=True)
+        async with pool.lease() as other:
+            assert other is session
+    finally:
+        await pool.close()
+
+
+@pytest.mark.parametrize("text", ["answer without content", "break the output schema"])
+async def test_an_answer_that_breaks_the_protocol_rejects_the_trajectory_and_not_the_run(tmp_path, text):
+    pool = McpPool(raw_server("2025-11-25"), tmp_path / "w")
+    try:
+        with pytest.raises(Rejected, match=r"tool broke the protocol: raw\.act") as rejected:
+            async with pool.lease() as session:
+                await session.call("act", {"text": text})
+        assert "\n" not in str(rejected.value)
+        async with pool.lease() as session:
+            assert not (await session.call("act", {"text": "far"})).is_error
+    finally:
+        await pool.close()
+
+
+async def test_tools_are_listed_page_by_page(tmp_path):
+    pool = McpPool(raw_server("2025-11-25", "list-in-pages"), tmp_path / "w")
+    try:
+        assert [tool.name for tool in (await pool.source_server()).tools] == ["act_first", "act"]
+    finally:
+        await pool.close()
+
+
+@pytest.mark.parametrize("fault", ["list-without-end", "die-when-listed", "list-nonsense"])
+async def test_a_server_that_cannot_be_listed_ends_in_one_clear_line(tmp_path, fault):
+    pool = McpPool(raw_server("2025-11-25", fault, start_seconds=2), tmp_path / "w")
+    try:
+        with pytest.raises(ToolServerUnavailable, match="'raw' cannot be listed") as raised:
+            await pool.source_server()
+        assert "\n" not in str(raised.value)
+    finally:
+        await pool.close()
+
+
+async def test_a_session_whose_call_was_given_up_is_not_lent_again(tmp_path):
+    pool = McpPool(raw_server("2025-11-25"), tmp_path / "w")
+    try:
+        with pytest.raises(TimeoutError):  # as a conversation's deadline does
+            async with pool.lease() as session, asyncio.timeout(0.3):
+                await session.call("act", {"text": "sleep"})
+        async with pool.lease() as other:
+            assert other is not session
+            assert (await other.call("act", {"text": "count"})).content == '{"answer": "1"}'
+    finally:
+        await pool.close()
+
+
+async def test_servers_that_were_killed_while_they_waited_cost_a_task_one_try(tmp_path):
+    pool = McpPool(raw_server("2025-11-25", max_sessions=3), tmp_path / "w")
+    try:
+        async with pool.lease(), pool.lease(), pool.lease():
+            servers = [process for process in psutil.Process().children() if str(RAW_SERVER) in process.cmdline()]
+        assert len(servers) == 3
+        for process in servers:
+            process.kill()
+        with pytest.raises(ToolServerDied):
+            async with pool.lease() as session:
+                await session.call("act", {"text": "far"})
+        async with pool.lease() as session:
+            assert not (await session.call("act", {"text": "far"})).is_error
+    finally:
+        await pool.close()
+
+
+@pytest.mark.parametrize(("alone", "counts"), [(False, ["1", "2"]), (True, ["1", "1"])])
+async def test_a_server_that_remembers_its_calls_can_be_started_for_every_task(tmp_path, alone, counts):
+    pool = McpPool(raw_server("2025-11-25", one_task_per_process=alone), tmp_path / "w")
+    try:
+        found = []
+        for _ in range(2):
+            async with pool.lease() as session:
+                found.append((await session.call("act", {"text": "count"})).content)
+        assert found == [f'{{"answer": "{count}"}}' for count in counts]
+        assert len(list((tmp_path / "w").glob("session-*"))) == (0 if alone else 1)
+    finally:
+        await pool.close()
+
+
+async def test_a_server_is_told_where_its_workspace_is_by_argument_and_by_environment(tmp_path):
+    body = "return ' '.join([os.getcwd(), sys.argv[1], os.environ['NOTES']])"
+    config = scripted_server(tmp_path, body, environment={"NOTES": "{workspace}/notes"})
+    pool = McpPool(config.model_copy(update={"command": (*config.command, "--in={workspace}")}), tmp_path / "w")
+    try:
+        async with pool.lease() as session:
+            assert (await session.call("act", {"text": ""})).content == ". --in=. notes"
+    finally:
+        await pool.close()
+
+
+def test_a_setting_left_at_its_default_does_not_change_what_a_run_is_called():
+    assert "one_task_per_process" not in GIT.model_dump(mode="json")
