@@ -25,7 +25,7 @@ class NearDuplicates:
     """The servers that were kept so far, found again by any tool that they share with a new one."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[str, frozenset[str]]] = []
+        self._kept: list[tuple[str, str, frozenset[str]]] = []
         self._by_signature: dict[str, list[int]] = {}
 
     def duplicate_of(self, server: ServerDocument) -> str | None:
@@ -33,14 +33,14 @@ class NearDuplicates:
 
         Two servers are the same if the Jaccard overlap of their tools reaches a threshold.
         """
-        signatures, name = signatures_of(server), " ".join(words_of(server.name))
+        signatures, words = signatures_of(server), " ".join(words_of(server.name))
         shared = Counter(index for signature in signatures for index in self._by_signature.get(signature, ()))
         for index in sorted(shared):
-            kept_name, kept = self._kept[index]
+            kept_name, kept_words, kept = self._kept[index]
             overlap = shared[index] / (len(signatures) + len(kept) - shared[index])
-            if overlap >= (OVERLAP_OF_NAMESAKES if name == kept_name else OVERLAP_OF_DUPLICATES):
+            if overlap >= (OVERLAP_OF_NAMESAKES if words == kept_words else OVERLAP_OF_DUPLICATES):
                 return kept_name
         for signature in signatures:
             self._by_signature.setdefault(signature, []).append(len(self._kept))
-        self._kept.append((name, signatures))
+        self._kept.append((server.name, words, signatures))
         return None

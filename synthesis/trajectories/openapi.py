@@ -6,11 +6,13 @@ import re
 from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
-from synthesis.trajectories.tool_documents import SourceServer, SourceTool
+from synthesis.trajectories.tool_documents import SourceServer, SourceTool, object_in, objects_in
 
 ORIGIN: Final = "openapi"
 _METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
 _TRANSPORT_HEADERS: Final = frozenset({"accept", "content-type", "authorization", "user-agent"})
+_LONGEST_DESCRIPTION: Final = 200
+_LINK = re.compile(r"<?https?://\S+")
 _CREDENTIAL = re.compile(r"(x[-_])?(api[-_]?key|app[-_]?id|access[-_]?token|auth([-_]?token)?|client[-_]?secret)", re.I)
 
 
@@ -21,12 +23,10 @@ def read_openapi(document: JsonValue, name: str) -> list[SourceServer] | None:
     """
     if not isinstance(document, dict) or not str(document.get("openapi", "")).startswith("3"):
         return None
-    paths = document.get("paths") if isinstance(document.get("paths"), dict) else {}
-    assert isinstance(paths, dict)
-    info = document.get("info") if isinstance(document.get("info"), dict) else {}
-    assert isinstance(info, dict)
+    info = object_in(document.get("info"))
+    categories = info.get("x-apisguru-categories")
     tools = []
-    for path, item in paths.items():
+    for path, item in object_in(document.get("paths")).items():
         item = _resolved(item, document)
         if not isinstance(item, dict):
             continue
@@ -38,7 +38,7 @@ def read_openapi(document: JsonValue, name: str) -> list[SourceServer] | None:
             name=str(info.get("title") or name),
             origin=ORIGIN,
             tools=tools,
-            domain=str(info.get("x-apisguru-categories", ["General"])[0]) if info else "General",
+            domain=str(categories[0]) if isinstance(categories, list) and categories else "General",
             description=str(info.get("description") or ""),
         )
     ]
@@ -56,18 +56,28 @@ def _operation(path: str, method: str, operation: JsonObject, item: JsonObject, 
     if isinstance(body, dict) and (schema := _json_content(body)) is not None:
         _add_body(properties, required, schema, body.get("required") is True, document)
     name = operation.get("operationId") or f"{method}_{re.sub(r'[^A-Za-z0-9]+', '_', path).strip('_')}"
-    description = operation.get("description") or operation.get("summary")
-    if isinstance(operation.get("summary"), str) and len(str(description)) > 200:
-        description = operation["summary"]
+    description, summary = operation.get("description"), operation.get("summary")
+    if isinstance(summary, str) and summary.strip() and _says_less(description):
+        description = summary
     parameters = {"type": "object", "properties": properties, "required": required}
     return SourceTool(name, description, parameters, _response_schema(operation, document), document)
+
+
+def _says_less(description: JsonValue) -> bool:
+    """Say whether a summary says more than a description: there is none, it is a bare link, or a page of text."""
+    return (
+        not isinstance(description, str)
+        or not description.strip()
+        or len(description) > _LONGEST_DESCRIPTION
+        or _LINK.fullmatch(description.strip()) is not None
+    )
 
 
 def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -> list[JsonObject]:
     """Return path-level parameters overridden by the operation's own, in order."""
     merged: dict[tuple[str, str], JsonObject] = {}
     for level in (item, operation):
-        for entry in level.get("parameters") or ():
+        for entry in objects_in(level.get("parameters")):
             parameter = _resolved(entry, document)
             if not isinstance(parameter, dict) or "name" not in parameter:
                 continue
@@ -100,7 +110,7 @@ def _add_body(
         return
     properties.update(fields)
     stated = target.get("required")
-    required.extend(name for name in (stated if isinstance(stated, list) else ()) if name in fields)
+    required.extend(name for name in fields if isinstance(stated, list) and name in stated)
 
 
 def _json_content(holder: JsonObject) -> JsonValue:
@@ -113,10 +123,7 @@ def _json_content(holder: JsonObject) -> JsonValue:
 
 
 def _response_schema(operation: JsonObject, document: JsonObject) -> JsonValue:
-    responses = operation.get("responses")
-    if not isinstance(responses, dict):
-        return None
-    for status, response in responses.items():
+    for status, response in object_in(operation.get("responses")).items():
         if str(status).startswith("2") and isinstance(resolved := _resolved(response, document), dict):
             return _json_content(resolved)
     return None

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
-from synthesis.trajectories.tool_documents import SourceServer, SourceTool
+from synthesis.trajectories.tool_documents import SourceServer, SourceTool, objects_in
 
 ORIGIN: Final = "rapidapi"
-_BOILERPLATE: Final = 'The description of this function is: "'
+_BOILERPLATE = re.compile(
+    r'This is the subfunction for tool "[^"]*", you can use this tool\.\s*'
+    r'(The description of this function is: "(.*)"\s*)?',
+    re.DOTALL,
+)
 
 
 def read_endpoints(document: JsonValue) -> list[SourceServer] | None:
@@ -32,8 +37,8 @@ def _endpoint(endpoint: JsonObject) -> SourceTool:
     properties: JsonObject = {}
     required = []
     for key in ("required_parameters", "optional_parameters"):
-        for parameter in endpoint.get(key) or ():
-            if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str):
+        for parameter in objects_in(endpoint.get(key)):
+            if not isinstance(parameter.get("name"), str):
                 continue
             schema = {"type": str(parameter.get("type") or "string").lower()}
             if parameter.get("description"):
@@ -65,20 +70,31 @@ def read_function_line(document: JsonValue) -> list[SourceServer] | None:
         return None
     if "tool" not in document:
         return None
+    server = str(document["tool"])
     tools = [
-        SourceTool(function.get("name"), _own_words(function.get("description")), function.get("parameters"))
-        for function in functions
-        if isinstance(function, dict)
+        SourceTool(function.get("name"), _own_words(function, server), function.get("parameters"))
+        for function in objects_in(functions)
     ]
-    return [SourceServer(name=str(document["tool"]), origin=ORIGIN, tools=tools)]
+    return [SourceServer(name=server, origin=ORIGIN, tools=tools)]
 
 
-def _own_words(description: JsonValue) -> JsonValue:
-    """Return what the API's author wrote, without the sentence that the collection put around every description.
+def _own_words(function: JsonObject, server: str) -> JsonValue:
+    """Return what the API's author wrote, without what the collection did to every description.
 
-    >>> _own_words('This is the subfunction for tool "x", ... The description of this function is: "List teams"')
-    'List teams'
+    It put a sentence around them, and wrote its own names of functions, `<name>_for_<server>`, in the place of words.
+
+    >>> before = 'This is the subfunction for tool "x", you can use this tool.'
+    >>> said = 'The description of this function is: "list_for_x teams"'
+    >>> _own_words({"name": "list_for_x", "description": before + said}, "x")
+    'list teams'
+    >>> _own_words({"name": "list_for_x", "description": before}, "x")
+    ''
     """
-    if not isinstance(description, str) or _BOILERPLATE not in description:
+    description, name = function.get("description"), function.get("name")
+    if not isinstance(description, str) or not isinstance(name, str):
         return description
-    return description.split(_BOILERPLATE, 1)[1].rstrip().removesuffix('"')
+    if whole := _BOILERPLATE.fullmatch(description):
+        description = whole[2] or ""
+    if description.strip(" .") == name:
+        return description
+    return description.replace(name, name.removesuffix(f"_for_{server}").replace("_", " "))

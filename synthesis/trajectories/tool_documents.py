@@ -5,7 +5,8 @@
 What a source says is data. Text in it that speaks to a model is kept, flagged, and quoted wherever it is shown.
 
 Cleaning of descriptions, by rule:
-    page buttons     "Deploy Server … Try in Playground <tool>" around the name is a web page's, not the tool's
+    page buttons     "Deploy Server … Try in Playground <name>" is a web page's, not the tool's
+    neighbours       "get-notes Lists all notes" is not about `get-note`: what begins with a longer name is another's
     placeholders     "Description not available", "N/A", "TODO" and the like say nothing
     white space      is collapsed inside lines; the text is NFC-normalised; control characters go
 """
@@ -36,7 +37,8 @@ from synthesis.trajectories.tool_names import legal_names
 CHARACTERS_PER_TOKEN: Final = 4
 """Rough length of a token of English or JSON; Chinese has about one character per token."""
 
-_PAGE_BUTTONS = re.compile(r"^Deploy Server\b.*?\bTry in Playground\b\s*", re.DOTALL)
+_PAGE_BUTTONS = re.compile(r"^Deploy Server\b.*?\bTry in Playground\b\s*(\S+$)?", re.DOTALL)
+_ADDRESS = re.compile(r"<?https?://\S+|((GET|POST|PUT|PATCH|DELETE) )?/\S*")
 _PLACEHOLDER = re.compile(
     r"(no |missing )?(description|desc)?[\s.:-]*(is )?"
     r"(not available|unavailable|n/?a|none|null|todo|tbd|description)?[\s.]*",
@@ -48,6 +50,8 @@ _SPEAKS_TO_A_MODEL = re.compile(
     r"|system prompt|as an ai)\b",
     re.IGNORECASE,
 )
+_WORDS_OF_A_PHRASE: Final = 3
+"""From here on a description that repeats the tool's name is still a clear one: "Get livestream by slug"."""
 _CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _LETTER = re.compile(r"[^\W\d_]")
 
@@ -79,6 +83,16 @@ class SourceServer:
     """What the reader itself had to mend."""
 
 
+def object_in(found: JsonValue) -> JsonObject:
+    """Return an object as it is, and an empty one for anything else."""
+    return found if isinstance(found, dict) else {}
+
+
+def objects_in(found: JsonValue) -> list[JsonObject]:
+    """Return the objects of a list, and none for anything else."""
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
 class ToolDocumentFilters(BaseModel):
     """Which servers are kept (paper: at least three tools, clear descriptions, a schema that converts)."""
 
@@ -86,7 +100,7 @@ class ToolDocumentFilters(BaseModel):
 
     min_tools: int = 3
     min_description_words: int = 2
-    """A description of fewer words (Chinese: twice as many characters) is vague."""
+    """A description of fewer words (Chinese: twice as many characters) is vague; so is an address, and a name again."""
     max_server_tokens: int = 32_000
     """Servers whose documents are longer, at about four characters a token, cannot be offered in one prompt."""
 
@@ -172,15 +186,17 @@ def clean_description(found: JsonValue, tool_name: str) -> str:
     ''
     >>> clean_description("Description not available", "f"), clean_description(None, "f")
     ('', '')
+    >>> clean_description("get-notes Lists all notes.", "get-note"), clean_description("Searches notes.", "search")
+    ('', 'Searches notes.')
     >>> clean_description("  Get  a note\\r\\nby id. ", "get_note")
     'Get a note\\nby id.'
     """
     if not isinstance(found, str):
         return ""
     text = _PAGE_BUTTONS.sub("", clean_text(found))
-    if text.startswith(tool_name) and text != found:
-        text = text.removeprefix(tool_name).strip()
-    return "" if _PLACEHOLDER.fullmatch(text) else text
+    first = text.split(" ", 1)[0]
+    is_of_another = first != tool_name and first.startswith(tool_name) and not tool_name.isalnum()
+    return "" if is_of_another or _PLACEHOLDER.fullmatch(text) else text
 
 
 def clean_text(text: str) -> str:
@@ -194,7 +210,8 @@ def _is_vague(description: str, tool_name: str, filters: ToolDocumentFilters) ->
     chinese = len(_CJK.findall(description))
     words = len(description.split()) + chinese / 2
     same_as_name = re.sub(r"\W|_", "", description).casefold() == re.sub(r"\W|_", "", tool_name).casefold()
-    return words < filters.min_description_words or (same_as_name and not chinese)
+    says_no_more = same_as_name and not chinese and words < _WORDS_OF_A_PHRASE
+    return words < filters.min_description_words or says_no_more or bool(_ADDRESS.fullmatch(description))
 
 
 def language_of(text: str) -> Language:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
-from synthesis.trajectories.tool_documents import SourceServer, SourceTool
+from synthesis.trajectories.tool_documents import SourceServer, SourceTool, object_in, objects_in
 
 MCP_ORIGIN: Final = "mcp_tools_list"
 OPENAI_ORIGIN: Final = "openai_tools"
@@ -25,16 +25,18 @@ def read_tools_list(document: JsonValue, name: str) -> list[SourceServer] | None
         return None
     info = document.get("serverInfo")
     found_name = document.get("name") or (info.get("name") if isinstance(info, dict) else info) or name
-    values = document.get("argumentValues")
+    values = {
+        name: inner for name, inner in object_in(document.get("argumentValues")).items() if isinstance(inner, list)
+    }
     return [
         SourceServer(
             name=str(found_name),
             origin=MCP_ORIGIN,
-            tools=[mcp_tool(tool) for tool in tools if isinstance(tool, dict)],
+            tools=[mcp_tool(tool) for tool in objects_in(tools)],
             domain=str(document.get("domain") or "General"),
             description=str(document.get("description") or ""),
             language=document["language"] if document.get("language") in ("en", "zh") else None,
-            argument_values=values if isinstance(values, dict) else {},
+            argument_values=values,
         )
     ]
 

@@ -11,14 +11,14 @@ def of(*names: str, called: str = "Notes"):
 def test_a_fork_under_another_name_is_a_duplicate_and_the_first_one_stays():
     kept = NearDuplicates()
     assert kept.duplicate_of(of("add", "list", "read", "find", called="Notes")) is None
-    assert kept.duplicate_of(of("add", "list", "read", "find", called="My notes")) == "notes"
+    assert kept.duplicate_of(of("add", "list", "read", "find", called="My notes")) == "Notes"
     assert kept.duplicate_of(of("add", "list", "read", "drop", called="Other")) is None  # 3 of 5 tools
 
 
 def test_namesakes_need_to_share_fewer_tools_but_do_need_to_share_some():
     kept = NearDuplicates()
     assert kept.duplicate_of(of("add", "list", "read", "find")) is None
-    assert kept.duplicate_of(of("add", "list", "read", "drop")) == "notes"
+    assert kept.duplicate_of(of("add", "list", "read", "drop")) == "Notes"
     assert kept.duplicate_of(of("sing", "dance", "read")) is None
 
 

@@ -60,6 +60,70 @@ def test_a_tool_that_says_nothing_of_itself_is_left_out(description):
         normalise_server(SourceServer("S", "crawled", tools[:1]), ONE_TOOL_IS_ENOUGH)
 
 
+@pytest.mark.parametrize(
+    ("name", "description", "is_kept"),
+    [
+        ("get_livestream", "Get livestream", False),
+        ("get_livestream_by_slug", "Get livestream by slug", True),
+        ("get_livestream_by_slug", "get_livestream_by_slug", False),
+        ("send", "POST /api/send", False),
+        ("send", "https://example.org/docs#send", False),
+        ("get-note", "get-notes Lists all notes of a folder", False),
+        ("search", "searches the notes of a folder", True),
+        ("add", "Deploy Server Notes Claim Server @ana/notes Try in Playground add_all", False),
+    ],
+)
+def test_a_description_is_kept_that_says_in_words_what_the_tool_does(name, description, is_kept):
+    source = SourceServer("S", "crawled", [SourceTool(name, description, SCHEMA)])
+    if is_kept:
+        assert normalise_server(source, ONE_TOOL_IS_ENOUGH).tools[0].description == description
+    else:
+        with pytest.raises(Rejected, match="description"):
+            normalise_server(source, ONE_TOOL_IS_ENOUGH)
+
+
+def test_words_of_a_page_are_no_parameters_wherever_they_stand(tmp_path):
+    words = ["create_note", "Create", "a", "note", "tags", "Add", "Item", "title", "note_id"]
+    parameters = [{"name": word, "required": word == "title", "type": "string"} for word in words]
+    tool = {"name": "create_note", "description": "Create a new note.", "parameters": parameters}
+    (tool,) = normalise_server(read_one(tmp_path, "s.json", crawled(tool)), ONE_TOOL_IS_ENOUGH).tools
+    assert list(tool.parameters["properties"]) == ["tags", "title", "note_id"]
+    assert tool.parameters["properties"]["tags"] == {"type": "array", "items": {}}
+
+
+def test_optional_parameters_after_the_words_of_a_page_stay(tmp_path):
+    words = ["Search", "for", "notes", "page", "limit"]
+    parameters = [{"name": word, "required": False, "type": "string"} for word in words]
+    tool = {
+        "name": "search",
+        "description": "Search for notes. The page and its limit are optional.",
+        "parameters": parameters,
+    }
+    (tool,) = normalise_server(read_one(tmp_path, "s.json", crawled(tool)), ONE_TOOL_IS_ENOUGH).tools
+    assert list(tool.parameters["properties"]) == ["page", "limit"]
+
+
+def test_what_a_collection_wrote_around_and_into_a_description_is_taken_back(tmp_path):
+    said = 'This is the subfunction for tool "league", you can use this tool.'
+    texts = [f'{said}The description of this function is: "list_for_league all teams."', said]
+    functions = [
+        {"name": f"{name}_for_league", "description": text, "parameters": SCHEMA}
+        for name, text in zip(("list", "table"), texts, strict=True)
+    ]
+    found = read_one(tmp_path, "a.jsonl", json.dumps({"tool": "league", "functions": functions}))
+    server = normalise_server(found, ONE_TOOL_IS_ENOUGH)
+    assert [(tool.name, tool.description) for tool in server.tools] == [("list_for_league", "list all teams.")]
+    assert server.repairs == ("tool left out: missing description",)
+
+
+@pytest.mark.parametrize("description", ["https://example.org/docs#create", "word " * 50, "", None])
+def test_an_operation_is_described_by_its_summary_where_its_description_says_less(tmp_path, description):
+    operation = {"operationId": "createOrder", "summary": "Creates an order.", "description": description}
+    spec = {"openapi": "3.0.0", "info": {"title": "Shop"}, "paths": {"/orders": {"post": operation}}}
+    (tool,) = normalise_server(read_one(tmp_path, "shop.json", json.dumps(spec)), ONE_TOOL_IS_ENOUGH).tools
+    assert tool.description == "Creates an order."
+
+
 def test_a_server_with_fewer_than_three_tools_is_rejected_as_in_the_paper():
     tools = [SourceTool(name, "Does something useful.", SCHEMA) for name in ("a", "b")]
     with pytest.raises(Rejected) as rejected:
@@ -234,7 +298,7 @@ def test_the_shipped_examples_are_varied_short_and_say_what_they_return():
 
 @pytest.mark.parametrize(
     ("folder", "documents", "at_least"),
-    [("tool_documents", 832, 400), ("openapi", 18, 12), ("mcp_tools_list", 8, 5), ("rapidapi", None, 200)],
+    [("tool_documents", 832, 400), ("openapi", 18, 16), ("mcp_tools_list", 8, 5), ("rapidapi", None, 200)],
 )
 async def test_every_real_document_is_kept_or_rejected_with_a_reason(tmp_path, folder, documents, at_least):
     source = shared_data(folder)
@@ -250,5 +314,7 @@ async def test_every_real_document_is_kept_or_rejected_with_a_reason(tmp_path, f
     for server in kept:
         assert len({tool.name for tool in server.tools}) == len(server.tools) >= 3
     tools = [tool for server in kept for tool in server.tools]
+    residue = ("Try in Playground", "Deploy Server", "This is the subfunction")
+    assert not [tool.name for tool in tools if any(words in tool.description for words in residue)]
     for tool in Random(0).sample(tools, min(60, len(tools))):  # normalising has checked every one
         Draft202012Validator.check_schema(tool.parameters)
