@@ -61,7 +61,7 @@ def test_a_run_killed_twenty_times_ends_with_the_same_bytes_and_repeats_no_cache
     expected = bytes_of(undisturbed / "out")
     rng = Random(0)
     num_kills = num_whole = 0
-    left_behind: set[int] = set()
+    left_behind: set[tuple[int, int]] = set()
     directory = tmp_path / "killed-0"
     while num_kills < NUM_KILLS:
         known, num_asked = cached_calls(directory), len(asked_calls(directory))
@@ -69,7 +69,8 @@ def test_a_run_killed_twenty_times_ends_with_the_same_bytes_and_repeats_no_cache
         assert known.isdisjoint(asked_calls(directory)[num_asked:])
         if seconds is None:
             num_kills += 1
-            left_behind.add(sum(path.stat().st_size for path in directory.glob("out.work/*.jsonl")))
+            finished = sum(path.stat().st_size for path in directory.glob("out.work/*.jsonl"))
+            left_behind.add((finished, len(cached_calls(directory))))
         else:  # it got through between two kills: another run is killed next
             assert bytes_of(directory / "out") == expected
             num_whole += 1

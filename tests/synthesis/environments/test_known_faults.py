@@ -1,0 +1,69 @@
+"""Faults that the original is known for, and that no other test of this track rules out."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synthesis.environments import pipeline
+from synthesis.environments.pipeline import synthesize_environments
+from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, JsonValue, SubQuestion, ToolCall, count_solved
+from synthesis.teacher import BadReply, Reply, Request
+from synthesis.teacher.procedural import ProceduralTeacher
+
+
+@pytest.mark.parametrize("value", ["error code 1500", "5", "5 rooms", [5], {"rooms": 5}, True, None, ""])
+def test_the_answer_5_is_not_found_in_error_code_1500_nor_in_anything_but_5(value: JsonValue) -> None:
+    call = ToolCall(id="call_1", name="count_rooms", arguments={"house": "Amber"})
+    asked = SubQuestion(id="q1", question="How many rooms has Amber?", answer=5, call=call)
+    assert count_solved([asked], [("count_rooms", value)]) == 0
+    assert count_solved([asked], [("count_rooms", 5)]) == 1
+
+
+def test_an_environment_with_two_tools_of_one_name_cannot_be_written(environments: list[Environment]) -> None:
+    mixed = next(environment for environment in environments if environment.irrelevant_tools)
+    twin = mixed.irrelevant_tools[0].model_copy(update={"tool": mixed.tools[0]})
+    with pytest.raises(ValueError, match="tool names must be unique"):
+        Environment.model_validate({**mixed.model_dump(), "irrelevant_tools": [twin.model_dump()]})
+
+
+def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(
+    make_config: Any, tmp_path: Path, sandbox_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = pipeline.replay_environment
+    damaged: list[str] = []
+
+    async def replay_damaged(environment: Environment, *sandboxes: Any) -> None:
+        if not damaged:
+            damaged.append(environment.id)
+            broken = [tool.model_copy(update={"tables": {}}) for tool in environment.tools]
+            environment = environment.model_copy(update={"tools": tuple(broken)})
+        await replay(environment, *sandboxes)
+
+    monkeypatch.setattr(pipeline, "replay_environment", replay_damaged)
+    config = make_config(seed=0, count=5, out=tmp_path / "out")
+    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
+    assert (report.kept, report.rejected.total()) == (4, 1)
+    assert damaged[0] not in {environment.id for environment in RecordSource(tmp_path / "out", Environment)}
+
+
+def test_one_reply_that_cannot_be_read_costs_one_environment_and_not_the_run(
+    make_config: Any, tmp_path: Path, sandbox_url: str
+) -> None:
+    class BadOnce(ProceduralTeacher):
+        has_answered_badly = False
+
+        async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
+            if isinstance(request, JudgeDecomposition) and not self.has_answered_badly:
+                self.has_answered_badly = True
+                raise BadReply("not JSON")
+            return await super().ask(request, seed=seed)
+
+    config = make_config(seed=0, count=5, out=tmp_path / "out")
+    report = asyncio.run(synthesize_environments(config, BadOnce(), sandbox_url))
+    assert (report.kept, dict(report.rejected)) == (4, {"unusable reply": 1})

@@ -1,0 +1,73 @@
+"""A run on an endpoint of which a share of the answers are faults: what every track must still hold.
+
+The endpoint answers as the embedded teacher would, but gives scores that nobody else would give, so that a score that
+was made up can be told from one that it gave.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synthesis.records import JsonObject
+from synthesis.stage import Journal, StageReport
+from synthesis.teacher.openai import OpenAITeacherConfig
+from tests.synthesis.teacher.mock_endpoint import FAULTS, MockEndpoint
+from tests.synthesis.trajectories.mortal_run import ToldTeacher
+
+SCORES = {
+    "score": 0.8125,
+    "clarity": 0.8125, "realism": 0.84375, "tool_necessity": 0.859375,
+    "dependency_consistency": 0.9375, "atomicity": 0.953125, "sequential_rationality": 0.96875,
+    "task_completeness": 0.984375,
+}  # fmt: skip
+KEY = "sk-test-0123456789-secret"
+MAX_CALLS = 4
+"""A call and its three retries."""
+
+
+async def survive_faults(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[ToldTeacher], Any]
+) -> tuple[StageReport, Counter[str]]:
+    """Run a track on an endpoint with 30 % faults of every kind; return its report and what was rejected, and why.
+
+    Checked here, for any track: each kind of fault did happen, each item of each stage has its outcome, each rejection
+    says what was found, nothing was asked more than four times, and the key is in no file of `folder`.
+    """
+    replies: dict[str, str] = {}
+    rejected: Counter[str] = Counter()
+    append = Journal.append
+
+    def watched_append(journal: Journal, item: int, outcome: JsonObject) -> None:
+        assert ("result" in outcome) != ("rejected" in outcome)
+        if "rejected" in outcome:
+            assert outcome["detail"]
+            rejected[outcome["rejected"]] += 1
+        append(journal, item, outcome)
+
+    def answer(body: JsonObject) -> str:
+        reply = json.loads(replies[f"{body['messages'][1]['content']} {body['seed']}"])
+        return json.dumps(reply | {name: score for name, score in SCORES.items() if name in reply})
+
+    monkeypatch.setenv("TEST_KEY", KEY)
+    monkeypatch.setattr("synthesis.teacher.openai._FIRST_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr(Journal, "append", watched_append)
+    async with MockEndpoint(answer, fault_rate=0.3, seed=3).serving() as endpoint:
+        settings = {"model": "mock", "base_url": endpoint.url, "api_key_env": "TEST_KEY", "request_seconds": 2.0}
+        teacher = ToldTeacher(OpenAITeacherConfig(**settings, cache=folder / "replies.sqlite"))
+        teacher.replies = replies
+        report = await run(teacher)
+        await teacher.close()
+    assert set(endpoint.injected) == set(FAULTS)
+    asked = Counter(json.dumps(body, sort_keys=True) for body in endpoint.bodies)
+    assert max(asked.values()) <= MAX_CALLS
+    assert report.read == report.kept + report.rejected.total()
+    assert rejected["unusable reply"] > 0
+    assert endpoint.keys == {f"bearer {KEY}"}
+    assert not [path for path in folder.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    return report, rejected
