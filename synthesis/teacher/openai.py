@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from synthesis.records import JsonValue, canonical_json
 from synthesis.teacher import BadReply, Reply, Request, TeacherUnavailable
 from synthesis.teacher.adaptive_concurrency import AdaptiveConcurrency
-from synthesis.teacher.reply_cache import CachedReply, ReplyCache
+from synthesis.teacher.reply_cache import CachedReply, ReplyCache, ReplyFile
 from synthesis.teacher.usage import Ledger, record_usage
 
 _FIRST_DELAY_SECONDS: Final = 0.5
@@ -64,8 +64,8 @@ class OpenAITeacherConfig(BaseModel):
 class OpenAITeacher:
     """Answers every kind of request by asking a language model."""
 
-    def __init__(self, config: OpenAITeacherConfig):
-        """Open the client.
+    def __init__(self, config: OpenAITeacherConfig, cache: ReplyCache | None = None):
+        """Open the client; without a `cache`, the file that the configuration names, if any, is opened as one.
 
         Raises:
             TeacherUnavailable: the `openai` package or the key is missing.
@@ -94,7 +94,7 @@ class OpenAITeacher:
             timeout=config.request_seconds,
             http_client=openai.DefaultAioHttpClient(),  # a fifth of the CPU per call of the default client
         )
-        self._cache = ReplyCache(config.cache) if config.cache is not None else None
+        self._cache = ReplyFile(config.cache) if cache is None and config.cache is not None else cache
         self._concurrency = AdaptiveConcurrency(start=min(32, config.max_concurrency), maximum=config.max_concurrency)
         self._in_flight: dict[str, asyncio.Future[CachedReply]] = {}
         self._has_schema_output = True
@@ -111,12 +111,8 @@ class OpenAITeacher:
         kind = type(request)
         messages, schema = request.messages(), _reply_schema(kind.reply_type)
         key = self._key(kind.__name__, messages, schema, seed)
-        costs = self.ledger.of(kind.__name__)
         if key in self._in_flight:  # the same question is being asked: share its answer
             reply = await asyncio.shield(self._in_flight[key])
-        elif self._cache is not None and (kept := self._cache.get(key)) is not None:
-            costs.cached += 1
-            reply = kept
         else:
             reply = await self._answered_once(key, kind, messages, schema, seed)
         record_usage(reply.prompt_tokens, reply.completion_tokens, reply.cost_usd)
@@ -126,7 +122,7 @@ class OpenAITeacher:
         """Close the connections and the cache."""
         await self._client.close()
         if self._cache is not None:
-            self._cache.close()
+            await self._cache.close()
 
     def _key(self, kind: str, messages: list[dict[str, str]], schema: dict[str, Any], seed: int) -> str:
         config = self.config
@@ -140,8 +136,14 @@ class OpenAITeacher:
         shared.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody need wait for it
         self._in_flight[key] = shared
         try:
-            async with asyncio.timeout(self.config.deadline_seconds):
-                reply = await self._valid_reply(kind, messages, schema, seed)
+            if self._cache is not None and (kept := await self._cache.get(key)) is not None:
+                self.ledger.of(kind.__name__).cached += 1
+                reply = kept
+            else:
+                async with asyncio.timeout(self.config.deadline_seconds):
+                    reply = await self._valid_reply(kind, messages, schema, seed)
+                if self._cache is not None:
+                    await self._cache.put(key, reply)
         except TimeoutError as error:
             bad = BadReply(f"no usable reply within {self.config.deadline_seconds:g} s")
             shared.set_exception(bad)
@@ -156,8 +158,6 @@ class OpenAITeacher:
             raise
         finally:
             del self._in_flight[key]
-        if self._cache is not None:
-            self._cache.put(key, reply)
         shared.set_result(reply)
         return reply
 

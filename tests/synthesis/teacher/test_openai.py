@@ -187,6 +187,35 @@ async def test_a_question_ends_at_its_deadline():
         await teacher.close()
 
 
+class FarCache:
+    """A cache that takes its time and holds nothing yet."""
+
+    async def get(self, key):
+        await asyncio.sleep(0.05)
+
+    async def put(self, key, reply):
+        await asyncio.sleep(0.05)
+
+    async def close(self):
+        pass
+
+
+async def test_what_two_ask_at_once_is_asked_once_although_the_cache_is_far_away():
+    async with MockEndpoint(scored).serving() as endpoint:
+        settings = {"model": "mock", "base_url": endpoint.url, "api_key_env": "TEST_KEY"}
+        teacher = OpenAITeacher(OpenAITeacherConfig(**settings), FarCache())
+        asked = [asyncio.create_task(teacher.ask(question(), seed=0)) for _ in range(2)]
+        async with asyncio.timeout(10):
+            while not endpoint.bodies:
+                await asyncio.sleep(0.01)
+            asked += [asyncio.create_task(teacher.ask(question(), seed=0))]
+            await asyncio.sleep(0.03)  # the reply is on its way into the cache
+            asked += [asyncio.create_task(teacher.ask(question(), seed=0))]
+            assert await asyncio.gather(*asked) == [SCORES] * 4
+        await teacher.close()
+    assert len(endpoint.bodies) == 1
+
+
 class OracleTeacher(OpenAITeacher):
     """Tells the endpoint what the embedded teacher would say to each prompt."""
 
