@@ -29,9 +29,12 @@ class Rejected(Exception):
     """An item is not kept. `reason` is a short fixed phrase that is counted; `detail` says what was found."""
 
     def __init__(self, reason: str, detail: str = ""):
-        super().__init__(f"{reason}: {detail}" if detail else reason)
+        super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
 @dataclass

@@ -13,6 +13,7 @@ from synthesis.trajectories.mcp_servers import McpServerConfig
 from synthesis.trajectories.reward_axes import RewardThresholds
 from synthesis.trajectories.task_scores import TaskThresholds
 from synthesis.trajectories.tool_documents import ToolDocumentFilters
+from synthesis.workers import RayConfig
 
 
 class TrajectoriesConfig(BaseModel):
@@ -66,6 +67,9 @@ class TrajectoriesConfig(BaseModel):
     teacher: OpenAITeacherConfig | None = None
     """A language model as the teacher; without one the embedded teacher answers."""
     concurrency: int = Field(default=64, ge=1)
+    """How many items are worked on at once."""
+    ray: RayConfig | None = None
+    """A cluster to work on; without one this machine does all the work. The records are the same."""
     max_attempts_per_trajectory: int = Field(default=5, ge=1)
     """After `count` times as many tasks the run ends with what it has."""
 
@@ -78,6 +82,6 @@ class TrajectoriesConfig(BaseModel):
         return self
 
     def content_hash(self) -> str:
-        """Name what decides the records: not where they go, how many are worked on at once, or what a token costs."""
-        decisive = self.model_dump(mode="json", exclude={"out", "concurrency", "teacher"})
+        """Name what decides the records: not where they go, where or how fast work is done, or what a token costs."""
+        decisive = self.model_dump(mode="json", exclude={"out", "concurrency", "ray", "teacher"})
         return sha256(canonical_json(decisive).encode()).hexdigest()[:16]

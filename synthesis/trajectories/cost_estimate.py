@@ -26,6 +26,6 @@ async def estimate_costs(config: TrajectoriesConfig) -> CostEstimate:
     sample = min(SAMPLE, config.count)
     teacher = MeteringTeacher()
     with TemporaryDirectory() as folder:
-        small = config.model_copy(update={"count": sample, "out": Path(folder) / "estimate"})
+        small = config.model_copy(update={"count": sample, "out": Path(folder) / "estimate", "ray": None})
         await synthesize_trajectories(small, teacher, progress=io.StringIO())
     return teacher.estimate().scaled(config.count / sample, fixed=_PER_SERVER)

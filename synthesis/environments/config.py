@@ -1,0 +1,76 @@
+"""The configuration of the environments track."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from synthesis.environments.embeddings import EmbeddingEndpoint
+from synthesis.environments.quality import Percentile
+from synthesis.environments.quotas import Variety
+from synthesis.records import Language, Scenario, SimilarityBand
+from synthesis.teacher.openai import OpenAITeacherConfig
+from synthesis.workers import RayConfig
+
+
+class EnvironmentsConfig(BaseModel):
+    """What to synthesise; by default with the paper's shares of languages, domains and parallel multi-hop questions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int
+    count: int = Field(ge=1)
+    out: Path
+    teacher: OpenAITeacherConfig | None = None
+    """A language model as the teacher; without one the embedded teacher answers."""
+    knowledge: tuple[Path, ...] = ()
+    """Files and folders that questions are made from, in turn; without, the names of `domains` are the knowledge."""
+    disjoint_from: tuple[Path, ...] = ()
+    """Record directories of environments with which no entity and no answer may be shared."""
+    scenarios: dict[Scenario, float] = {
+        "single_hop": 0.174,
+        "parallel_single_hop": 0.174,
+        "multi_hop": 0.174,
+        "parallel_multi_hop": 0.478,
+    }
+    languages: dict[Language, float] = {"en": 0.712, "zh": 0.288}
+    domains: dict[str, float] = {
+        "real_estate": 0.156,
+        "ecommerce": 0.106,
+        "healthcare": 0.081,
+        "travel": 0.094,
+        "education": 0.094,
+        "library": 0.094,
+        "logistics": 0.094,
+        "finance": 0.094,
+        "dining": 0.0935,
+        "employment": 0.0935,
+    }
+    lookups: dict[Scenario, dict[int, float]] = {
+        "single_hop": {1: 1.0},
+        "parallel_single_hop": {2: 0.2, 3: 0.3, 4: 0.3, 5: 0.2},
+        "multi_hop": {2: 0.1, 3: 0.3, 4: 0.4, 5: 0.2},
+        "parallel_multi_hop": {3: 0.10, 4: 0.30, 5: 0.16, 6: 0.24, 8: 0.20},
+    }
+    """Tool calls per environment of each scenario."""
+    computations: float = Field(default=0.59, ge=0, le=1)
+    """Share of the parallel environments that end in a sub-question that needs no tool."""
+    name_parts: dict[Language, int] = {}
+    """How many first and second parts entity names are made of, where it is to be fewer than there are."""
+    varieties: dict[Variety, float] = {"plain": 1.0}
+    """Shares of stateful environments, and of those where a tool is withheld or a parameter is left out."""
+    max_hops: int = Field(default=5, ge=1)
+    quality_threshold: Annotated[float, Field(ge=0, le=1)] | Percentile = 0.9
+    """The least QS(τ) that is kept: a value, or `{ percentile = 10 }`, below which lies a tenth of what was scored."""
+    scaled_documents: float = Field(default=0.0, ge=0, le=1)
+    """Share of the tools whose documents get optional parameters, such as units and pages."""
+    irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
+    """At most so many distractors of each band (K)."""
+    embedding: EmbeddingEndpoint | None = None
+    """Who says how similar tools are; None for the local embedding."""
+    concurrency: int = Field(default=16, ge=1)
+    """How many items are worked on at once."""
+    ray: RayConfig | None = None
+    """A cluster to work on; without one this machine does all the work. The records are the same."""

@@ -1,0 +1,170 @@
+"""Work on one item of the environments track: a planned question's draft, a draft's proof, a finished environment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Final, TypeVar
+
+from sandbox.client import AsyncSandboxClient
+from synthesis.environments.call_batches import CallBatches, Sandbox
+from synthesis.environments.config import EnvironmentsConfig
+from synthesis.environments.decomposition import QAInstance
+from synthesis.environments.drafts import MAX_DRAWS, Draft, draw_seeds, write_draft
+from synthesis.environments.knowledge import Knowledge
+from synthesis.environments.merging import merge_sub_environments
+from synthesis.environments.quotas import EnvironmentPlan
+from synthesis.environments.refusals import omit_parameter
+from synthesis.environments.splits import TakenValues
+from synthesis.environments.stateful import write_stateful_task
+from synthesis.environments.sub_environments import build_sub_environments
+from synthesis.environments.verification import ExecutableTools, replay_environment
+from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.parameter_omission import OmitParameter
+from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.stateful_task_writing import WriteStatefulTask
+from synthesis.prompts.tool_call_writing import WriteToolCall
+from synthesis.prompts.tool_document_scaling import ScaleToolDocument
+from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
+from synthesis.prompts.tool_merging import MergeTools
+from synthesis.prompts.tool_necessity import JudgeToolNecessity
+from synthesis.records import Environment, Provenance, QualityScore, record_id
+from synthesis.stage import Rejected
+from synthesis.teacher import BadReply, Teacher
+from synthesis.teacher.usage import metered_usage
+
+Made = TypeVar("Made")
+
+PROVEN_QUALITY: Final = QualityScore(
+    dependency_consistency=1, atomicity=1, sequential_rationality=1, task_completeness=1
+)
+"""QS(τ) of a stateful task, whose proof executes each indicator: a dependent call fails on the initial state, each
+sub-question is one call, the calls succeed in order, and Φ gives the main answer."""
+
+PROMPT_VERSION: Final = " ".join(
+    request.prompt_version
+    for request in (
+        WriteQAInstance,
+        JudgeDecomposition,
+        JudgeToolNecessity,
+        WriteToolDocument,
+        WriteToolCall,
+        WriteToolImplementation,
+        MergeTools,
+        WriteStatefulTask,
+        OmitParameter,
+    )
+)
+
+
+@asynccontextmanager
+async def opened_worker(
+    config: EnvironmentsConfig, taken: TakenValues, sandbox_url: str, teacher: Teacher
+) -> AsyncIterator[EnvironmentsWorker]:
+    """Open a worker with a client of the sandbox; `taken` is what its environments must not share."""
+    async with AsyncSandboxClient(sandbox_url) as client:
+        yield EnvironmentsWorker(config, taken, CallBatches(client), teacher)
+
+
+class EnvironmentsWorker:
+    """Works on items of the track; what they become depends on the configuration, its seed and the item alone."""
+
+    def __init__(self, config: EnvironmentsConfig, taken: TakenValues, sandbox: Sandbox, teacher: Teacher):
+        self._config, self._taken, self._sandbox, self._teacher = config, taken, sandbox, teacher
+        self._seen_to_run = ExecutableTools(sandbox)
+
+    async def draft(self, plan: EnvironmentPlan, source: Knowledge) -> Draft:
+        """Have a question of the planned shape written and scored.
+
+        Raises:
+            Rejected: no draft became of it.
+        """
+        max_hops, seed = self._config.max_hops, self._config.seed
+        return await _closed(write_draft(self._teacher, source, plan, self._taken, max_hops=max_hops, seed=seed))
+
+    async def prove(self, plan: EnvironmentPlan, draft: Draft | None, source: Knowledge) -> Environment:
+        """Give a draft its tools, or have a stateful task written; proven, without distractors, and with what it cost.
+
+        Raises:
+            Rejected: it did not pass one of the stages.
+        """
+        with metered_usage() as usage:
+            if draft is None:
+                work = self._stateful(plan, source)
+            else:
+                usage.add(**asdict(draft.usage))
+                work = self._executable(plan, draft, source)
+            environment = await _closed(work)
+        provenance = environment.provenance.model_copy(update=asdict(usage))
+        return environment.model_copy(update={"provenance": provenance})
+
+    async def replay(self, environment: Environment) -> None:
+        """Replay every gold call of an environment that has its distractors.
+
+        Raises:
+            Rejected: the first promise that is broken.
+        """
+        await replay_environment(environment, self._sandbox, self._seen_to_run)
+
+    async def _executable(self, plan: EnvironmentPlan, draft: Draft, source: Knowledge) -> Environment:
+        teacher, sandbox = self._teacher, self._sandbox
+        seed, instance = draft.seed, draft.instance
+        knowledge = source.model_copy(update={"seed": seed})
+        sub_environments = await build_sub_environments(
+            teacher, sandbox, knowledge, instance, seed=seed, scaled_documents=self._config.scaled_documents
+        )
+        sub_questions, tools = await merge_sub_environments(teacher, sandbox, sub_environments, seed=seed)
+        environment = self._without_tools(plan, knowledge, seed, instance, draft.quality).model_copy(
+            update={"sub_questions": sub_questions, "tools": tools}
+        )
+        if plan.variety == "missing_parameter":
+            return await omit_parameter(teacher, knowledge, environment, seed=seed)
+        return environment
+
+    async def _stateful(self, plan: EnvironmentPlan, source: Knowledge) -> Environment:
+        """Have a task that changes a state written and proven that shares nothing with other splits."""
+        for seed in draw_seeds(self._config.seed, plan):
+            knowledge = source.model_copy(update={"seed": seed})
+            task, sub_questions, final_state = await write_stateful_task(
+                self._teacher, self._sandbox, knowledge, plan, seed=seed
+            )
+            if not self._taken.shared_with(task.instance):
+                environment = self._without_tools(plan, knowledge, seed, task.instance, PROVEN_QUALITY)
+                stateful = {"sub_questions": sub_questions, "tools": task.tools, "state": task.state}
+                return environment.model_copy(update={**stateful, "final_state": final_state})
+        raise Rejected("entity or answer of another split", f"after {MAX_DRAWS} draws")
+
+    def _without_tools(
+        self, plan: EnvironmentPlan, knowledge: Knowledge, seed: int, instance: QAInstance, quality: QualityScore
+    ) -> Environment:
+        """An environment that has its question and answer, but not yet its sub-questions and tools."""
+        teacher = self._teacher.name
+        knowledge_id = record_id("knowledge", knowledge.model_dump(mode="json"))
+        prompt_version = (
+            f"{PROMPT_VERSION} {ScaleToolDocument.prompt_version}" if self._config.scaled_documents else PROMPT_VERSION
+        )
+        return Environment(
+            id=record_id("environment", knowledge_id, prompt_version, teacher, plan.index, seed),
+            domain=knowledge.domain,
+            language=knowledge.language,
+            scenario=instance.scenario,
+            hops=instance.hops,
+            question=instance.question,
+            answer=instance.answer,
+            composition=instance.composition,
+            sub_questions=(),
+            tools=(),
+            quality=quality,
+            entities=instance.entities,
+            provenance=Provenance(teacher=teacher, prompt_version=prompt_version, seed=seed, parents=(knowledge_id,)),
+        )
+
+
+async def _closed(work: Awaitable[Made]) -> Made:
+    """Await work that a reply without use ends; the item it was for is rejected."""
+    try:
+        return await work
+    except BadReply as error:
+        raise Rejected("unusable reply", str(error)) from error

@@ -1,0 +1,285 @@
+"""Work on one item of the trajectories track: a server's chains, a slot's task, a task's conversation and reward."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
+from functools import wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal, ParamSpec
+
+from synthesis.prompts.agent_turn import TakeTurn
+from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
+from synthesis.prompts.answer_summary import JudgeAnswerSummary
+from synthesis.prompts.augmentation import AugmentTask, Axis
+from synthesis.prompts.chain_proposal import ProposeChains
+from synthesis.prompts.chain_vote import VoteOnChain
+from synthesis.prompts.emulated_tool_response import EmulateCall
+from synthesis.prompts.follow_up_writing import WriteFollowUp
+from synthesis.prompts.planning import JudgePlanning
+from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
+from synthesis.prompts.rendering import version_of
+from synthesis.prompts.response_planning import JudgeResponsePlanning
+from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
+from synthesis.prompts.simulated_user import AnswerAsUser
+from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.task_writing import WriteTask
+from synthesis.prompts.user_continuation import ContinueAsUser
+from synthesis.records import (
+    Chain,
+    Expectation,
+    JsonObject,
+    Provenance,
+    ServerDocument,
+    Task,
+    ToolDocument,
+    Trajectory,
+    record_id,
+)
+from synthesis.stage import Rejected
+from synthesis.teacher import BadReply, Request, Teacher
+from synthesis.teacher.usage import metered_usage
+from synthesis.trajectories.augmentation import augment_task
+from synthesis.trajectories.chains import bind_chain, vote_on_chain, with_optional_arguments
+from synthesis.trajectories.collection import Conversation, collect_conversation, offered_tools
+from synthesis.trajectories.config import TrajectoriesConfig
+from synthesis.trajectories.follow_ups import calls_per_request, first_calls, requests_of, task_so_far, write_follow_ups
+from synthesis.trajectories.mcp_servers import McpBackend, McpPool, McpServerConfig, ToolServerDied
+from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
+from synthesis.trajectories.seeding import derived_random, derived_seed
+from synthesis.trajectories.task_scores import score_task
+from synthesis.trajectories.tasks import askable_slots, write_task
+from synthesis.trajectories.tool_backends import Emulator, ToolBackend
+from synthesis.trajectories.tool_graph import build_tool_graph, edge_coverage, sample_candidate_chains
+
+Item = ParamSpec("Item")
+
+PROMPTS: Final[tuple[type[Request[Any]], ...]] = (
+    ProposeChains, VoteOnChain, WriteTask, AugmentTask, ScoreTask, TakeTurn, AnswerAsUser, EmulateCall,
+    JudgeQueryUnderstanding, JudgePlanning, JudgeResponseUnderstanding, JudgeResponsePlanning, JudgeAnswerRelevance,
+    JudgeAnswerSummary,
+)  # fmt: skip
+"""Every question that any run of the track asks."""
+FOLLOW_UP_PROMPTS: Final[tuple[type[Request[Any]], ...]] = (WriteFollowUp, ContinueAsUser)
+"""What is asked besides where tasks have follow-ups."""
+_AUGMENTATION_AXES: Final[tuple[Axis, ...]] = ("diversity", "complexity", "persona")
+_TRIES_PER_DEAD_SERVER: Final = 3
+
+
+def prompt_version_of(config: TrajectoriesConfig) -> str:
+    """Name the wording of every question that a run asks."""
+    prompts = PROMPTS + (FOLLOW_UP_PROMPTS if config.follow_up_share else ())
+    return version_of("".join(prompt.prompt_version for prompt in prompts))
+
+
+@asynccontextmanager
+async def opened_worker(
+    config: TrajectoriesConfig, mcp_servers: Mapping[str, McpServerConfig], teacher: Teacher
+) -> AsyncIterator[TrajectoriesWorker]:
+    """Open a worker with tool servers of its own, given by the ids of their documents."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="astra-tool-servers-")))
+        pools = {}
+        for ordinal, (server_id, server) in enumerate(mcp_servers.items()):
+            pools[server_id] = McpPool(server, folder / f"mcp-{ordinal}")
+            stack.push_async_callback(pools[server_id].close)
+        yield TrajectoriesWorker(config, teacher, pools)
+
+
+def _metered(work: Callable[Item, Awaitable[JsonObject]]) -> Callable[Item, Coroutine[Any, Any, JsonObject]]:
+    """Add to what the work gives what it cost; a reply without use rejects the item."""
+
+    @wraps(work)
+    async def metered(*item: Item.args, **named: Item.kwargs) -> JsonObject:
+        with metered_usage() as usage:
+            try:
+                return {**await work(*item, **named), "usage": asdict(usage)}
+            except BadReply as bad:
+                raise Rejected("unusable reply", str(bad)) from bad
+
+    return metered
+
+
+class TrajectoriesWorker:
+    """Works on items of the track; what they become depends on the configuration, its seed and the item alone."""
+
+    def __init__(self, config: TrajectoriesConfig, teacher: Teacher, pools: Mapping[str, McpPool]):
+        """`pools` are the real tool servers, by the ids of their documents."""
+        self._config, self._teacher, self._pools = config, teacher, pools
+        self._prompt_version = prompt_version_of(config)
+
+    @_metered
+    async def chains(self, server: ServerDocument) -> JsonObject:
+        """Build a server's tool graph and keep the chains that pass verification."""
+        config = self._config
+        request = ProposeChains(server=server, count=config.proposals_per_server)
+        reply = await self._teacher.ask(request, seed=derived_seed(config.seed, "propose", server.id))
+        known = {tool.name for tool in server.tools}
+        graph = build_tool_graph(
+            proposal.tools for proposal in reply.proposals if proposal.tools and known.issuperset(proposal.tools)
+        )
+        candidates = sample_candidate_chains(
+            graph,
+            derived_random(config.seed, "walks", server.id),
+            num_walks=config.walks_per_server,
+            min_length=config.min_chain_length,
+            max_length=config.max_chain_length,
+            acyclic=config.acyclic_chains,
+        )
+        chains: list[Chain] = []
+        dropped: dict[str, int] = {}
+        for ordinal, candidate in enumerate(candidates):
+            try:
+                chain = bind_chain(server, candidate)
+                seed = derived_seed(config.seed, "verify", server.id, ordinal)
+                await vote_on_chain(chain, server, self._teacher, seed=seed, votes=config.chain_votes)
+            except (Rejected, BadReply) as failed:
+                reason = failed.reason if isinstance(failed, Rejected) else "unusable reply"
+                dropped[reason] = dropped.get(reason, 0) + 1
+            else:
+                chains.append(chain)
+        return {
+            "chains": [chain.model_dump(mode="json", exclude_defaults=True) for chain in chains],
+            "candidates": len(candidates),
+            "dropped": dropped,
+            "edge_coverage": edge_coverage(graph, candidates),
+        }
+
+    @_metered
+    async def task(self, slot: int, server: ServerDocument, chains: Sequence[Chain]) -> JsonObject:
+        """Write, vary and score the task of one slot."""
+        config = self._config
+        rng = derived_random(config.seed, "task", slot)
+        expectation = self._drawn_expectation(rng.random())
+        chain = None
+        if chains and (rng.random() >= config.server_only_share or expectation == "ask_back"):
+            chain = rng.choice(chains)
+        mode: Literal["chain", "server"] = "server" if chain is None else "chain"
+        hidden: tuple[str, ...] = ()
+        if expectation == "ask_back":
+            askable = sorted(askable_slots(chain, server)) if chain is not None else []
+            hidden = (rng.choice(askable),) if askable else ()
+            expectation = "ask_back" if hidden else "answer"
+        elif expectation == "answer" and chain is not None:
+            chain = with_optional_arguments(chain, server, rng, share=config.optional_argument_share)
+        calls = self._drawn_calls_per_request(chain if expectation == "answer" else None, slot)
+        whole, chain = chain, first_calls(chain, calls[0]) if chain is not None and calls else chain
+        seed = derived_seed(config.seed, "task", slot)
+        written, chain = await write_task(
+            server, self._teacher, chain=chain, expectation=expectation, hidden_slots=hidden, seed=seed
+        )
+        if expectation == "refuse" and len(server.tools) < 2:
+            raise Rejected("no tool left to offer", server.name)
+        scores = await score_task(
+            written.text,
+            self._teacher,
+            config.task_thresholds,
+            language=server.language,
+            slots=written.slots,
+            hidden_slots=hidden,
+            tools=tuple(tool for tool in server.tools if tool.name in chain.tools),
+            seed=seed,
+        )
+        task = Task(
+            id=record_id("task", server.id, self._prompt_version, self._teacher.name, config.seed, slot),
+            text=written.text,
+            language=server.language,
+            mode=mode,
+            expectation=expectation,
+            chain=chain,
+            slots={name: value for name, value in written.slots.items() if name not in hidden},
+            hidden_parameters={name: written.slots[name] for name in hidden},
+            scores=scores,
+        )
+        if rng.random() < config.augmentation_share:
+            axis = rng.choice(_AUGMENTATION_AXES)
+            task = await augment_task(task, chain, server, self._teacher, axis=axis, seed=derived_seed(seed, axis))
+        if whole is not None and calls:
+            task = await self._with_follow_ups(task, whole, calls[1:], server, seed)
+        return {"task": task.model_dump(mode="json", exclude_defaults=True)}
+
+    def _drawn_calls_per_request(self, chain: Chain | None, slot: int) -> tuple[int, ...]:
+        """Draw how a chain is shared out over several requests; empty for one request."""
+        rng = derived_random(self._config.seed, "requests", slot)
+        if chain is None or len(chain.tools) < 2 or rng.random() >= self._config.follow_up_share:
+            return ()
+        return calls_per_request(len(chain.tools), rng)
+
+    async def _with_follow_ups(
+        self, task: Task, chain: Chain, calls: tuple[int, ...], server: ServerDocument, seed: int
+    ) -> Task:
+        """Have the task's follow-ups written, and all its requests scored together."""
+        task = await write_follow_ups(task, chain, calls, server, self._teacher, seed=seed)
+        scores = await score_task(
+            "\n".join(requests_of(task)),
+            self._teacher,
+            self._config.task_thresholds,
+            language=server.language,
+            slots=task.slots,
+            hidden_slots=(),
+            tools=tuple(tool for tool in server.tools if tool.name in chain.tools),
+            seed=derived_seed(seed, "all requests"),
+        )
+        return task.model_copy(update={"scores": scores})
+
+    def _drawn_expectation(self, draw: float) -> Expectation:
+        if draw < self._config.refuse_share:
+            return "refuse"
+        return "ask_back" if draw < self._config.refuse_share + self._config.ask_back_share else "answer"
+
+    @_metered
+    async def trajectory(self, slot: int, server: ServerDocument, task: Task) -> JsonObject:
+        """Have the task of one slot worked on and judged."""
+        config = self._config
+        tools = offered_tools(server, task, config.max_offered_tools, derived_seed(config.seed, "offer", slot))
+        seed = derived_seed(config.seed, "conversation", slot)
+        conversation, backend = await self._conversation(server, task, tools, seed)
+        if conversation.stop_reason != "no_tool_call":
+            raise Rejected(f"ended at {conversation.stop_reason}", task.text)
+        task = task_so_far(task, conversation.messages)
+        reward = await judge_axes(task, tools, conversation.messages, self._teacher, seed=derived_seed(seed, "judge"))
+        check_thresholds(reward, config.reward_thresholds)
+        trajectory = Trajectory(
+            id=record_id("trajectory", task.id, [tool.name for tool in tools]),
+            server=server.name,
+            domain=server.domain,
+            language=task.language,
+            task=task,
+            tools=tools,
+            messages=conversation.messages,
+            tool_backend=backend.kind,
+            injected_failures=tuple(backend.injected_failures),
+            stop_reason=conversation.stop_reason,
+            reward=reward,
+            provenance=Provenance(
+                teacher=self._teacher.name,
+                prompt_version=self._prompt_version,
+                seed=config.seed,
+                parents=(server.id, task.id),
+            ),
+        )
+        return {"trajectory": trajectory.model_dump(mode="json")}
+
+    async def _conversation(
+        self, server: ServerDocument, task: Task, tools: tuple[ToolDocument, ...], seed: int
+    ) -> tuple[Conversation, ToolBackend]:
+        """Talk to the real server if there is one, else to the emulator; a server that dies is replaced."""
+        config = self._config
+
+        async def collect(backend: ToolBackend) -> tuple[Conversation, ToolBackend]:
+            limits = {"max_turns": config.max_turns, "deadline_seconds": config.deadline_seconds}
+            return await collect_conversation(task, tools, backend, self._teacher, seed=seed, **limits), backend  # type: ignore[arg-type]
+
+        pool = self._pools.get(server.id)
+        if pool is None:
+            emulator = Emulator(self._teacher, language=task.language, seed=seed, failure_rate=config.failure_rate)
+            return await collect(emulator)
+        for _ in range(_TRIES_PER_DEAD_SERVER):
+            try:
+                async with pool.lease() as session:
+                    return await collect(McpBackend(session))
+            except ToolServerDied as died:
+                last = died
+        raise Rejected("tool server died", str(last))
