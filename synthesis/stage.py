@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import sys
 import time
-from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -77,64 +77,49 @@ class StageReport:
 
 
 class Journal:
-    """An append-only file of finished items: one JSON line each, with its `result` or why it was `rejected`.
+    """An SQLite file of finished items, each with its `result` or why it was `rejected`.
 
-    A line that a crash cut short is dropped when the journal is opened again. The first line names what the journal is
-    for; opening one that was written for something else starts afresh.
+    It remembers what it is for; opening one that was written for something else starts afresh.
     """
 
     def __init__(self, path: Path, purpose: str):
-        self.path = path
-        self._starts = array("q")
-        """Where each item's line begins, -1 for an item without one: flat memory, however many items there are."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole_bytes = 0
-        if path.exists():
-            with path.open("rb") as lines:
-                if lines.readline() == _journal_head(purpose):
-                    whole_bytes = lines.tell()
-                    for line in lines:
-                        if not line.endswith(b"\n"):
-                            break
-                        self._note(json.loads(line)["item"], whole_bytes)
-                        whole_bytes += len(line)
-        self._file = path.open("r+b" if whole_bytes else "w+b")
-        if whole_bytes:
-            self._file.truncate(whole_bytes)
-        else:
-            self._file.write(_journal_head(purpose))
-        self._file.seek(0, 2)
+        self._database = _opened(path, purpose)
 
     def __contains__(self, item: int) -> bool:
-        return item < len(self._starts) and self._starts[item] >= 0
-
-    def _note(self, item: int, start: int) -> None:
-        if item >= len(self._starts):
-            self._starts.extend([-1] * (item + 1 - len(self._starts)))
-        self._starts[item] = start
+        return self._database.execute("SELECT 1 FROM outcomes WHERE item = ?", (item,)).fetchone() is not None
 
     def append(self, item: int, outcome: dict[str, JsonValue]) -> None:
         """Write down the outcome of a finished item; it survives the death of this process."""
-        line = json.dumps({"item": item, **outcome}, ensure_ascii=False).encode() + b"\n"
-        self._file.seek(0, 2)
-        self._note(item, self._file.tell())
-        self._file.write(line)
-        self._file.flush()
+        self._database.execute(
+            "INSERT INTO outcomes (item, outcome) VALUES (?, ?)", (item, json.dumps(outcome, ensure_ascii=False))
+        )
 
     def read(self, item: int) -> dict[str, JsonValue]:
-        """Return the outcome of a finished item."""
-        if item not in self:
+        """Return the outcome of a finished item; raises KeyError for one that is not."""
+        row = self._database.execute("SELECT outcome FROM outcomes WHERE item = ?", (item,)).fetchone()
+        if row is None:
             raise KeyError(item)
-        self._file.seek(self._starts[item])
-        return json.loads(self._file.readline())
+        return json.loads(row[0])
 
     def close(self) -> None:
         """Close the file; it stays on disk until its stage has written its records."""
-        self._file.close()
+        self._database.close()
 
 
-def _journal_head(purpose: str) -> bytes:
-    return json.dumps({"journal": purpose}, ensure_ascii=False).encode() + b"\n"
+def _opened(path: Path, purpose: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=NORMAL")
+    database.execute("CREATE TABLE IF NOT EXISTS purpose (text TEXT)")
+    database.execute("CREATE TABLE IF NOT EXISTS outcomes (item INTEGER UNIQUE NOT NULL, outcome TEXT NOT NULL)")
+    if database.execute("SELECT text FROM purpose").fetchone() != (purpose,):
+        database.execute("BEGIN")
+        database.execute("DELETE FROM outcomes")
+        database.execute("DELETE FROM purpose")
+        database.execute("INSERT INTO purpose VALUES (?)", (purpose,))
+        database.execute("COMMIT")
+    return database
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
     started = time.monotonic()
     fingerprint = config_fingerprint(config)
     journals = {
-        stage: config.out.with_name(f"{config.out.name}.{stage}.journal") for stage in ("drafted", "proven", "mixed")
+        stage: config.out.with_name(f"{config.out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")
     }
     report = StageReport("environments", out=str(config.out))
     async with AsyncExitStack() as stack:

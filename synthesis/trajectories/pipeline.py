@@ -96,7 +96,7 @@ class _Run:
         identity = [SCHEMA_VERSION, prompt_version_of(config), teacher_name, documents]
         purpose = f"{config.content_hash()} {sha256(canonical_json(identity).encode()).hexdigest()[:16]}"
         self._chains_journal, self._tasks_journal, self._trajectories_journal = (
-            Journal(work_directory_of(config.out) / f"{stage}.jsonl", f"{stage} {purpose}")
+            Journal(work_directory_of(config.out) / f"{stage}.sqlite", f"{stage} {purpose}")
             for stage in ("chains", "tasks", "trajectories")
         )
         self._chains: list[list[Chain]] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import os
 import pickle
 import signal
@@ -30,6 +29,7 @@ from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
 from synthesis.teacher.procedural import ANSWERS, ProceduralTeacher
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.workers import RayConfig, WorkersUnavailable, workers_on_ray
+from tests.synthesis.journals import finished_items
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 
 ROOT = Path(__file__).parents[2]
@@ -182,9 +182,7 @@ def undisturbed(tmp_path_factory) -> dict[str, bytes]:
 
 def journalled(out: Path) -> list[int]:
     """Return the items of the last stage that are finished, in the order of their completion."""
-    path = out.with_name(f"{out.name}.work") / "trajectories.jsonl"
-    lines = path.read_text().splitlines(keepends=True)[1:] if path.exists() else []
-    return [json.loads(line)["item"] for line in lines if line.endswith("\n")]
+    return finished_items(out.with_name(f"{out.name}.work") / "trajectories.sqlite")
 
 
 async def until_journalled(out: Path, count: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from synthesis.environments import pipeline
+from synthesis.environments import worker
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.record_io import RecordSource
@@ -35,7 +35,7 @@ def test_an_environment_with_two_tools_of_one_name_cannot_be_written(environment
 def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(
     make_config: Any, tmp_path: Path, sandbox_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replay = pipeline.replay_environment
+    replay = worker.replay_environment
     damaged: list[str] = []
 
     async def replay_damaged(environment: Environment, *sandboxes: Any) -> None:
@@ -45,7 +45,7 @@ def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(
             environment = environment.model_copy(update={"tools": tuple(broken)})
         await replay(environment, *sandboxes)
 
-    monkeypatch.setattr(pipeline, "replay_environment", replay_damaged)
+    monkeypatch.setattr(worker, "replay_environment", replay_damaged)
     config = make_config(seed=0, count=5, out=tmp_path / "out")
     report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
     assert (report.kept, report.rejected.total()) == (4, 1)

@@ -23,6 +23,7 @@ from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment, count_solved
 from synthesis.teacher import BadReply, Reply, Request, TeacherUnavailable
 from synthesis.teacher.procedural import ProceduralTeacher
+from tests.synthesis.journals import num_finished
 
 MakeConfig = Callable[..., EnvironmentsConfig]
 
@@ -179,17 +180,14 @@ asyncio.run(synthesize_environments(config, ProceduralTeacher(), sys.argv[2]))
 
 
 def _killed_and_resumed(config: EnvironmentsConfig, url: str, moments: list[tuple[int, float]]) -> None:
-    """Kill the run at each moment: after so many journalled lines, at least one more, and seconds; then let it end."""
+    """Kill the run at each moment: after so many journalled items, at least one more, and seconds; then let it end."""
     command = [sys.executable, "-c", RUN, config.model_dump_json(), url]
-    journals = [config.out.with_name(f"{config.out.name}.{stage}.journal") for stage in ("drafted", "proven", "mixed")]
+    journals = [config.out.with_name(f"{config.out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")]
 
-    def num_lines() -> int:
-        return sum(path.read_bytes().count(b"\n") for path in journals if path.exists())
-
-    for lines, seconds in moments:
-        lines = max(lines, num_lines() + 1)
+    for items, seconds in moments:
+        items = max(items, num_finished(journals) + 1)
         process = subprocess.Popen(command)
-        while process.poll() is None and num_lines() < lines:
+        while process.poll() is None and num_finished(journals) < items:
             time.sleep(0.002)
         time.sleep(seconds)
         process.send_signal(signal.SIGKILL)
@@ -210,7 +208,7 @@ def test_kills_at_twenty_random_moments_resume_to_the_same_bytes(
     make_config: MakeConfig, tmp_path: Path, sandbox_url: str
 ) -> None:
     rng = random.Random(20)
-    moments = [(lines, rng.uniform(0, 0.02)) for lines in sorted(rng.sample(range(1, 330), 20))]
+    moments = [(items, rng.uniform(0, 0.02)) for items in sorted(rng.sample(range(1, 330), 20))]
     killed = make_config(seed=0, count=128, out=tmp_path / "killed", scaled_documents=0.5)
     undisturbed = killed.model_copy(update={"out": tmp_path / "undisturbed", "concurrency": 5})
     _killed_and_resumed(killed, sandbox_url, moments)

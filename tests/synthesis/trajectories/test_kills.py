@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
+from tests.synthesis.journals import num_finished
 from tests.synthesis.trajectories.test_pipeline import bytes_of
 
 ROOT = Path(__file__).parents[3]
@@ -69,7 +70,7 @@ def test_a_run_killed_twenty_times_ends_with_the_same_bytes_and_repeats_no_cache
         assert known.isdisjoint(asked_calls(directory)[num_asked:])
         if seconds is None:
             num_kills += 1
-            finished = sum(path.stat().st_size for path in directory.glob("out.work/*.jsonl"))
+            finished = num_finished(directory.glob("out.work/*.sqlite"))
             left_behind.add((finished, len(cached_calls(directory))))
         else:  # it got through between two kills: another run is killed next
             assert bytes_of(directory / "out") == expected

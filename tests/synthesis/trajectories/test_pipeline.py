@@ -23,6 +23,7 @@ from synthesis.trajectories.pipeline import NoToolDocuments, TrajectoriesConfig,
 from synthesis.trajectories.tasks import argument_error, is_stated, leaked_tool_names
 from synthesis.trajectories.tool_sources import SourceMissing
 from tests.shared_data import shared_data
+from tests.synthesis.journals import num_finished
 
 
 def config(out: Path, **changes) -> TrajectoriesConfig:
@@ -81,12 +82,11 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path):
     script = tmp_path / "run.py"
     script.write_text(textwrap.dedent(RUN))
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    for lines_seen in (8, 90):
+    for items_seen in (5, 90):
         process = subprocess.Popen([sys.executable, script, out], env=environment, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and process.poll() is None:
-            written = sum(path.read_bytes().count(b"\n") for path in journals.glob("*.jsonl"))
-            if written >= lines_seen:
+            if num_finished(journals.glob("*.sqlite")) >= items_seen:
                 break
             time.sleep(0.01)
         assert process.poll() is None, "the run ended before it could be killed"
