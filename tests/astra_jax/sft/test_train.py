@@ -13,9 +13,9 @@ from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spe
 from astra_jax.policy import load_policy
 from astra_jax.sft.data import SFTBatch, make_batch, render_sample
 from astra_jax.sft.train import SFTConfig, sft_loss, train_sft
-from astra_jax.testing import tiny_environment, tiny_model_config
-from synthesis.record_io import write_records
+from astra_jax.testing import tiny_environment
 from tests.astra_jax.killed_process import kill_after_steps
+from tests.astra_jax.sft.configs import tiny_sft_config
 
 STEPS, CHECKPOINT_EVERY = 10, 3
 NAMES = [("Quartz Heron", "Amber Falcon"), ("Teal Finch", "Opal Gate"), ("Iron Wren", "Moss Hall"), ("Red Kite", "Ash")]
@@ -23,24 +23,15 @@ NAMES = [("Quartz Heron", "Amber Falcon"), ("Teal Finch", "Opal Gate"), ("Iron W
 
 @pytest.fixture(scope="module")
 def config(tokenizer, tmp_path_factory) -> SFTConfig:
-    folder = tmp_path_factory.mktemp("sft")
     environments = [tiny_environment(owner=owner, flat=flat, rent=i) for i, (owner, flat) in enumerate(NAMES)]
-    write_records(folder / "environments", environments, kind="environment")
-    tokenizer.save(folder / "tokenizer", model_max_length=1024)
-    return SFTConfig.model_validate(
-        {
-            "seed": 3,
-            "steps": STEPS,
-            "out": folder / "run",
-            "model": tiny_model_config(tokenizer.vocab_size),
-            "tokenizer": folder / "tokenizer",
-            "environments": [folder / "environments"],
-            "length_buckets": [320],
-            "batch_tokens": 640,
-            "optimizer": {"learning_rate": 5e-3, "schedule": "cosine", "warmup_fraction": 0.2},
-            "checkpoint_every_steps": CHECKPOINT_EVERY,
-            "logprob_chunk_tokens": 128,
-        }
+    return tiny_sft_config(
+        tmp_path_factory.mktemp("sft"),
+        tokenizer,
+        environments,
+        steps=STEPS,
+        batch_tokens=640,
+        optimizer={"learning_rate": 5e-3, "schedule": "cosine", "warmup_fraction": 0.2},
+        checkpoint_every_steps=CHECKPOINT_EVERY,
     )
 
 

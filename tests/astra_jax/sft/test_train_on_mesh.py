@@ -19,9 +19,9 @@ from astra_jax.model.sharding import MeshConfig
 from astra_jax.policy import load_policy
 from astra_jax.sft.data import make_batch, render_sample
 from astra_jax.sft.train import SFTConfig, loss_and_gradients, train_sft
-from astra_jax.testing import tiny_environment, tiny_model_config
-from synthesis.record_io import write_records
+from astra_jax.testing import tiny_environment
 from tests.astra_jax.killed_process import ROOT
+from tests.astra_jax.sft.configs import tiny_sft_config
 
 STEPS = 4
 MESH = MeshConfig(fsdp=2, context=2, tensor=2)
@@ -29,24 +29,14 @@ MESH = MeshConfig(fsdp=2, context=2, tensor=2)
 
 @pytest.fixture(scope="module")
 def config(tokenizer, tmp_path_factory) -> SFTConfig:
-    folder = tmp_path_factory.mktemp("sft")
-    environments = [tiny_environment(rent=rent) for rent in range(4)]
-    write_records(folder / "environments", environments, kind="environment")
-    tokenizer.save(folder / "tokenizer", model_max_length=1024)
-    return SFTConfig.model_validate(
-        {
-            "seed": 3,
-            "steps": STEPS,
-            "out": folder / "run",
-            "model": tiny_model_config(tokenizer.vocab_size),
-            "tokenizer": folder / "tokenizer",
-            "environments": [folder / "environments"],
-            "length_buckets": [320],
-            "batch_tokens": 1280,
-            "optimizer": {"learning_rate": 5e-3},
-            "checkpoint_every_steps": 2,
-            "logprob_chunk_tokens": 128,
-        }
+    return tiny_sft_config(
+        tmp_path_factory.mktemp("sft"),
+        tokenizer,
+        [tiny_environment(rent=rent) for rent in range(4)],
+        steps=STEPS,
+        batch_tokens=1280,
+        optimizer={"learning_rate": 5e-3},
+        checkpoint_every_steps=2,
     )
 
 
