@@ -1,22 +1,22 @@
 """A training step of a tiny Qwen3 on this CPU, ours beside its peers: one JSON line.
 
-    python scripts/bench_train_step.py --against hf --rounds 5
+    python scripts/bench_train_step.py --against hf tunix --python tunix=/path/to/tunix/bin/python
 
-Each system runs in a process of its own, and they take turns (A B A B …): on a shared machine only the ratio of medians
-means something, and CPU seconds move less than wall seconds.
+`hf` is `transformers` + torch with its default attention; `tunix` is google-tunix 0.1.7, its model and the step of its
+own trainer. A peer that wants another environment than ours gets its interpreter by `--python`; tunix's is made by
+
+    python3.11 -m venv /path/to/tunix
+    /path/to/tunix/bin/pip install google-tunix==0.1.7 jax==0.10.2
+
+Each system runs in a process of its own, and they take turns; `ratio` says, in wall and in CPU seconds, how many times
+as long as ours each peer takes.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import resource
-import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
+
+from taking_turns import compare
 
 VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, MLP = 8192, 256, 4, 8, 4, 32, 768
 ROWS, TOKENS = 8, 1024
@@ -103,66 +103,57 @@ def hf() -> Callable[[], float]:
     return run
 
 
-SYSTEMS = {"ours": ours, "hf": hf}
+def tunix() -> Callable[[], float]:
+    """google-tunix: its model without remat and its trainer's jitted step, whose loss leaves the last token out."""
+    import numpy as np
+    import optax
+    from flax import nnx
+    from tunix.models.qwen3.model import ModelConfig, Qwen3
+    from tunix.sft.peft_trainer import PeftTrainer, TrainingConfig, TrainingInput
+    from tunix.sft.utils import build_positions_from_mask, make_causal_attn_mask
 
-
-def serve(system: str) -> None:
-    """Answers each line on stdin with the figures of one step."""
-    run = SYSTEMS[system]()
-    run()  # compiles, or warms caches
-    for _ in sys.stdin:
-        wall, cpu = time.perf_counter(), time.process_time()
-        run()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu, peak]), flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", nargs="*", choices=sorted(SYSTEMS.keys() - {"ours"}), default=["hf"])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--serve", choices=sorted(SYSTEMS), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.serve:
-        serve(arguments.serve)
-        return
-    names = ["ours", *arguments.against]
-    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "JAX_PLATFORMS": "cpu"}
-    processes = {
-        name: subprocess.Popen(
-            [sys.executable, __file__, "--serve", name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for name in names
-    }
-    measured: dict[str, list[list[float]]] = {name: [] for name in names}
-    for _ in range(arguments.rounds):
-        for name in names:
-            process = processes[name]
-            assert process.stdin is not None
-            assert process.stdout is not None
-            print(file=process.stdin, flush=True)
-            measured[name].append(json.loads(process.stdout.readline()))
-    for process in processes.values():
-        process.communicate()
-    report: dict[str, object] = {"work": f"train step, {ROWS} x {TOKENS} tokens, fp32"}
-    for name, rows in measured.items():
-        wall, cpu, peak = (statistics.median(column) for column in zip(*rows, strict=True))
-        report[name] = {
-            "median_seconds": wall,
-            "median_cpu_seconds": cpu,
-            "tokens_per_second": ROWS * TOKENS / wall,
-            "peak_rss_bytes": int(peak),
+    model = Qwen3(
+        ModelConfig(
+            vocab_size=VOCABULARY,
+            embed_dim=WIDTH,
+            num_layers=LAYERS,
+            num_heads=HEADS,
+            num_kv_heads=KV_HEADS,
+            head_dim=HEAD_DIM,
+            hidden_dim=MLP,
+            rope_theta=1_000_000,
+            norm_eps=1e-6,
+            use_tied_embedding=True,
+        ),
+        rngs=nnx.Rngs(0),
+    )
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+    trainer = PeftTrainer(model, optimizer, TrainingConfig(eval_every_n_steps=1_000_000))
+    trainer.with_gen_model_input_fn(
+        lambda batch: {
+            "input_tokens": batch.input_tokens,
+            "input_mask": batch.input_mask,
+            "positions": build_positions_from_mask(batch.input_mask),
+            "attention_mask": make_causal_attn_mask(batch.input_mask),
         }
-    medians = {name: statistics.median(row[1] for row in rows) for name, rows in measured.items()}
-    report["ratio"] = {
-        name: medians[name] / medians["ours"] for name in arguments.against
-    }  # of CPU seconds; > 1: ours is faster
-    print(json.dumps(report))
+    )
+    step, _ = trainer.jit_train_and_eval_step(cache_nnx_graph=True)
+    tokens_BT = np.random.default_rng(0).integers(0, VOCABULARY, (ROWS, TOKENS)).astype(np.int32)
+    batch = TrainingInput(input_tokens=tokens_BT, input_mask=np.ones((ROWS, TOKENS), bool))
+
+    def run() -> float:
+        loss, _, _ = step(batch)
+        return float(loss)
+
+    return run
 
 
 if __name__ == "__main__":
-    main()
+    compare(
+        __doc__ or "",
+        {"ours": ours, "hf": hf, "tunix": tunix},
+        work=f"train step, {ROWS} x {TOKENS} tokens, fp32",
+        tokens=ROWS * TOKENS,
+        against=["hf"],
+        rounds=5,
+    )
