@@ -1,13 +1,13 @@
-"""HuggingFace checkpoints of Qwen3, both ways, through one table; sharded safetensors, one tensor at a time."""
+"""HuggingFace folders of Qwen3, both ways, through one table; sharded safetensors, one tensor at a time."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +15,12 @@ import jax
 import ml_dtypes
 import numpy as np
 from jax.sharding import Mesh
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from astra_jax.model.config import DType, ModelConfig, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import param_shardings
+from astra_jax.whole_folder import whole_folder
 
 COMPANION_FILES = (
     "generation_config.json",
@@ -32,6 +33,9 @@ COMPANION_FILES = (
     "merges.txt",
 )
 """What travels beside the weights when present: the tokenizer, its chat template and the generation settings."""
+
+KEPT_CONFIG = "hf_config.json"
+"""The name beside our weights of the config.json they came with, which has keys that we do not read (token ids)."""
 
 
 class HFCheckpointError(ValueError):
@@ -69,6 +73,9 @@ _TIED_COPY = "lm_head.weight"
 _DTYPES: Mapping[str, tuple[str, Any]] = {"float32": ("F32", np.float32), "bfloat16": ("BF16", ml_dtypes.bfloat16)}
 _READABLE = {"F32", "BF16", "F16"}
 
+PIECE_BYTES = 64 * 2**20
+"""How much of a tensor is held at once where all of it need not be: rows of an embedding."""
+
 
 class HFTensor(NamedTuple):
     """One tensor of the folder: its name, shape there, and which part of which of our parameters it is."""
@@ -93,6 +100,67 @@ def hf_tensors(config: ModelConfig) -> Iterator[HFTensor]:
             yield HFTensor(row.hf.format(layer=layer), _hf_shape(shape[1:], row.input_axes), row, layer)
 
 
+@dataclasses.dataclass(frozen=True)
+class HFParameter:
+    """One parameter of ours, still in the files of a HuggingFace folder; indexed with slices, it reads that part."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    tensors: tuple[HFTensor, ...]
+    """One per layer, or the only one."""
+    files: Mapping[str, Path]
+    """Where each tensor lies."""
+
+    @property
+    def piece_shape(self) -> tuple[int, ...]:
+        """What is read at once: one matrix, or of what is alike on both sides PIECE_BYTES."""
+        rows = _rows_at_once(self.shape, self.dtype) if self.tensors[0].row.input_axes is None else 1
+        return (rows, *self.shape[1:])
+
+    def pieces(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """All of it, in order: which rows, and what they hold."""
+        for rows in _blocks(self.shape[0], self.piece_shape[0]):
+            yield rows, self[(rows,)]
+
+    def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
+        if self.tensors[0].layer is None:  # alike on both sides
+            return self._read(self.tensors[0], index).astype(self.dtype, copy=False)
+        layers, within = self.tensors[index[0]], index[1:]
+        parts = (_from_hf(self._read(x), self.shape[1:], x.row.input_axes)[within] for x in layers)
+        first = next(parts)
+        stacked = np.empty((len(layers), *first.shape), self.dtype)
+        stacked[0] = first
+        for i, part in enumerate(parts, start=1):
+            stacked[i] = part
+        return stacked
+
+    def _read(self, tensor: HFTensor, index: tuple[slice, ...] = (slice(None),)) -> np.ndarray:
+        # Opened for each tensor: pages of a file stay in the memory of the process while it is mapped.
+        with safe_open(self.files[tensor.name], framework="numpy") as file:
+            return file.get_slice(tensor.name)[index]
+
+
+def open_hf(
+    directory: str | os.PathLike[str], *, dtype: DType = "float32", param_dtype: DType = "float32"
+) -> tuple[ModelConfig, Params]:
+    """The model of a HuggingFace folder, its parameters (`HFParameter`) still in the files; they read as `param_dtype`.
+
+    Raises HFCheckpointError naming every missing, extra or misshapen tensor, and what was expected.
+    """
+    directory = Path(directory)
+    config = read_hf_config(directory, dtype=dtype, param_dtype=param_dtype)
+    files = _require_tensors(config, directory)
+    by_parameter: dict[tuple[str, ...], list[HFTensor]] = {}
+    for tensor in hf_tensors(config):
+        by_parameter.setdefault(tensor.row.ours, []).append(tensor)
+    shapes = abstract_params(config)
+    params: Params = {}
+    for path, tensors in by_parameter.items():
+        leaf = _leaf(shapes, path)
+        _set_leaf(params, path, HFParameter(leaf.shape, np.dtype(leaf.dtype), tuple(tensors), files))
+    return config, params
+
+
 def load_hf(
     directory: str | os.PathLike[str],
     *,
@@ -102,24 +170,17 @@ def load_hf(
 ) -> tuple[ModelConfig, Params]:
     """Reads a HuggingFace folder; parameters in `param_dtype`, over `mesh` or on the first device.
 
-    Each device's share is read from the files directly: a host touches no more than its own part.
-    Raises HFCheckpointError naming every missing, extra or misshapen tensor, and what was expected.
+    Each device's share is read from the files directly: a host touches no more than its own part. Raises as `open_hf`.
     """
-    directory = Path(directory)
-    config = read_hf_config(directory, dtype=dtype, param_dtype=param_dtype)
-    with ExitStack() as stack:
-        slices = _open_tensors(directory, stack)
-        _require_tensors(config, slices, directory)
-        by_parameter: dict[tuple[str, ...], list[HFTensor]] = {}
-        for tensor in hf_tensors(config):
-            by_parameter.setdefault(tensor.row.ours, []).append(tensor)
-        shardings = param_shardings(abstract_params(config), mesh)
-        params: Params = {}
-        for path, tensors in by_parameter.items():
-            shape = _leaf(abstract_params(config), path).shape
-            read = _reader(tensors, slices, shape, _DTYPES[param_dtype][1])
-            _set_leaf(params, path, jax.make_array_from_callback(shape, _leaf(shardings, path), read))
-    return config, params
+    config, params = open_hf(directory, dtype=dtype, param_dtype=param_dtype)
+
+    def place(parameter: HFParameter, sharding: jax.sharding.Sharding) -> jax.Array:
+        def read(index: Any) -> np.ndarray:
+            return parameter[index]
+
+        return jax.make_array_from_callback(parameter.shape, sharding, read)
+
+    return config, jax.tree.map(place, params, param_shardings(params, mesh))
 
 
 def save_hf(
@@ -133,25 +194,25 @@ def save_hf(
 ) -> None:
     """Writes a HuggingFace folder: config, safetensors (sharded, with index, when larger than `max_shard_bytes`).
 
-    `dtype` defaults to the parameters' own; tokenizer, chat template and generation config are copied from the folder
-    `companions`. The folder appears whole or not at all, replacing an earlier one.
+    The parameters are asked for a layer, or some rows, at a time: they may be arrays that are still on disk.
+    `dtype` defaults to the parameters' own. Tokenizer, chat template and generation config are copied from the folder
+    `companions`, whose `hf_config.json` is the config.json written, as long as it describes this model. The folder
+    appears whole or not at all, replacing an earlier one; anything else at its place is a FileExistsError.
     """
-    directory = Path(directory)
     dtype = dtype or config.param_dtype
-    partial = directory.with_name(f".{directory.name}.partial")
-    if partial.exists():
-        shutil.rmtree(partial)
-    partial.mkdir(parents=True)
-    _write_shards(params, list(hf_tensors(config)), partial, dtype, max_shard_bytes)
-    hf_config = config.to_hf() | {"torch_dtype": dtype}
-    (partial / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
-    for name in COMPANION_FILES if companions is not None else ():
-        source = Path(companions) / name  # type: ignore[arg-type]
-        if source.exists():
-            shutil.copyfile(source, partial / name)
-    if directory.exists():
-        shutil.rmtree(directory)
-    partial.rename(directory)
+    hf_config = _config_json(config, dtype, companions)
+    with whole_folder(directory, "config.json") as folder:
+        _write_shards(params, list(hf_tensors(config)), folder, dtype, max_shard_bytes)
+        (folder / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
+        if companions is not None:
+            copy_companions(companions, folder)
+
+
+def copy_companions(source: str | os.PathLike[str], destination: str | os.PathLike[str]) -> None:
+    """Copies what travels beside the weights from one folder, of either kind, to another."""
+    for name in COMPANION_FILES:
+        if (file := Path(source) / name).is_file():
+            shutil.copyfile(file, Path(destination) / name)
 
 
 def read_hf_config(directory: str | os.PathLike[str], **numerics: Any) -> ModelConfig:
@@ -159,7 +220,10 @@ def read_hf_config(directory: str | os.PathLike[str], **numerics: Any) -> ModelC
     path = Path(directory) / "config.json"
     if not path.is_file():
         raise HFCheckpointError(f"{directory}: expected a HuggingFace folder, found no config.json")
-    return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")), **numerics)
+    try:
+        return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")), **numerics)
+    except ValueError as error:
+        raise HFCheckpointError(f"{directory}: {error}") from None
 
 
 def _leaf(tree: Params, path: tuple[str, ...]) -> Any:
@@ -180,76 +244,98 @@ def _hf_shape(shape: tuple[int, ...], input_axes: int | None) -> tuple[int, ...]
     return math.prod(shape[input_axes:]), math.prod(shape[:input_axes])
 
 
+def _rows_at_once(shape: Sequence[int], dtype: np.dtype) -> int:
+    """How many rows of an array are PIECE_BYTES or less; at least one."""
+    return min(shape[0], max(1, PIECE_BYTES // (math.prod(shape[1:]) * dtype.itemsize)))
+
+
+def _blocks(rows: int, at_once: int) -> Iterator[slice]:
+    """Slices of at most `at_once` that cover `rows`.
+
+    >>> list(_blocks(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return (slice(start, min(start + at_once, rows)) for start in range(0, rows, at_once))
+
+
 def _from_hf(tensor: np.ndarray, shape: tuple[int, ...], input_axes: int | None) -> np.ndarray:
-    return tensor if input_axes is None else tensor.T.reshape(shape)
+    return tensor if input_axes is None else _transposed(tensor).reshape(shape)
 
 
 def _to_hf(tensor: np.ndarray, input_axes: int | None) -> np.ndarray:
     if input_axes is None:
         return tensor
-    return tensor.reshape(math.prod(tensor.shape[:input_axes]), -1).T
+    return _transposed(tensor.reshape(math.prod(tensor.shape[:input_axes]), -1))
 
 
-def _open_tensors(directory: Path, stack: ExitStack) -> dict[str, Any]:
-    """Lazy slices of every tensor in the folder, by name."""
+def _transposed(matrix: np.ndarray) -> np.ndarray:
+    # In blocks: numpy would walk one of the two sides from cache line to cache line, 20 times slower.
+    out = np.empty(matrix.shape[::-1], matrix.dtype)
+    for start in range(0, len(matrix), 128):
+        out[:, start : start + 128] = matrix[start : start + 128].T
+    return out
+
+
+def _files(directory: Path) -> list[str]:
+    """The weight files of a folder: those that its index names, or the only one."""
     index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files = sorted(set(weight_map.values()))
-    else:
-        files = ["model.safetensors"]
-    slices: dict[str, Any] = {}
-    for file in files:
-        if not (directory / file).is_file():
-            raise HFCheckpointError(f"{directory}: expected the weights in {file}, which is not there")
-        opened = stack.enter_context(safe_open(directory / file, framework="numpy"))
-        slices.update({name: opened.get_slice(name) for name in opened.keys()})  # noqa: SIM118 (not a dict)
-    return slices
+    if not index.is_file():
+        return ["model.safetensors"]
+    try:
+        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise HFCheckpointError(
+            f"{index}: expected JSON with a weight_map from tensor to file, found {error!r}"
+        ) from None
 
 
-def _require_tensors(config: ModelConfig, slices: Mapping[str, Any], directory: Path) -> None:
+def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
+    """The file of each tensor that this model has, when every one of them is there and as it should be."""
+    files: dict[str, Path] = {}
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    faults: list[str] = []
+    for name in _files(directory):
+        path = directory / name
+        if not path.is_file():
+            raise HFCheckpointError(f"{directory}: expected the weights in {name}, which is not there")
+        try:
+            with safe_open(path, framework="numpy") as file:
+                for tensor in file.keys():  # noqa: SIM118 (not a dict)
+                    if tensor in files:
+                        faults.append(f"{tensor} is in {files[tensor].name} and again in {name}")
+                    piece = file.get_slice(tensor)
+                    files[tensor], found[tensor] = path, (tuple(piece.get_shape()), piece.get_dtype())
+        except SafetensorError as error:
+            raise HFCheckpointError(f"{path}: expected a whole safetensors file, found {error}") from None
     expected = {tensor.name: tensor.shape for tensor in hf_tensors(config)}
-    found = {name: tuple(piece.get_shape()) for name, piece in slices.items()}
     if config.tie_word_embeddings:
         found.pop(_TIED_COPY, None)  # some exporters store the tied matrix twice
-    faults = [f"missing {name} {shape}" for name, shape in expected.items() if name not in found]
-    faults += [f"extra {name} {found[name]}" for name in sorted(found.keys() - expected.keys())]
-    faults += [
-        f"{name}: expected shape {shape}, found {found[name]}"
-        for name, shape in expected.items()
-        if name in found and found[name] != shape
-    ]
-    faults += [
-        f"{name}: expected dtype {sorted(_READABLE)}, found {slices[name].get_dtype()}"
-        for name in expected
-        if name in found and slices[name].get_dtype() not in _READABLE
-    ]
+    faults += [f"missing {name} {shape}" for name, shape in expected.items() if name not in found]
+    faults += [f"extra {name} {found[name][0]}" for name in sorted(found.keys() - expected.keys())]
+    for name, shape in expected.items():
+        if name not in found:
+            continue
+        found_shape, found_dtype = found[name]
+        if found_shape != shape:
+            faults.append(f"{name}: expected shape {shape}, found {found_shape}")
+        if found_dtype not in _READABLE:
+            faults.append(f"{name}: expected dtype {sorted(_READABLE)}, found {found_dtype}")
     if faults:
         raise HFCheckpointError(
             f"{directory}: {len(faults)} tensors do not fit its config.json:\n  " + "\n  ".join(faults)
         )
+    return files
 
 
-def _reader(
-    tensors: list[HFTensor], slices: Mapping[str, Any], shape: tuple[int, ...], dtype: Any
-) -> Callable[[Any], np.ndarray]:
-    """Reads one device's share of a parameter, a layer at a time."""
-
-    def read(index: tuple[slice, ...]) -> np.ndarray:
-        stacked = tensors[0].layer is not None
-        chosen = tensors[index[0]] if stacked else tensors
-        inner_index, inner_shape = (index[1:], shape[1:]) if stacked else (index, shape)
-        out: np.ndarray | None = None
-        for i, tensor in enumerate(chosen):
-            whole = _from_hf(slices[tensor.name][:], inner_shape, tensor.row.input_axes)
-            part = whole[inner_index]
-            if out is None:
-                out = np.empty((len(chosen), *part.shape) if stacked else part.shape, dtype)
-            out[i if stacked else ...] = part
-        assert out is not None
-        return out
-
-    return read
+def _config_json(config: ModelConfig, dtype: DType, companions: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """What the weights came with, where it still describes this model."""
+    kept = None if companions is None else Path(companions) / KEPT_CONFIG
+    if kept is None or not kept.is_file():
+        return config.to_hf() | {"torch_dtype": dtype}
+    hf: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+    if ModelConfig.from_hf(hf, param_dtype=config.param_dtype).to_hf() != config.to_hf():
+        return config.to_hf() | {"torch_dtype": dtype}
+    return hf | {"dtype" if "dtype" in hf else "torch_dtype": dtype}
 
 
 def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtype: DType, max_shard_bytes: int) -> None:
@@ -274,12 +360,19 @@ def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtyp
         with (directory / name).open("wb") as file:
             file.write(len(encoded).to_bytes(8, "little") + encoded)
             for i in members:
-                tensor = tensors[i]
-                leaf = _leaf(params, tensor.row.ours)
-                ours = np.asarray(leaf if tensor.layer is None else leaf[tensor.layer])
-                theirs = np.ascontiguousarray(_to_hf(ours, tensor.row.input_axes), dtype=numpy_dtype)
-                file.write(theirs.view(np.uint8).data)
+                for ours in _pieces(_leaf(params, tensors[i].row.ours), tensors[i].layer, np.dtype(numpy_dtype)):
+                    theirs = np.ascontiguousarray(_to_hf(ours, tensors[i].row.input_axes), dtype=numpy_dtype)
+                    file.write(theirs.view(np.uint8).data)
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}
         path = directory / "model.safetensors.index.json"
         path.write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _pieces(leaf: Any, layer: int | None, dtype: np.dtype) -> Iterator[np.ndarray]:
+    """What is written of a parameter for one tensor there, in order: its layer, or its rows (alike on both sides)."""
+    if layer is not None:
+        yield np.asarray(leaf[layer])
+        return
+    for rows in _blocks(leaf.shape[0], _rows_at_once(leaf.shape, dtype)):
+        yield np.asarray(leaf[rows])
