@@ -32,6 +32,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from astra_jax.model.config import ModelConfig, ModelOverrides, Params
+from astra_jax.model.hf import PIECE_BYTES
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import param_shardings, require_divisible
 
@@ -94,7 +95,7 @@ class Checkpoints:
         # The key is the same on every host: as a host's own array, the first host writes it.
         train = {"optimizer_state": state.optimizer_state, "rng": np.asarray(jax.random.key_data(state.rng))}
         parts = [
-            _begin_part(path, "params", state.params, self.config.model_dump(mode="json")),
+            _begin_part(path, "params", state.params, self.config.model_dump(mode="json"), _chunks(state.params)),
             _begin_part(path, "train", train, {"step": state.step, "data_position": state.data_position}),
         ]
         self._writing = self._writer.submit(self._finish, parts)
@@ -166,7 +167,7 @@ def save_params(path: str | os.PathLike[str], config: ModelConfig, params: Param
     """Writes weights alone, replacing what `path` held."""
     path = Path(path)
     _clear(path)
-    _begin_part(path, "params", params, config.model_dump(mode="json"))()
+    _begin_part(path, "params", params, config.model_dump(mode="json"), _chunks(params))()
     multihost_utils.sync_global_devices(f"weights in {path}")
 
 
@@ -191,13 +192,23 @@ def load_params(
     path = Path(path)
     config = overrides.of(read_model(path))
     require_divisible(config, mesh)
-    if (fault := _fault(path, "params")) is not None:
-        raise CheckpointError(f"{path} is damaged: {fault}; restore an earlier checkpoint")
+    require_whole(path)
     like = abstract_params(config)
     like = jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, param_shardings(like, mesh)
     )
     return config, _read_part(path, "params", like)
+
+
+def require_whole(path: Path) -> None:
+    """Raises CheckpointError unless every byte of the weights is found as it was written."""
+    if (fault := _fault(path, "params")) is not None:
+        raise CheckpointError(f"{path} is damaged: {fault}; restore an earlier checkpoint")
+
+
+def declare_whole(path: Path, config: ModelConfig) -> None:
+    """Makes the arrays in `path`/params a checkpoint: from now on they count."""
+    _write_manifest(path, "params", config.model_dump(mode="json"))
 
 
 def _clear(path: Path) -> None:
@@ -209,10 +220,12 @@ def _clear(path: Path) -> None:
     multihost_utils.sync_global_devices(f"clear {path}")
 
 
-def _begin_part(path: Path, part: str, tree: Any, description: dict[str, Any]) -> Callable[[], None]:
+def _begin_part(
+    path: Path, part: str, tree: Any, description: dict[str, Any], save_args: Any = None
+) -> Callable[[], None]:
     """Copies the arrays to the host and starts to write them; what it returns makes the part whole."""
     checkpointer = ocp.StandardCheckpointer()
-    checkpointer.save((path / part).absolute(), tree)
+    checkpointer.save((path / part).absolute(), tree, save_args=save_args)
 
     def finish() -> None:
         checkpointer.close()  # waits, on the first host for all of them
@@ -220,6 +233,16 @@ def _begin_part(path: Path, part: str, tree: Any, description: dict[str, Any]) -
             _write_manifest(path, part, description)
 
     return finish
+
+
+def _chunks(params: Params) -> Any:
+    """Chunks that are read alone: a layer, or some rows. Who exports a checkpoint never needs all of a parameter."""
+
+    def chunks(path: jax.tree_util.KeyPath, _: Any) -> ocp.SaveArgs:
+        stacked = path[0] == jax.tree_util.DictKey("layers")
+        return ocp.SaveArgs(shard_axes=(0,)) if stacked else ocp.SaveArgs(chunk_byte_size=PIECE_BYTES)
+
+    return jax.tree_util.tree_map_with_path(chunks, params)
 
 
 def _write_manifest(path: Path, part: str, description: dict[str, Any]) -> None:
