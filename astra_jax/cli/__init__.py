@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -137,10 +136,14 @@ def _parser() -> argparse.ArgumentParser:
     convert = commands.add_parser("convert", help="checkpoints to and from HuggingFace").add_subparsers(
         dest="direction", required=True, metavar="DIRECTION"
     )
-    for direction, run in (("hf-to-orbax", _hf_to_orbax), ("orbax-to-hf", _orbax_to_hf)):
+    for direction, run, kept in (
+        ("hf-to-orbax", _hf_to_orbax, "float32, as training wants them"),
+        ("orbax-to-hf", _orbax_to_hf, "as they are"),
+    ):
         command = convert.add_parser(direction)
         command.add_argument("source", type=Path, metavar="SRC")
-        command.add_argument("destination", type=Path, metavar="DST")
+        command.add_argument("destination", type=Path, metavar="DST", help="new, or an earlier one to replace")
+        command.add_argument("--dtype", choices=["float32", "bfloat16"], help=f"of the weights in DST; default: {kept}")
         command.set_defaults(run=run)
 
     plan = _config_command(commands, "plan", "memory, FLOPs and roofline of a pod that is not there", _plan)
@@ -360,23 +363,16 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
 
 
 def _hf_to_orbax(options: argparse.Namespace) -> None:
-    from astra_jax.checkpoint import save_params
-    from astra_jax.model.hf import COMPANION_FILES, load_hf
+    from astra_jax.convert import hf_to_orbax
 
-    model, params = load_hf(options.source)
-    save_params(options.destination, model, params)
-    for name in COMPANION_FILES:
-        if (options.source / name).is_file():
-            shutil.copyfile(options.source / name, options.destination / name)
+    model = hf_to_orbax(options.source, options.destination, param_dtype=options.dtype or "float32")
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")
 
 
 def _orbax_to_hf(options: argparse.Namespace) -> None:
-    from astra_jax.checkpoint import load_params
-    from astra_jax.model.hf import save_hf
+    from astra_jax.convert import orbax_to_hf
 
-    model, params = load_params(options.source)
-    save_hf(params, model, options.destination, companions=options.source)
+    model = orbax_to_hf(options.source, options.destination, dtype=options.dtype)
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")
 
 
