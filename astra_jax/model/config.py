@@ -11,7 +11,7 @@ Params = dict[str, Any]
 """The parameters of a model: nested dictionaries of arrays, drawn in `qwen3`."""
 
 DType = Literal["float32", "bfloat16"]
-RematPolicy = Literal["none", "full", "attention"]
+RematPolicy = Literal["none", "full", "attention", "offload"]
 
 
 class YarnScaling(BaseModel):

@@ -24,11 +24,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.embedding import embed_tokens
-from astra_jax.model.remat import remat
+from astra_jax.model.remat import MLP_INPUT, remat
 from astra_jax.model.sharding import ambient_mesh, constrain
 
 
@@ -126,7 +127,7 @@ class Layer(nnx.Module):
 
     def residual(self, x_BTD: jax.Array, attended_BTNH: jax.Array) -> jax.Array:
         """The block's output, from its input and what its heads attended to."""
-        x_BTD = x_BTD + _project(attended_BTNH, self.o_proj[...])
+        x_BTD = checkpoint_name(x_BTD + _project(attended_BTNH, self.o_proj[...]), MLP_INPUT)
         normed_BTD = _rms_norm(x_BTD, self.mlp_norm[...], self.config.rms_norm_eps)
         gate_BTF = jax.nn.silu(_project(normed_BTD, self.gate_proj[...]))
         up_BTF = _project(normed_BTD, self.up_proj[...])

@@ -6,19 +6,46 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from astra_jax.model.config import RematPolicy
 
 ATTENTION_RESIDUALS = "attention"
 """Under this name attention offers its output and log-sum-exp, which its backward pass needs."""
+MLP_INPUT = "mlp_input"
+"""The residual stream between a layer's two branches."""
+_LAYER_INPUT = "layer_input"
+
+_KEEP_ATTENTION = jax.checkpoint_policies.save_only_these_names(ATTENTION_RESIDUALS)
+_OFFLOAD = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[],
+    names_which_can_be_offloaded=[_LAYER_INPUT, ATTENTION_RESIDUALS, MLP_INPUT],
+    offload_src="device",
+    offload_dst="pinned_host",
+)
 
 
-def remat(block: Callable[..., Any], policy: RematPolicy) -> Callable[..., Any]:
-    """The block of a scan over layers, keeping for the backward pass, besides its input:
+def _keep_statistics_offload_the_rest(primitive: Any, *avals: Any, **params: Any) -> Any:
+    # With the float32 log-sum-exp in host memory the TPU compiler (libtpu 0.0.51) dies: "Bitcast cannot have different
+    # shape sizes".
+    is_activation = bool(avals) and avals[0].dtype == jnp.bfloat16
+    return (_OFFLOAD if is_activation else _KEEP_ATTENTION)(primitive, *avals, **params)
 
-    none: everything · full: nothing · attention: what attention offers.
+
+_POLICIES = {"full": None, "attention": _KEEP_ATTENTION, "offload": _keep_statistics_offload_the_rest}
+
+
+def remat(block: Callable[[jax.Array, Any], Any], policy: RematPolicy) -> Callable[[jax.Array, Any], Any]:
+    """The block of a scan over layers, keeping for the backward pass:
+
+    none: everything · full: its input · attention: its input and what attention offers · offload: both and the input
+    of its MLP, in the host's memory as far as they are bfloat16.
     """
     if policy == "none":
         return block
-    kept = jax.checkpoint_policies.save_only_these_names(ATTENTION_RESIDUALS) if policy == "attention" else None
-    return jax.checkpoint(block, policy=kept, prevent_cse=False)
+
+    def named(x: jax.Array, layer: Any) -> Any:
+        return block(checkpoint_name(x, _LAYER_INPUT), layer)
+
+    return jax.checkpoint(named, policy=_POLICIES[policy], prevent_cse=False)

@@ -1,5 +1,7 @@
 """Properties of the forward pass that no reference implementation is needed for."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -84,6 +86,23 @@ def test_shapes_of_the_largest_model_are_known_without_allocating_it():
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == QWEN3_PRESETS["qwen3-32b"].num_parameters
 
 
+def test_offload_keeps_in_the_hosts_memory_what_a_layer_would_keep_on_the_chip(params):
+    tokens_BT = np.random.default_rng(0).integers(0, 61, (2, 16))
+    positions_BT, ones_BT = np.broadcast_to(np.arange(16), (2, 16)), np.ones((2, 16), np.int32)
+
+    def traced(remat):
+        config = CONFIG.model_copy(update={"remat": remat, "dtype": "bfloat16"})
+        return jax.jit(jax.grad(lambda p: (bind(config, p)(tokens_BT, positions_BT, ones_BT) ** 2).sum())).trace(params)
+
+    kept, offloaded = traced("attention"), traced("offload")
+    sent = re.findall(r"bf16<host>\[[\d,]+\] = device_put", str(offloaded.jaxpr))
+    assert len(sent) == 3  # a layer's input, what its heads attended to, the input of its MLP
+    assert "<host>" not in str(kept.jaxpr)
+    expected = kept.lower().compile()(params)
+    found = offloaded.lower().compile()(params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0.02, atol=0.02), found, expected)
+
+
 @pytest.mark.slow
 def test_every_remat_policy_gives_the_same_gradients(params):
     tokens_BT = np.random.default_rng(0).integers(0, 61, (2, 16))
@@ -94,5 +113,5 @@ def test_every_remat_policy_gives_the_same_gradients(params):
         return jax.jit(jax.grad(lambda p: (bind(config, p)(tokens_BT, positions_BT, ones_BT) ** 2).sum()))(params)
 
     expected = gradients("none")
-    for policy in ("full", "attention"):
+    for policy in ("full", "attention", "offload"):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), gradients(policy), expected)
