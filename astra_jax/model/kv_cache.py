@@ -14,17 +14,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.model.attention import attention
 from astra_jax.model.chunked_attention import MASKED
 from astra_jax.model.qwen3 import Layer, Qwen3, rope_tables
+from astra_jax.model.sharding import constrain, spec
 
 _QUERY_CHUNK_TOKENS = 32
+_KEYS_AXES = ("batch", "kv_heads", "head_dim", "slots")
+_VALUES_AXES = ("batch", "kv_heads", "slots", "head_dim")
 
 
 class LayerKV(NamedTuple):
@@ -60,6 +64,20 @@ class KVCache:
         return len(self.response_counts_E) // len(self.prompt_counts_P)
 
 
+def cache_shardings(cache: KVCache, mesh: Mesh) -> Any:
+    """The sharding of each array of a cache (arrays or their shapes), as a tree of the same form."""
+    by_axes: Any = (NamedSharding(mesh, spec(*axes)) for axes in (_KEYS_AXES, _VALUES_AXES, ("batch",)))
+    keys, values, counts = by_axes
+    layers = (LayerKV(keys, values),) * len(cache.prompts)
+    return dataclasses.replace(
+        cache, prompts=layers, prompt_counts_P=counts, responses=layers, response_counts_E=counts
+    )
+
+
+def _placed(keys: jax.Array, values: jax.Array) -> LayerKV:
+    return LayerKV(constrain(keys, *_KEYS_AXES), constrain(values, *_VALUES_AXES))
+
+
 def prefill(
     model: Qwen3,
     tokens_PS: jax.Array,
@@ -88,10 +106,10 @@ def prefill(
 
     def empty() -> LayerKV:
         keys_shape = (*shape[:2], shape[3], shape[2])
-        return LayerKV(jnp.zeros(keys_shape, config.dtype), jnp.zeros(shape, config.dtype))
+        return _placed(jnp.zeros(keys_shape, config.dtype), jnp.zeros(shape, config.dtype))
 
     cache = KVCache(
-        prompts=tuple(LayerKV(keys[i], values[i]) for i in range(config.num_layers)),
+        prompts=tuple(_placed(keys[i], values[i]) for i in range(config.num_layers)),
         prompt_counts_P=num_tokens_P.astype(jnp.int32),
         responses=tuple(empty() for _ in range(config.num_layers)),
         response_counts_E=jnp.zeros(num_episodes, jnp.int32),
@@ -122,7 +140,7 @@ def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax
     for i, (prompt, response) in enumerate(zip(cache.prompts, cache.responses, strict=True)):
         layer: Layer = nnx.merge(graph, jax.tree.map(operator.itemgetter(i), layers))
         q_ETNH, k_ETKH, v_ETKH = layer.qkv(x_ETD, rope)
-        response = LayerKV(
+        response = _placed(
             response.keys.at[rows_E1, :, :, written_ET].set(k_ETKH, mode="drop"),
             response.values.at[rows_E1, :, written_ET].set(v_ETKH, mode="drop"),
         )

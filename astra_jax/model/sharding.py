@@ -28,6 +28,7 @@ LOGICAL_TO_MESH: Mapping[str, str | tuple[str, ...] | None] = {
     "mlp": "tensor",
     "norm": None,
     "hidden": None,
+    "slots": None,
 }
 
 PARAMETER_AXES: Mapping[tuple[str, ...], tuple[str, ...]] = {
