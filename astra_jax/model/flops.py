@@ -1,4 +1,4 @@
-"""How much arithmetic a training step is, and what share of the hardware it uses."""
+"""How much arithmetic a step needs, and what share of the hardware it uses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,25 @@ def model_flops(model: ModelConfig, rows: int, tokens: int) -> float:
     >>> model_flops(QWEN3_PRESETS["qwen3-0.6b"], 1, 1) / 6 == 596_049_920 - 65_536 + 2 * 28 * 16 * 128 / 2
     True
     """
+    return 3.0 * rows * forward_flops(model, tokens, tokens**2 / 2, logits_tokens=tokens)
+
+
+def forward_flops(model: ModelConfig, tokens: int, attended: float, *, logits_tokens: int) -> float:
+    """FLOPs of one sequence: 2 per weight and token, 4 per attended pair of tokens, head and width.
+
+    `attended` is how many pairs of query and key the mask lets through; `logits_tokens` of the tokens go on to the
+    vocabulary.
+    """
+    unembedding = model.vocab_size * model.hidden_size
+    products = (matrix_parameters(model) - unembedding) * tokens + unembedding * logits_tokens
+    return 2.0 * products + 4.0 * model.num_layers * model.num_heads * model.head_dim * attended
+
+
+def matrix_parameters(model: ModelConfig) -> int:
+    """The weights that tokens are multiplied with: all but norms and a table that is only looked up."""
     norms = model.num_layers * (2 * model.hidden_size + 2 * model.head_dim) + model.hidden_size
     looked_up = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
-    products = model.num_parameters - norms - looked_up
-    attention = model.num_layers * 2 * tokens**2 * model.num_heads * model.head_dim
-    return 3.0 * rows * (2 * products * tokens + attention)
+    return model.num_parameters - norms - looked_up
 
 
 # Dense bfloat16 FLOPs per second of one device, from the data sheets of Google Cloud (TPU) and NVIDIA.

@@ -19,6 +19,15 @@ KernelFlops = Callable[[str], float]
 """FLOPs per device of a Pallas kernel, from its name."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Unsaid:
+    """What a jaxpr does not say of itself."""
+
+    mesh_shape: Mapping[str, int]
+    kernels: KernelFlops
+    while_trips: int | None
+
+
 @dataclasses.dataclass
 class Costs:
     """Per device."""
@@ -48,11 +57,21 @@ def step_costs(function: Callable[..., Any], *args: Any, mesh_shape: Mapping[str
     >>> step_costs(thrice, square, mesh_shape={"data": 2}, kernels=lambda name: 0.0).flops
     1536.0
     """
-    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
-    return _count(jaxpr, mesh_shape, kernels, share=1 / math.prod(mesh_shape.values()))
+    return jaxpr_costs(jax.make_jaxpr(function)(*args).jaxpr, mesh_shape=mesh_shape, kernels=kernels)
 
 
-def _count(jaxpr: jex.Jaxpr, mesh_shape: Mapping[str, int], kernels: KernelFlops, share: float) -> Costs:
+def jaxpr_costs(
+    jaxpr: jex.Jaxpr, *, mesh_shape: Mapping[str, int], kernels: KernelFlops, while_trips: int | None = None
+) -> Costs:
+    """`step_costs` of what was traced already; loops whose end depends on their data run `while_trips` times.
+
+    Raises ValueError for such a loop when `while_trips` is None.
+    """
+    unsaid = _Unsaid(mesh_shape, kernels, while_trips)
+    return _count(jaxpr, unsaid, share=1 / math.prod(mesh_shape.values()))
+
+
+def _count(jaxpr: jex.Jaxpr, unsaid: _Unsaid, share: float) -> Costs:
     total = Costs()
     for equation in _live(jaxpr):
         name, params = equation.primitive.name, equation.params
@@ -64,23 +83,25 @@ def _count(jaxpr: jex.Jaxpr, mesh_shape: Mapping[str, int], kernels: KernelFlops
             moved = sum(aval.size * aval.dtype.itemsize for aval in (*shapes, out))
             total.add(Costs(2.0 * out.size * products, moved), share)
         elif name == "pallas_call":
-            total.add(Costs(kernels(str(params["name"]))), share)
+            total.add(Costs(unsaid.kernels(str(params["name"]))), share)
         elif name in _WIRE_SHARE:
             axes = _axes(params)
-            size = math.prod(mesh_shape[axis] for axis in axes)
+            size = math.prod(unsaid.mesh_shape[axis] for axis in axes)
             larger = max(out, shapes[0], key=lambda aval: aval.size)
             wire = larger.size * larger.dtype.itemsize * _WIRE_SHARE[name] * (size - 1) / size
             if wire:
                 total.collective_bytes[name, " × ".join(axes)] += wire
         elif name == "scan":
-            total.add(_count(params["jaxpr"].jaxpr, mesh_shape, kernels, share), params["length"])
+            total.add(_count(params["jaxpr"].jaxpr, unsaid, share), params["length"])
         elif name == "while":
-            raise ValueError("a while loop has no trip count to multiply with; write it as a scan")
+            if unsaid.while_trips is None:
+                raise ValueError("a while loop has no trip count to multiply with; write it as a scan")
+            total.add(_count(params["body_jaxpr"].jaxpr, unsaid, share), unsaid.while_trips)
         elif name == "shard_map":
-            total.add(_count(params["jaxpr"], mesh_shape, kernels, 1.0), 1)
+            total.add(_count(params["jaxpr"], unsaid, 1.0), 1)
         else:
             for inner in jex.jaxprs_in_params(params):
-                total.add(_count(inner, mesh_shape, kernels, share), 1)
+                total.add(_count(inner, unsaid, share), 1)
     return total
 
 

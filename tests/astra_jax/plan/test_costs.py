@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from astra_jax.model.sharding import MeshConfig, make_mesh, spec
-from astra_jax.plan.costs import step_costs
+from astra_jax.plan.costs import jaxpr_costs, step_costs
 
 MESH = {"data": 1, "fsdp": 2, "context": 4, "tensor": 1}
 
@@ -63,3 +63,11 @@ def test_collectives_count_what_leaves_a_device():
 def test_a_loop_without_trip_count_is_an_error():
     with pytest.raises(ValueError, match="no trip count"):
         costs(lambda x: jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x + 1, x), jnp.zeros(3))
+
+
+def test_a_loop_without_trip_count_is_counted_as_often_as_is_said():
+    def until_large(x):
+        return jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x @ x, x)
+
+    jaxpr = jax.make_jaxpr(until_large)(jax.ShapeDtypeStruct((16, 16), jnp.float32)).jaxpr
+    assert jaxpr_costs(jaxpr, mesh_shape=MESH, kernels=no_kernels, while_trips=3).flops == 3 * 2 * 16**3 / 8

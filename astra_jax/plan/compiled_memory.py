@@ -1,0 +1,91 @@
+"""The compiler's answer about memory, kept on disk: the same program for the same topology is compiled once.
+
+jax's own compilation cache cannot serve here: an absent TPU has no client that could load a compiled program back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+from pydantic import BaseModel, ConfigDict
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
+
+
+class CompilerMissing(RuntimeError):
+    """There is no TPU compiler on this machine; the message says how to install it."""
+
+
+class CompiledMemory(BaseModel):
+    """Per chip."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    peak_bytes: int
+    host_bytes: int
+    """Offloaded to the host's memory."""
+
+
+def cache_folder() -> Path:
+    """Where answers are kept: `$XDG_CACHE_HOME/astra-plan`, by default in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "astra-plan"
+
+
+def compiled_memory(lowered: jax.stages.Lowered, *, topology: str, compiler: str) -> tuple[CompiledMemory, bool]:
+    """What the program needs, compiled now or earlier, and whether it was earlier.
+
+    `compiler` is its version. A program that it refuses for want of memory has the peak that the refusal names.
+    """
+    flags = [f"{name}={os.environ.get(name, '')}" for name in _FLAGS]
+    key = hashlib.sha256("\n".join([topology, compiler, *flags, lowered.as_text()]).encode()).hexdigest()
+    answer = cache_folder() / f"{key}.json"
+    if answer.exists():
+        return CompiledMemory.model_validate_json(answer.read_text()), True
+    memory = _compile(lowered)
+    answer.parent.mkdir(parents=True, exist_ok=True)
+    partial = answer.with_suffix(f".{os.getpid()}")
+    partial.write_text(memory.model_dump_json())
+    partial.replace(answer)
+    return memory, False
+
+
+def _compile(lowered: jax.stages.Lowered) -> CompiledMemory:
+    try:
+        analysis: Any = lowered.compile().memory_analysis()
+    except jax.errors.JaxRuntimeError as error:
+        if (wanted := refused_bytes(str(error))) is None:
+            raise
+        return CompiledMemory(peak_bytes=wanted, host_bytes=0)
+    host_bytes = analysis.host_temp_size_in_bytes
+    peak_bytes = analysis.peak_memory_in_bytes
+    if host_bytes:
+        # libtpu 0.0.51 then names the host's heap for the chip's wherever it is the larger: take the sum of all that is
+        # allocated on the chip, which is at least the peak.
+        peak_bytes = (
+            analysis.argument_size_in_bytes
+            + analysis.output_size_in_bytes
+            - analysis.alias_size_in_bytes
+            + analysis.temp_size_in_bytes
+            + analysis.generated_code_size_in_bytes
+        )
+    return CompiledMemory(peak_bytes=peak_bytes, host_bytes=host_bytes)
+
+
+def refused_bytes(message: str) -> int | None:
+    """What a program wanted of a chip when the compiler refused it; None for another message.
+
+    The compiler says temporaries and means arguments and results too.
+
+    >>> refused_bytes("RESOURCE_EXHAUSTED: … for HLO temporaries (20.50G) exceeds available HBM (15.75G).") / 2**30
+    20.5
+    """
+    found = re.search(
+        r"RESOURCE_EXHAUSTED.*temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM", message, re.DOTALL
+    )
+    return int(float(found[1]) * _UNITS[found[2]]) if found else None
