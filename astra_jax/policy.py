@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from astra_jax.checkpoint import load_params, read_model, save_params
 from astra_jax.model.config import ModelConfig, ModelOverrides
+from astra_jax.model.hf import copy_companions
 from astra_jax.model.qwen3 import Params
 from astra_jax.tokenizer import Tokenizer
 
@@ -30,10 +31,16 @@ class Policy:
     tokenizer: Tokenizer
 
 
-def save_policy(policy: Policy, folder: Path) -> None:
-    """Write a policy folder; where there are several hosts, each calls this and writes its part."""
+def save_policy(policy: Policy, folder: Path, *, trained_from: Path | None = None) -> None:
+    """Write a policy folder; where there are several hosts, each calls this and writes its part.
+
+    What a checkpoint has beside its weights, such as generation settings, is taken over from the one it was trained
+    from.
+    """
     if jax.process_index() == 0:
         policy.tokenizer.save(folder, model_max_length=policy.model.context_tokens)
+        if trained_from is not None:
+            copy_companions(trained_from, folder)
     save_params(folder, policy.model, policy.params)
 
 

@@ -240,7 +240,7 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                 if is_ended and not is_last:
                     checkpoints.wait()
                     raise Terminated("rl", step + 1)
-    save_policy(Policy(policy.model, params, policy.tokenizer), config.out / "policy")
+    save_policy(Policy(policy.model, params, policy.tokenizer), config.out / "policy", trained_from=config.init)
     return {"steps": config.steps, "reward": reward, "groups_submitted": submitted}
 
 

@@ -190,7 +190,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                 if is_ended and not is_last:
                     checkpoints.wait()
                     raise Terminated("sft", step + 1)
-    save_policy(Policy(policy.model, params, policy.tokenizer), config.out / "policy")
+    save_policy(Policy(policy.model, params, policy.tokenizer), config.out / "policy", trained_from=config.init)
     figures = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
     return {"steps": steps, "loss": loss, **figures}
 

@@ -165,8 +165,10 @@ def test_sequences_and_tokenizers_that_the_model_cannot_take_are_refused_before_
 def test_a_run_starts_from_a_policy_with_other_numerics(config, on_one_device, tmp_path):
     """The stored float32 weights are read as bfloat16, and the run says so in what it saves."""
     overrides = ModelOverrides(dtype="bfloat16", param_dtype="bfloat16", remat="full")
+    (config.out / "policy" / "generation_config.json").write_text('{"top_k": 20}')
     start = {"init": config.out / "policy", "model": None, "tokenizer": None, "model_overrides": overrides}
     train_sft(config.model_copy(update={**start, "out": tmp_path, "steps": 1}))
+    assert (tmp_path / "policy" / "generation_config.json").read_text() == '{"top_k": 20}'
     policy, stored = load_policy(tmp_path / "policy"), load_policy(config.out / "policy")
     assert (policy.model.dtype, policy.model.param_dtype, policy.model.remat) == ("bfloat16", "bfloat16", "full")
     assert {leaf.dtype.name for leaf in jax.tree.leaves(policy.params)} == {"bfloat16"}
