@@ -67,7 +67,6 @@ def _serve(system: System) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints is not an answer
     work = system()
-    work()  # compiles, or warms caches
     for _ in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         work()
@@ -77,6 +76,7 @@ def _serve(system: System) -> None:
 
 
 def _take_turns(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, list[Turn]]:
+    """The turns of each command but its first, in which it compiles or warms its caches."""
     # A waiting process must not spin: the others would pay for it.
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "JAX_PLATFORMS": "cpu"}
     processes = {
@@ -87,7 +87,7 @@ def _take_turns(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str,
     }
     turns: dict[str, list[Turn]] = {name: [] for name in processes}
     try:
-        for _ in range(rounds):
+        for _ in range(1 + rounds):
             for name, process in processes.items():
                 assert process.stdin is not None
                 assert process.stdout is not None
@@ -100,7 +100,7 @@ def _take_turns(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str,
         for process in processes.values():
             process.kill()
             process.wait()
-    return turns
+    return {name: rows[1:] for name, rows in turns.items()}
 
 
 def _report(turns: Mapping[str, Sequence[Turn]], tokens: int) -> dict[str, object]:
