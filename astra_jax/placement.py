@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding
 
+from astra_jax.config import ConfigError
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.context_parallel import balance
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, require_divisible, spec
@@ -32,17 +33,20 @@ def join_hosts() -> None:
     host: JAX_COORDINATOR_ADDRESS (host:port of the first), JAX_NUM_PROCESSES, JAX_PROCESS_ID.
 
     Raises:
-        ValueError: one of the three is missing.
+        ConfigError: one of the three is missing.
     """
     if "JAX_COORDINATOR_ADDRESS" in os.environ:
         names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
         if missing := [name for name in names if name not in os.environ]:
-            raise ValueError(f"JAX_COORDINATOR_ADDRESS is set: expected {' and '.join(missing)} beside it, found none")
+            raise ConfigError(f"JAX_COORDINATOR_ADDRESS is set: expected {' and '.join(missing)} beside it, found none")
         num_processes, process_id = (int(os.environ[name]) for name in names)
         jax.distributed.initialize(num_processes=num_processes, process_id=process_id)
         return
-    with contextlib.suppress(ValueError):  # what JAX raises where nobody announces a cluster
+    try:
         jax.distributed.initialize()
+    except ValueError as error:
+        if "coordinator_address should be defined" not in str(error):  # what JAX says where nobody announces a cluster
+            raise
 
 
 def host_folder(out: Path) -> Path:
@@ -54,11 +58,11 @@ def training_mesh(config: MeshConfig | None) -> Mesh | None:
     """The mesh of a run; None for the first device alone.
 
     Raises:
-        ValueError: the axes do not multiply to the number of devices.
+        ConfigError: the axes do not multiply to the number of devices.
     """
     if config is None:
         if jax.process_count() > 1:
-            raise ValueError(f"expected a [mesh] in the config of a run on {jax.process_count()} hosts, found none")
+            raise ConfigError(f"expected a [mesh] in the config of a run on {jax.process_count()} hosts, found none")
         return None
     return make_mesh(config)
 
@@ -81,7 +85,7 @@ def place_params(params: Params, model: ModelConfig, mesh: Mesh | None) -> Param
     """Parameters that every host has computed alike, each part where it belongs.
 
     Raises:
-        ValueError: an axis of the mesh does not divide the model.
+        ConfigError: an axis of the mesh does not divide the model.
     """
     require_divisible(model, mesh)
     return jax.tree.map(
@@ -98,19 +102,19 @@ def init_optimizer_state(optimizer: optax.GradientTransformation, params: Params
 
 
 def require_rows(num_rows: int, parts: int, mesh: Mesh | None) -> None:
-    """Raises ValueError when the rows of a batch cannot be dealt out evenly over its `parts` and `data` × `fsdp`."""
+    """Raises ConfigError when the rows of a batch cannot be dealt out evenly over its `parts` and `data` × `fsdp`."""
     shards = 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
     if num_rows % (shards * parts):
-        raise ValueError(
+        raise ConfigError(
             f"expected batches of a multiple of accumulation × data × fsdp = {parts} × {shards} rows, found {num_rows}"
         )
 
 
 def require_prompts(num_prompts: int, mesh: Mesh | None) -> None:
-    """Raises ValueError when the prompts of a rollout cannot be dealt out evenly over a rollout's mesh."""
+    """Raises ConfigError when the prompts of a rollout cannot be dealt out evenly over a rollout's mesh."""
     shards = 1 if mesh is None else mesh.size // mesh.shape["tensor"]
     if num_prompts % shards:
-        raise ValueError(
+        raise ConfigError(
             f"expected rollouts of a multiple of data × fsdp × context = {shards} groups, found {num_prompts}"
         )
 

@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from synthesis.record_io import replace_directory
+
 
 @contextlib.contextmanager
 def whole_folder(directory: str | os.PathLike[str], mark: str) -> Iterator[Path]:
@@ -29,6 +31,4 @@ def whole_folder(directory: str | os.PathLike[str], mark: str) -> Iterator[Path]
     except BaseException:
         shutil.rmtree(partial)
         raise
-    if directory.exists():
-        shutil.rmtree(directory)
-    partial.rename(directory)
+    replace_directory(partial, directory)

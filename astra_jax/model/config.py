@@ -7,6 +7,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from astra_jax.config import ConfigError
+
 Params = dict[str, Any]
 """The parameters of a model: nested dictionaries of arrays, drawn in `qwen3`."""
 
@@ -88,7 +90,7 @@ class ModelConfig(BaseModel):
     def require_vocabulary(self, num_tokens: int, where: object) -> None:
         """Raises ValueError when a tokenizer, read from `where`, has more tokens than the model has embeddings."""
         if num_tokens > self.vocab_size:
-            raise ValueError(
+            raise ConfigError(
                 f"expected a tokenizer of at most {self.vocab_size} tokens (the model's vocabulary), "
                 f"found {num_tokens} in {where}"
             )
@@ -96,7 +98,7 @@ class ModelConfig(BaseModel):
     def require_context(self, length_tokens: int) -> None:
         """Raises ValueError when sequences of `length_tokens` run beyond the rope's range."""
         if length_tokens > self.context_tokens:
-            raise ValueError(
+            raise ConfigError(
                 f"sequences of {length_tokens} tokens exceed the model's context of {self.context_tokens}; "
                 "shorten them or set YaRN rope scaling (yarn.factor, yarn.original_max_position_embeddings)"
             )

@@ -11,6 +11,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from pydantic import BaseModel, ConfigDict, Field
 
+from astra_jax.config import ConfigError
 from astra_jax.model.config import ModelConfig
 
 MESH_AXES = ("data", "fsdp", "context", "tensor")
@@ -84,18 +85,18 @@ def constrain(x: jax.Array, *logical: str) -> jax.Array:
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh over `devices` (default: all); raises ValueError when their number is not the product of the axes."""
+    """The mesh over `devices` (default: all); raises ConfigError when their number is not the product of the axes."""
     devices = jax.devices() if devices is None else devices
     if math.prod(config.shape) != len(devices):
         sizes = " × ".join(f"{axis} {size}" for axis, size in zip(MESH_AXES, config.shape, strict=True))
-        raise ValueError(f"a mesh of {sizes} needs {math.prod(config.shape)} devices, found {len(devices)}")
+        raise ConfigError(f"a mesh of {sizes} needs {math.prod(config.shape)} devices, found {len(devices)}")
     # An axis may take part of a physical axis: 4 x 16 on a torus of 8 x 8.
     layout = mesh_utils.create_device_mesh(config.shape, devices, allow_split_physical_axes=True)
     return Mesh(layout, MESH_AXES, axis_types=(AxisType.Auto,) * 4)
 
 
 def require_divisible(model: ModelConfig, mesh: MeshConfig | Mesh | None) -> None:
-    """Raises ValueError when an axis of the mesh does not divide what it shards."""
+    """Raises ConfigError when an axis of the mesh does not divide what it shards."""
     if mesh is None:
         return
     if isinstance(mesh, Mesh):
@@ -109,7 +110,7 @@ def require_divisible(model: ModelConfig, mesh: MeshConfig | Mesh | None) -> Non
     )
     for name, size, axis, parts in sizes:
         if size % parts:
-            raise ValueError(f"mesh axis {axis} = {parts} does not divide {name} = {size}")
+            raise ConfigError(f"mesh axis {axis} = {parts} does not divide {name} = {size}")
 
 
 def spec(*logical: str) -> PartitionSpec:

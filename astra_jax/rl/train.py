@@ -25,6 +25,7 @@ import optax
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.checkpoint import Checkpoints, TrainState, read_model
+from astra_jax.config import ConfigError
 from astra_jax.evaluate.environments import held_out_figures
 from astra_jax.metrics import MetricsLog, report_progress
 from astra_jax.model.config import ModelConfig, ModelOverrides
@@ -164,7 +165,7 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
         ValueError: the mesh does not fit the devices, the model or the batch; or there are several hosts.
     """
     if jax.process_count() > 1:
-        raise ValueError(f"expected one host, found {jax.process_count()}: episodes are not rolled out over hosts yet")
+        raise ConfigError(f"expected one host, found {jax.process_count()}: episodes are not rolled out over hosts yet")
     mesh = training_mesh(config.mesh)
     require_rows(config.groups_per_step * config.group_size, 1, mesh)
     require_prompts(config.groups_per_rollout, mesh)

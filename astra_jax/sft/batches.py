@@ -17,6 +17,7 @@ import grain
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from astra_jax.config import ConfigError
 from astra_jax.sft.data import SFTBatch, make_batch
 from astra_jax.sft.sample_source import SampleSource
 from astra_jax.sft.schedule import batch_schedule, rows_per_batch
@@ -138,7 +139,7 @@ class SFTBatches:
             ValueError: the position is one in other data, or in the same data in another order.
         """
         if position and (expected := position.get("fingerprint")) != self._fingerprint:
-            raise ValueError(
+            raise ConfigError(
                 f"expected the data that the checkpoint was trained on (fingerprint {expected}), found "
                 f"{self._fingerprint}: records, tokenizer, seed or the layout of batches have changed; "
                 "restore them, or give another `out`"

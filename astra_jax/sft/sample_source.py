@@ -18,6 +18,7 @@ import grain
 import numpy as np
 from tqdm import tqdm
 
+from astra_jax.config import ConfigError
 from astra_jax.sft.data import SFTSample, gold_sample, render_sample, user_turn_ends
 from astra_jax.tokenizer import Tokenizer
 from synthesis.record_io import RecordSource
@@ -79,14 +80,14 @@ class SampleSource:
         """Return one sample.
 
         Raises:
-            ValueError: it no longer has the length that was written down.
+            ConfigError: it no longer has the length that was written down.
         """
         if number in self._rendered:
             return self._rendered[number]
         directory, record_number, num_messages = self._places[number].tolist()
         sample = self._render(self._directories[directory][record_number], num_messages)
         if len(sample.ids) != self.lengths_tokens[number]:
-            raise ValueError(
+            raise ConfigError(
                 f"expected {self.lengths_tokens[number]} tokens in sample {number}, found {len(sample.ids)}: it was "
                 f"measured by another version of the program; delete {self._index} and start the run anew"
             )

@@ -10,6 +10,8 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from astra_jax.config import ConfigError
+
 _OPEN_ROWS = 64
 """Rows that packing looks through for room: with samples of a quarter of a row, 98 % of all tokens are no padding."""
 
@@ -51,7 +53,7 @@ def batch_schedule(
     from short samples to long ones.
 
     Raises:
-        ValueError: every sample is longer than the largest bucket.
+        ConfigError: every sample is longer than the largest bucket.
 
     >>> options = {"length_buckets": [4, 10], "short_first_epochs": 1, "seed": 0, "epochs": 1}
     >>> for batch in batch_schedule([3, 9, 4, 8], batch_tokens=8, packing=False, **options):
@@ -65,7 +67,7 @@ def batch_schedule(
     ScheduledBatch(num_rows=2, row_tokens=10, rows=((3,),))
     """
     if not any(length <= length_buckets[-1] for length in lengths_tokens):
-        raise ValueError(
+        raise ConfigError(
             f"no sample fits the length buckets {list(length_buckets)}: found {len(lengths_tokens)} samples of "
             f"{min(lengths_tokens, default=0)} tokens or more; raise the largest bucket"
         )

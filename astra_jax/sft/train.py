@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from pydantic import Field
 
 from astra_jax.checkpoint import Checkpoints, TrainState, read_model
+from astra_jax.config import ConfigError
 from astra_jax.metrics import MetricsLog, report_progress
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.flops import model_flops_utilisation
@@ -123,7 +124,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
 
     Raises:
         SystemExit: with 0, after SIGTERM, when the state is saved.
-        ValueError: the mesh does not fit the devices, the model or the batch.
+        ConfigError: the mesh does not fit the devices, the model or the batch.
     """
     mesh = training_mesh(config.mesh)
     for num_rows, _ in config.batch_shapes:
@@ -202,7 +203,7 @@ def _initial_policy(config: SFTConfig, mesh: Mesh | None) -> Policy:
         config.model_overrides.of(read_model(config.init)).require_context(longest)
         return load_policy(config.init, mesh=mesh, overrides=config.model_overrides)
     if config.model is None or config.tokenizer is None:
-        raise ValueError(
+        raise ConfigError(
             "SFT needs `init` (a checkpoint), or both `model` and `tokenizer` to start from random weights"
         )
     tokenizer = Tokenizer.load(config.tokenizer)

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from astra_jax.config import ConfigError
 from astra_jax.metrics import read_metrics
 from astra_jax.model.config import ModelOverrides
 from astra_jax.model.sharding import MeshConfig
@@ -147,7 +148,7 @@ def test_a_mesh_that_does_not_fit_is_refused_before_anything_is_read(config, tmp
         (MeshConfig(data=8), "multiple of accumulation × data × fsdp = 1 × 8 rows, found 4"),
         (MeshConfig(tensor=8), "tensor = 8 does not divide num_heads = 4"),
     ):
-        with pytest.raises(ValueError, match=problem):
+        with pytest.raises(ConfigError, match=problem):
             train_sft(config.model_copy(update={**nowhere, "mesh": mesh}))
 
 
@@ -158,7 +159,7 @@ def test_sequences_and_tokenizers_that_the_model_cannot_take_are_refused_before_
         ({"vocab_size": 300}, "expected a tokenizer of at most 300 tokens"),
     ):
         model = config.model.model_copy(update=change)
-        with pytest.raises(ValueError, match=problem):
+        with pytest.raises(ConfigError, match=problem):
             train_sft(config.model_copy(update={**nowhere, "model": model}))
 
 
