@@ -178,10 +178,12 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     optimizer_state = init_optimizer_state(make_optimizer(config.optimizer, config.steps), policy.params, mesh)
     position = {"groups_submitted": 0}
     state = TrainState(0, policy.params, optimizer_state, jax.random.key(config.seed), position)
+    model, tokenizer = policy.model, policy.tokenizer
+    del policy  # a run that resumes must not hold the weights it started from
     reward = float("nan")
     with (
         Termination() as termination,
-        Checkpoints(config.out / "checkpoints", policy.model, keep_weights=config.keep_weights) as checkpoints,
+        Checkpoints(config.out / "checkpoints", model, keep_weights=config.keep_weights) as checkpoints,
     ):
         state = checkpoints.restore_latest(like=state) or state
         params, optimizer_state = state.params, state.optimizer_state
@@ -200,7 +202,7 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                 submitted += len(rolled_out)
                 batch_groups = filler.take_batch()
                 batch = make_rl_batch(
-                    batch_groups, length_bucket_tokens=config.length_bucket_tokens, pad_id=policy.tokenizer.pad_id
+                    batch_groups, length_bucket_tokens=config.length_bucket_tokens, pad_id=tokenizer.pad_id
                 )
                 rollout_seconds = time.monotonic() - started
                 with in_force(mesh):
@@ -208,7 +210,7 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                         params,
                         optimizer_state,
                         place_batch(batch, len(batch.tokens_BT), mesh),
-                        model=policy.model,
+                        model=model,
                         optimizer=config.optimizer,
                         steps=config.steps,
                         temperature=config.rollout.temperature,
@@ -241,7 +243,7 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                 if is_ended and not is_last:
                     checkpoints.wait()
                     raise Terminated("rl", step + 1)
-    save_policy(Policy(policy.model, params, policy.tokenizer), config.out / "policy", trained_from=config.init)
+    save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init)
     return {"steps": config.steps, "reward": reward, "groups_submitted": submitted}
 
 

@@ -139,12 +139,14 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
     steps = len(batches)
     optimizer_state = init_optimizer_state(make_optimizer(config.optimizer, steps), policy.params, mesh)
     state = TrainState(0, policy.params, optimizer_state, jax.random.key(config.seed), {})
+    model, tokenizer = policy.model, policy.tokenizer
+    del policy  # a run that resumes must not hold the weights it started from
     learning_rate = learning_rate_schedule(config.optimizer, steps)
     loss = float("nan")
     with (
         in_force(mesh),
         Termination() as termination,
-        Checkpoints(config.out / "checkpoints", policy.model, keep_weights=config.keep_weights) as checkpoints,
+        Checkpoints(config.out / "checkpoints", model, keep_weights=config.keep_weights) as checkpoints,
     ):
         state = checkpoints.restore_latest(like=state) or state
         params, optimizer_state = state.params, state.optimizer_state
@@ -160,7 +162,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                     params,
                     optimizer_state,
                     batch,
-                    model=policy.model,
+                    model=model,
                     optimizer=config.optimizer,
                     steps=steps,
                     chunk_tokens=config.logprob_chunk_tokens,
@@ -179,7 +181,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                     "tokens_per_second": round(tokens / seconds, 1),
                 }
                 rows, columns = batch.tokens_BT.shape
-                if (mfu := model_flops_utilisation(policy.model, rows, columns, seconds)) is not None:
+                if (mfu := model_flops_utilisation(model, rows, columns, seconds)) is not None:
                     line["mfu"] = round(mfu, 4)
                 log.write(step, line)
                 report_progress("sft", step, steps, line, ("loss", "learning_rate", "tokens_per_second"))
@@ -191,7 +193,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                 if is_ended and not is_last:
                     checkpoints.wait()
                     raise Terminated("sft", step + 1)
-    save_policy(Policy(policy.model, params, policy.tokenizer), config.out / "policy", trained_from=config.init)
+    save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init)
     figures = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
     return {"steps": steps, "loss": loss, **figures}
 
