@@ -1,15 +1,21 @@
-"""Attention in plain XLA, a chunk of queries at a time, with the flash backward pass (arXiv 2205.14135, appendix B)."""
+"""Attention in plain XLA, a chunk of queries at a time, with the flash backward pass (arXiv 2205.14135, appendix B).
+
+The work is the same for each pair P of a batch row and a key head. As many pairs as have few scores go together: on a
+CPU their scores then stay in its cache.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from astra_jax.model.remat import ATTENTION_RESIDUALS
+from astra_jax.model.sharding import platform
 
 MASKED = -1e30
 """The score of a key that must not be attended: finite, so that a masked row is not NaN, and zero after exp."""
@@ -18,6 +24,8 @@ _CHUNK_TOKENS = 128
 # Chunks of one band of queries are a loop over the same keys, those before the band's end. More bands waste fewer
 # products on keys that come later (8 bands: 1/16 of all), and take longer to compile.
 _MAX_BANDS = 8
+# 1 MiB of a core's cache, or enough to keep an accelerator busy.
+_MAX_SCORES_ON_CPU, _MAX_SCORES = 2**18, 2**26
 
 
 class Band(NamedTuple):
@@ -29,20 +37,18 @@ class Band(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """X chunks of C queries. Q = C · N/K rows of one key head in one chunk, head-major."""
+    """Of each pair X chunks of C queries. Q = C · N/K rows of the pair's key head in one chunk, head-major."""
 
-    rows_XBKQH: jax.Array
-    segment_ids_XBC: jax.Array
-    places_XC: jax.Array
-    """Where in the sequence each query stands."""
+    rows_PXQH: jax.Array
+    segment_ids_PXC: jax.Array
 
 
 class Keys(NamedTuple):
-    """All keys and values, in sequence order."""
+    """Of each pair all keys and values, in sequence order."""
 
-    keys_BKSH: jax.Array
-    values_BKSH: jax.Array
-    segment_ids_BS: jax.Array
+    keys_PSH: jax.Array
+    values_PSH: jax.Array
+    segment_ids_PS: jax.Array
 
 
 def chunked_attention(
@@ -55,22 +61,31 @@ def chunked_attention(
 ) -> jax.Array:
     """Attention of queries that stand at `places_T` of the keys' sequence (None: both are the same sequence)."""
     batch, tokens, heads, head_dim = q_BTNH.shape
-    kv_heads = k_BSKH.shape[2]
+    keys, kv_heads = k_BSKH.shape[1:3]
+    pairs, shared = batch * kv_heads, heads // kv_heads
     size = min(_CHUNK_TOKENS, tokens)
     padding = -tokens % size
     count = (tokens + padding) // size
-    bands = _all_keys(count, k_BSKH.shape[1]) if places_T is not None else _bands(count, size, tokens)
+    bands = _all_keys(count, keys) if places_T is not None else _bands(count, size, tokens)
     places_T = jnp.arange(tokens) if places_T is None else places_T
     padded = [(0, 0), (0, padding)]
     rows = jnp.pad(q_BTNH * head_dim**-0.5, [*padded, (0, 0), (0, 0)])
-    rows = rows.reshape(batch, count, size, kv_heads, heads // kv_heads, head_dim).transpose(1, 0, 3, 4, 2, 5)
-    queries = Queries(
-        rows.reshape(count, batch, kv_heads, -1, head_dim),
-        jnp.pad(q_segment_ids_BT, padded).reshape(batch, count, size).swapaxes(0, 1),
+    rows = rows.reshape(batch, count, size, kv_heads, shared, head_dim).transpose(0, 3, 1, 4, 2, 5)
+    of_pairs = functools.partial(jnp.repeat, repeats=kv_heads, axis=0)
+    out_PXQH = _attend(
+        bands,
+        Queries(
+            rows.reshape(pairs, count, shared * size, head_dim),
+            of_pairs(jnp.pad(q_segment_ids_BT, padded)).reshape(pairs, count, size),
+        ),
+        Keys(
+            k_BSKH.swapaxes(1, 2).reshape(pairs, keys, head_dim),
+            v_BSKH.swapaxes(1, 2).reshape(pairs, keys, head_dim),
+            of_pairs(kv_segment_ids_BS),
+        ),
         jnp.pad(places_T, (0, padding)).reshape(count, size),
     )
-    out_XBKQH = _attend(bands, queries, Keys(k_BSKH.swapaxes(1, 2), v_BSKH.swapaxes(1, 2), kv_segment_ids_BS))
-    out = out_XBKQH.reshape(count, batch, kv_heads, heads // kv_heads, size, head_dim).transpose(1, 0, 4, 2, 3, 5)
+    out = out_PXQH.reshape(batch, kv_heads, count, shared, size, head_dim).transpose(0, 2, 4, 1, 3, 5)
     return out.reshape(batch, count * size, heads, head_dim)[:, :tokens]
 
 
@@ -86,80 +101,95 @@ def _bands(count: int, size: int, keys: int) -> tuple[Band, ...]:
     return tuple(Band(start, stop, min(stop * size, keys)) for start, stop in zip(starts, stops, strict=True))
 
 
-def _masked_scores(chunk: Queries, keys: Keys) -> jax.Array:
-    """Float32 scores [B, K, Q, S] of one chunk of queries."""
-    causal_CS = chunk.places_XC[:, None] >= jnp.arange(keys.keys_BKSH.shape[2])
-    mask_BCS = causal_CS & (chunk.segment_ids_XBC[:, :, None] == keys.segment_ids_BS[:, None])
-    mask_BQS = jnp.tile(mask_BCS, (1, chunk.rows_XBKQH.shape[2] // causal_CS.shape[0], 1))
-    s_BKQS = _einsum("bkqh,bksh->bkqs", chunk.rows_XBKQH, keys.keys_BKSH)
-    return jnp.where(mask_BQS[:, None], s_BKQS, MASKED)
+def _for_each_pair(of_pair: Callable[..., Any], queries: Queries, keys: Keys, *more_P: jax.Array) -> Any:
+    """`of_pair` of every pair, as many at once as have a chunk's scores in the memory meant for them."""
+    pairs, _, rows, _ = queries.rows_PXQH.shape
+    most = (_MAX_SCORES_ON_CPU if platform() == "cpu" else _MAX_SCORES) // (rows * keys.keys_PSH.shape[1])
+    at_once = next(n for n in range(min(max(most, 1), pairs), 0, -1) if pairs % n == 0)
+    return jax.lax.map(lambda arrays: of_pair(*arrays), (queries, keys, *more_P), batch_size=at_once)
+
+
+def _masked_scores(rows_QH: jax.Array, segment_ids_C: jax.Array, places_C: jax.Array, keys: Keys) -> jax.Array:
+    """Float32 scores [Q, S] of one chunk of queries."""
+    keys_SH, _, segment_ids_S = keys
+    mask_CS = (places_C[:, None] >= jnp.arange(len(keys_SH))) & (segment_ids_C[:, None] == segment_ids_S)
+    mask_QS = jnp.tile(mask_CS, (len(rows_QH) // len(places_C), 1))
+    return jnp.where(mask_QS, _einsum("qh,sh->qs", rows_QH, keys_SH), MASKED)
 
 
 _einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
-def _first(keys: Keys, count: int) -> Keys:
-    return Keys(keys.keys_BKSH[:, :, :count], keys.values_BKSH[:, :, :count], keys.segment_ids_BS[:, :count])
-
-
-def _of_band(band: Band, queries: Queries) -> Queries:
-    return Queries(*(array[band.start : band.stop] for array in queries))
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(bands: tuple[Band, ...], queries: Queries, keys: Keys) -> jax.Array:
-    return _attend_forward(bands, queries, keys)[0]
+def _attend(bands: tuple[Band, ...], queries: Queries, keys: Keys, places_XC: jax.Array) -> jax.Array:
+    return _attend_forward(bands, queries, keys, places_XC)[0]
 
 
-def _attend_forward(bands: tuple[Band, ...], queries: Queries, keys: Keys) -> tuple[jax.Array, tuple[object, ...]]:
-    def attend(keys: Keys, chunk: Queries) -> tuple[jax.Array, jax.Array]:
-        s_BKQS = _masked_scores(chunk, keys)
-        max_BKQ = s_BKQS.max(-1)
-        p_BKQS = jnp.exp(s_BKQS - max_BKQ[..., None])
-        sum_BKQ = p_BKQS.sum(-1)
-        dtype = keys.values_BKSH.dtype
-        out_BKQH = jnp.einsum("bkqs,bksh->bkqh", p_BKQS.astype(dtype), keys.values_BKSH)
-        return out_BKQH / sum_BKQ[..., None].astype(dtype), max_BKQ + jnp.log(sum_BKQ)
+def _attend_forward(
+    bands: tuple[Band, ...], queries: Queries, keys: Keys, places_XC: jax.Array
+) -> tuple[jax.Array, tuple[object, ...]]:
+    def of_chunk(keys: Keys, chunk: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        s_QS = _masked_scores(*chunk, keys)
+        max_Q = s_QS.max(-1)
+        p_QS = jnp.exp(s_QS - max_Q[:, None])
+        sum_Q = p_QS.sum(-1)
+        dtype = keys.values_PSH.dtype
+        out_QH = p_QS.astype(dtype) @ keys.values_PSH
+        return out_QH / sum_Q[:, None].astype(dtype), max_Q + jnp.log(sum_Q)
 
-    parts = [jax.lax.map(functools.partial(attend, _first(keys, band.keys)), _of_band(band, queries)) for band in bands]
-    out_XBKQH, lse_XBKQ = (
-        checkpoint_name(jnp.concatenate(arrays), ATTENTION_RESIDUALS) for arrays in zip(*parts, strict=True)
-    )
-    return out_XBKQH, (queries, keys, out_XBKQH, lse_XBKQ)
+    def of_pair(queries: Queries, keys: Keys) -> tuple[jax.Array, ...]:
+        parts = [
+            jax.lax.map(
+                functools.partial(of_chunk, Keys(*(x[: band.keys] for x in keys))),
+                tuple(x[band.start : band.stop] for x in (*queries, places_XC)),
+            )
+            for band in bands
+        ]
+        return tuple(jnp.concatenate(arrays) for arrays in zip(*parts, strict=True))
+
+    out_PXQH, lse_PXQ = (checkpoint_name(x, ATTENTION_RESIDUALS) for x in _for_each_pair(of_pair, queries, keys))
+    return out_PXQH, (queries, keys, places_XC, out_PXQH, lse_PXQ)
 
 
 def _attend_backward(
     bands: tuple[Band, ...],
-    residuals: tuple[Queries, Keys, jax.Array, jax.Array],
-    dout_XBKQH: jax.Array,
-) -> tuple[Queries, Keys]:
-    queries, keys, out_XBKQH, lse_XBKQ = residuals
-    dtype = keys.keys_BKSH.dtype
-    delta_XBKQ = (dout_XBKQH.astype(jnp.float32) * out_XBKQH).sum(-1)
+    residuals: tuple[Queries, Keys, jax.Array, jax.Array, jax.Array],
+    dout_PXQH: jax.Array,
+) -> tuple[Queries, Keys, None]:
+    queries, keys, places_XC, out_PXQH, lse_PXQ = residuals
+    dtype = keys.keys_PSH.dtype
+    delta_PXQ = (dout_PXQH.astype(jnp.float32) * out_PXQH).sum(-1)
 
     def pull(
-        keys: Keys, grads: tuple[jax.Array, jax.Array], xs: tuple[Queries, jax.Array, jax.Array, jax.Array]
+        keys: Keys, grads: tuple[jax.Array, jax.Array], xs: tuple[jax.Array, ...]
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        dk_BKSH, dv_BKSH = grads
-        chunk, dout_BKQH, lse_BKQ, delta_BKQ = xs
-        p_BKQS = jnp.exp(_masked_scores(chunk, keys) - lse_BKQ[..., None])
-        dp_BKQS = _einsum("bkqh,bksh->bkqs", dout_BKQH, keys.values_BKSH)
-        ds_BKQS = (p_BKQS * (dp_BKQS - delta_BKQ[..., None])).astype(dtype)
-        dk_BKSH += _einsum("bkqs,bkqh->bksh", ds_BKQS, chunk.rows_XBKQH)
-        dv_BKSH += _einsum("bkqs,bkqh->bksh", p_BKQS.astype(dtype), dout_BKQH)
-        return (dk_BKSH, dv_BKSH), _einsum("bkqs,bksh->bkqh", ds_BKQS, keys.keys_BKSH).astype(dtype)
+        dk_HS, dv_HS = grads
+        rows_QH, segment_ids_C, places_C, dout_QH, lse_Q, delta_Q = xs
+        p_QS = jnp.exp(_masked_scores(rows_QH, segment_ids_C, places_C, keys) - lse_Q[:, None])
+        dp_QS = _einsum("qh,sh->qs", dout_QH, keys.values_PSH)
+        ds_QS = (p_QS * (dp_QS - delta_Q[:, None])).astype(dtype)
+        # The other way round XLA's CPU backend would copy the scores transposed.
+        dk_HS += _einsum("qh,qs->hs", rows_QH, ds_QS)
+        dv_HS += _einsum("qh,qs->hs", dout_QH, p_QS.astype(dtype))
+        return (dk_HS, dv_HS), _einsum("qs,sh->qh", ds_QS, keys.keys_PSH).astype(dtype)
 
-    dk_BKSH, dv_BKSH = (jnp.zeros(x.shape, jnp.float32) for x in keys[:2])
-    dqs = []
-    for band in bands:
-        seen = (dk_BKSH[:, :, : band.keys], dv_BKSH[:, :, : band.keys])
-        xs = (_of_band(band, queries), *(x[band.start : band.stop] for x in (dout_XBKQH, lse_XBKQ, delta_XBKQ)))
-        (seen_dk, seen_dv), dq_XBKQH = jax.lax.scan(functools.partial(pull, _first(keys, band.keys)), seen, xs)
-        dk_BKSH = dk_BKSH.at[:, :, : band.keys].set(seen_dk)
-        dv_BKSH = dv_BKSH.at[:, :, : band.keys].set(seen_dv)
-        dqs.append(dq_XBKQH)
-    dqueries = Queries(jnp.concatenate(dqs), None, None)  # type: ignore[arg-type]
-    return dqueries, Keys(dk_BKSH.astype(dtype), dv_BKSH.astype(dtype), None)  # type: ignore[arg-type]
+    def of_pair(
+        queries: Queries, keys: Keys, dout_XQH: jax.Array, lse_XQ: jax.Array, delta_XQ: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        dk_HS, dv_HS = (jnp.zeros(x.T.shape, jnp.float32) for x in keys[:2])
+        dqs = []
+        for band in bands:
+            seen = (dk_HS[:, : band.keys], dv_HS[:, : band.keys])
+            xs = tuple(x[band.start : band.stop] for x in (*queries, places_XC, dout_XQH, lse_XQ, delta_XQ))
+            pull_band = functools.partial(pull, Keys(*(x[: band.keys] for x in keys)))
+            (seen_dk, seen_dv), dq_XQH = jax.lax.scan(pull_band, seen, xs)
+            dk_HS = dk_HS.at[:, : band.keys].set(seen_dk)
+            dv_HS = dv_HS.at[:, : band.keys].set(seen_dv)
+            dqs.append(dq_XQH)
+        return jnp.concatenate(dqs), dk_HS.T.astype(dtype), dv_HS.T.astype(dtype)
+
+    dq_PXQH, dk_PSH, dv_PSH = _for_each_pair(of_pair, queries, keys, dout_PXQH, lse_PXQ, delta_PXQ)
+    return Queries(dq_PXQH, None), Keys(dk_PSH, dv_PSH, None), None  # type: ignore[arg-type]
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
