@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, MLP = 151_936, 256, 2, 8, 4, 32, 768
 ROWS, TOKENS = 4, 4096
-CHUNK_TOKENS = 256
-"""Ours holds the logits of this many tokens, twice 148 MiB; the default, 1,024, takes four times that."""
 
 
 def token_ids() -> np.ndarray:
@@ -65,7 +63,7 @@ def _our_logprobs() -> tuple[Any, Callable]:
     def logprobs(params: dict) -> jax.Array:
         model = bind(config, params)
         hidden_BTD = model(tokens_BT[:, :-1], positions_BT, np.ones((ROWS, TOKENS), np.int32))
-        return token_logprobs(hidden_BTD, model.output_embedding, tokens_BT[:, 1:], chunk_tokens=CHUNK_TOKENS)
+        return token_logprobs(hidden_BTD, model.output_embedding, tokens_BT[:, 1:])
 
     return jax.device_put(init_params(config, seed=0)), logprobs
 

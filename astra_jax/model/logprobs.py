@@ -25,7 +25,7 @@ _VOCAB_AXIS = LOGICAL_TO_MESH["vocab"]
 
 
 def token_logprobs(
-    hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array, *, chunk_tokens: int = 1024
+    hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array, *, chunk_tokens: int = 256
 ) -> jax.Array:
     """Float32 log-probability of each target under softmax(hidden · unembeddingᵀ); differentiable in both arrays.
 
@@ -35,7 +35,7 @@ def token_logprobs(
     return _logprobs(chunk_tokens, hidden_BTD, unembedding_VD, targets_BT)
 
 
-def token_entropy(hidden_BTD: jax.Array, unembedding_VD: jax.Array, *, chunk_tokens: int = 1024) -> jax.Array:
+def token_entropy(hidden_BTD: jax.Array, unembedding_VD: jax.Array, *, chunk_tokens: int = 256) -> jax.Array:
     """Float32 entropy in nats of the next-token distribution at each position: a metric, without gradients."""
 
     def local(hidden_BTD: jax.Array, unembedding_VD: jax.Array) -> jax.Array:

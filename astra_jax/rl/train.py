@@ -87,7 +87,7 @@ class RLConfig(BaseModel):
     """K: distractors of each similarity band that an episode is shown."""
     length_bucket_tokens: int = Field(default=128, gt=0)
     """Training rows are padded to multiples of this."""
-    logprob_chunk_tokens: int = Field(default=1024, gt=0)
+    logprob_chunk_tokens: int = Field(default=256, gt=0)
     mesh: MeshConfig | None = None
     """Which devices of this host learn and roll out; without it, the first alone."""
     checkpoint_every_steps: int = Field(default=20, gt=0)

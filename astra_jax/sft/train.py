@@ -59,7 +59,7 @@ class SFTConfig(SFTDataConfig):
     checkpoint_every_steps: int = Field(default=100, gt=0)
     keep_weights: int | None = Field(default=None, gt=0)
     """Checkpoints whose weights are kept; without it all, for analysis. Optimiser state is kept for the newest two."""
-    logprob_chunk_tokens: int = Field(default=1024, gt=0)
+    logprob_chunk_tokens: int = Field(default=256, gt=0)
 
 
 def sft_loss(
