@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from astra_jax.model.chunked_attention import chunked_attention
 from astra_jax.model.context_parallel import balanced_order, to_natural_order
+from astra_jax.model.cudnn_attention import cudnn_attention
 from astra_jax.model.sharding import ambient_mesh, platform, spec
 
 
@@ -23,7 +24,7 @@ def attention(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_i
     """
     mesh = ambient_mesh()
     if mesh is None:
-        return chunked_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, segment_ids_BT)
+        return _whole_sequences(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
     if platform() == "tpu":
         from astra_jax.model.splash_attention import splash_attention  # pulls in Pallas, which only TPUs need
 
@@ -32,7 +33,7 @@ def attention(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_i
 
     def shard(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
         if context == 1:
-            return chunked_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, segment_ids_BT)
+            return _whole_sequences(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
         k_BSKH, v_BSKH, segment_ids_BS = (
             to_natural_order(jax.lax.all_gather(x, "context", axis=1, tiled=True), context)
             for x in (k_BTKH, v_BTKH, segment_ids_BT)
@@ -45,3 +46,9 @@ def attention(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_i
     segments = spec("batch", "sequence")
     sharded = jax.shard_map(shard, in_specs=(heads, kv_heads, kv_heads, segments), out_specs=heads, check_vma=False)
     return sharded(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
+
+
+def _whole_sequences(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
+    if platform() == "gpu":
+        return cudnn_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
+    return chunked_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, segment_ids_BT)

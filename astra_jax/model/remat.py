@@ -17,7 +17,8 @@ MLP_INPUT = "mlp_input"
 """The residual stream between a layer's two branches."""
 _LAYER_INPUT = "layer_input"
 
-_KEEP_ATTENTION = jax.checkpoint_policies.save_only_these_names(ATTENTION_RESIDUALS)
+_CUDNN_FORWARD = "dot_product_attention_fwd_wrapper"
+_KEEP_NAMED = jax.checkpoint_policies.save_only_these_names(ATTENTION_RESIDUALS)
 _OFFLOAD = jax.checkpoint_policies.save_and_offload_only_these_names(
     names_which_can_be_saved=[],
     names_which_can_be_offloaded=[_LAYER_INPUT, ATTENTION_RESIDUALS, MLP_INPUT],
@@ -26,14 +27,19 @@ _OFFLOAD = jax.checkpoint_policies.save_and_offload_only_these_names(
 )
 
 
+def _keep_attention(primitive: Any, *avals: Any, **params: Any) -> Any:
+    # cuDNN's kernel cannot name what its backward pass needs.
+    return primitive.name == _CUDNN_FORWARD or _KEEP_NAMED(primitive, *avals, **params)
+
+
 def _keep_statistics_offload_the_rest(primitive: Any, *avals: Any, **params: Any) -> Any:
     # With the float32 log-sum-exp in host memory the TPU compiler (libtpu 0.0.51) dies: "Bitcast cannot have different
     # shape sizes".
     is_activation = bool(avals) and avals[0].dtype == jnp.bfloat16
-    return (_OFFLOAD if is_activation else _KEEP_ATTENTION)(primitive, *avals, **params)
+    return (_OFFLOAD if is_activation else _keep_attention)(primitive, *avals, **params)
 
 
-_POLICIES = {"full": None, "attention": _KEEP_ATTENTION, "offload": _keep_statistics_offload_the_rest}
+_POLICIES = {"full": None, "attention": _keep_attention, "offload": _keep_statistics_offload_the_rest}
 
 
 def remat(block: Callable[[jax.Array, Any], Any], policy: RematPolicy) -> Callable[[jax.Array, Any], Any]:
