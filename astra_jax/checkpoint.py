@@ -27,6 +27,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
@@ -34,7 +35,8 @@ from jax.sharding import Mesh
 from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.hf import PIECE_BYTES
 from astra_jax.model.qwen3 import abstract_params
-from astra_jax.model.sharding import param_shardings, require_divisible
+from astra_jax.model.sharding import require_divisible
+from astra_jax.placement import abstract
 
 _log = logging.getLogger(__name__)
 _AS_IT_IS = ModelOverrides()
@@ -119,15 +121,16 @@ class Checkpoints:
             return []
         return sorted(int(entry.name) for entry in self.directory.iterdir() if entry.name.isdecimal())
 
-    def restore_latest(self, like: TrainState) -> TrainState | None:
-        """The newest whole state, shaped and placed as `like` (arrays or their shapes); None when there is none.
+    def restore_latest(self, optimizer: optax.GradientTransformation, *, mesh: Mesh | None = None) -> TrainState | None:
+        """The newest whole state of a run with `optimizer`, over `mesh` or on the first device; None without one.
 
-        A damaged checkpoint is passed over with a warning that names it. Raises CheckpointError for another model.
+        Only shapes are known before: nothing is allocated but what is read. A damaged checkpoint is passed over with a
+        warning that names it. Raises CheckpointError for another model.
         """
         self.wait()
         newest = self._newest_whole_step() if jax.process_index() == 0 else None
         step = int(multihost_utils.broadcast_one_to_all(np.int32(-1 if newest is None else newest)))
-        return None if step < 0 else self._restore(self.directory / f"{step:08d}", like)
+        return None if step < 0 else self._restore(self.directory / f"{step:08d}", optimizer, mesh)
 
     def _newest_whole_step(self) -> int | None:
         for step in reversed(self.steps()):
@@ -138,16 +141,18 @@ class Checkpoints:
             _log.warning("checkpoint %s is passed over: %s", path, fault)
         return None
 
-    def _restore(self, path: Path, like: TrainState) -> TrainState:
+    def _restore(self, path: Path, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:
         found = read_model(path)
         if found.to_hf() != self.config.to_hf():
             raise CheckpointError(f"{path} holds another model: expected {self.config}, found {found}")
         position = json.loads((path / "train.json").read_text(encoding="utf-8"))
-        train_like = {"optimizer_state": like.optimizer_state, "rng": np.asarray(jax.random.key_data(like.rng))}
-        train = _read_part(path, "train", train_like)
+        params = abstract_params(self.config)
+        optimizer_state = abstract(jax.eval_shape(optimizer.init, params), mesh)
+        rng = np.asarray(jax.random.key_data(jax.random.key(0)))
+        train = _read_part(path, "train", {"optimizer_state": optimizer_state, "rng": rng})
         return TrainState(
             step=position["step"],
-            params=_read_part(path, "params", like.params),
+            params=_read_part(path, "params", abstract(params, mesh)),
             optimizer_state=train["optimizer_state"],
             rng=jax.random.wrap_key_data(train["rng"]),
             data_position=position["data_position"],
@@ -193,11 +198,7 @@ def load_params(
     config = overrides.of(read_model(path))
     require_divisible(config, mesh)
     require_whole(path)
-    like = abstract_params(config)
-    like = jax.tree.map(
-        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, param_shardings(like, mesh)
-    )
-    return config, _read_part(path, "params", like)
+    return config, _read_part(path, "params", abstract(abstract_params(config), mesh))
 
 
 def require_whole(path: Path) -> None:

@@ -16,9 +16,9 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.config import ConfigError
-from astra_jax.model.config import ModelConfig, Params
+from astra_jax.model.config import Params
 from astra_jax.model.context_parallel import balance
-from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, require_divisible, spec
+from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
 
 Batch = TypeVar("Batch", bound=tuple)
 """A NamedTuple of arrays [B, T]."""
@@ -81,17 +81,19 @@ def in_force(mesh: Mesh | None) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
-def place_params(params: Params, model: ModelConfig, mesh: Mesh | None) -> Params:
-    """Parameters that every host has computed alike, each part where it belongs.
-
-    Raises:
-        ConfigError: an axis of the mesh does not divide the model.
-    """
-    require_divisible(model, mesh)
+def place_params(params: Params, mesh: Mesh | None) -> Params:
+    """Parameters that every host has computed alike, each part where it belongs."""
     return jax.tree.map(
         lambda x, sharding: jax.make_array_from_callback(x.shape, sharding, np.asarray(x).__getitem__),
         params,
         param_shardings(params, mesh),
+    )
+
+
+def abstract(tree: Any, mesh: Mesh | None) -> Any:
+    """The shapes and places of parameters, or of a tree that holds some; nothing is allocated."""
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree, param_shardings(tree, mesh)
     )
 
 

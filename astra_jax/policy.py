@@ -52,7 +52,19 @@ def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverr
         TokenizerError: the tokenizer is missing or is not a Qwen3 one.
         ValueError: the tokenizer has more tokens than the model's vocabulary, or the mesh does not fit the model.
     """
-    tokenizer = Tokenizer.load(folder)
-    read_model(folder).require_vocabulary(tokenizer.vocab_size, folder)
+    _, tokenizer = read_policy(folder)
     model, params = load_params(folder, mesh=mesh, overrides=overrides)
     return Policy(model, params, tokenizer)
+
+
+def read_policy(folder: Path, *, overrides: ModelOverrides = _AS_IT_IS) -> tuple[ModelConfig, Tokenizer]:
+    """Which model and tokenizer a policy folder has: small files, and none of its weights.
+
+    Raises:
+        CheckpointError: the folder has no weights.
+        TokenizerError: the tokenizer is missing or is not a Qwen3 one.
+        ValueError: the tokenizer has more tokens than the model's vocabulary.
+    """
+    model, tokenizer = overrides.of(read_model(folder)), Tokenizer.load(folder)
+    model.require_vocabulary(tokenizer.vocab_size, folder)
+    return model, tokenizer

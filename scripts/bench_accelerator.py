@@ -96,7 +96,7 @@ def measure(stage: str, model: ModelConfig, rows: int, tokens: int, rounds: int)
     """The median step over `rows` sequences of `tokens` tokens."""
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     with jax.set_mesh(mesh):
-        params = place_params(init_params(model, seed=0), model, mesh)
+        params = place_params(init_params(model, seed=0), mesh)
         state = init_optimizer_state(make_optimizer(OPTIMIZER, STEPS), params, mesh)
         step, batch = step_and_batch(stage, model, rows, tokens)
         placed: Any = place_batch(batch, rows, mesh)

@@ -22,16 +22,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from pydantic import BaseModel, ConfigDict, Field
 
-from astra_jax.checkpoint import Checkpoints, TrainState, read_model
+from astra_jax.checkpoint import Checkpoints, TrainState, load_params
 from astra_jax.config import ConfigError
 from astra_jax.evaluate.environments import held_out_figures
 from astra_jax.metrics import MetricsLog, report_progress
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
-from astra_jax.model.sharding import MeshConfig, constrain_params, param_shardings
+from astra_jax.model.sharding import MeshConfig, constrain_params, param_shardings, require_divisible
 from astra_jax.optimizer import OptimizerConfig, make_optimizer
 from astra_jax.placement import (
     in_force,
@@ -42,7 +43,7 @@ from astra_jax.placement import (
     rollout_mesh,
     training_mesh,
 )
-from astra_jax.policy import Policy, load_policy, save_policy
+from astra_jax.policy import Policy, read_policy, save_policy
 from astra_jax.rl.advantage import group_advantages
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, ScoredGroup
 from astra_jax.rl.f1_reward import episode_reward
@@ -169,23 +170,18 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     mesh = training_mesh(config.mesh)
     require_rows(config.groups_per_step * config.group_size, 1, mesh)
     require_prompts(config.groups_per_rollout, mesh)
-    longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-    config.model_overrides.of(read_model(config.init)).require_context(longest)
-    policy = load_policy(config.init, mesh=mesh, overrides=config.model_overrides)
+    model, tokenizer = read_policy(config.init, overrides=config.model_overrides)
+    require_divisible(model, mesh)
     decoding_mesh = rollout_mesh(mesh)
-    engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, config.rollout)
+    engine = RolloutEngine(model, tokenizer, sandbox, config.rollout)
     environments = RecordSource(config.environments, Environment)
-    optimizer_state = init_optimizer_state(make_optimizer(config.optimizer, config.steps), policy.params, mesh)
-    position = {"groups_submitted": 0}
-    state = TrainState(0, policy.params, optimizer_state, jax.random.key(config.seed), position)
-    model, tokenizer = policy.model, policy.tokenizer
-    del policy  # a run that resumes must not hold the weights it started from
+    optimizer = make_optimizer(config.optimizer, config.steps)
     reward = float("nan")
     with (
         Termination() as termination,
         Checkpoints(config.out / "checkpoints", model, keep_weights=config.keep_weights) as checkpoints,
     ):
-        state = checkpoints.restore_latest(like=state) or state
+        state = checkpoints.restore_latest(optimizer, mesh=mesh) or _first_state(config, optimizer, mesh)
         params, optimizer_state = state.params, state.optimizer_state
         submitted = state.data_position["groups_submitted"]
         starts = _starts(config, environments, first=submitted)
@@ -245,6 +241,13 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                     raise Terminated("rl", step + 1)
     save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init)
     return {"steps": config.steps, "reward": reward, "groups_submitted": submitted}
+
+
+def _first_state(config: RLConfig, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:
+    """The state of a run that starts: the weights of `init`."""
+    _, params = load_params(config.init, mesh=mesh, overrides=config.model_overrides)
+    optimizer_state = init_optimizer_state(optimizer, params, mesh)
+    return TrainState(0, params, optimizer_state, jax.random.key(config.seed), {"groups_submitted": 0})
 
 
 async def _fill(

@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh
 from pydantic import Field
 
-from astra_jax.checkpoint import Checkpoints, TrainState, read_model
+from astra_jax.checkpoint import Checkpoints, TrainState, load_params
 from astra_jax.config import ConfigError
 from astra_jax.metrics import MetricsLog, report_progress
 from astra_jax.model.config import ModelConfig, ModelOverrides
@@ -22,7 +22,7 @@ from astra_jax.model.flops import model_flops_utilisation
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.mimetic_init import mimetic_init
 from astra_jax.model.qwen3 import Params, bind
-from astra_jax.model.sharding import MeshConfig, constrain, constrain_params
+from astra_jax.model.sharding import MeshConfig, constrain, constrain_params, require_divisible
 from astra_jax.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from astra_jax.placement import (
     host_folder,
@@ -34,7 +34,7 @@ from astra_jax.placement import (
     require_rows,
     training_mesh,
 )
-from astra_jax.policy import Policy, load_policy, save_policy
+from astra_jax.policy import Policy, read_policy, save_policy
 from astra_jax.sft.batches import SFTBatches, SFTDataConfig
 from astra_jax.sft.data import SFTBatch
 from astra_jax.termination import Terminated, Termination
@@ -129,28 +129,27 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
     mesh = training_mesh(config.mesh)
     for num_rows, _ in config.batch_shapes:
         require_rows(num_rows, config.accumulation, mesh)
-    policy = _initial_policy(config, mesh)
+    model, tokenizer = _model_and_tokenizer(config)
+    model.require_context(config.length_buckets[-1])
+    require_divisible(model, mesh)
     batches = SFTBatches(
         config,
-        policy.tokenizer,
+        tokenizer,
         index=config.out / "sample_lengths.npz",
         host_rows=functools.partial(host_rows, mesh=mesh),
     )
     steps = len(batches)
-    optimizer_state = init_optimizer_state(make_optimizer(config.optimizer, steps), policy.params, mesh)
-    state = TrainState(0, policy.params, optimizer_state, jax.random.key(config.seed), {})
-    model, tokenizer = policy.model, policy.tokenizer
-    del policy  # a run that resumes must not hold the weights it started from
+    optimizer = make_optimizer(config.optimizer, steps)
     learning_rate = learning_rate_schedule(config.optimizer, steps)
     loss = float("nan")
     with (
-        in_force(mesh),
         Termination() as termination,
         Checkpoints(config.out / "checkpoints", model, keep_weights=config.keep_weights) as checkpoints,
     ):
-        state = checkpoints.restore_latest(like=state) or state
+        state = checkpoints.restore_latest(optimizer, mesh=mesh) or _first_state(config, model, optimizer, mesh)
         params, optimizer_state = state.params, state.optimizer_state
         with (
+            in_force(mesh),
             contextlib.closing(batches.from_position(state.data_position)) as made_ahead,
             MetricsLog(host_folder(config.out) / "metrics.jsonl", first_step=state.step) as log,
         ):
@@ -198,17 +197,25 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
     return {"steps": steps, "loss": loss, **figures}
 
 
-def _initial_policy(config: SFTConfig, mesh: Mesh | None) -> Policy:
-    """The weights that training starts from; what cannot be trained is refused before any is read."""
-    longest = config.length_buckets[-1]
+def _model_and_tokenizer(config: SFTConfig) -> tuple[ModelConfig, Tokenizer]:
+    """What is trained; no weight is read or made."""
     if config.init is not None:
-        config.model_overrides.of(read_model(config.init)).require_context(longest)
-        return load_policy(config.init, mesh=mesh, overrides=config.model_overrides)
+        return read_policy(config.init, overrides=config.model_overrides)
     if config.model is None or config.tokenizer is None:
         raise ConfigError(
             "SFT needs `init` (a checkpoint), or both `model` and `tokenizer` to start from random weights"
         )
     tokenizer = Tokenizer.load(config.tokenizer)
     config.model.require_vocabulary(tokenizer.vocab_size, config.tokenizer)
-    config.model.require_context(longest)
-    return Policy(config.model, place_params(mimetic_init(config.model, config.seed), config.model, mesh), tokenizer)
+    return config.model, tokenizer
+
+
+def _first_state(
+    config: SFTConfig, model: ModelConfig, optimizer: optax.GradientTransformation, mesh: Mesh | None
+) -> TrainState:
+    """The state of a run that starts: the weights of `init`, or random ones."""
+    if config.init is None:
+        params = place_params(mimetic_init(model, config.seed), mesh)
+    else:
+        _, params = load_params(config.init, mesh=mesh, overrides=config.model_overrides)
+    return TrainState(0, params, init_optimizer_state(optimizer, params, mesh), jax.random.key(config.seed), {})

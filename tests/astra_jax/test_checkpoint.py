@@ -20,11 +20,12 @@ from astra_jax.optimizer import OptimizerConfig, make_optimizer
 CONFIG = ModelConfig(
     vocab_size=31, hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, intermediate_size=16
 )
+OPTIMIZER = make_optimizer(OptimizerConfig(learning_rate=1e-3), steps=10)
 
 
 def train_state(step, seed=0):
     params = init_params(CONFIG, seed)
-    optimizer_state = make_optimizer(OptimizerConfig(learning_rate=1e-3), steps=10).init(params)
+    optimizer_state = OPTIMIZER.init(params)
     optimizer_state = jax.tree.map(lambda x: x + step, optimizer_state)
     return TrainState(step, params, optimizer_state, jax.random.key(step), {"next_record": 7 * step})
 
@@ -42,17 +43,17 @@ def assert_same(a, b):
 
 def test_the_latest_state_comes_back_bit_for_bit(tmp_path):
     checkpoints = Checkpoints(tmp_path, CONFIG)
-    assert checkpoints.restore_latest(train_state(0)) is None
+    assert checkpoints.restore_latest(OPTIMIZER) is None
     checkpoints.save(train_state(1, seed=1))
     checkpoints.save(train_state(2, seed=2))
     checkpoints.wait()
-    assert_same(Checkpoints(tmp_path, CONFIG).restore_latest(train_state(0)), train_state(2, seed=2))
+    assert_same(Checkpoints(tmp_path, CONFIG).restore_latest(OPTIMIZER), train_state(2, seed=2))
 
 
 def test_a_restored_state_can_be_donated(tmp_path):
     with Checkpoints(tmp_path, CONFIG) as checkpoints:
         checkpoints.save(train_state(1))
-    restored = Checkpoints(tmp_path, CONFIG).restore_latest(train_state(0))
+    restored = Checkpoints(tmp_path, CONFIG).restore_latest(OPTIMIZER)
     step = jax.jit(lambda params: jax.tree.map(lambda x: x + 1, params), donate_argnums=0)
     step(restored.params)
     assert restored.params["embedding"].is_deleted()
@@ -65,7 +66,7 @@ def test_a_state_may_be_donated_while_it_is_written(tmp_path):
         checkpoints.save(state)
         step(state.params)
         assert state.params["embedding"].is_deleted()
-    assert_same(Checkpoints(tmp_path, CONFIG).restore_latest(train_state(0)), train_state(1))
+    assert_same(Checkpoints(tmp_path, CONFIG).restore_latest(OPTIMIZER), train_state(1))
 
 
 def test_a_save_that_fails_is_told_by_the_next_call(tmp_path, monkeypatch):
@@ -77,7 +78,7 @@ def test_a_save_that_fails_is_told_by_the_next_call(tmp_path, monkeypatch):
     checkpoints.save(train_state(1))
     with pytest.raises(OSError, match="no space left"):
         checkpoints.wait()
-    assert checkpoints.restore_latest(train_state(0)) is None
+    assert checkpoints.restore_latest(OPTIMIZER) is None
 
 
 def test_optimiser_state_is_kept_for_the_newest_saves_only_and_weights_for_all(tmp_path):
@@ -126,7 +127,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(tmp_pa
     checkpoints.wait()
     damage(path, how)
     with caplog.at_level(logging.WARNING, logger="astra_jax.checkpoint"):
-        assert_same(checkpoints.restore_latest(train_state(0)), train_state(1))
+        assert_same(checkpoints.restore_latest(OPTIMIZER), train_state(1))
     assert str(tmp_path / "00000002") in caplog.text
 
 
@@ -135,7 +136,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
         checkpoints.save(train_state(1))
     other = CONFIG.model_copy(update={"num_layers": 3})
     with pytest.raises(CheckpointError, match=r"holds another model.*num_layers=3.*num_layers=2"):
-        Checkpoints(tmp_path, other).restore_latest(train_state(0))
+        Checkpoints(tmp_path, other).restore_latest(OPTIMIZER)
 
 
 def test_loading_weights_that_are_not_whole_says_so(tmp_path):
@@ -169,6 +170,6 @@ def test_kill_9_in_the_middle_of_a_save_never_leaves_half_a_state_that_counts(tm
     process.send_signal(signal.SIGKILL)
     rest, _ = process.communicate()
     saved = int(rest.split()[-1]) if rest.split() else saved
-    restored = Checkpoints(tmp_path, CONFIG).restore_latest(train_state(0))
+    restored = Checkpoints(tmp_path, CONFIG).restore_latest(OPTIMIZER)
     assert restored.step >= saved
     assert_same(restored, train_state(restored.step))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
 
+from astra_jax.checkpoint import CheckpointError
 from astra_jax.metrics import read_metrics
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.policy import load_policy, save_policy
@@ -99,6 +102,18 @@ async def test_a_run_killed_at_any_moment_resumes_to_the_identical_curve(config,
     policy, expected = load_policy(interrupted.out / "policy"), load_policy(config.out / "policy")
     jax.tree.map(np.testing.assert_array_equal, policy.params, expected.params)
     assert all(line["mean_abs_logprob_difference"] < 1e-3 for line in read_metrics(metrics))
+
+
+async def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(config, tmp_path):
+    """Of the policy that it started from only the small files are left: what it is, and the tokenizer."""
+    start = shutil.copytree(config.init, tmp_path / "start")
+    run = config.model_copy(update={"init": start, "out": tmp_path / "run", "steps": 1})
+    await train_rl(run, InProcessSandbox())
+    shutil.rmtree(start / "params")
+    await train_rl(run.model_copy(update={"steps": 2}), InProcessSandbox())
+    assert [line["step"] for line in read_metrics(run.out / "metrics.jsonl")] == [0, 1]
+    with pytest.raises(CheckpointError, match="is damaged"):
+        await train_rl(run.model_copy(update={"out": tmp_path / "another run"}), InProcessSandbox())
 
 
 async def test_a_run_over_a_mesh_has_the_rewards_and_losses_of_one_device(config, tmp_path):

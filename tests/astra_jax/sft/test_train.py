@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import shutil
+
 import jax
 import numpy as np
 import pytest
 
+from astra_jax import checkpoint
+from astra_jax.checkpoint import CheckpointError
 from astra_jax.metrics import read_metrics
 from astra_jax.model.context_parallel import balance
 from astra_jax.model.qwen3 import bind
@@ -69,6 +74,40 @@ def test_a_finished_run_is_not_run_again(undisturbed):
     before = (undisturbed.out / "metrics.jsonl").read_bytes()
     train_sft(undisturbed)
     assert (undisturbed.out / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(undisturbed, tmp_path):
+    """Of the policy that it started from only the small files are left: what it is, and the tokenizer."""
+    start = shutil.copytree(undisturbed.out / "policy", tmp_path / "start")
+    changes = {"init": start, "model": None, "tokenizer": None, "out": tmp_path / "run"}
+    run = undisturbed.model_copy(update=changes)
+    train_sft(run)
+    expected = curve(run)
+    shutil.rmtree(start / "params")
+    shutil.rmtree(run.out / "checkpoints" / f"{STEPS:08d}")
+    train_sft(run)
+    assert curve(run) == expected
+    with pytest.raises(CheckpointError, match="is damaged"):
+        train_sft(run.model_copy(update={"out": tmp_path / "another run"}))
+
+
+def test_a_run_that_resumes_holds_one_state(undisturbed, monkeypatch):
+    """Nothing lives on the devices when it starts to read."""
+    held_bytes, read_part = [], checkpoint._read_part
+
+    def reading(*arguments):
+        held_bytes.append(live_bytes())
+        return read_part(*arguments)
+
+    monkeypatch.setattr(checkpoint, "_read_part", reading)
+    gc.collect()
+    before_bytes = live_bytes()
+    train_sft(undisturbed)
+    assert held_bytes[0] - before_bytes < 1000 < held_bytes[1] - held_bytes[0]
+
+
+def live_bytes() -> int:
+    return sum(array.nbytes for array in jax.live_arrays())
 
 
 def test_the_loss_is_the_mean_over_the_tokens_the_assistant_said(untrained):
