@@ -27,6 +27,7 @@ EXIT_FAILED, EXIT_USAGE = 1, 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     options = _parser().parse_args(arguments)
+    from astra_jax.cli.run_lock import AnotherRun
     from astra_jax.config import ConfigError
     from sandbox.client import SandboxUnavailable
     from synthesis.record_io import RecordDirectoryError
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         code = options.run(options)
-    except ConfigError as error:
+    except (AnotherRun, ConfigError) as error:
         return _fail(error, EXIT_USAGE)
     except (SandboxUnavailable, TeacherUnavailable, RecordDirectoryError, OSError) as error:
         return _fail(error, EXIT_FAILED)
@@ -170,9 +171,10 @@ def _config_command(commands, name: str, text: str, run) -> argparse.ArgumentPar
 
 
 def _quickstart(options: argparse.Namespace) -> None:
-    from astra_jax.cli.quickstart import quickstart
+    with _alone_beside(options.out):
+        from astra_jax.cli.quickstart import quickstart
 
-    summary = quickstart(options.out, seed=options.seed, tool_documents=options.tool_documents)
+        summary = quickstart(options.out, seed=options.seed, tool_documents=options.tool_documents)
     print(json.dumps(summary["heldout"], indent=2))
     minutes = summary["seconds"]["total"] / 60
     print(f"quickstart: done in {minutes:.1f} minutes -> {options.out}/report.html, {options.out}/summary.json")
@@ -181,7 +183,8 @@ def _quickstart(options: argparse.Namespace) -> None:
 def _synthesize_tools(options: argparse.Namespace) -> None:
     from synthesis.trajectories.pipeline import synthesize_tools
 
-    report = asyncio.run(synthesize_tools(options.sources, options.out))
+    with _alone_beside(options.out):
+        report = asyncio.run(synthesize_tools(options.sources, options.out))
     print(report.json_line() if options.json else report.closing_line())
 
 
@@ -200,7 +203,8 @@ def _trajectories(options: argparse.Namespace) -> None:
         async with _teacher(config.teacher) as teacher:
             return await synthesize_trajectories(config, teacher)
 
-    report = asyncio.run(run())
+    with _alone_beside(config.out):
+        report = asyncio.run(run())
     print(report.json_line() if options.json else report.closing_line())
 
 
@@ -220,7 +224,7 @@ def _environments(options: argparse.Namespace) -> None:
         async with _teacher(config.teacher) as teacher:
             return await synthesize_environments(config, teacher, url)
 
-    with _sandbox(options) as url:
+    with _alone_beside(config.out), _sandbox(options) as url:
         report = asyncio.run(run(url))
     print(report.json_line() if options.json else report.closing_line())
 
@@ -300,6 +304,14 @@ def _sandbox_serve(options: argparse.Namespace) -> None:
     serve(host=options.host, port=options.port, workers=options.workers, wasm=options.tier == "wasm")
 
 
+def _alone_beside(out: Path) -> contextlib.AbstractContextManager[None]:
+    """The lock on a folder that is replaced as a whole."""
+    from astra_jax.cli.run_lock import run_lock
+
+    out = out.absolute()
+    return run_lock(out.with_name(f"{out.name}.lock"))
+
+
 def _sandbox(options: argparse.Namespace):  # type: ignore[no-untyped-def]
     from sandbox.local import local_sandbox
 
@@ -307,18 +319,21 @@ def _sandbox(options: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 
 def _sft(options: argparse.Namespace) -> None:
+    from astra_jax.cli.run_lock import run_lock
     from astra_jax.config import load_config
-    from astra_jax.placement import join_hosts
+    from astra_jax.placement import host_folder, join_hosts
     from astra_jax.sft.train import SFTConfig, train_sft
 
     config = load_config(SFTConfig, options.config, options.overrides)
     if config.mesh is not None:
         join_hosts()
-    figures = train_sft(config)
+    with run_lock(host_folder(config.out) / ".lock"):  # on every host, so that each of a second run's hears of it
+        figures = train_sft(config)
     print(json.dumps({"stage": "sft", **figures}) if options.json else f"sft: {figures} -> {config.out}")
 
 
 def _rl(options: argparse.Namespace) -> None:
+    from astra_jax.cli.run_lock import run_lock
     from astra_jax.config import load_config
     from astra_jax.rl.train import RLConfig, train_rl
     from sandbox.client import AsyncSandboxClient
@@ -329,7 +344,7 @@ def _rl(options: argparse.Namespace) -> None:
         async with AsyncSandboxClient(url) as sandbox:
             return await train_rl(config, sandbox)
 
-    with _sandbox(options) as url:
+    with run_lock(config.out / ".lock"), _sandbox(options) as url:
         figures = asyncio.run(run(url))
     print(json.dumps({"stage": "rl", **figures}) if options.json else f"rl: {figures} -> {config.out}")
 
@@ -365,14 +380,16 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
 def _hf_to_orbax(options: argparse.Namespace) -> None:
     from astra_jax.convert import hf_to_orbax
 
-    model = hf_to_orbax(options.source, options.destination, param_dtype=options.dtype or "float32")
+    with _alone_beside(options.destination):
+        model = hf_to_orbax(options.source, options.destination, param_dtype=options.dtype or "float32")
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")
 
 
 def _orbax_to_hf(options: argparse.Namespace) -> None:
     from astra_jax.convert import orbax_to_hf
 
-    model = orbax_to_hf(options.source, options.destination, dtype=options.dtype)
+    with _alone_beside(options.destination):
+        model = orbax_to_hf(options.source, options.destination, dtype=options.dtype)
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")
 
 

@@ -1,0 +1,73 @@
+"""One run at a time in a folder: a second one ends before it has touched anything.
+
+The lock is the kernel's (flock) on a file that names its holder, so it goes with the process, however that dies. What
+a killed run leaves is a file that nobody holds; a run that ends takes its file away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""What flock fails with where a file system has no locks, e.g. Lustre without its mount option `flock`."""
+
+
+class AnotherRun(Exception):
+    """Another run is at work in the same folder; the message says which, and what to do."""
+
+
+@contextlib.contextmanager
+def run_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` while the block lasts; where there are no locks, say so and go on without.
+
+    Sandboxes, tool servers and whatever else this process starts as a program do not inherit it.
+
+    Raises:
+        AnotherRun: another process holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with path.open("a+") as file:
+            _lock(file, path)
+            if not _lies_at(file, path):
+                continue  # the run that held it has just ended and taken it away
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            try:
+                yield
+            finally:
+                if _lies_at(file, path):  # not in a folder that was deleted and begun anew
+                    path.unlink()
+            return
+
+
+def _lock(file: TextIO, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read() or "another process"  # which has not yet written its name
+        raise AnotherRun(
+            f"expected no other run in this folder, found {holder}, which holds {path}; "
+            "wait until it ends, or choose another folder"
+        ) from None
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        print(f"astra: {path}: no lock ({error.strerror}); see to it that no other run writes here", file=sys.stderr)
+
+
+def _lies_at(file: TextIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
