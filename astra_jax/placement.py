@@ -55,7 +55,7 @@ def host_folder(out: Path) -> Path:
 
 
 def training_mesh(config: MeshConfig | None) -> Mesh | None:
-    """The mesh of a run; None for the first device alone.
+    """The mesh of a run; without a config None, which means the first device, or on TPU a mesh of that one alone.
 
     Raises:
         ConfigError: the axes do not multiply to the number of devices.
@@ -63,7 +63,8 @@ def training_mesh(config: MeshConfig | None) -> Mesh | None:
     if config is None:
         if jax.process_count() > 1:
             raise ConfigError(f"expected a [mesh] in the config of a run on {jax.process_count()} hosts, found none")
-        return None
+        # TPU's attention kernel runs under a mesh.
+        return make_mesh(MeshConfig(), jax.devices()[:1]) if jax.default_backend() == "tpu" else None
     return make_mesh(config)
 
 
