@@ -1,7 +1,7 @@
 """The metrics of a run: one JSON line per step in `metrics.jsonl`, without gaps or repeats after a resume.
 
 The same figures lie beside it as TensorBoard scalars, in `tensorboard/`; what a resumed run writes anew, TensorBoard
-shows once.
+shows once. On request they are also sent to Weights & Biases.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tensorboardX import SummaryWriter
+
+from astra_jax.wandb_run import WandbConfig, WandbRun
 
 _LINES_PER_RUN = 20
 
@@ -27,10 +29,17 @@ def report_progress(stage: str, step: int, steps: int, metrics: Mapping[str, Any
 class MetricsLog:
     """Appends one line per step; opened at step k, it first lets go of what an interrupted run wrote from k on.
 
-    Left as a context, it has written every TensorBoard scalar.
+    Left as a context, it has written every TensorBoard scalar. `hyperparameters` are what W&B shows beside the curves.
     """
 
-    def __init__(self, path: Path, *, first_step: int):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        first_step: int,
+        wandb: WandbConfig | None = None,
+        hyperparameters: Mapping[str, Any] | None = None,
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [line for line in _whole_lines(path) if json.loads(line)["step"] < first_step]
         partial = path.with_name(path.name + ".partial")
@@ -38,12 +47,18 @@ class MetricsLog:
         partial.replace(path)
         self._path = path
         self._events = SummaryWriter(str(path.parent / "tensorboard"), purge_step=first_step or None, flush_secs=10)
+        self._wandb_run = None
+        if wandb is not None:
+            lines = map(json.loads, kept)
+            self._wandb_run = WandbRun(wandb, path.parent, hyperparameters=hyperparameters or {}, lines=lines)
 
     def __enter__(self) -> MetricsLog:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._events.close()
+        if self._wandb_run is not None:
+            self._wandb_run.finish(failed=not (error is None or isinstance(error, SystemExit)))  # SIGTERM is none
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write down the metrics of one step."""
@@ -51,6 +66,8 @@ class MetricsLog:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
         for name, value in metrics.items():
             self._events.add_scalar(name, value, step)
+        if self._wandb_run is not None:
+            self._wandb_run.log(step, metrics)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

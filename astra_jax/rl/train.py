@@ -51,6 +51,7 @@ from astra_jax.rl.grpo_loss import grpo_token_losses
 from astra_jax.rl.tool_mixing import mix_tools
 from astra_jax.rollout.engine import Group, RolloutConfig, RolloutEngine, Start
 from astra_jax.termination import Terminated, Termination
+from astra_jax.wandb_run import WandbConfig, require_wandb
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, SimilarityBand
@@ -94,6 +95,8 @@ class RLConfig(BaseModel):
     checkpoint_every_steps: int = Field(default=20, gt=0)
     keep_weights: int | None = Field(default=None, gt=0)
     """Checkpoints whose weights are kept; without it all, for analysis. Optimiser state is kept for the newest two."""
+    wandb: WandbConfig | None = None
+    """Where Weights & Biases shows the run, live; without it, nowhere. Needs the extra `astra-jax[wandb]`."""
 
 
 class RLBatch(NamedTuple):
@@ -163,8 +166,10 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
         BatchFillingStalled: the policy's groups no longer vary (everything solved, or nothing).
         SandboxUnavailable: the sandbox is down; the run resumes from its last checkpoint.
         SystemExit: with 0, after SIGTERM, when the state is saved.
-        ValueError: the mesh does not fit the devices, the model or the batch; or there are several hosts.
+        ValueError: the mesh does not fit the devices, the model or the batch; there are several hosts; or W&B is
+            wanted and cannot be used.
     """
+    require_wandb(config.wandb)
     if jax.process_count() > 1:
         raise ConfigError(f"expected one host, found {jax.process_count()}: episodes are not rolled out over hosts yet")
     mesh = training_mesh(config.mesh)
@@ -186,7 +191,12 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
         submitted = state.data_position["groups_submitted"]
         starts = _starts(config, environments, first=submitted)
         filler: BatchFiller[Group] = BatchFiller(config.groups_per_step, config.min_reward_std, config.max_staleness)
-        with MetricsLog(config.out / "metrics.jsonl", first_step=state.step) as log:
+        with MetricsLog(
+            config.out / "metrics.jsonl",
+            first_step=state.step,
+            wandb=config.wandb,
+            hyperparameters=config.model_dump(mode="json"),
+        ) as log:
             for step in range(state.step, config.steps):
                 started = time.monotonic()
                 filler.drop_stale(step)

@@ -39,6 +39,7 @@ from astra_jax.sft.batches import SFTBatches, SFTDataConfig
 from astra_jax.sft.data import SFTBatch
 from astra_jax.termination import Terminated, Termination
 from astra_jax.tokenizer import Tokenizer
+from astra_jax.wandb_run import WandbConfig, require_wandb
 
 
 class SFTConfig(SFTDataConfig):
@@ -60,6 +61,8 @@ class SFTConfig(SFTDataConfig):
     keep_weights: int | None = Field(default=None, gt=0)
     """Checkpoints whose weights are kept; without it all, for analysis. Optimiser state is kept for the newest two."""
     logprob_chunk_tokens: int = Field(default=256, gt=0)
+    wandb: WandbConfig | None = None
+    """Where Weights & Biases shows the run, live; without it, nowhere. Needs the extra `astra-jax[wandb]`."""
 
 
 def sft_loss(
@@ -124,9 +127,11 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
 
     Raises:
         SystemExit: with 0, after SIGTERM, when the state is saved.
-        ConfigError: the mesh does not fit the devices, the model or the batch.
+        ConfigError: the mesh does not fit the devices, the model or the batch; or W&B is wanted and cannot be used.
     """
     mesh = training_mesh(config.mesh)
+    wandb = config.wandb if jax.process_index() == 0 else None
+    require_wandb(wandb)
     for num_rows, _ in config.batch_shapes:
         require_rows(num_rows, config.accumulation, mesh)
     model, tokenizer = _model_and_tokenizer(config)
@@ -151,7 +156,12 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
         with (
             in_force(mesh),
             contextlib.closing(batches.from_position(state.data_position)) as made_ahead,
-            MetricsLog(host_folder(config.out) / "metrics.jsonl", first_step=state.step) as log,
+            MetricsLog(
+                host_folder(config.out) / "metrics.jsonl",
+                first_step=state.step,
+                wandb=wandb,
+                hyperparameters=config.model_dump(mode="json"),
+            ) as log,
         ):
             for step in range(state.step, steps):
                 started = time.monotonic()

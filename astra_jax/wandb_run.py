@@ -1,0 +1,117 @@
+"""A Weights & Biases run that follows `metrics.jsonl`: what W&B lacks of it is sent when the run starts or resumes.
+
+The file is what counts. While W&B cannot be reached training goes on, and what is missing there is sent when the run
+resumes; with WANDB_MODE=offline, `wandb sync RUN_DIR/wandb/latest-run` sends all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from astra_jax.config import ConfigError
+
+_FINISH_SECONDS = 60
+
+
+class WandbConfig(BaseModel):
+    """The W&B project that a run is shown in, live. The key is W&B's affair: WANDB_API_KEY, or `wandb login`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    project: str = Field(pattern=r"^[^/\\#?%:]+$", max_length=128)
+    entity: str | None = None
+    """The user or team that the project belongs to; without it, the account's default."""
+    name: str | None = None
+    """What the run is called there; without it, W&B thinks of a name."""
+
+
+def require_wandb(config: WandbConfig | None) -> None:
+    """Raises ConfigError when a run is to be sent to W&B and the package is not there, or no usable key."""
+    if config is None:
+        return
+    try:
+        import wandb
+    except ImportError as error:
+        raise ConfigError("[wandb] needs the package wandb, found none: pip install 'astra-jax[wandb]'") from error
+    if wandb.setup().settings.mode != "online":
+        return
+    try:
+        has_key = wandb.login(prompt=False, verify=False)
+    except wandb.Error as error:
+        raise ConfigError(f"[wandb]: {error}") from error
+    if not has_key:
+        raise ConfigError("[wandb] needs a key in WANDB_API_KEY, found none; with WANDB_MODE=offline it needs none")
+
+
+class WandbRun:
+    """One run of a W&B project; its id is kept in `wandb_run_id` in the run's folder, so that resuming goes on with it.
+
+    Args:
+        folder: the run's folder.
+        hyperparameters: shown beside the curves.
+        lines: what `metrics.jsonl` holds already.
+    """
+
+    def __init__(
+        self,
+        config: WandbConfig,
+        folder: Path,
+        *,
+        hyperparameters: Mapping[str, Any],
+        lines: Iterable[Mapping[str, Any]],
+    ):
+        import wandb
+
+        id_file = folder / "wandb_run_id"
+        known_id = (id_file.exists() and id_file.read_text()) or None
+
+        def start(mode: Any) -> Any:
+            return wandb.init(
+                **config.model_dump(),
+                id=known_id,
+                # An offline run holds every step, and `wandb sync` would shift the steps of one that says it resumes.
+                resume="allow" if mode == "online" else None,
+                mode=mode,
+                dir=folder,
+                config=dict(hyperparameters),
+                settings=wandb.Settings(console="off", finish_timeout=_FINISH_SECONDS),
+            )
+
+        try:
+            self._run = start(wandb.setup().settings.mode)
+        except wandb.errors.CommError as error:
+            print(f"W&B cannot be reached, its run stays in {folder / 'wandb'}: {error}", file=sys.stderr)
+            self._run = start("offline")
+        if known_id is None:
+            id_file.write_text(self._run.id)
+        # W&B ignores steps that it has. A resumed run repeats itself, so nothing is lost by not sending them again.
+        self._first_missing_step = self._run.starting_step
+        for line in lines:
+            self.log(line["step"], {name: value for name, value in line.items() if name != "step"})
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Send the metrics of one step, in the background."""
+        if self._run is not None and step >= self._first_missing_step:
+            with self._going_on_alone():
+                self._run.log(dict(metrics), step=step, commit=True)
+
+    def finish(self, *, failed: bool) -> None:
+        """Wait until everything is sent, for a minute at most."""
+        if self._run is not None:
+            with self._going_on_alone():
+                self._run.finish(exit_code=int(failed))
+
+    @contextlib.contextmanager
+    def _going_on_alone(self) -> Iterator[None]:
+        """Training does not end when W&B's own process on this machine, which does the sending, has."""
+        try:
+            yield
+        except ConnectionError as error:
+            print(f"W&B's process is gone, the run goes on without it: {error}", file=sys.stderr)
+            self._run = None
