@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.config import ConfigError
 
+_START_SECONDS = 30  # the other hosts wait meanwhile
 _FINISH_SECONDS = 60
 
 
@@ -80,7 +81,7 @@ class WandbRun:
                 mode=mode,
                 dir=folder,
                 config=dict(hyperparameters),
-                settings=wandb.Settings(console="off", finish_timeout=_FINISH_SECONDS),
+                settings=wandb.Settings(console="off", init_timeout=_START_SECONDS, finish_timeout=_FINISH_SECONDS),
             )
 
         try:

@@ -33,6 +33,7 @@ def run_lock(path: Path) -> Iterator[None]:
     Raises:
         AnotherRun: another process holds it.
     """
+    is_new_folder = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         with path.open("a+") as file:
@@ -47,6 +48,8 @@ def run_lock(path: Path) -> Iterator[None]:
             finally:
                 if _lies_at(file, path):  # not in a folder that was deleted and begun anew
                     path.unlink()
+                    if is_new_folder and not any(path.parent.iterdir()):
+                        path.parent.rmdir()  # the run was refused before it wrote anything
             return
 
 
