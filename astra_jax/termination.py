@@ -24,6 +24,7 @@ class Termination:
 
     def __init__(self) -> None:
         self._asked = False
+        self._steps = 0
 
     def __enter__(self) -> Termination:
         # With several hosts JAX's own preemption service listens.
@@ -34,10 +35,13 @@ class Termination:
         if self._previous is not None:
             signal.signal(signal.SIGTERM, self._previous)
 
-    def asked(self, step: int) -> bool:
-        """Whether the run is to end after `step`; every host asks at every step, and all hear the same."""
+    def asked(self) -> bool:
+        """Whether the run is to end after the step in hand; every host asks once at every step, all hear the same."""
+        # JAX ends the hosts one step after the last that any has asked at, 0 if none has. So steps are counted from
+        # where this process began: a run that resumes at 500 heeds a SIGTERM that comes before its first step.
+        self._steps += 1
         if jax.process_count() > 1:
-            return multihost_utils.reached_preemption_sync_point(step)
+            return multihost_utils.reached_preemption_sync_point(self._steps)
         return self._asked
 
     def _note(self, signum: int, frame: FrameType | None) -> None:

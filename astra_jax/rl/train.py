@@ -242,7 +242,7 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                 }
                 log.write(step, line)
                 report_progress("rl", step, config.steps, line, ("reward", "recall", "precision", "seconds"))
-                is_last, is_ended = step + 1 == config.steps, termination.asked(step)
+                is_last, is_ended = step + 1 == config.steps, termination.asked()
                 if is_last or is_ended or (step + 1) % config.checkpoint_every_steps == 0:
                     position = {"groups_submitted": submitted}
                     checkpoints.save(TrainState(step + 1, params, optimizer_state, state.rng, position))

@@ -194,7 +194,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                     line["mfu"] = round(mfu, 4)
                 log.write(step, line)
                 report_progress("sft", step, steps, line, ("loss", "learning_rate", "tokens_per_second"))
-                is_last, is_ended = step + 1 == steps, termination.asked(step)
+                is_last, is_ended = step + 1 == steps, termination.asked()
                 if is_last or is_ended or (step + 1) % config.checkpoint_every_steps == 0:
                     checkpoints.save(
                         TrainState(step + 1, params, optimizer_state, state.rng, batches.position(step + 1))

@@ -11,4 +11,5 @@ if __name__ == "__main__":
     config = SFTConfig.model_validate_json(sys.argv[1])
     if config.mesh is not None:
         join_hosts()
+        print("joined", flush=True)
     train_sft(config)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import signal
-import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from astra_jax.sft.train import SFTConfig, loss_and_gradients, train_sft
 from astra_jax.testing import tiny_environment
 from tests.astra_jax.killed_process import ROOT
 from tests.astra_jax.sft.configs import tiny_sft_config
+from tests.astra_jax.two_hosts import finish, two_hosts
 
 STEPS = 4
 MESH = MeshConfig(fsdp=2, context=2, tensor=2)
@@ -60,30 +61,9 @@ def test_a_run_over_a_mesh_has_the_losses_of_one_device(config, on_one_device, t
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), weights, expected)
 
 
-def hosts(config: SFTConfig, devices_per_host: int = 4) -> list[subprocess.Popen]:
-    """Two processes, each with half of the devices, that find each other over loopback."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    shared = {**os.environ, "JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
-    shared["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices_per_host}"
-    command = [sys.executable, "-m", "tests.astra_jax.sft.run_sft", config.model_dump_json()]
-    return [
-        subprocess.Popen(
-            command, cwd=ROOT, env={**shared, "JAX_PROCESS_ID": str(host)}, stderr=subprocess.PIPE, text=True
-        )
-        for host in range(2)
-    ]
-
-
-def finish(processes: list[subprocess.Popen]) -> list[str]:
-    try:
-        errors = [process.communicate(timeout=300)[1] for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
-        return errors
-    finally:
-        for process in processes:
-            process.kill()
+def on_two_hosts(config: SFTConfig) -> contextlib.AbstractContextManager[list[subprocess.Popen]]:
+    """SFT in two processes, each with half of the devices."""
+    return two_hosts(["-m", "tests.astra_jax.sft.run_sft", config.model_dump_json()], devices_per_host=4)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +75,10 @@ def finish(processes: list[subprocess.Popen]) -> list[str]:
 )
 def test_two_hosts_have_the_losses_of_one(config, on_one_device, tmp_path, mesh):
     """Each makes only its rows of a batch; the second is also seen to resume from what both have saved."""
-    two_hosts = config.model_copy(update={"out": tmp_path, "mesh": mesh})
-    finish(hosts(two_hosts.model_copy(update={"steps": 2})))
-    finish(hosts(two_hosts))
+    run = config.model_copy(update={"out": tmp_path, "mesh": mesh})
+    for steps in (2, STEPS):
+        with on_two_hosts(run.model_copy(update={"steps": steps})) as processes:
+            finish(processes)
     for folder in (tmp_path, tmp_path / "hosts" / "1"):
         assert_same_curve(read_metrics(folder / "metrics.jsonl"), on_one_device)
     weights, expected = load_policy(tmp_path / "policy").params, load_policy(config.out / "policy").params
@@ -123,6 +104,50 @@ def test_sigterm_saves_and_ends_well(config, tmp_path):
     assert f"saved after step {steps} on SIGTERM" in errors
     assert (tmp_path / "checkpoints" / f"{steps:08d}" / "train.whole.json").exists()
     assert not (tmp_path / "policy").exists()
+
+
+@pytest.mark.slow
+def test_sigterm_at_one_of_two_hosts_ends_both_after_the_same_step(config, tmp_path):
+    """In training, before the first step of a run that resumes, and at both; then the curve is that of one run."""
+    long = config.model_copy(
+        update={"out": tmp_path / "long", "mesh": MESH, "steps": 10_000, "checkpoint_every_steps": 10_000}
+    )
+    saved = 0
+    for signalled, moment in (([1], after_two_steps), ([0], before_the_first_step), ([0, 1], after_two_steps)):
+        with on_two_hosts(long) as processes:
+            moment(processes, long)
+            for host in signalled:
+                processes[host].send_signal(signal.SIGTERM)
+            errors = finish(processes)
+        steps = len(metrics(long.out))
+        assert all(f"saved after step {steps} on SIGTERM" in error for error in errors), "\n".join(errors)
+        assert (long.out / "checkpoints" / f"{steps:08d}" / "train.whole.json").exists()
+        assert steps > saved
+        saved = steps
+    undisturbed = long.model_copy(update={"out": tmp_path / "undisturbed", "steps": saved})
+    with on_two_hosts(undisturbed) as processes:
+        finish(processes)
+    for folder in ("", "hosts/1"):
+        assert metrics(long.out / folder) == metrics(undisturbed.out / folder)
+
+
+def metrics(folder: Path) -> list[dict]:
+    """The metrics without what a clock wrote."""
+    lines = read_metrics(folder / "metrics.jsonl")
+    return [{key: value for key, value in line.items() if "second" not in key} for line in lines]
+
+
+def after_two_steps(processes: list[subprocess.Popen], config: SFTConfig) -> None:
+    done, deadline = len(metrics(config.out)), time.monotonic() + 200
+    while len(metrics(config.out)) < done + 2:
+        assert all(process.poll() is None for process in processes)
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def before_the_first_step(processes: list[subprocess.Popen], _: SFTConfig) -> None:
+    for process in processes:
+        assert "joined\n" in process.stdout
 
 
 @pytest.mark.parametrize("accumulation", [2, 4])
