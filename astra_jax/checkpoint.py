@@ -83,7 +83,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.wait()
+        self._end_writing()  # and no more: where one host fails, the others may never come
         self._writer.shutdown()
 
     def save(self, state: TrainState) -> Path:
@@ -91,7 +91,7 @@ class Checkpoints:
 
         Lets go of what the retention rule no longer keeps. Raises what the save before failed with.
         """
-        self.wait()
+        self._end_writing()
         path = self.directory / f"{state.step:08d}"
         _clear(path)
         # The key is the same on every host: as a host's own array, the first host writes it.
@@ -110,7 +110,12 @@ class Checkpoints:
             self._retire()
 
     def wait(self) -> None:
-        """Returns when the last save is whole; raises what it failed with."""
+        """Returns when the last save is whole, on every host; raises what it failed with."""
+        self._end_writing()
+        # JAX gives the hosts 300 seconds to end together, then kills them: also a first that still writes manifests.
+        multihost_utils.sync_global_devices(f"saves in {self.directory}")
+
+    def _end_writing(self) -> None:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -127,7 +132,7 @@ class Checkpoints:
         Only shapes are known before: nothing is allocated but what is read. A damaged checkpoint is passed over with a
         warning that names it. Raises CheckpointError for another model.
         """
-        self.wait()
+        self._end_writing()
         newest = self._newest_whole_step() if jax.process_index() == 0 else None
         step = int(multihost_utils.broadcast_one_to_all(np.int32(-1 if newest is None else newest)))
         return None if step < 0 else self._restore(self.directory / f"{step:08d}", optimizer, mesh)

@@ -16,6 +16,7 @@ from astra_jax.checkpoint import CheckpointError, Checkpoints, TrainState, load_
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import init_params
 from astra_jax.optimizer import OptimizerConfig, make_optimizer
+from tests.astra_jax.two_hosts import finish, two_hosts
 
 CONFIG = ModelConfig(
     vocab_size=31, hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, intermediate_size=16
@@ -173,3 +174,32 @@ def test_kill_9_in_the_middle_of_a_save_never_leaves_half_a_state_that_counts(tm
     restored = Checkpoints(tmp_path, CONFIG).restore_latest(OPTIMIZER)
     assert restored.step >= saved
     assert_same(restored, train_state(restored.step))
+
+
+_SAVE_WITH_A_SLOW_DISK = """
+import sys, time
+from astra_jax import checkpoint
+from astra_jax.model.sharding import MeshConfig, make_mesh
+from astra_jax.placement import join_hosts, place_params
+from tests.astra_jax.test_checkpoint import CONFIG, train_state
+
+join_hosts()
+write = checkpoint._write_manifest
+
+def write_slowly(*arguments):
+    time.sleep(1)
+    write(*arguments)
+
+checkpoint._write_manifest = write_slowly
+mesh = make_mesh(MeshConfig(fsdp=2))
+state = train_state(1)
+with checkpoint.Checkpoints(sys.argv[1], CONFIG) as checkpoints:
+    path = checkpoints.save(checkpoint.TrainState(1, place_params(state.params, mesh), {}, state.rng, {}))
+    checkpoints.wait()
+    assert (path / "train.whole.json").exists()
+"""
+
+
+def test_no_host_goes_on_from_waiting_before_the_save_is_whole(tmp_path):
+    with two_hosts(["-c", _SAVE_WITH_A_SLOW_DISK, str(tmp_path)], devices_per_host=1) as processes:
+        finish(processes)
