@@ -16,9 +16,10 @@ from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops, matrix_parameters, model_flops
 from astra_jax.model.kv_cache import cache_shardings
 from astra_jax.model.qwen3 import abstract_params
-from astra_jax.model.sharding import param_shardings, spec
+from astra_jax.model.sharding import spec
 from astra_jax.model.splash_attention import kernel_flops
 from astra_jax.optimizer import make_optimizer
+from astra_jax.placement import abstract
 from astra_jax.plan.config import PlanConfig, RolloutShape, StepShape
 from astra_jax.plan.costs import KernelFlops
 from astra_jax.rl.train import RLBatch, rl_step
@@ -51,8 +52,8 @@ def learner_step(name: str, config: PlanConfig, shape: StepShape, mesh: Mesh) ->
     """`sft_step` or `rl_step`."""
     model, steps = config.resolved_model(), 1000  # a schedule needs to know how many; the program is the same
     rows = shape.sequences_per_shard * _rows_shards(mesh)
-    params = _on_mesh(abstract_params(model), mesh)
-    optimizer_state = _on_mesh(jax.eval_shape(make_optimizer(config.optimizer, steps).init, params), mesh)
+    params = abstract(abstract_params(model), mesh)
+    optimizer_state = abstract(jax.eval_shape(make_optimizer(config.optimizer, steps).init, params), mesh)
     static: dict[str, Any] = {
         "model": model,
         "optimizer": config.optimizer,
@@ -165,7 +166,7 @@ def _served(config: PlanConfig, mesh: Mesh) -> tuple[ModelConfig, Params]:
     """The model as rollouts hold it: weights stored in what the products compute in."""
     model = config.resolved_model()
     model = model.model_copy(update={"param_dtype": model.dtype})
-    return model, _on_mesh(abstract_params(model), mesh)
+    return model, abstract(abstract_params(model), mesh)
 
 
 def _prompts(shape: RolloutShape, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
@@ -184,11 +185,6 @@ def _rows_shards(mesh: Mesh) -> int:
 
 def _with_shardings(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
-
-
-def _on_mesh(tree: Any, mesh: Mesh) -> Any:
-    """Shapes of parameters, or of a tree that holds some, at their places."""
-    return _with_shardings(tree, param_shardings(tree, mesh))
 
 
 def _bytes_per_chip(tree: Any) -> int:
