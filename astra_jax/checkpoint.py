@@ -36,7 +36,7 @@ from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.hf import PIECE_BYTES
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import require_divisible
-from astra_jax.placement import abstract
+from astra_jax.placement import sharded_shapes
 
 _log = logging.getLogger(__name__)
 _AS_IT_IS = ModelOverrides()
@@ -61,7 +61,7 @@ class TrainState:
 
 
 class Checkpoints:
-    """The checkpoints of one run, in `directory`; left as a context, it waits for the last save."""
+    """The checkpoints of one run, in `directory`; left as a context, it waits for this host's part of the last save."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end_writing()  # and no more: where one host fails, the others may never come
+        self._end_writing()  # no barrier: where one host has failed, the others may never arrive
         self._writer.shutdown()
 
     def save(self, state: TrainState) -> Path:
@@ -112,7 +112,7 @@ class Checkpoints:
     def wait(self) -> None:
         """Returns when the last save is whole, on every host; raises what it failed with."""
         self._end_writing()
-        # JAX gives the hosts 300 seconds to end together, then kills them: also a first that still writes manifests.
+        # JAX kills hosts that have not all ended within 300 seconds, even if the first is still writing manifests.
         multihost_utils.sync_global_devices(f"saves in {self.directory}")
 
     def _end_writing(self) -> None:
@@ -129,7 +129,7 @@ class Checkpoints:
     def restore_latest(self, optimizer: optax.GradientTransformation, *, mesh: Mesh | None = None) -> TrainState | None:
         """The newest whole state of a run with `optimizer`, over `mesh` or on the first device; None without one.
 
-        Only shapes are known before: nothing is allocated but what is read. A damaged checkpoint is passed over with a
+        It works from shapes alone: only what is read is allocated. A damaged checkpoint is passed over with a
         warning that names it. Raises CheckpointError for another model.
         """
         self._end_writing()
@@ -152,12 +152,12 @@ class Checkpoints:
             raise CheckpointError(f"{path} holds another model: expected {self.config}, found {found}")
         position = json.loads((path / "train.json").read_text(encoding="utf-8"))
         params = abstract_params(self.config)
-        optimizer_state = abstract(jax.eval_shape(optimizer.init, params), mesh)
+        optimizer_state = sharded_shapes(jax.eval_shape(optimizer.init, params), mesh)
         rng = np.asarray(jax.random.key_data(jax.random.key(0)))
         train = _read_part(path, "train", {"optimizer_state": optimizer_state, "rng": rng})
         return TrainState(
             step=position["step"],
-            params=_read_part(path, "params", abstract(params, mesh)),
+            params=_read_part(path, "params", sharded_shapes(params, mesh)),
             optimizer_state=train["optimizer_state"],
             rng=jax.random.wrap_key_data(train["rng"]),
             data_position=position["data_position"],
@@ -203,7 +203,7 @@ def load_params(
     config = overrides.of(read_model(path))
     require_divisible(config, mesh)
     require_whole(path)
-    return config, _read_part(path, "params", abstract(abstract_params(config), mesh))
+    return config, _read_part(path, "params", sharded_shapes(abstract_params(config), mesh))
 
 
 def require_whole(path: Path) -> None:

@@ -58,7 +58,9 @@ class MetricsLog:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._events.close()
         if self._wandb_run is not None:
-            self._wandb_run.finish(failed=not (error is None or isinstance(error, SystemExit)))  # SIGTERM is none
+            self._wandb_run.finish(
+                failed=not (error is None or isinstance(error, SystemExit))
+            )  # to end on SIGTERM is not to fail
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write down the metrics of one step."""

@@ -18,12 +18,10 @@ from jax.sharding import Mesh, NamedSharding
 from astra_jax.config import ConfigError
 from astra_jax.model.config import Params
 from astra_jax.model.context_parallel import balance
-from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
+from astra_jax.model.sharding import TPU_LANES, MeshConfig, make_mesh, param_shardings, spec
 
 Batch = TypeVar("Batch", bound=tuple)
 """A NamedTuple of arrays [B, T]."""
-
-_TPU_LANES = 128
 
 
 def join_hosts() -> None:
@@ -55,7 +53,7 @@ def host_folder(out: Path) -> Path:
 
 
 def training_mesh(config: MeshConfig | None) -> Mesh | None:
-    """The mesh of a run; without a config None, which means the first device, or on TPU a mesh of that one alone.
+    """The mesh of a run. Without a config: None, that is the first device alone; on TPU, a mesh of that one device.
 
     Raises:
         ConfigError: the axes do not multiply to the number of devices.
@@ -91,8 +89,8 @@ def place_params(params: Params, mesh: Mesh | None) -> Params:
     )
 
 
-def abstract(tree: Any, mesh: Mesh | None) -> Any:
-    """The shapes and places of parameters, or of a tree that holds some; nothing is allocated."""
+def sharded_shapes(tree: Any, mesh: Mesh | None) -> Any:
+    """Shapes, dtypes and shardings of parameters, or of a tree that holds some; nothing is allocated."""
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree, param_shardings(tree, mesh)
     )
@@ -139,7 +137,7 @@ def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
     """
     if mesh is None:
         return batch
-    multiple = _TPU_LANES if mesh.devices.flat[0].platform == "tpu" else 1
+    multiple = TPU_LANES if mesh.devices.flat[0].platform == "tpu" else 1
     fields: dict[str, Any] = batch._asdict()  # type: ignore[attr-defined]
     arrays = balance({name: np.asarray(x) for name, x in fields.items()}, mesh.shape["context"], multiple=multiple)
     sharding, first = NamedSharding(mesh, spec("batch", "sequence")), host_rows(num_rows, mesh).start

@@ -58,7 +58,7 @@ def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverr
 
 
 def read_policy(folder: Path, *, overrides: ModelOverrides = _AS_IT_IS) -> tuple[ModelConfig, Tokenizer]:
-    """Which model and tokenizer a policy folder has: small files, and none of its weights.
+    """The model and tokenizer of a policy folder, without its weights.
 
     Raises:
         CheckpointError: the folder has no weights.

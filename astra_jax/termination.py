@@ -37,8 +37,8 @@ class Termination:
 
     def asked(self) -> bool:
         """Whether the run is to end after the step in hand; every host asks once at every step, all hear the same."""
-        # JAX ends the hosts one step after the last that any has asked at, 0 if none has. So steps are counted from
-        # where this process began: a run that resumes at 500 heeds a SIGTERM that comes before its first step.
+        # JAX ends all hosts one step after the latest at which any has asked (0 if none has). Steps are therefore
+        # counted from the start of this process: a run that resumes at 500 heeds a SIGTERM before its first step.
         self._steps += 1
         if jax.process_count() > 1:
             return multihost_utils.reached_preemption_sync_point(self._steps)

@@ -21,7 +21,7 @@ _FINISH_SECONDS = 60
 
 
 class WandbConfig(BaseModel):
-    """The W&B project that a run is shown in, live. The key is W&B's affair: WANDB_API_KEY, or `wandb login`."""
+    """The W&B project that a run is shown in, live. W&B finds the key itself: WANDB_API_KEY, or `wandb login`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -29,7 +29,7 @@ class WandbConfig(BaseModel):
     entity: str | None = None
     """The user or team that the project belongs to; without it, the account's default."""
     name: str | None = None
-    """What the run is called there; without it, W&B thinks of a name."""
+    """What the run is called there; without it, W&B makes one up."""
 
 
 def require_wandb(config: WandbConfig | None) -> None:
@@ -70,7 +70,7 @@ class WandbRun:
         import wandb
 
         id_file = folder / "wandb_run_id"
-        known_id = (id_file.exists() and id_file.read_text()) or None
+        known_id = (id_file.exists() and id_file.read_text()) or None  # empty: killed while it was written
 
         def start(mode: Any) -> Any:
             return wandb.init(
@@ -86,8 +86,10 @@ class WandbRun:
 
         try:
             self._run = start(wandb.setup().settings.mode)
+        except (wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
+            raise ConfigError(f"[wandb]: {error}") from error
         except wandb.errors.CommError as error:
-            print(f"W&B cannot be reached, its run stays in {folder / 'wandb'}: {error}", file=sys.stderr)
+            print(f"W&B did not take the run, which stays in {folder / 'wandb'}: {error}", file=sys.stderr)
             self._run = start("offline")
         if known_id is None:
             id_file.write_text(self._run.id)
@@ -99,18 +101,18 @@ class WandbRun:
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Send the metrics of one step, in the background."""
         if self._run is not None and step >= self._first_missing_step:
-            with self._going_on_alone():
+            with self._outliving_wandb():
                 self._run.log(dict(metrics), step=step, commit=True)
 
     def finish(self, *, failed: bool) -> None:
         """Wait until everything is sent, for a minute at most."""
         if self._run is not None:
-            with self._going_on_alone():
+            with self._outliving_wandb():
                 self._run.finish(exit_code=int(failed))
 
     @contextlib.contextmanager
-    def _going_on_alone(self) -> Iterator[None]:
-        """Training does not end when W&B's own process on this machine, which does the sending, has."""
+    def _outliving_wandb(self) -> Iterator[None]:
+        """Training goes on when W&B's local process, which does the sending, has died."""
         try:
             yield
         except ConnectionError as error:

@@ -34,8 +34,7 @@ from astra_jax.sft.train import sft_step
 
 PUBLISHED_TOKENS_PER_SECOND = {("sft", 8192): 26_005, ("rl", 16_384): 11_896, ("rl", 65_536): 10_147}
 OPTIMIZER = OptimizerConfig(learning_rate=1e-5)
-STEPS = 1000
-"""Of the learning rate's schedule."""
+SCHEDULE_STEPS = 1000
 
 
 def main() -> None:
@@ -43,8 +42,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lengths = ["sft:8192", "rl:16384", "rl:65536"]
     parser.add_argument("lengths", nargs="*", default=lengths, metavar="STAGE:TOKENS", help=f"default: {lengths}")
-    parser.add_argument("--tokens-per-step", type=int, default=65_536, help="sequences that fit go into one step")
+    parser.add_argument(
+        "--tokens-per-step", type=int, default=65_536, help="a step takes as many sequences as fit in this many tokens"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="measured steps of each")
+    parser.add_argument("--logprob-chunk-tokens", type=int, default=256, help="as in the configs of the stages")
     parser.add_argument("--remat", choices=["none", "full", "attention"], default="attention")
     arguments = parser.parse_args()
     for segments in (1, 3):
@@ -59,7 +61,13 @@ def main() -> None:
     for length in arguments.lengths:
         stage, _, tokens = length.partition(":")
         rows = max(1, arguments.tokens_per_step // int(tokens))
-        print(json.dumps(measure(stage, model, rows, int(tokens), arguments.rounds)), flush=True)
+        step, batch = step_and_batch(stage, model, rows, int(tokens), arguments.logprob_chunk_tokens)
+        figures = {"stage": stage, "remat": model.remat, "logprob_chunk_tokens": arguments.logprob_chunk_tokens}
+        figures |= measure(step, batch, model, arguments.rounds)
+        published = PUBLISHED_TOKENS_PER_SECOND.get((stage, int(tokens)))
+        figures["published_tokens_per_second"] = published
+        figures["ratio"] = None if published is None else figures["tokens_per_second"] / published
+        print(json.dumps(figures), flush=True)
 
 
 def attention_error(tokens: int, segments: int) -> dict[str, Any]:
@@ -85,21 +93,22 @@ def attention_error(tokens: int, segments: int) -> dict[str, Any]:
         gradients, out = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(q, k, v)
         return [out, *gradients]
 
-    found = jax.jit(out_and_gradients)(q, k, v)
+    with jax.set_mesh(make_mesh(MeshConfig(), jax.devices()[:1])):  # without one, TPU's kernel would not run
+        found = jax.jit(out_and_gradients)(q, k, v)
     with jax.default_matmul_precision("highest"):
         expected = jax.jit(out_and_gradients)(*(x.astype(jnp.float32) for x in (q, k, v)))
     errors = [float(jnp.abs(f - e).max() / jnp.abs(e).max()) for f, e in zip(found, expected, strict=True)]
     return {"attention_segments": segments, **dict(zip(("out", "dq", "dk", "dv"), errors, strict=True))}
 
 
-def measure(stage: str, model: ModelConfig, rows: int, tokens: int, rounds: int) -> dict[str, Any]:
-    """The median step over `rows` sequences of `tokens` tokens."""
+def measure(step: Callable[..., Any], batch: Any, model: ModelConfig, rounds: int) -> dict[str, Any]:
+    """The median step on one batch, and what the device has held at most since the process began."""
+    rows, tokens = batch.tokens_BT.shape
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     with jax.set_mesh(mesh):
         params = place_params(init_params(model, seed=0), mesh)
-        state = init_optimizer_state(make_optimizer(OPTIMIZER, STEPS), params, mesh)
-        step, batch = step_and_batch(stage, model, rows, tokens)
-        placed: Any = place_batch(batch, rows, mesh)
+        state = init_optimizer_state(make_optimizer(OPTIMIZER, SCHEDULE_STEPS), params, mesh)
+        placed = place_batch(batch, rows, mesh)
         seconds = []
         for _ in range(1 + rounds):  # the first compiles
             started = time.perf_counter()
@@ -107,38 +116,35 @@ def measure(stage: str, model: ModelConfig, rows: int, tokens: int, rounds: int)
             loss = float(metrics["loss"])
             seconds.append(time.perf_counter() - started)
     median = statistics.median(seconds[1:])
-    published = PUBLISHED_TOKENS_PER_SECOND.get((stage, tokens))
-    statistics_of_device = jax.devices()[0].memory_stats() or {}
+    memory = jax.devices()[0].memory_stats() or {}
     return {
-        "stage": stage,
         "rows": rows,
         "tokens": tokens,
-        "remat": model.remat,
         "loss": loss,
         "median_seconds": median,
         "compile_seconds": seconds[0] - median,
         "tokens_per_second": rows * tokens / median,
-        "mfu": model_flops_utilisation(model, rows, tokens, median),
-        "published_tokens_per_second": published,
-        "ratio": None if published is None else rows * tokens / median / published,
-        "peak_bytes": statistics_of_device.get("peak_bytes_in_use"),
+        "mfu": model_flops_utilisation(model, rows, tokens, median, devices=1),
+        "peak_bytes_so_far": memory.get("peak_bytes_in_use"),
     }
 
 
-def step_and_batch(stage: str, model: ModelConfig, rows: int, tokens: int) -> tuple[Callable[..., Any], Any]:
+def step_and_batch(
+    stage: str, model: ModelConfig, rows: int, tokens: int, chunk_tokens: int
+) -> tuple[Callable[..., Any], Any]:
     """The jitted step of a stage, and a batch of random tokens for it."""
     rng = np.random.default_rng(0)
     ids_BT = rng.integers(0, model.vocab_size, (rows, tokens + 1)).astype(np.int32)
     ones_BT = np.ones((rows, tokens), np.int32)
-    positions_BT = np.broadcast_to(np.arange(tokens, dtype=np.int32), (rows, tokens))
     fields: dict[str, Any] = {
         "tokens_BT": ids_BT[:, :-1],
         "targets_BT": ids_BT[:, 1:],
         "loss_mask_BT": ones_BT.astype(np.float32),
         "segment_ids_BT": ones_BT,
-        "positions_BT": positions_BT,
+        "positions_BT": np.broadcast_to(np.arange(tokens, dtype=np.int32), (rows, tokens)),
     }
-    static: dict[str, Any] = {"model": model, "optimizer": OPTIMIZER, "steps": STEPS, "chunk_tokens": 2048}
+    static: dict[str, Any] = {"model": model, "optimizer": OPTIMIZER, "steps": SCHEDULE_STEPS}
+    static["chunk_tokens"] = chunk_tokens
     if stage == "sft":
         return functools.partial(sft_step, **static), SFTBatch(**fields)
     if stage != "rl":

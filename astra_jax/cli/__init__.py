@@ -171,7 +171,7 @@ def _config_command(commands, name: str, text: str, run) -> argparse.ArgumentPar
 
 
 def _quickstart(options: argparse.Namespace) -> None:
-    with _alone_beside(options.out):
+    with _lock_beside(options.out):
         from astra_jax.cli.quickstart import quickstart
 
         summary = quickstart(options.out, seed=options.seed, tool_documents=options.tool_documents)
@@ -183,7 +183,7 @@ def _quickstart(options: argparse.Namespace) -> None:
 def _synthesize_tools(options: argparse.Namespace) -> None:
     from synthesis.trajectories.pipeline import synthesize_tools
 
-    with _alone_beside(options.out):
+    with _lock_beside(options.out):
         report = asyncio.run(synthesize_tools(options.sources, options.out))
     print(report.json_line() if options.json else report.closing_line())
 
@@ -203,7 +203,7 @@ def _trajectories(options: argparse.Namespace) -> None:
         async with _teacher(config.teacher) as teacher:
             return await synthesize_trajectories(config, teacher)
 
-    with _alone_beside(config.out):
+    with _lock_beside(config.out):
         report = asyncio.run(run())
     print(report.json_line() if options.json else report.closing_line())
 
@@ -224,7 +224,7 @@ def _environments(options: argparse.Namespace) -> None:
         async with _teacher(config.teacher) as teacher:
             return await synthesize_environments(config, teacher, url)
 
-    with _alone_beside(config.out), _sandbox(options) as url:
+    with _lock_beside(config.out), _sandbox(options) as url:
         report = asyncio.run(run(url))
     print(report.json_line() if options.json else report.closing_line())
 
@@ -304,8 +304,8 @@ def _sandbox_serve(options: argparse.Namespace) -> None:
     serve(host=options.host, port=options.port, workers=options.workers, wasm=options.tier == "wasm")
 
 
-def _alone_beside(out: Path) -> contextlib.AbstractContextManager[None]:
-    """The lock on a folder that is replaced as a whole."""
+def _lock_beside(out: Path) -> contextlib.AbstractContextManager[None]:
+    """The lock for a folder that is replaced as a whole: a file beside it."""
     from astra_jax.cli.run_lock import run_lock
 
     out = out.absolute()
@@ -327,7 +327,7 @@ def _sft(options: argparse.Namespace) -> None:
     config = load_config(SFTConfig, options.config, options.overrides)
     if config.mesh is not None:
         join_hosts()
-    with run_lock(host_folder(config.out) / ".lock"):  # on every host, so that each of a second run's hears of it
+    with run_lock(host_folder(config.out) / ".lock"):  # on every host, so that every host of a second run is refused
         figures = train_sft(config)
     print(json.dumps({"stage": "sft", **figures}) if options.json else f"sft: {figures} -> {config.out}")
 
@@ -380,7 +380,7 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
 def _hf_to_orbax(options: argparse.Namespace) -> None:
     from astra_jax.convert import hf_to_orbax
 
-    with _alone_beside(options.destination):
+    with _lock_beside(options.destination):
         model = hf_to_orbax(options.source, options.destination, param_dtype=options.dtype or "float32")
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")
 
@@ -388,7 +388,7 @@ def _hf_to_orbax(options: argparse.Namespace) -> None:
 def _orbax_to_hf(options: argparse.Namespace) -> None:
     from astra_jax.convert import orbax_to_hf
 
-    with _alone_beside(options.destination):
+    with _lock_beside(options.destination):
         model = orbax_to_hf(options.source, options.destination, dtype=options.dtype)
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")
 

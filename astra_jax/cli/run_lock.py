@@ -28,15 +28,19 @@ class AnotherRun(Exception):
 def run_lock(path: Path) -> Iterator[None]:
     """Hold the lock file `path` while the block lasts; where there are no locks, say so and go on without.
 
-    Sandboxes, tool servers and whatever else this process starts as a program do not inherit it.
+    Programs that this process starts (sandboxes, tool servers) do not inherit it.
 
     Raises:
         AnotherRun: another process holds it.
     """
     is_new_folder = not path.parent.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        with path.open("a+") as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            opened = path.open("a+")
+        except FileNotFoundError:
+            continue  # a run that has just been refused has taken the folder away
+        with opened as file:
             _lock(file, path)
             if not _lies_at(file, path):
                 continue  # the run that held it has just ended and taken it away
@@ -48,8 +52,9 @@ def run_lock(path: Path) -> Iterator[None]:
             finally:
                 if _lies_at(file, path):  # not in a folder that was deleted and begun anew
                     path.unlink()
-                    if is_new_folder and not any(path.parent.iterdir()):
-                        path.parent.rmdir()  # the run was refused before it wrote anything
+                    if is_new_folder:
+                        with contextlib.suppress(OSError):  # not empty: the run has written something, as most do
+                            path.parent.rmdir()
             return
 
 

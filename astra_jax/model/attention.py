@@ -1,5 +1,7 @@
 """Causal, segment-aware, grouped-query attention: one interface, the kernel chosen by what the code will run on.
 
+TPU's kernel runs under a mesh, if only of one device; without a mesh TPUs run the chunked attention.
+
 A query attends a key when both lie in the same segment and the key does not come later in the sequence. Padding is a
 segment of its own, so no row is ever empty and nothing real attends padding. No backend makes a [T, T] array.
 """

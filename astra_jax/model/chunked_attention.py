@@ -1,7 +1,7 @@
 """Attention in plain XLA, a chunk of queries at a time, with the flash backward pass (arXiv 2205.14135, appendix B).
 
-The work is the same for each pair P of a batch row and a key head. As many pairs as have few scores go together: on a
-CPU their scores then stay in its cache.
+Each pair P of a batch row and a key head is attended on its own. As many pairs go together as keep a chunk's scores
+few: on a CPU, few enough for its cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHUNK_TOKENS = 128
 # Chunks of one band of queries are a loop over the same keys, those before the band's end. More bands waste fewer
 # products on keys that come later (8 bands: 1/16 of all), and take longer to compile.
 _MAX_BANDS = 8
-# 1 MiB of a core's cache, or enough to keep an accelerator busy.
+# Scores held at once: 1 MiB of float32, for a CPU core's cache; 256 MiB, to keep an accelerator busy.
 _MAX_SCORES_ON_CPU, _MAX_SCORES = 2**18, 2**26
 
 
@@ -102,7 +102,10 @@ def _bands(count: int, size: int, keys: int) -> tuple[Band, ...]:
 
 
 def _for_each_pair(of_pair: Callable[..., Any], queries: Queries, keys: Keys, *more_P: jax.Array) -> Any:
-    """`of_pair` of every pair, as many at once as have a chunk's scores in the memory meant for them."""
+    """`of_pair` for every pair, as many at once as the limit on scores allows.
+
+    They are a divisor of all, so that no second program is compiled for a remainder.
+    """
     pairs, _, rows, _ = queries.rows_PXQH.shape
     most = (_MAX_SCORES_ON_CPU if platform() == "cpu" else _MAX_SCORES) // (rows * keys.keys_PSH.shape[1])
     at_once = next(n for n in range(min(max(most, 1), pairs), 0, -1) if pairs % n == 0)

@@ -48,7 +48,9 @@ _PEAK_FLOPS_PER_SECOND: Mapping[str, float] = {
 }
 
 
-def model_flops_utilisation(model: ModelConfig, rows: int, tokens: int, seconds: float) -> float | None:
-    """MFU of one step over all devices (PaLM, arXiv 2204.02311, appendix B); None on a device without a data sheet."""
+def model_flops_utilisation(
+    model: ModelConfig, rows: int, tokens: int, seconds: float, *, devices: int
+) -> float | None:
+    """MFU of a step on `devices` devices (PaLM, arXiv 2204.02311, appendix B); None on one without a data sheet."""
     peak = _PEAK_FLOPS_PER_SECOND.get(jax.devices()[0].device_kind)
-    return None if peak is None else model_flops(model, rows, tokens) / seconds / (peak * jax.device_count())
+    return None if peak is None else model_flops(model, rows, tokens) / seconds / (peak * devices)

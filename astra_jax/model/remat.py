@@ -17,6 +17,7 @@ MLP_INPUT = "mlp_input"
 """The residual stream between a layer's two branches."""
 _LAYER_INPUT = "layer_input"
 
+# A primitive of jax._src.cudnn.fused_attention_stablehlo, whose outputs its backward pass needs and nobody names.
 _CUDNN_FORWARD = "dot_product_attention_fwd_wrapper"
 _KEEP_NAMED = jax.checkpoint_policies.save_only_these_names(ATTENTION_RESIDUALS)
 _OFFLOAD = jax.checkpoint_policies.save_and_offload_only_these_names(
@@ -28,11 +29,12 @@ _OFFLOAD = jax.checkpoint_policies.save_and_offload_only_these_names(
 
 
 def _keep_attention(primitive: Any, *avals: Any, **params: Any) -> Any:
-    # cuDNN's kernel cannot name what its backward pass needs.
     return primitive.name == _CUDNN_FORWARD or _KEEP_NAMED(primitive, *avals, **params)
 
 
 def _keep_statistics_offload_the_rest(primitive: Any, *avals: Any, **params: Any) -> Any:
+    if primitive.name == _CUDNN_FORWARD:
+        return True
     # With the float32 log-sum-exp in host memory the TPU compiler (libtpu 0.0.51) dies: "Bitcast cannot have different
     # shape sizes".
     is_activation = bool(avals) and avals[0].dtype == jnp.bfloat16

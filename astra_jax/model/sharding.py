@@ -65,6 +65,10 @@ class MeshConfig(BaseModel):
         return self.data, self.fsdp, self.context, self.tensor
 
 
+TPU_LANES = 128
+"""On TPU a device's part of a sequence is a multiple of this many tokens: its attention kernel cuts no finer."""
+
+
 def ambient_mesh() -> AbstractMesh | None:
     """The mesh that `jax.set_mesh` put in force, inside or outside `jit`; None when there is none."""
     mesh = jax.sharding.get_abstract_mesh()

@@ -16,9 +16,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from astra_jax.model.context_parallel import balanced_order, to_natural_order
 from astra_jax.model.remat import ATTENTION_RESIDUALS
-from astra_jax.model.sharding import LOGICAL_TO_MESH, platform, spec
-
-_LANES = 128
+from astra_jax.model.sharding import LOGICAL_TO_MESH, TPU_LANES, platform, spec
 
 
 class BalancedCausalMask(mask_lib.Mask):
@@ -66,8 +64,8 @@ def block_tokens(tokens: int, shards: int) -> tuple[int, int]:
     """
     pieces = 2 * shards if shards > 1 else 1
     queries = math.gcd(tokens // pieces, 1024)
-    if tokens % pieces or queries < _LANES:
-        needed = pieces * _LANES
+    if tokens % pieces or queries < TPU_LANES:
+        needed = pieces * TPU_LANES
         raise ValueError(f"attention over {shards} context shards needs a multiple of {needed} tokens, found {tokens}")
     return queries, math.gcd(tokens, 1024)
 

@@ -19,7 +19,7 @@ from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import spec
 from astra_jax.model.splash_attention import kernel_flops
 from astra_jax.optimizer import make_optimizer
-from astra_jax.placement import abstract
+from astra_jax.placement import sharded_shapes
 from astra_jax.plan.config import PlanConfig, RolloutShape, StepShape
 from astra_jax.plan.costs import KernelFlops
 from astra_jax.rl.train import RLBatch, rl_step
@@ -52,8 +52,8 @@ def learner_step(name: str, config: PlanConfig, shape: StepShape, mesh: Mesh) ->
     """`sft_step` or `rl_step`."""
     model, steps = config.resolved_model(), 1000  # a schedule needs to know how many; the program is the same
     rows = shape.sequences_per_shard * _rows_shards(mesh)
-    params = abstract(abstract_params(model), mesh)
-    optimizer_state = abstract(jax.eval_shape(make_optimizer(config.optimizer, steps).init, params), mesh)
+    params = sharded_shapes(abstract_params(model), mesh)
+    optimizer_state = sharded_shapes(jax.eval_shape(make_optimizer(config.optimizer, steps).init, params), mesh)
     static: dict[str, Any] = {
         "model": model,
         "optimizer": config.optimizer,
@@ -166,7 +166,7 @@ def _served(config: PlanConfig, mesh: Mesh) -> tuple[ModelConfig, Params]:
     """The model as rollouts hold it: weights stored in what the products compute in."""
     model = config.resolved_model()
     model = model.model_copy(update={"param_dtype": model.dtype})
-    return model, abstract(abstract_params(model), mesh)
+    return model, sharded_shapes(abstract_params(model), mesh)
 
 
 def _prompts(shape: RolloutShape, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:

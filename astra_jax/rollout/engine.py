@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from astra_jax.chat_format import Source, generation_prompt, segments
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_cache import KVCache, extend, last_hidden, prefill
 from astra_jax.model.qwen3 import Params, bind
+from astra_jax.model.sharding import TPU_LANES, platform
 from astra_jax.rollout.episode import Episode
 from astra_jax.rollout.ledger import TokenLedger
 from astra_jax.tokenizer import Tokenizer
@@ -108,7 +110,8 @@ class RolloutEngine:
             for _ in range(group_size)
         ]
         bucket = self.config.append_bucket_tokens
-        prompts_PS, counts_P = _right_padded(prompts, bucket, self.tokenizer.pad_id)
+        prompt_bucket = math.lcm(bucket, TPU_LANES) if platform() == "tpu" else bucket
+        prompts_PS, counts_P = _right_padded(prompts, prompt_bucket, self.tokenizer.pad_id)
         capacity = _round_up(self.config.max_response_tokens, bucket)
         cache, hidden_PD = _prefill(self.model, params, prompts_PS, counts_P, group_size, capacity)
         hidden_ED = jnp.repeat(hidden_PD, group_size, axis=0)

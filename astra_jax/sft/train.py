@@ -190,7 +190,8 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                     "tokens_per_second": round(tokens / seconds, 1),
                 }
                 rows, columns = batch.tokens_BT.shape
-                if (mfu := model_flops_utilisation(model, rows, columns, seconds)) is not None:
+                devices = 1 if mesh is None else mesh.size
+                if (mfu := model_flops_utilisation(model, rows, columns, seconds, devices=devices)) is not None:
                     line["mfu"] = round(mfu, 4)
                 log.write(step, line)
                 report_progress("sft", step, steps, line, ("loss", "learning_rate", "tokens_per_second"))

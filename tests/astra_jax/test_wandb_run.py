@@ -10,8 +10,12 @@ import types
 import pytest
 
 from astra_jax.cli import main
+from astra_jax.config import ConfigError
 from astra_jax.metrics import MetricsLog, read_metrics
+from astra_jax.sft.train import train_sft
+from astra_jax.testing import tiny_environment
 from astra_jax.wandb_run import WandbConfig
+from tests.astra_jax.sft.configs import tiny_sft_config
 
 CONFIG = WandbConfig(project="tools", entity="team")
 
@@ -47,13 +51,16 @@ class FakeWandb(types.ModuleType):
 
     Error = type("Error", (Exception,), {})
     CommError = type("CommError", (Error,), {})
-    errors = types.SimpleNamespace(CommError=CommError)
+    AuthenticationError = type("AuthenticationError", (CommError,), {})
+    UsageError = type("UsageError", (Error,), {})
+    errors = types.SimpleNamespace(CommError=CommError, AuthenticationError=AuthenticationError, UsageError=UsageError)
     Settings = dict
 
     def __init__(self):
         super().__init__("wandb")
         self.starts, self.history, self.exit_codes = [], [], []
-        self.mode, self.is_down, self.has_key = "online", False, True
+        self.mode, self.has_key = "online", True
+        self.refusal, self.process_is_gone = None, False
 
     def setup(self):
         return types.SimpleNamespace(settings=types.SimpleNamespace(mode=self.mode))
@@ -63,20 +70,20 @@ class FakeWandb(types.ModuleType):
 
     def init(self, **options):
         self.starts.append(options)
-        if self.is_down and options["mode"] == "online":
-            raise self.CommError("no route to host")
+        if self.refusal is not None and options["mode"] == "online":
+            raise self.refusal
         self.id = options["id"] or "id-1"
         self.starting_step = len(self.history) if options["resume"] == "allow" else 0
         return self
 
     def log(self, metrics, *, step, commit):
-        if self.is_down == "process":
+        if self.process_is_gone:
             raise ConnectionResetError("connection lost")
         assert commit
         self.history.append((step, metrics["loss"]))
 
     def finish(self, *, exit_code):
-        if self.is_down == "process":
+        if self.process_is_gone:
             raise ConnectionResetError("connection lost")
         self.exit_codes.append(exit_code)
 
@@ -113,10 +120,31 @@ def test_what_never_reached_the_server_is_sent_when_the_run_resumes(server, tmp_
 
 
 def test_while_the_server_is_down_the_run_is_kept_offline(server, tmp_path, capsys):
-    server.is_down = True
+    server.refusal = server.CommError("no route to host")
     write_steps(tmp_path / "metrics.jsonl", 0, 2)
     assert [start["mode"] for start in server.starts] == ["online", "offline"]
-    assert f"its run stays in {tmp_path / 'wandb'}: no route to host" in capsys.readouterr().err
+    assert f"W&B did not take the run, which stays in {tmp_path / 'wandb'}: no route to host" in capsys.readouterr().err
+
+
+def test_a_key_that_the_server_refuses_is_an_error(server, tmp_path):
+    server.refusal = server.AuthenticationError("the key was revoked")
+    with pytest.raises(ConfigError, match="the key was revoked"):
+        write_steps(tmp_path / "metrics.jsonl", 0, 2)
+
+
+def test_what_sft_reports_is_what_it_sends(server, tmp_path, tokenizer):
+    config = tiny_sft_config(
+        tmp_path,
+        tokenizer,
+        [tiny_environment(rent=rent) for rent in range(4)],
+        steps=2,
+        batch_tokens=640,
+        optimizer={"learning_rate": 1e-3},
+        wandb=CONFIG,
+    )
+    train_sft(config)
+    assert server.starts[0]["config"]["optimizer"]["learning_rate"] == 1e-3
+    assert server.history == [(line["step"], line["loss"]) for line in read_metrics(config.out / "metrics.jsonl")]
 
 
 def test_an_offline_run_holds_every_step_and_does_not_say_that_it_resumes(server, tmp_path):
@@ -131,7 +159,7 @@ def test_an_offline_run_holds_every_step_and_does_not_say_that_it_resumes(server
 def test_training_outlives_the_process_that_sends(server, tmp_path, capsys):
     with MetricsLog(tmp_path / "metrics.jsonl", first_step=0, wandb=CONFIG) as log:
         log.write(0, {"loss": 1.0})
-        server.is_down = "process"
+        server.process_is_gone = True
         log.write(1, {"loss": 0.5})
         log.write(2, {"loss": 0.25})
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 3

@@ -154,7 +154,7 @@ def test_every_host_of_a_second_training_is_refused(tmp_path, tokenizer):
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
-def test_every_command_that_fills_a_folder_is_refused_while_another_does(tmp_path, capsys, command, lock):
+def test_every_command_that_makes_or_trains_is_refused_while_another_does(tmp_path, capsys, command, lock):
     def named(argument: str) -> str:
         return argument.replace("OUT", f"{tmp_path}/out").replace("SRC", f"{tmp_path}/source")
 
@@ -162,7 +162,9 @@ def test_every_command_that_fills_a_folder_is_refused_while_another_does(tmp_pat
         before = contents(tmp_path)
         assert main([named(argument) for argument in command]) == 2
         assert contents(tmp_path) == before
-    assert capsys.readouterr().err.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("astra: AnotherRun: ")
+    assert error.count("\n") == 1
 
 
 def test_the_file_is_taken_away_with_the_lock_also_when_the_run_fails(tmp_path):
@@ -220,7 +222,7 @@ assert held, "never held it"
 
 
 def test_no_two_hold_the_lock_while_it_is_taken_and_let_go_of_all_the_time(tmp_path):
-    command = [sys.executable, "-c", CONTENDER, str(tmp_path / "lock")]
+    command = [sys.executable, "-c", CONTENDER, str(tmp_path / "new" / "lock")]
     contenders = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     errors = [contender.communicate(timeout=60)[1] for contender in contenders]
     assert [contender.returncode for contender in contenders] == [0] * 4, "\n".join(errors)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from astra_jax.model import chunked_attention
 from astra_jax.model.attention import attention
 
 
@@ -51,6 +52,21 @@ def test_gradients_equal_those_of_the_naive_formula():
     reference = jax.jit(jax.grad(lambda *x: (naive(*x) * weights).sum(), argnums=(0, 1, 2)))(q, k, v)
     for mine, theirs in zip(ours, reference, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("limit", [1, 2 * 128 * 300 * 2, 2**30])
+def test_however_many_rows_and_heads_go_together_the_result_is_the_same(monkeypatch, limit):
+    """One pair of a row and a key head at a time, two, all six."""
+    q, k, v, segment_ids_BT = inputs(300, batch=3)
+
+    def out_and_gradients(q, k, v):
+        out, pull = jax.vjp(lambda *qkv: attention(*qkv, segment_ids_BT), q, k, v)
+        return out, *pull(q)
+
+    expected = out_and_gradients(q, k, v)
+    monkeypatch.setattr(chunked_attention, "_MAX_SCORES_ON_CPU", limit)
+    for ours, theirs in zip(jax.jit(out_and_gradients)(q, k, v), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_no_array_is_as_large_as_the_scores_of_a_long_sequence():

@@ -1,5 +1,7 @@
 """What a GPU is given to run, lowered on a machine without one; how right it is `scripts/bench_accelerator.py` says."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,9 +47,56 @@ def kernels_of_a_step(model):
     return forward_and_backward, backward
 
 
-@pytest.mark.parametrize(("remat", "forwards"), [("none", 1), ("attention", 1), ("full", 2)])
+@pytest.mark.parametrize(("remat", "forwards"), [("none", 1), ("attention", 1), ("offload", 1), ("full", 2)])
 def test_a_training_step_holds_the_kernel_and_recomputes_it_only_when_remat_says_so(remat, forwards):
     assert kernels_of_a_step(MODEL.model_copy(update={"remat": remat})) == (forwards, 1)
+
+
+def test_the_backward_pass_keeps_room_for_what_the_kernel_needs_alone():
+    """Of each layer its input, the kernel's output and log-sum-exp; nothing of the chunked attention."""
+    model = MODEL.model_copy(update={"remat": "attention"})
+    ids = jax.ShapeDtypeStruct((2, 256), jnp.int32)
+
+    def total(params, ids_BT):
+        return bind(model, params)(ids_BT, ids_BT, ids_BT).astype(jnp.float32).sum()
+
+    program = jax.make_jaxpr(jax.grad(total))(abstract_params(model), ids)
+    forward = next(eqn for eqn in program.eqns if eqn.primitive.name == "scan")
+    kept = sorted(v.aval.size for v in forward.outvars[1:])
+    assert kept == sorted([2 * 2 * 256 * 32, 2 * 2 * 256 * 4 * 16, 2 * 2 * 4 * 256])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_both_ways_attend_what_the_chunked_attention_does(monkeypatch, packed):
+    """With XLA's version of the kernel, which a CPU can run."""
+    xla = functools.partial(_without_kernel, jax.nn.dot_product_attention)
+    monkeypatch.setattr(jax.nn, "dot_product_attention", xla)
+    rng = np.random.default_rng(0)
+    q, weights = rng.normal(size=(2, 2, 256, 4, 16)).astype(jnp.bfloat16)
+    k, v = rng.normal(size=(2, 2, 256, 2, 16)).astype(jnp.bfloat16)
+    segment_ids_BT = np.ones((2, 256), np.int32)
+    segment_ids_BT[0, 200:] = 0
+    if packed:
+        segment_ids_BT[1, 100:] = 2
+    weights = np.where(segment_ids_BT[:, :, None, None] > 0, weights, 0)
+
+    def out_and_gradients(attend):
+        def total(q, k, v):
+            out = attend(q, k, v) * weights
+            return out.astype(jnp.float32).sum(), out
+
+        gradients, out = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(q, k, v)
+        return out, *gradients
+
+    found = out_and_gradients(lambda *qkv: attention.attention(*qkv, segment_ids_BT))
+    expected = out_and_gradients(lambda *qkv: chunked_attention.chunked_attention(*qkv, segment_ids_BT, segment_ids_BT))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(ours, np.float32), np.asarray(theirs, np.float32), atol=0.06, rtol=0.03)
+
+
+def _without_kernel(attend, *arrays, implementation, **options):
+    assert implementation == "cudnn"
+    return attend(*arrays, implementation="xla", **options)
 
 
 def test_under_a_mesh_each_device_runs_the_kernel_on_its_heads():

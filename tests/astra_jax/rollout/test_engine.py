@@ -9,6 +9,7 @@ from astra_jax.chat_format import Source, render
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.rl.f1_reward import episode_reward
 from astra_jax.rl.train import make_rl_batch, rl_loss
+from astra_jax.rollout import engine as engine_module
 from astra_jax.rollout.engine import PromptTooLong, RolloutConfig, RolloutEngine, Start
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
@@ -143,3 +144,18 @@ def test_limits_beyond_the_models_context_are_refused_before_anything_runs(taugh
     long = LIMITS.model_copy(update={"max_response_tokens": 2000})
     with pytest.raises(ValueError, match="sequences of 2256 tokens exceed the model's context of 1024"):
         RolloutEngine(taught.model, taught.tokenizer, InProcessSandbox(), long)
+
+
+@pytest.mark.parametrize(("platform", "multiple"), [("cpu", 96), ("tpu", 384)])
+async def test_prompts_are_padded_to_what_the_attention_kernel_takes(taught, monkeypatch, platform, multiple):
+    read, prefill = [], engine_module._prefill
+
+    def reading(model, params, prompts_PS, *rest):
+        read.append(prompts_PS.shape[1])
+        return prefill(model, params, prompts_PS, *rest)
+
+    monkeypatch.setattr(engine_module, "_prefill", reading)
+    monkeypatch.setattr(engine_module, "platform", lambda: platform)
+    await roll_out(taught, config=LIMITS.model_copy(update={"append_bucket_tokens": 96, "max_response_tokens": 96}))
+    longest = max(len(RolloutEngine(taught.model, taught.tokenizer, None, LIMITS).prompt_tokens(s)) for s in STARTS)
+    assert read == [-(-longest // multiple) * multiple]
