@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.environments.embeddings import EmbeddingEndpoint
+from synthesis.environments.knowledge import Unseen
 from synthesis.environments.quality import Percentile
 from synthesis.environments.quotas import Variety
 from synthesis.records import Language, Scenario, SimilarityBand
@@ -29,6 +30,9 @@ class EnvironmentsConfig(BaseModel):
     """Files and folders that questions are made from, in turn; without, the names of `domains` are the knowledge."""
     disjoint_from: tuple[Path, ...] = ()
     """Record directories of environments with which no entity and no answer may be shared."""
+    unseen: Unseen = "worlds"
+    """What else may not be shared with them: `tools` excludes tools (names, documents, parameters), `domains` also
+    domains."""
     scenarios: dict[Scenario, float] = {
         "single_hop": 0.174,
         "parallel_single_hop": 0.174,
@@ -74,3 +78,12 @@ class EnvironmentsConfig(BaseModel):
     """How many items are worked on at once."""
     ray: RayConfig | None = None
     """A cluster to work on; without one this machine does all the work. The records are the same."""
+
+    @model_validator(mode="after")
+    def _unseen_by_some_split(self) -> EnvironmentsConfig:
+        if self.unseen != "worlds" and not self.disjoint_from:
+            raise ValueError(
+                f"expected directories in disjoint_from, whose {self.unseen} are not to occur, found none; name them, "
+                f'or leave unseen = "{self.unseen}" out'
+            )
+        return self

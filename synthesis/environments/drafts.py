@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Final
+
+from pydantic import Field
 
 from synthesis.environments.decomposition import QAInstance
 from synthesis.environments.knowledge import Knowledge
@@ -12,12 +14,15 @@ from synthesis.environments.qa_instances import write_qa_instance
 from synthesis.environments.quality import score_quality
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.environments.splits import TakenValues
-from synthesis.records import QualityScore, Record
+from synthesis.environments.sub_environments import write_document
+from synthesis.records import QualityScore, Record, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher import Teacher
 from synthesis.teacher.usage import Usage, metered_usage
 
 MAX_DRAWS: Final = 40
+ENTITY_OR_ANSWER: Final = "entity or answer of another split"
+TOOL: Final = "tool of another split"
 
 
 class Draft(Record):
@@ -27,25 +32,55 @@ class Draft(Record):
     instance: QAInstance
     quality: QualityScore
     usage: Usage
+    documents: dict[str, ToolDocument] = Field(default_factory=dict)
+    """The tool documents of its lookups, where they had to be known already: no other split has them."""
 
 
 async def write_draft(
-    teacher: Teacher, source: Knowledge, plan: EnvironmentPlan, taken: TakenValues, *, max_hops: int, seed: int
+    teacher: Teacher,
+    source: Knowledge,
+    plan: EnvironmentPlan,
+    taken: TakenValues,
+    *,
+    max_hops: int,
+    seed: int,
+    scaled_documents: float = 0.0,
 ) -> Draft:
     """Have a question of the planned shape written and scored that shares nothing with other splits.
+
+    Where its tools must be unseen their documents are written at once, since the question decides what they are.
 
     Raises:
         BadReply: a question to the teacher got no usable answer.
         Rejected: its structure or its dependencies break a rule, or every draw shares something.
     """
+    shared = ""
     with metered_usage() as usage:
         for drawn in draw_seeds(seed, plan):
             knowledge = source.model_copy(update={"seed": drawn})
             instance = await write_qa_instance(teacher, knowledge, plan, max_hops=max_hops, seed=drawn)
-            if not taken.shared_with(instance):
-                quality = await score_quality(teacher, knowledge, instance, seed=drawn)
-                return Draft(seed=drawn, instance=instance, quality=quality, usage=usage)
-    raise Rejected("entity or answer of another split", f"after {MAX_DRAWS} draws")
+            if taken.shared_with(instance):
+                shared = ENTITY_OR_ANSWER
+                continue
+            documents: Mapping[str, ToolDocument] = {}
+            if taken.unseen != "worlds":
+                documents = await _documents(teacher, knowledge, instance, seed=drawn, scaled=scaled_documents)
+            if taken.shared_tools(documents.values()):
+                shared = TOOL
+                continue
+            quality = await score_quality(teacher, knowledge, instance, seed=drawn)
+            return Draft(seed=drawn, instance=instance, quality=quality, usage=usage, documents=dict(documents))
+    raise Rejected(shared, f"after {MAX_DRAWS} draws")
+
+
+async def _documents(
+    teacher: Teacher, knowledge: Knowledge, instance: QAInstance, *, seed: int, scaled: float
+) -> dict[str, ToolDocument]:
+    return {
+        node.id: await write_document(teacher, knowledge, node, seed=seed + position, scaled=scaled)
+        for position, node in enumerate(instance.nodes)
+        if node.kind == "lookup"
+    }
 
 
 def draw_seeds(seed: int, plan: EnvironmentPlan) -> Iterator[int]:

@@ -21,6 +21,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pydantic import Field
+
 from synthesis.records import JsonValue, Language, Record
 
 MAX_TABLE_ROWS: Final = 1000
@@ -29,6 +31,9 @@ _INTEGER: Final = re.compile(r"-?(0|[1-9]\d{0,14})")
 _DECIMAL: Final = re.compile(r"-?\d{1,12}\.\d{1,6}")
 
 Table = list[dict[str, JsonValue]]
+
+Unseen = Literal["worlds", "tools", "domains"]
+"""What of an environment no other split has: its entities and answers; its tools too; its domain too (`splits.py`)."""
 
 
 class Knowledge(Record):
@@ -42,6 +47,8 @@ class Knowledge(Record):
     seed: int = 0
     name_parts: int | None = None
     """How many first and second parts the names of a generated world are made of; None for all there are."""
+    unseen: Unseen = Field(default="worlds", exclude_if=lambda unseen: unseen == "worlds")
+    """What is to be made from it: where more than worlds are unseen, tools that are named and worded in other ways."""
 
 
 class KnowledgeError(ValueError):

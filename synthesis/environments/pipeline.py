@@ -8,8 +8,9 @@
 
 This file says in which order; `worker.py` does the work on one item, in this process or on the nodes of a Ray cluster.
 An item's outcome depends on the config, its index and the teacher's replies alone, so a run that was killed and started
-again writes the same bytes. `disjoint_from` names record directories whose entities and answers must not occur here:
-an instance that shares one is drawn again, and after `MAX_DRAWS` draws the item is rejected.
+again writes the same bytes. `disjoint_from` names record directories whose entities and answers must not occur here,
+nor their tools or domains where `unseen` says so: an instance that shares one is drawn again, and after `MAX_DRAWS`
+draws the item is rejected.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
             stack.enter_context(closing(Journal(path, f"{stage} {fingerprint} {teacher.name}")))
             for stage, path in journals.items()
         )
-        opened = partial(opened_worker, config, TakenValues(config.disjoint_from), sandbox_url)
+        opened = partial(opened_worker, config, TakenValues(config.disjoint_from, config.unseen), sandbox_url)
         workers: Workers[EnvironmentsWorker]
         if config.ray is None:
             workers = WorkerHere(await stack.enter_async_context(opened(teacher)))
@@ -138,7 +139,8 @@ async def _prove_all(
 
 
 def _source(config: EnvironmentsConfig, sources: Sequence[Knowledge], plan: EnvironmentPlan) -> Knowledge:
-    return sources[plan.index % len(sources)] if sources else _domain_alone(config, plan)
+    source = sources[plan.index % len(sources)] if sources else _domain_alone(config, plan)
+    return source.model_copy(update={"unseen": config.unseen})
 
 
 def _domain_alone(config: EnvironmentsConfig, plan: EnvironmentPlan) -> Knowledge:

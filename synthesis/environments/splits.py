@@ -1,33 +1,151 @@
-"""Splits that share nothing: the entities and answers of one must not occur in another."""
+"""Splits that share nothing: what other splits hold must not occur in this one, up to the level that is asked for.
+
+    worlds    entities and answers
+    tools     and the tools: their names, their documents, and the wording of each description and parameter
+    domains   and the domains
+
+Each level promises what the ones above it promise. `shared_between` counts it on the finished records.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
 
 from synthesis.environments.decomposition import QAInstance
+from synthesis.environments.knowledge import Unseen
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, JsonValue
+from synthesis.records import Environment, JsonValue, ToolDocument, canonical_json
+
+_DESCRIBED: Final = ("title", "description")
+
+
+@dataclass
+class SplitContents:
+    """What environments hold at each level, as texts of which equal ones count as shared."""
+
+    entities: set[str] = field(default_factory=set)
+    answers: set[str] = field(default_factory=set)
+    tool_names: set[str] = field(default_factory=set)
+    tool_documents: set[str] = field(default_factory=set)
+    tool_wordings: set[str] = field(default_factory=set)
+    """Descriptions of tools, and names and descriptions of their parameters."""
+    domains: set[str] = field(default_factory=set)
+
+    def add(self, environment: Environment) -> None:
+        """Add what one environment holds, its distractors included."""
+        self.entities |= _value_keys(environment.entities)
+        self.answers |= _value_keys([environment.answer, *(item.answer for item in environment.sub_questions)])
+        self.add_tools(tool.document for tool in environment.all_tools)
+        self.domains.add(environment.domain.casefold())
+
+    def add_tools(self, documents: Iterable[ToolDocument]) -> None:
+        """Add the names, documents and wordings of tools."""
+        for document in documents:
+            self.tool_names.add(document.name.casefold())
+            self.tool_documents.add(canonical_json(document.to_openai()))
+            self.tool_wordings.add(_plain(document.description))
+            self.tool_wordings |= {_plain(wording) for wording in _parameter_wordings(document.parameters)}
+        self.tool_wordings.discard("")
+
+
+class SharedCounts(BaseModel):
+    """How many different entities, answers, tools and domains two splits share; 0 everywhere where they are apart."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    entities: int
+    answers: int
+    tool_names: int
+    tool_documents: int
+    tool_wordings: int
+    domains: int
+
+
+def shared_between(split_a: Path, split_b: Path) -> SharedCounts:
+    """Count what the records of two directories of environments share, distractors included.
+
+    Raises:
+        RecordDirectoryError: a directory is missing, damaged or of another kind.
+    """
+    a, b = contents_of([split_a]), contents_of([split_b])
+    return SharedCounts(**{level.name: len(getattr(a, level.name) & getattr(b, level.name)) for level in fields(a)})
+
+
+def contents_of(directories: Sequence[Path]) -> SplitContents:
+    """Read what record directories of environments hold.
+
+    Raises:
+        RecordDirectoryError: a directory is missing, damaged or of another kind.
+    """
+    contents = SplitContents()
+    for directory in directories:
+        for environment in RecordSource(directory, Environment):
+            contents.add(environment)
+    return contents
 
 
 class TakenValues:
-    """The entities and answers of other splits."""
+    """What other splits hold, and what of it may not occur in this one."""
 
-    def __init__(self, directories: Sequence[Path]):
-        self._taken: set[str] = set()
-        for directory in directories:
-            for environment in RecordSource(directory, Environment):
-                answers = [environment.answer, *(item.answer for item in environment.sub_questions)]
-                self._taken |= _value_keys(environment.entities, answers)
+    def __init__(self, directories: Sequence[Path], unseen: Unseen = "worlds"):
+        self.unseen: Unseen = unseen
+        self._taken = contents_of(directories)
+        self._values = self._taken.entities | self._taken.answers
 
     def shared_with(self, instance: QAInstance) -> set[str]:
         """Return which of an instance's entities and answers are taken."""
         answers = [instance.answer, *(node.answer for node in instance.nodes)]
-        return self._taken & _value_keys(instance.entities, answers)
+        return self._values & _value_keys([*instance.entities, *answers])
+
+    def shared_tools(self, documents: Iterable[ToolDocument]) -> set[str]:
+        """Return which names, documents and wordings of tools are taken; where only worlds are unseen, none is."""
+        if self.unseen == "worlds":
+            return set()
+        found = SplitContents()
+        found.add_tools(documents)
+        taken = self._taken
+        names, wordings = found.tool_names & taken.tool_names, found.tool_wordings & taken.tool_wordings
+        return names | wordings | (found.tool_documents & taken.tool_documents)
+
+    def has_domain(self, domain: str) -> bool:
+        """Say whether a domain is taken; where domains need not be unseen, none is."""
+        return self.unseen == "domains" and domain.casefold() in self._taken.domains
 
 
-def _value_keys(entities: Sequence[str], answers: Sequence[JsonValue]) -> set[str]:
-    values: list[JsonValue] = [*entities]
-    for answer in answers:
-        values += answer if isinstance(answer, list | tuple) else [answer]
-    return {str(value).casefold() for value in values if not isinstance(value, bool)}
+def _value_keys(values: Iterable[JsonValue]) -> set[str]:
+    flat: list[JsonValue] = []
+    for value in values:
+        flat += value if isinstance(value, list | tuple) else [value]
+    return {str(value).casefold() for value in flat if not isinstance(value, bool)}
+
+
+def _parameter_wordings(schema: Any) -> Iterator[str]:
+    """Yield the names and descriptions of the parameters that a JSON Schema has at any depth.
+
+    >>> flat = {"type": "string", "description": "Which flat"}
+    >>> list(_parameter_wordings({"type": "object", "properties": {"flat": flat}}))
+    ['flat', 'Which flat']
+    """
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _parameter_wordings(item)
+    if not isinstance(schema, dict):
+        return
+    for key, value in schema.items():
+        if key in _DESCRIBED and isinstance(value, str):
+            yield value
+        elif key == "properties" and isinstance(value, dict):
+            for name, described in value.items():
+                yield name
+                yield from _parameter_wordings(described)
+        else:
+            yield from _parameter_wordings(value)
+
+
+def _plain(wording: str) -> str:
+    return " ".join(wording.casefold().split())

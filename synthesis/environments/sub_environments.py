@@ -7,6 +7,7 @@ tool necessity ─► tool document ─► scaling ─► call ─► implementa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +20,7 @@ from synthesis.prompts.tool_call_writing import WriteToolCall
 from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
 from synthesis.prompts.tool_necessity import JudgeToolNecessity
-from synthesis.records import EnvironmentTool, SubQuestion, ToolCall
+from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher import Teacher
 
@@ -44,8 +45,11 @@ async def build_sub_environments(
     *,
     seed: int,
     scaled_documents: float = 0.0,
+    documents: Mapping[str, ToolDocument] | None = None,
 ) -> list[SubEnvironment]:
     """Build and prove the sub-environments of all nodes, side by side; a share of the tools have scaled documents.
+
+    `documents` are those that have been written already, by id of their sub-question.
 
     Raises:
         BadReply: the teacher has no usable answer for one of the nodes.
@@ -53,6 +57,7 @@ async def build_sub_environments(
     """
     answers = {node.id: node.answer for node in instance.nodes}
     used = {parent for node in instance.nodes for parent in node.depends_on}
+    written = documents or {}
 
     async def build(position: int, node: DecompositionNode) -> SubEnvironment:
         known = tuple(answers[parent] for parent in node.depends_on)
@@ -62,11 +67,26 @@ async def build_sub_environments(
             necessity = await teacher.ask(JudgeToolNecessity(node=node, known_answers=known), seed=seed)
             if not necessity.needs_tool:
                 return SubEnvironment(_sub_question(node, None), None)
-        return await _build_tool(
-            teacher, sandbox, knowledge, node, seed=seed + position, scaled=scaled_documents, max_requests=left
+        document = written.get(node.id) or await write_document(
+            teacher, knowledge, node, seed=seed + position, scaled=scaled_documents
         )
+        left -= 1 + (scaled_documents > 0)
+        return await _build_tool(teacher, sandbox, knowledge, node, document, seed=seed + position, max_requests=left)
 
     return await all_in_order(build(position, node) for position, node in enumerate(instance.nodes))
+
+
+async def write_document(
+    teacher: Teacher, knowledge: Knowledge, node: DecompositionNode, *, seed: int, scaled: float
+) -> ToolDocument:
+    """Have the document of a sub-question's tool written; a share of all documents is scaled.
+
+    Raises:
+        BadReply: the teacher has no such document.
+        Rejected: the scaled document breaks a rule.
+    """
+    request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
+    return await scale_document(teacher, knowledge, await teacher.ask(request, seed=seed), share=scaled)
 
 
 async def _build_tool(
@@ -74,21 +94,17 @@ async def _build_tool(
     sandbox: Sandbox,
     knowledge: Knowledge,
     node: DecompositionNode,
+    document: ToolDocument,
     *,
     seed: int,
-    scaled: float,
     max_requests: int,
 ) -> SubEnvironment:
-    document = await teacher.ask(
-        WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language), seed=seed
-    )
-    document = await scale_document(teacher, knowledge, document, share=scaled)
     written = await teacher.ask(WriteToolCall(knowledge=knowledge, node=node, document=document), seed=seed)
     call = ToolCall(id=f"call_{node.id}", name=document.name, arguments=written.arguments)
     sub_question = _sub_question(node, call)
     last_try: ToolImplementation | None = None
     failure: Rejected | None = None
-    for _ in range(max_requests - 2 - (scaled > 0)):  # the document, the call, and perhaps the scaling
+    for _ in range(max_requests - 1):  # the call
         last_try = await teacher.ask(
             WriteToolImplementation(
                 knowledge=knowledge,

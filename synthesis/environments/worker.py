@@ -11,7 +11,7 @@ from sandbox.client import AsyncSandboxClient
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.decomposition import QAInstance
-from synthesis.environments.drafts import MAX_DRAWS, Draft, draw_seeds, write_draft
+from synthesis.environments.drafts import ENTITY_OR_ANSWER, MAX_DRAWS, TOOL, Draft, draw_seeds, write_draft
 from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.merging import merge_sub_environments
 from synthesis.environments.quotas import EnvironmentPlan
@@ -81,8 +81,18 @@ class EnvironmentsWorker:
         Raises:
             Rejected: no draft became of it.
         """
-        max_hops, seed = self._config.max_hops, self._config.seed
-        return await _closed(write_draft(self._teacher, source, plan, self._taken, max_hops=max_hops, seed=seed))
+        self._check_domain(source)
+        return await _closed(
+            write_draft(
+                self._teacher,
+                source,
+                plan,
+                self._taken,
+                max_hops=self._config.max_hops,
+                seed=self._config.seed,
+                scaled_documents=self._config.scaled_documents,
+            )
+        )
 
     async def prove(self, plan: EnvironmentPlan, draft: Draft | None, source: Knowledge) -> Environment:
         """Give a draft its tools, or have a stateful task written; proven, without distractors, and with what it cost.
@@ -90,6 +100,7 @@ class EnvironmentsWorker:
         Raises:
             Rejected: it did not pass one of the stages.
         """
+        self._check_domain(source)
         with metered_usage() as usage:
             if draft is None:
                 work = self._stateful(plan, source)
@@ -97,6 +108,7 @@ class EnvironmentsWorker:
                 usage.add(**asdict(draft.usage))
                 work = self._executable(plan, draft, source)
             environment = await _closed(work)
+        self._check_tools(environment)
         provenance = environment.provenance.model_copy(update=asdict(usage))
         return environment.model_copy(update={"provenance": provenance})
 
@@ -106,6 +118,7 @@ class EnvironmentsWorker:
         Raises:
             Rejected: the first promise that is broken.
         """
+        self._check_tools(environment)
         await replay_environment(environment, self._sandbox, self._seen_to_run)
 
     async def _executable(self, plan: EnvironmentPlan, draft: Draft, source: Knowledge) -> Environment:
@@ -113,7 +126,13 @@ class EnvironmentsWorker:
         seed, instance = draft.seed, draft.instance
         knowledge = source.model_copy(update={"seed": seed})
         sub_environments = await build_sub_environments(
-            teacher, sandbox, knowledge, instance, seed=seed, scaled_documents=self._config.scaled_documents
+            teacher,
+            sandbox,
+            knowledge,
+            instance,
+            seed=seed,
+            scaled_documents=self._config.scaled_documents,
+            documents=draft.documents,
         )
         sub_questions, tools = await merge_sub_environments(teacher, sandbox, sub_environments, seed=seed)
         environment = self._without_tools(plan, knowledge, seed, instance, draft.quality).model_copy(
@@ -125,16 +144,29 @@ class EnvironmentsWorker:
 
     async def _stateful(self, plan: EnvironmentPlan, source: Knowledge) -> Environment:
         """Have a task that changes a state written and proven that shares nothing with other splits."""
+        shared = ""
         for seed in draw_seeds(self._config.seed, plan):
             knowledge = source.model_copy(update={"seed": seed})
             task, sub_questions, final_state = await write_stateful_task(
                 self._teacher, self._sandbox, knowledge, plan, seed=seed
             )
-            if not self._taken.shared_with(task.instance):
+            if self._taken.shared_with(task.instance):
+                shared = ENTITY_OR_ANSWER
+            elif self._taken.shared_tools(tool.document for tool in task.tools):
+                shared = TOOL
+            else:
                 environment = self._without_tools(plan, knowledge, seed, task.instance, PROVEN_QUALITY)
                 stateful = {"sub_questions": sub_questions, "tools": task.tools, "state": task.state}
                 return environment.model_copy(update={**stateful, "final_state": final_state})
-        raise Rejected("entity or answer of another split", f"after {MAX_DRAWS} draws")
+        raise Rejected(shared, f"after {MAX_DRAWS} draws")
+
+    def _check_domain(self, source: Knowledge) -> None:
+        if self._taken.has_domain(source.domain):
+            raise Rejected("domain of another split", source.domain)
+
+    def _check_tools(self, environment: Environment) -> None:
+        if shared := sorted(self._taken.shared_tools(tool.document for tool in environment.all_tools)):
+            raise Rejected(TOOL, f"{environment.id} shares {shared[:3]}")
 
     def _without_tools(
         self, plan: EnvironmentPlan, knowledge: Knowledge, seed: int, instance: QAInstance, quality: QualityScore

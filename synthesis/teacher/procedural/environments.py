@@ -23,7 +23,7 @@ from synthesis.records import JsonObject, QualityScore, ToolDocument, same_answe
 from synthesis.teacher import BadReply, Request
 from synthesis.teacher.procedural.table_worlds import world_of_tables
 from synthesis.teacher.procedural.tool_options import (
-    OPTIONS,
+    ALL_OPTIONS,
     needed_arguments,
     option_of,
     signature_of,
@@ -117,15 +117,14 @@ def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
     """Document the tool that looks up one property of one type of entity."""
     world, fact = _world(request.knowledge), _fact(request.knowledge, request.node)
     entity, asked = world.label(fact.entity_type), world.label(fact.entity_type, fact.property)
-    if request.language == "zh":
-        description = f"{entity}{'某年' if fact.year else ''}的{asked}"
-    else:
-        description = f"{asked.capitalize()} of {_article(entity)}{' in a year' if fact.year else ''}"
-    names = [fact.entity_type, *(["year"] if fact.year else [])]
+    if request.language != "zh":
+        entity = _article(entity)
+    yearly = fact.year is not None
+    names = [fact.entity_type, *([world.wording.year] if yearly else [])]
     properties = {name: {"type": "string"} for name in names}
     return ToolDocument(
-        name=f"get_{fact.entity_type}_{fact.property}",
-        description=description,
+        name=world.wording.lookup_of(fact.entity_type, fact.property),
+        description=world.wording.description_of(request.language, entity, asked, yearly=yearly),
         parameters={"type": "object", "properties": properties, "required": names},
     )
 
@@ -138,7 +137,7 @@ def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
 def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
     """Fill the tool's parameters with the entity, and the year, of the sub-question; set an option where needed."""
     fact = _fact(request.knowledge, request.node)
-    known = {fact.entity_type: fact.entity, "year": fact.year}
+    known = {fact.entity_type: fact.entity, _world(request.knowledge).wording.year: fact.year}
     asked = {name: known[name] for name in request.document.required}
     return CallArguments(arguments={**asked, **needed_arguments(request.document)})
 
@@ -151,7 +150,9 @@ def write_tool_implementation(request: WriteToolImplementation, seed: int) -> To
     table = {name: rows[name] for name in sorted([fact.entity, *others])}
     option = option_of(request.document)
     paged, further = tables_of(option, table, request.knowledge.seed)
-    return ToolImplementation(source=_source(request.document, fact), tables={fact.property: paged, **further})
+    return ToolImplementation(
+        source=_source(request.document, fact, world.wording.year), tables={fact.property: paged, **further}
+    )
 
 
 def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
@@ -163,22 +164,22 @@ def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
     )
 
 
-def _source(document: ToolDocument, fact: Fact) -> str:
+def _source(document: ToolDocument, fact: Fact, year: str) -> str:
     entity = fact.entity_type
     value_type = type(fact.value).__name__
     if fact.year is None:
         signature, row, last = f"{entity}: str", f"rows[{entity}]", ""
     else:
-        signature, row = f"{entity}: str, year: str", f"rows[{entity}][year]"
+        signature, row = f"{entity}: str, {year}: str", f"rows[{entity}][{year}]"
         last = (
-            f"    if year not in rows[{entity}]:\n"
-            f'        raise ValueError(f"no {fact.property} of {{{entity}}} in {{year}}")\n'
+            f"    if {year} not in rows[{entity}]:\n"
+            f'        raise ValueError(f"no {fact.property} of {{{entity}}} in {{{year}}}")\n'
         )
     option = option_of(document)
     if option is not None:
         signature += f", {signature_of(option, document)}"
-        value_type = "float" if option == "unit" else value_type
-    last += f"    return {row}\n" if option is None else f"    value = {row}\n{OPTIONS[option].code}"
+        value_type = "float" if ALL_OPTIONS[option].kind == "unit" else value_type
+    last += f"    return {row}\n" if option is None else f"    value = {row}\n{ALL_OPTIONS[option].code}"
     return (
         f"def {document.name}({signature}) -> {value_type}:\n"
         f'    """{document.description}."""\n'
@@ -199,12 +200,12 @@ def _joined(one: JsonObject, other: JsonObject) -> JsonObject:
 
 def _world(knowledge: Knowledge) -> World:
     if knowledge.kind == "tables":
-        return world_of_tables(knowledge.text, knowledge.domain, knowledge.language)
+        return world_of_tables(knowledge.text, knowledge.domain, knowledge.language, knowledge.unseen)
     if knowledge.kind != "domain":
         raise BadReply(f"the procedural teacher reads no prose; a {knowledge.kind} needs a language model as teacher")
     if knowledge.domain not in domains():
         raise BadReply(f"expected one of the domains {sorted(domains())}, found {knowledge.domain!r}")
-    return world_of(knowledge.domain, knowledge.language, knowledge.seed, knowledge.name_parts)
+    return world_of(knowledge.domain, knowledge.language, knowledge.seed, knowledge.name_parts, knowledge.unseen)
 
 
 @lru_cache(maxsize=256)

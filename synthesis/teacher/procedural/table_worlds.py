@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
+from synthesis.environments.knowledge import Unseen
 from synthesis.records import JsonValue, Language
 from synthesis.teacher import BadReply
+from synthesis.teacher.procedural.tool_wording import wording_of
 from synthesis.teacher.procedural.worlds import AttributeKind, EntityType, World
 
 MIN_ROWS: Final = 5
@@ -24,7 +26,7 @@ Rows: TypeAlias = list[dict[str, Any]]
 
 
 @lru_cache(maxsize=16)
-def world_of_tables(text: str, domain: str, language: Language) -> World:
+def world_of_tables(text: str, domain: str, language: Language, unseen: Unseen = "worlds") -> World:
     """Read a world from tables as JSON: table name to rows.
 
     >>> rows = [{"name": f"Flat {n}", "rent": 900 + n} for n in range(5)]
@@ -64,7 +66,7 @@ def world_of_tables(text: str, domain: str, language: Language) -> World:
     if not types:
         raise BadReply(f"the tables of {domain} have no names and values to ask for")
     entities = {identifiers[name]: tuple(sorted(named[name])) for name in tables if identifiers[name] in types}
-    return World(domain, language, types, entities, values)
+    return World(domain, language, types, entities, values, wording_of(unseen))
 
 
 def _key(rows: Rows) -> str | None:

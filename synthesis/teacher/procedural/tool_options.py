@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from synthesis.records import JsonObject, JsonValue, Language, ToolDocument
+from synthesis.teacher.procedural.tool_wording import UNSEEN, OptionKind
 from synthesis.teacher.procedural.worlds import NUMERIC_KINDS, World
 
 
@@ -19,6 +20,7 @@ from synthesis.teacher.procedural.worlds import NUMERIC_KINDS, World
 class Option:
     """An optional parameter of a lookup."""
 
+    kind: OptionKind
     plain: JsonValue
     """The setting at which a tool returns a property as it stands in the world."""
     defaults: tuple[JsonValue, ...]
@@ -34,6 +36,7 @@ class Option:
 
 OPTIONS: Final[Mapping[str, Option]] = {
     "unit": Option(
+        kind="unit",
         plain="one",
         defaults=("one", "thousand"),
         annotation="str",
@@ -48,6 +51,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
         tables={"unit_sizes": {"one": 1, "thousand": 1000}},
     ),
     "page": Option(
+        kind="page",
         plain=1,
         defaults=(1,),
         annotation="int",
@@ -60,6 +64,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
 """,
     ),
     "precision": Option(
+        kind="precision",
         plain="day",
         defaults=("day", "year"),
         annotation="str",
@@ -74,6 +79,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
         tables={"precision_lengths": {"day": 10, "month": 7, "year": 4}},
     ),
     "masked": Option(
+        kind="masked",
         plain=False,
         defaults=(False, True),
         annotation="bool",
@@ -86,6 +92,30 @@ OPTIONS: Final[Mapping[str, Option]] = {
 """,
     ),
 }
+UNSEEN_DESCRIPTIONS: Final[Mapping[OptionKind, Mapping[Language, str]]] = {
+    "unit": {"en": "Order of magnitude", "zh": "数量级"},
+    "page": {"en": "Which value, counted back from the latest", "zh": "第几个值，从最近的数起"},
+    "precision": {"en": "Part of the date to give", "zh": "给出日期的哪一部分"},
+    "masked": {"en": "Keep the rest of the text secret", "zh": "隐去其余文字"},
+}
+
+
+def _reworded(option: Option) -> Option:
+    """The option of held-out tools that does the same under another name."""
+    name = UNSEEN.options[option.kind]
+    return replace(
+        option,
+        descriptions=UNSEEN_DESCRIPTIONS[option.kind],
+        code=option.code.replace(option.kind, name),
+        tables={table.replace(option.kind, name): rows for table, rows in option.tables.items()},
+    )
+
+
+ALL_OPTIONS: Final[Mapping[str, Option]] = {
+    **OPTIONS,
+    **{UNSEEN.options[option.kind]: _reworded(option) for option in OPTIONS.values()},
+}
+"""The options of all tools, by the name that a document gives them."""
 _EARLIER_VALUES: Final = 2
 _LEAST_PAGED: Final = 100
 """Smaller numbers could be the page numbers that stand in the code."""
@@ -93,15 +123,13 @@ _LEAST_PAGED: Final = 100
 
 def with_option(document: ToolDocument, world: World, rng: random.Random) -> ToolDocument:
     """Give a lookup's document an option that fits what it returns; none fits, and it stays as it is."""
-    entity_type, asked = next(
-        (entity_type, asked) for entity_type, asked in world.values if document.name == f"get_{entity_type}_{asked}"
-    )
+    entity_type, asked = next(key for key in world.values if document.name == world.wording.lookup_of(*key))
     fitting = _fitting(world, entity_type, asked)
     properties = document.parameters["properties"]
-    if not fitting or set(fitting) & set(properties):
+    if not fitting or {world.wording.options[kind] for kind in fitting} & set(properties):
         return document
-    name = rng.choice(fitting)
-    option = OPTIONS[name]
+    name = world.wording.options[rng.choice(fitting)]
+    option = ALL_OPTIONS[name]
     written = {"description": option.descriptions[world.language], "default": rng.choice(option.defaults)}
     parameters = {**document.parameters, "properties": {**properties, name: {**option.schema, **written}}}
     return document.model_copy(update={"parameters": parameters})
@@ -119,27 +147,27 @@ def signature_of(option: str, document: ToolDocument) -> str:
     >>> signature_of("page", ToolDocument(name="get_rent", description="", parameters={"properties": properties}))
     'page: int = 1'
     """
-    return f"{option}: {OPTIONS[option].annotation} = {document.parameters['properties'][option]['default']!r}"
+    return f"{option}: {ALL_OPTIONS[option].annotation} = {document.parameters['properties'][option]['default']!r}"
 
 
 def needed_arguments(document: ToolDocument) -> JsonObject:
     """Return the setting that a call needs to get the plain value: none where the default gives it."""
     option = option_of(document)
-    if option is None or document.parameters["properties"][option]["default"] == OPTIONS[option].plain:
+    if option is None or document.parameters["properties"][option]["default"] == ALL_OPTIONS[option].plain:
         return {}
-    return {option: OPTIONS[option].plain}
+    return {option: ALL_OPTIONS[option].plain}
 
 
 def tables_of(option: str | None, table: JsonObject, seed: int) -> tuple[JsonObject, JsonObject]:
     """Return a property's table as the option needs it, and the further tables that the code reads."""
     if option is None:
         return table, {}
-    if option == "page":
+    if ALL_OPTIONS[option].kind == "page":
         return {entity: _paged(cell, f"{seed}/{entity}") for entity, cell in table.items()}, {}
-    return table, OPTIONS[option].tables
+    return table, ALL_OPTIONS[option].tables
 
 
-def _fitting(world: World, entity_type: str, asked: str) -> list[str]:
+def _fitting(world: World, entity_type: str, asked: str) -> list[OptionKind]:
     cells: list[Any] = [
         cell
         for row in world.values[entity_type, asked].values()

@@ -10,6 +10,7 @@ from synthesis.environments.decomposition import DecompositionNode, QAInstance
 from synthesis.prompts.stateful_task_writing import StatefulTask
 from synthesis.records import Composition, EnvironmentTool, Scenario, ToolCall, ToolDocument
 from synthesis.teacher import BadReply
+from synthesis.teacher.procedural.tool_wording import ToolWording
 from synthesis.teacher.procedural.worlds import World
 
 BYSTANDERS: Final = 3
@@ -74,7 +75,7 @@ def _task(
                 depends_on=(f"q{index}",) if chained else (),
             )
         )
-        arguments = {"source": source, "target": target, "amount": amount}
+        arguments = {world.wording.source: source, world.wording.target: target, world.wording.amount: amount}
         calls.append(ToolCall(id=f"call_q{index + 1}", name=move_document.name, arguments=arguments))
     last = moves[-1][1]
     read_id = f"q{len(moves) + 1}"
@@ -100,7 +101,7 @@ def _task(
         entities=tuple(dict.fromkeys(name for source, target, _ in moves for name in (source, target))),
     )
     tools = (
-        EnvironmentTool(document=move_document, source=_move_source(move_document, asked)),
+        EnvironmentTool(document=move_document, source=_move_source(move_document, asked, world.wording)),
         EnvironmentTool(document=read_document, source=_read_source(read_document, entity_type, asked)),
     )
     return StatefulTask(instance=instance, calls=tuple(calls), tools=tools, state={asked: dict(funds)})
@@ -121,36 +122,38 @@ def _documents(world: World, entity_type: str, asked: str) -> tuple[ToolDocument
     kind, label = world.label(entity_type), world.label(entity_type, asked)
     zh = world.language == "zh"
     text = {"type": "string"}
+    wording = world.wording
     move = ToolDocument(
-        name=f"move_{entity_type}_{asked}",
-        description=f"把{label}从一个{kind}转给另一个" if zh else f"Move {label} from one {kind} to another",
+        name=wording.move_name.format(entity=entity_type, asked=asked),
+        description=wording.move[world.language].format(entity=kind, asked=label),
         parameters={
             "type": "object",
-            "properties": {"source": text, "target": text, "amount": {"type": "integer"}},
-            "required": ["source", "target", "amount"],
+            "properties": {wording.source: text, wording.target: text, wording.amount: {"type": "integer"}},
+            "required": [wording.source, wording.target, wording.amount],
         },
     )
     read = ToolDocument(
-        name=f"get_{entity_type}_{asked}",
-        description=f"{kind}的{label}" if zh else f"{label.capitalize()} of a {kind}",
+        name=wording.lookup_of(entity_type, asked),
+        description=wording.description_of(world.language, kind if zh else f"a {kind}", label),
         parameters={"type": "object", "properties": {entity_type: text}, "required": [entity_type]},
     )
     return move, read
 
 
-def _move_source(document: ToolDocument, asked: str) -> str:
+def _move_source(document: ToolDocument, asked: str, wording: ToolWording) -> str:
+    source, target, amount = wording.source, wording.target, wording.amount
     return (
-        f"def {document.name}(source: str, target: str, amount: int, state: dict) -> int:\n"
+        f"def {document.name}({source}: str, {target}: str, {amount}: int, state: dict) -> int:\n"
         f'    """{document.description}."""\n'
         f'    rows = state["{asked}"]\n'
-        "    for name in (source, target):\n"
+        f"    for name in ({source}, {target}):\n"
         "        if name not in rows:\n"
         '            raise ValueError(f"unknown name: {name}")\n'
-        "    if source == target or not 0 < amount <= rows[source]:\n"
-        '        raise ValueError(f"cannot move {amount} from {source} to {target}")\n'
-        "    rows[source] -= amount\n"
-        "    rows[target] += amount\n"
-        "    return rows[source]\n"
+        f"    if {source} == {target} or not 0 < {amount} <= rows[{source}]:\n"
+        f'        raise ValueError(f"cannot move {{{amount}}} from {{{source}}} to {{{target}}}")\n'
+        f"    rows[{source}] -= {amount}\n"
+        f"    rows[{target}] += {amount}\n"
+        f"    return rows[{source}]\n"
     )
 
 

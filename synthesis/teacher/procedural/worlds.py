@@ -1,7 +1,7 @@
 """Generated relational worlds: the entities of one domain, their attributes and how they lead to one another.
 
-A world is a pure function of (domain, language, seed). Everything the procedural teacher says of it is looked up or
-computed here, so its gold answers are true by construction.
+A world is a pure function of (domain, language, seed), and of whether its tools are to be unseen. Everything the
+procedural teacher says of it is looked up or computed here, so its gold answers are true by construction.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from synthesis.environments.knowledge import Unseen
 from synthesis.records import JsonValue, Language
+from synthesis.teacher.procedural.tool_wording import KNOWN, ToolWording, wording_of
 
 AttributeKind = Literal["amount", "funds", "decimal", "date", "phone", "code", "yearly"]
 
@@ -40,9 +42,10 @@ Domain = Mapping[str, EntityType]
 
 
 @cache
-def domains() -> Mapping[str, Domain]:
-    """Return the domains that worlds can be generated for, read from `domains.toml`."""
-    text = files(__package__).joinpath("domains.toml").read_text(encoding="utf-8")
+def domains(unseen: Unseen = "worlds") -> Mapping[str, Domain]:
+    """Return the domains that worlds can be generated for; where tools are unseen, with other types and attributes."""
+    file = "unseen_tools.toml" if unseen == "tools" else "domains.toml"
+    text = files(__package__).joinpath(file).read_text(encoding="utf-8")
     return {
         domain: {name: EntityType.model_validate(fields) for name, fields in types.items()}
         for domain, types in tomllib.loads(text).items()
@@ -79,6 +82,7 @@ class World:
     entities: Mapping[str, tuple[str, ...]]
     values: Mapping[tuple[str, str], Mapping[str, JsonValue]]
     """(type, property) to entity name to value; a yearly attribute's value maps year to amount."""
+    wording: ToolWording = KNOWN
 
     def kind(self, entity_type: str, property_name: str) -> AttributeKind | Literal["relation"]:
         """Return what a property's values are."""
@@ -102,7 +106,7 @@ class World:
 
 
 @lru_cache(maxsize=256)
-def world_of(domain: str, language: Language, seed: int, parts: int | None = None) -> World:
+def world_of(domain: str, language: Language, seed: int, parts: int | None = None, unseen: Unseen = "worlds") -> World:
     """Generate the world of a domain in a language; the same arguments give the same world.
 
     `parts` bounds how many first and second name parts are used: with few, a small model sees each of them often.
@@ -114,7 +118,7 @@ def world_of(domain: str, language: Language, seed: int, parts: int | None = Non
     True
     """
     rng = random.Random(f"world/{domain}/{language}/{seed}")
-    types = domains()[domain]
+    types = domains(unseen)[domain]
     names = _entity_names(rng, language, ENTITIES_PER_TYPE * len(types), parts)
     entities = {
         name: tuple(names[index * ENTITIES_PER_TYPE : (index + 1) * ENTITIES_PER_TYPE])
@@ -131,7 +135,7 @@ def world_of(domain: str, language: Language, seed: int, parts: int | None = Non
                 entity: {year: next(drawn) for year in YEARS} if kind == "yearly" else next(drawn)
                 for entity in entities[name]
             }
-    return World(domain, language, types, entities, values)
+    return World(domain, language, types, entities, values, wording_of(unseen))
 
 
 def _entity_names(rng: random.Random, language: Language, count: int, parts: int | None) -> list[str]:

@@ -1,0 +1,58 @@
+"""Held-out splits of one training split: unseen worlds, unseen tools, unseen domains, and worlds to choose settings on.
+
+training ◄── heldout          other worlds of the training's domains and tools
+         ◄── selection        as heldout, and apart from it: what is chosen here has seen nothing of heldout
+         ◄── heldout_tools    tools that neither training nor selection has, of the training's domains
+         ◄── heldout_domains  domains that neither training nor selection has
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from synthesis.environments.config import EnvironmentsConfig
+
+NUM_HELD_OUT: Final = 256
+"""Many, each tried a few times: what goes wrong in an environment mostly goes wrong in all of its episodes."""
+NUM_UNSEEN: Final = 128
+NUM_SELECTION: Final = 96
+_SEED_OFFSET: Final = 1_000_000
+
+
+def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConfig]:
+    """Return the config of each held-out split by the name of its folder beside the training's, in order of synthesis.
+
+    The shares and sizes are the training's. Unseen domains are all of `EnvironmentsConfig`'s default domains that the
+    training does not have, in equal shares.
+
+    >>> training = EnvironmentsConfig(seed=0, count=1000, out="runs/train", domains={"library": 1.0})
+    >>> splits = held_out_configs(training)
+    >>> [(name, split.count, split.unseen) for name, split in splits.items()]
+    [('heldout', 256, 'worlds'), ('selection', 96, 'worlds'), ('heldout_tools', 128, 'tools'), \
+('heldout_domains', 128, 'domains')]
+    >>> str(splits["heldout"].out), "library" in splits["heldout_domains"].domains
+    ('runs/heldout', False)
+
+    Raises:
+        ValueError: the training has all domains, so that none is unseen.
+    """
+    names = ("heldout", "selection", "heldout_tools", "heldout_domains")
+    out = {name: training.out.with_name(name) for name in names}
+    known: Mapping[str, float] = EnvironmentsConfig.model_fields["domains"].default
+    others = {domain: 1.0 for domain in known if domain not in training.domains}
+    if not others:
+        raise ValueError(f"expected a default domain that is not among {sorted(training.domains)}, found none")
+    chosen = (training.out, out["selection"])
+    changes: dict[str, dict[str, Any]] = {
+        "heldout": {"count": NUM_HELD_OUT, "disjoint_from": (training.out,)},
+        "selection": {"count": NUM_SELECTION, "disjoint_from": (training.out, out["heldout"])},
+        "heldout_tools": {"count": NUM_UNSEEN, "disjoint_from": chosen, "unseen": "tools"},
+        "heldout_domains": {"count": NUM_UNSEEN, "disjoint_from": chosen, "unseen": "domains", "domains": others},
+    }
+    return {
+        name: training.model_copy(
+            update={"seed": training.seed + number * _SEED_OFFSET, "out": out[name], **changes[name]}
+        )
+        for number, name in enumerate(names, start=1)
+    }
