@@ -20,6 +20,7 @@ from synthesis.environments.splits import TakenValues
 from synthesis.environments.stateful import write_stateful_task
 from synthesis.environments.sub_environments import build_sub_environments
 from synthesis.environments.verification import ExecutableTools, replay_environment
+from synthesis.prompts import unseen_tools
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.prompts.parameter_omission import OmitParameter
 from synthesis.prompts.qa_instance import WriteQAInstance
@@ -174,9 +175,11 @@ class EnvironmentsWorker:
         """An environment that has its question and answer, but not yet its sub-questions and tools."""
         teacher = self._teacher.name
         knowledge_id = record_id("knowledge", knowledge.model_dump(mode="json"))
-        prompt_version = (
-            f"{PROMPT_VERSION} {ScaleToolDocument.prompt_version}" if self._config.scaled_documents else PROMPT_VERSION
-        )
+        prompt_version = PROMPT_VERSION
+        if self._config.scaled_documents:
+            prompt_version += f" {ScaleToolDocument.prompt_version}"
+        if knowledge.unseen != "worlds":
+            prompt_version += f" {unseen_tools.PROMPT_VERSION}"
         return Environment(
             id=record_id("environment", knowledge_id, prompt_version, teacher, plan.index, seed),
             domain=knowledge.domain,

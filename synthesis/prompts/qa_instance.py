@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from synthesis.environments.decomposition import QAInstance
 from synthesis.environments.knowledge import Knowledge
+from synthesis.prompts.unseen_tools import SELDOM_ASKED, seldom
 from synthesis.records import Scenario, canonical_json
 from synthesis.teacher import Request
 
@@ -37,11 +38,11 @@ class WriteQAInstance(Request[QAInstance]):
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
         wanted = self.model_dump(mode="json", exclude={"knowledge"})
+        knowledge = self.knowledge.model_dump(mode="json", exclude={"unseen"})
         return [
-            {"role": "system", "content": INSTRUCTIONS},
+            {"role": "system", "content": seldom(INSTRUCTIONS, SELDOM_ASKED, self.knowledge)},
             {
                 "role": "user",
-                "content": f"Knowledge:\n{canonical_json(self.knowledge.model_dump(mode='json'))}\n\n"
-                f"Wanted:\n{canonical_json(wanted)}",
+                "content": f"Knowledge:\n{canonical_json(knowledge)}\n\nWanted:\n{canonical_json(wanted)}",
             },
         ]

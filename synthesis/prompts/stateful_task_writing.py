@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from synthesis.environments.decomposition import QAInstance
 from synthesis.environments.knowledge import Knowledge
+from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
 from synthesis.records import EnvironmentTool, JsonObject, Record, Scenario, ToolCall, canonical_json
 from synthesis.teacher import Request
 
@@ -44,8 +45,9 @@ class WriteStatefulTask(Request[StatefulTask]):
 
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
-        wanted = self.model_dump(mode="json", exclude={"last_try", "failure"})
-        messages = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": canonical_json(wanted)}]
+        wanted = self.model_dump(mode="json", exclude={"last_try": True, "failure": True, "knowledge": {"unseen"}})
+        instructions = seldom(INSTRUCTIONS, SELDOM_NAMED, self.knowledge)
+        messages = [{"role": "system", "content": instructions}, {"role": "user", "content": canonical_json(wanted)}]
         if self.last_try is not None:
             messages += [
                 {"role": "assistant", "content": canonical_json(self.last_try.model_dump(mode="json"))},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from synthesis.environments.knowledge import Knowledge
+from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
 from synthesis.records import ToolDocument, canonical_json
 from synthesis.teacher import Request
 
@@ -29,4 +30,5 @@ class ScaleToolDocument(Request[ToolDocument]):
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
         wanted = {"tool": self.document.model_dump(mode="json"), "language": self.knowledge.language}
-        return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": canonical_json(wanted)}]
+        instructions = seldom(INSTRUCTIONS, SELDOM_NAMED, self.knowledge)
+        return [{"role": "system", "content": instructions}, {"role": "user", "content": canonical_json(wanted)}]

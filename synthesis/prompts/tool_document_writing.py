@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from synthesis.environments.decomposition import DecompositionNode
 from synthesis.environments.knowledge import Knowledge
+from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
 from synthesis.records import Language, ToolDocument, canonical_json
 from synthesis.teacher import Request
 
@@ -28,4 +29,5 @@ class WriteToolDocument(Request[ToolDocument]):
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
         wanted = {"sub_question": self.node.question, "answer": self.node.answer, "language": self.language}
-        return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": canonical_json(wanted)}]
+        instructions = seldom(INSTRUCTIONS, SELDOM_NAMED, self.knowledge)
+        return [{"role": "system", "content": instructions}, {"role": "user", "content": canonical_json(wanted)}]

@@ -77,7 +77,7 @@ def tiny_config(**fields: object) -> EnvironmentsConfig:
     defaults: dict[str, object] = {
         "max_hops": 3,
         "computations": 0.3,
-        "name_parts": {"en": 60, "zh": 40},
+        "name_parts": {"en": 16, "zh": 9},  # so few that splits drawn without regard to each other would share names
         "lookups": {
             "single_hop": {1: 1.0},
             "parallel_single_hop": {2: 1.0},

@@ -1,0 +1,229 @@
+"""Held-out environments share with training nothing of what their split promises, whoever the teacher is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.client import AsyncSandboxClient
+from synthesis.environments.call_batches import CallBatches
+from synthesis.environments.config import EnvironmentsConfig
+from synthesis.environments.drafts import MAX_DRAWS, Draft, draw_seeds, write_draft
+from synthesis.environments.held_out import held_out_configs
+from synthesis.environments.knowledge import Knowledge
+from synthesis.environments.pipeline import synthesize_environments
+from synthesis.environments.quotas import EnvironmentPlan, Variety
+from synthesis.environments.splits import TakenValues, shared_between
+from synthesis.environments.verification import verify_environments
+from synthesis.environments.worker import EnvironmentsWorker
+from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, ToolDocument
+from synthesis.stage import Rejected
+from synthesis.teacher import Reply, Request
+from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.procedural.tool_options import OPTIONS
+from synthesis.teacher.procedural.tool_wording import KNOWN, UNSEEN
+from synthesis.teacher.procedural.worlds import domains
+
+MakeConfig = Callable[..., EnvironmentsConfig]
+
+DOMAINS = {"real_estate": 0.3, "ecommerce": 0.25, "healthcare": 0.25, "education": 0.2}
+VARIETIES: Mapping[Variety, float] = {"plain": 0.8, "stateful": 0.2}
+
+
+@pytest.fixture(scope="module")
+def held_out(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Mapping[str, Path]:
+    """A training split of every variety of tool, and a dozen environments of each kind of held-out split."""
+    training = make_config(
+        seed=0,
+        count=24,
+        out=tmp_path_factory.mktemp("held_out") / "training",
+        domains=DOMAINS,
+        varieties=VARIETIES,
+        scaled_documents=0.5,
+    )
+    splits = {"training": training, **held_out_configs(training)}
+    for name, config in splits.items():
+        config = config if name == "training" else config.model_copy(update={"count": 12})
+        report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
+        assert report.kept == config.count, report.closing_line()
+    return {name: config.out for name, config in splits.items()}
+
+
+def test_unseen_worlds_share_no_entity_and_no_answer_but_the_tools(held_out: Mapping[str, Path]) -> None:
+    for split, other in (("heldout", "training"), ("selection", "training"), ("selection", "heldout")):
+        shared = shared_between(held_out[split], held_out[other])
+        assert (shared.entities, shared.answers) == (0, 0)
+        assert shared.domains == len(DOMAINS)
+        assert min(shared.tool_names, shared.tool_documents, shared.tool_wordings) > 0
+
+
+@pytest.mark.parametrize("other", ["training", "selection", "heldout"])
+def test_unseen_tools_share_no_name_no_document_and_no_parameter(held_out: Mapping[str, Path], other: str) -> None:
+    shared = shared_between(held_out["heldout_tools"], held_out[other])
+    assert (shared.tool_names, shared.tool_documents, shared.tool_wordings) == (0, 0, 0)
+    assert shared.domains == len(DOMAINS)
+    assert other == "heldout" or (shared.entities, shared.answers) == (0, 0)
+
+
+@pytest.mark.parametrize("other", ["training", "selection", "heldout"])
+def test_unseen_domains_share_no_domain_and_no_tool(held_out: Mapping[str, Path], other: str) -> None:
+    shared = shared_between(held_out["heldout_domains"], held_out[other])
+    assert (shared.domains, shared.tool_names, shared.tool_documents, shared.tool_wordings) == (0, 0, 0, 0)
+    found = {environment.domain for environment in RecordSource(held_out["heldout_domains"], Environment)}
+    assert found == set(domains()) - set(DOMAINS)
+
+
+def test_held_out_splits_are_environments_like_any_other(held_out: Mapping[str, Path], sandbox_url: str) -> None:
+    for name in ("heldout_tools", "heldout_domains"):
+        assert asyncio.run(verify_environments(held_out[name], sandbox_url)).closing_line() == "verified 12/12"
+        found = list(RecordSource(held_out[name], Environment))
+        assert sum(environment.state is not None for environment in found) == 2
+        assert all(environment.irrelevant_tools for environment in found)
+        assert {environment.language for environment in found} == {"en", "zh"}
+        assert all("unseen-tools" in environment.provenance.prompt_version for environment in found)
+
+
+class HabitualTeacher(ProceduralTeacher):
+    """Has one way to name tools, whatever it is asked for."""
+
+    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
+        knowledge = getattr(request, "knowledge", None)
+        if knowledge is not None:
+            seen = knowledge.model_copy(update={"unseen": "worlds"})
+            request = request.model_copy(update={"knowledge": seen})
+        return await super().ask(request, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("unseen", "reason"), [("tools", "tool of another split"), ("domains", "domain of another split")]
+)
+def test_what_a_teacher_cannot_do_is_rejected_and_not_shared(
+    unseen: str,
+    reason: str,
+    held_out: Mapping[str, Path],
+    make_config: MakeConfig,
+    tmp_path: Path,
+    sandbox_url: str,
+) -> None:
+    config = make_config(
+        seed=5,
+        count=4,
+        out=tmp_path / "out",
+        scenarios={"single_hop": 0.75, "multi_hop": 0.25},
+        domains={"healthcare": 0.5, "travel": 0.5},
+        varieties=VARIETIES,
+        disjoint_from=(held_out["training"],),
+        unseen=unseen,
+    )
+    report = asyncio.run(synthesize_environments(config, HabitualTeacher(), sandbox_url))
+    assert report.kept > 0
+    assert report.rejected[reason] == 2, report.closing_line()
+    shared = shared_between(config.out, held_out["training"])
+    assert (shared.tool_names, shared.tool_documents, shared.tool_wordings) == (0, 0, 0)
+
+
+class TakenAtFirst(TakenValues):
+    """Finds the tools of so many draws taken."""
+
+    def __init__(self, num_shared: int):
+        super().__init__((), "tools")
+        self.num_shared = num_shared
+        self.asked: list[list[ToolDocument]] = []
+
+    def shared_tools(self, documents: Iterable[ToolDocument]) -> set[str]:
+        self.asked.append(list(documents))
+        return {"find_dues_of_union"} if len(self.asked) <= self.num_shared else set()
+
+
+def test_a_question_whose_tool_is_taken_is_drawn_again_and_at_last_rejected() -> None:
+    plan = EnvironmentPlan(0, "single_hop", "en", "healthcare", 1, with_computation=False, variety="plain")
+
+    def draft(taken: TakenValues) -> Draft:
+        source = Knowledge(domain="healthcare", language="en", unseen="tools")
+        return asyncio.run(write_draft(ProceduralTeacher(), source, plan, taken, max_hops=1, seed=9))
+
+    taken = TakenAtFirst(2)
+    third = draft(taken)
+    assert third.seed == list(draw_seeds(9, plan))[2]
+    assert list(third.documents.values()) == taken.asked[2]
+    with pytest.raises(Rejected, match=f"tool of another split: after {MAX_DRAWS} draws"):
+        draft(TakenAtFirst(MAX_DRAWS))
+
+
+def test_tools_that_are_known_late_are_checked_when_they_are_known(
+    held_out: Mapping[str, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
+) -> None:
+    """A document that is written with the proof, and a distractor that comes with the mixing."""
+    config = make_config(seed=9, count=1, out=tmp_path / "out")
+    plan = EnvironmentPlan(0, "single_hop", "en", "healthcare", 1, with_computation=False, variety="plain")
+    source = Knowledge(domain="healthcare", language="en")
+    taken = TakenValues((held_out["training"],), "tools")
+
+    async def check() -> None:
+        async with AsyncSandboxClient(sandbox_url) as client:
+            sandbox = CallBatches(client)
+            careless = EnvironmentsWorker(config, TakenValues(()), sandbox, ProceduralTeacher())
+            careful = EnvironmentsWorker(config, taken, sandbox, ProceduralTeacher())
+            draft = await careless.draft(plan, source)
+            with pytest.raises(Rejected, match="tool of another split"):
+                await careful.prove(plan, draft, source)
+            trained = RecordSource(held_out["training"], Environment)[0]
+            unseen = RecordSource(held_out["heldout_tools"], Environment)[0]
+            await careful.replay(unseen)
+            with pytest.raises(Rejected, match="tool of another split"):
+                await careful.replay(unseen.model_copy(update={"irrelevant_tools": trained.irrelevant_tools}))
+
+    asyncio.run(check())
+
+
+def test_the_embedded_teacher_has_other_words_for_the_tools_of_every_domain() -> None:
+    def words(types_by_domain: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        types = [(name, fields) for listed in types_by_domain.values() for name, fields in listed.items()]
+        english = [word for name, fields in types for word in (name, *fields.attributes)]
+        chinese = [label for _, fields in types for label in (fields.zh, *(zh for zh, _ in fields.attributes.values()))]
+        return english + chinese
+
+    seen, unseen = words(domains()), words(domains("tools"))
+    assert set(domains("tools")) == set(domains("domains")) == set(domains())
+    assert len(set(unseen)) == len(unseen)
+    assert not set(seen) & set(unseen)
+    for name, types in domains("tools").items():
+        assert {relation for fields in types.values() for relation in fields.relations} == set(types), name
+    parameters = [{wording.year, wording.source, wording.target, wording.amount} for wording in (KNOWN, UNSEEN)]
+    assert not (parameters[0] | set(OPTIONS)) & (parameters[1] | set(UNSEEN.options.values()))
+
+
+def test_a_language_model_is_asked_for_unusual_tools_only_where_they_must_be_unseen() -> None:
+    node = {"id": "q1", "question": "What is the rent of flat Amber Fox?", "answer": 4210}
+
+    def told(unseen: str) -> list[str]:
+        knowledge = {"domain": "library", "language": "en", "unseen": unseen}
+        shape = {"scenario": "single_hop", "num_lookups": 1, "with_computation": False, "max_hops": 1}
+        requests = [
+            WriteQAInstance.model_validate({"knowledge": knowledge, **shape}),
+            WriteToolDocument.model_validate({"knowledge": knowledge, "node": node, "language": "en"}),
+        ]
+        return [json.dumps(request.messages()) for request in requests]
+
+    assert not any("seldom" in messages or "unseen" in messages for messages in told("worlds"))
+    assert all("seldom" in messages and "unseen" not in messages for messages in told("domains"))
+
+
+def test_unseen_tools_need_a_split_that_has_tools(make_config: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected directories in disjoint_from, whose tools are not to occur"):
+        make_config(seed=0, count=1, out=tmp_path, unseen="tools")
+
+
+def test_held_out_splits_of_a_training_that_has_every_domain_are_refused(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="expected a default domain that is not among"):
+        held_out_configs(make_config(seed=0, count=1, out=tmp_path))
