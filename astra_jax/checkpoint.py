@@ -32,6 +32,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from astra_jax.errors import AstraError
 from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.hf import PIECE_BYTES
 from astra_jax.model.qwen3 import abstract_params
@@ -42,7 +43,7 @@ _log = logging.getLogger(__name__)
 _AS_IT_IS = ModelOverrides()
 
 
-class CheckpointError(ValueError):
+class CheckpointError(AstraError, ValueError):
     """A checkpoint is absent, damaged, or of another model; the message says which and what to do."""
 
 

@@ -30,6 +30,7 @@ from astra_jax.chat_format import (
     TOOLS_HEAD,
     Segment,
 )
+from astra_jax.errors import AstraError
 
 SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END)
 FORMAT_TOKENS = (TOOL_CALL, END_TOOL_CALL, TOOL_RESPONSE, END_TOOL_RESPONSE, THINK, END_THINK)
@@ -37,7 +38,7 @@ FORMAT_TOKENS = (TOOL_CALL, END_TOOL_CALL, TOOL_RESPONSE, END_TOOL_RESPONSE, THI
 CHAT_TEMPLATE_PATH = Path(__file__).with_name("qwen3_chat_template.jinja")
 
 
-class TokenizerError(Exception):
+class TokenizerError(AstraError):
     """A tokenizer is missing or is not a Qwen3 one; the message says what was expected and where."""
 
 

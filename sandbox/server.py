@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sandbox.errors import SandboxError
 from sandbox.execution import MAXIMUM_LIMITS, Execution, InvalidRequest, UnknownSource
 from sandbox.isolation import Tier
 from sandbox.metrics import Metrics
@@ -216,7 +217,7 @@ async def _not_served(request: Request, error: HTTPException) -> Response:
     return _JSON({"error": {"code": "not_served", "message": message}}, status_code=error.status_code)
 
 
-class RefusedToStart(Exception):
+class RefusedToStart(SandboxError):
     """The service will not run like this; the message says why and what to do."""
 
 

@@ -22,6 +22,7 @@ from typing import Generic, TypeVar
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from pydantic import BaseModel, ValidationError
 
+from synthesis.errors import SynthesisError
 from synthesis.records import SCHEMA_VERSION, Environment, Record, ServerDocument, Trajectory
 
 RecordT = TypeVar("RecordT", bound=Record)
@@ -50,7 +51,7 @@ class DatasetCard(BaseModel):
     """Reason to count of what was not kept."""
 
 
-class RecordDirectoryError(Exception):
+class RecordDirectoryError(SynthesisError):
     """A record directory is missing, damaged or of another kind; the message says which and what to do."""
 
 

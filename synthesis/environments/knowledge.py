@@ -21,6 +21,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue, Language, Record
 
 MAX_TABLE_ROWS: Final = 1000
@@ -44,7 +45,7 @@ class Knowledge(Record):
     """How many first and second parts the names of a generated world are made of; None for all there are."""
 
 
-class KnowledgeError(ValueError):
+class KnowledgeError(SynthesisError, ValueError):
     """A knowledge file cannot be read; the message names it, what was found, and what to do."""
 
 
