@@ -70,14 +70,18 @@ class Tokenizer:
         """Read `tokenizer.json` from a checkpoint folder.
 
         Raises:
-            TokenizerError: there is none, or it lacks the Qwen3 control tokens.
+            TokenizerError: there is none, it is damaged, or it lacks the Qwen3 control tokens.
         """
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
             raise TokenizerError(
                 f"expected a tokenizer.json, found none at {path}; `init` must name a checkpoint folder"
             )
-        return cls(tokenizers.Tokenizer.from_file(str(path)))
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:
+            raise TokenizerError(f"{path} is damaged: {error}; copy it again from its checkpoint") from error
+        return cls(backend)
 
     def save(self, folder: Path, *, model_max_length: int) -> None:
         """Write `tokenizer.json`, `tokenizer_config.json` and the chat template where `transformers` looks for them."""

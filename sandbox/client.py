@@ -26,6 +26,7 @@ _DEFAULT_LIMITS = Limits()
 _RETRIED = frozenset({429, 502, 503, 504})
 _MAX_BACKOFF_SECONDS = 2.0
 _KNOWN_SOURCES = 4096
+_FIRST_CONTACT_SECONDS = 5.0
 
 
 class SandboxUnavailable(SandboxError):  # the name that callers are promised
@@ -125,16 +126,16 @@ def _replies(body: bytes, count: int) -> list[ExecuteReply]:
     return replies
 
 
-def first_contact(url: str, *, seconds: float = 5.0) -> None:
+def first_contact(url: str) -> None:
     """Raise SandboxUnavailable unless a sandbox listens at `url`; one that is still starting does."""
-    deadline = time.monotonic() + seconds
-    with httpx.Client(trust_env=False, timeout=seconds) as http:
+    deadline = time.monotonic() + _FIRST_CONTACT_SECONDS
+    with httpx.Client(trust_env=False, timeout=_FIRST_CONTACT_SECONDS) as http:
         while True:
             try:
                 response = http.get(f"{url.rstrip('/')}/health")
                 break
             except httpx.TransportError as error:
-                if time.monotonic() > deadline - 0.5:
+                if time.monotonic() > deadline:
                     why = str(error) or type(error).__name__
                     raise SandboxUnavailable(
                         f"no sandbox listens at {url}: {why}; `astra sandbox serve` starts one"

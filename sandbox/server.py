@@ -252,6 +252,7 @@ def serve(
     listener = socket.socket(fileno=listen_fd) if listen_fd is not None else _listen(host, port)
     address = ipaddress.ip_address(listener.getsockname()[0])
     if not address.is_loopback and not token:
+        listener.close()
         raise RefusedToStart(
             f"{address} can be reached by others, who could run code here: set a token (environment variable "
             f"{TOKEN_VARIABLE}) or listen on 127.0.0.1"

@@ -216,6 +216,12 @@ class RecordSource(Sequence[RecordT], Generic[RecordT]):
             yield self[index]
 
 
+def require_records(source: RecordSource[RecordT]) -> None:
+    """Raise RecordDirectoryError when a directory holds no record at all."""
+    if not len(source):
+        raise RecordDirectoryError(f"expected at least one record in {source.directory}, found none")
+
+
 def _opened_shard(path: Path) -> ArrayRecordReader:
     if not path.is_file():
         raise RecordDirectoryError(f"expected the shard {path}, found none; the directory is damaged")

@@ -222,14 +222,14 @@ async def run_stage(
     *,
     journal: Journal,
     concurrency: int,
-    progress: TextIO = sys.stderr,
+    progress: TextIO | None = None,
 ) -> StageResults[Item]:
     """Work on every item that the journal does not hold yet, at most `concurrency` at once; fill in the report.
 
     `work` returns a JSON value, or raises `Rejected`; any other exception stops the stage when the items in flight have
-    been cancelled, and what was finished stays in the journal.
+    been cancelled, and what was finished stays in the journal. `progress` is standard error unless told otherwise.
     """
-    started = time.monotonic()
+    started, progress = time.monotonic(), progress or sys.stderr
     todo = (index for index in range(len(items)) if index not in journal)
     bar = tqdm(total=len(items), desc=report.stage, file=progress, disable=not progress.isatty(), leave=False)
     bar.update(sum(index in journal for index in range(len(items))))

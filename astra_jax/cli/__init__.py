@@ -491,12 +491,14 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
     from astra_jax.policy import load_policy
     from astra_jax.rollout.engine import RolloutEngine
     from sandbox.client import AsyncSandboxClient
-    from synthesis.record_io import RecordSource
+    from synthesis.record_io import RecordSource, require_records
     from synthesis.records import Environment
 
     config = load_config(EvaluationConfig, options.config, options.overrides)
     policy = load_policy(config.policy)
-    environments = list(RecordSource(config.environments, Environment))
+    source = RecordSource(config.environments, Environment)
+    require_records(source)
+    environments = list(source)
 
     async def run(url: str) -> HeldOutFigures:
         async with AsyncSandboxClient(url) as sandbox:

@@ -223,6 +223,8 @@ def read_hf_config(directory: str | os.PathLike[str], **numerics: Any) -> ModelC
         raise HFCheckpointError(f"{directory}: expected a HuggingFace folder, found no config.json")
     try:
         return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")), **numerics)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise HFCheckpointError(f"{path} is not JSON: {error}") from None
     except ValueError as error:
         raise HFCheckpointError(f"{directory}: {error}") from None
 

@@ -53,7 +53,7 @@ from astra_jax.rollout.engine import Group, RolloutConfig, RolloutEngine, Start
 from astra_jax.termination import Terminated, Termination
 from astra_jax.wandb_run import WandbConfig, require_wandb
 from sandbox.client import AsyncSandboxClient
-from synthesis.record_io import RecordSource
+from synthesis.record_io import RecordSource, require_records
 from synthesis.records import Environment, SimilarityBand
 
 
@@ -180,6 +180,7 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     decoding_mesh = rollout_mesh(mesh)
     engine = RolloutEngine(model, tokenizer, sandbox, config.rollout)
     environments = RecordSource(config.environments, Environment)
+    require_records(environments)
     optimizer = make_optimizer(config.optimizer, config.steps)
     reward = float("nan")
     progress = Progress("rl", config.steps, ("reward", "recall", "precision", "seconds"))

@@ -50,6 +50,16 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         PlanImpossible: the config asks for more stateful environments than multi-hop ones.
     """
     started = time.monotonic()
+    plans = plan_environments(
+        config.count,
+        config.seed,
+        scenarios=config.scenarios,
+        languages=config.languages,
+        domains=config.domains,
+        lookups=config.lookups,
+        computations=config.computations,
+        varieties=config.varieties,
+    )
     fingerprint = config_fingerprint(config)
     journals = {
         stage: config.out.with_name(f"{config.out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")
@@ -67,7 +77,7 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         else:
             workers = await stack.enter_async_context(workers_on_ray(config.ray, opened, teacher))
         sources = read_knowledge(config.knowledge) if config.knowledge else []
-        drafts = await _draft_all(config, sources, workers, report, drafted_journal)
+        drafts = await _draft_all(config, plans, sources, workers, report, drafted_journal)
         proven = await _prove_all(config, sources, drafts, workers, report, proven_journal)
         mixed = await _mix_all(config, proven, workers, report, mixed_journal)
         if report.kept:
@@ -87,22 +97,13 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
 
 async def _draft_all(
     config: EnvironmentsConfig,
+    plans: Sequence[EnvironmentPlan],
     sources: Sequence[Knowledge],
     workers: Workers[EnvironmentsWorker],
     report: StageReport,
     journal: Journal,
 ) -> list[tuple[EnvironmentPlan, Draft | None]]:
     """Have every question written and scored, and keep those of sufficient quality; a stateful task has no draft."""
-    plans = plan_environments(
-        config.count,
-        config.seed,
-        scenarios=config.scenarios,
-        languages=config.languages,
-        domains=config.domains,
-        lookups=config.lookups,
-        computations=config.computations,
-        varieties=config.varieties,
-    )
 
     async def write(plan: EnvironmentPlan) -> JsonValue:
         if plan.variety == "stateful":

@@ -44,7 +44,7 @@ __all__ = ["NoToolDocuments", "TrajectoriesConfig", "synthesize_tools", "synthes
 
 
 async def synthesize_trajectories(
-    config: TrajectoriesConfig, teacher: Teacher, *, progress: TextIO = sys.stderr
+    config: TrajectoriesConfig, teacher: Teacher, *, progress: TextIO | None = None
 ) -> StageReport:
     """Run the whole track and write `config.out` as a directory of trajectory records.
 
@@ -53,7 +53,7 @@ async def synthesize_trajectories(
         NothingKept: no trajectory came of it; an earlier `out` stays, and the same command starts anew.
         TeacherUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the next one.
     """
-    started = time.monotonic()
+    started, progress = time.monotonic(), progress or sys.stderr
     async with AsyncExitStack() as stack:
         sources = ((EXAMPLES_DIRECTORY,) if config.shipped_examples else ()) + config.tool_documents
         work_directory = work_directory_of(config.out)
