@@ -249,9 +249,18 @@ def check_shards(directory: Path) -> None:
 
 
 def export_jsonl(directory: Path, path: Path) -> int:
-    """Write every record as one line of JSON; return how many."""
+    """Write every record as one line of JSON, all of them or none; return how many."""
     source: RecordSource[Record] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
-    with path.open("w", encoding="utf-8") as lines:
-        for record in source:
-            lines.write(json.dumps(record.model_dump(mode="json"), ensure_ascii=False) + "\n")
+    is_file = path.is_file() or not path.exists()  # a pipe or a device has no half
+    partial = path.with_name(path.name + ".partial") if is_file else path
+    try:
+        with partial.open("w", encoding="utf-8") as lines:
+            for record in source:
+                lines.write(json.dumps(record.model_dump(mode="json"), ensure_ascii=False) + "\n")
+        if is_file:
+            partial.replace(path)
+    except BaseException:
+        if is_file:
+            partial.unlink(missing_ok=True)
+        raise
     return len(source)
