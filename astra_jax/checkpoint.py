@@ -31,7 +31,9 @@ import optax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
+from pydantic import ValidationError
 
+from astra_jax.errors import AstraError
 from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.hf import PIECE_BYTES
 from astra_jax.model.qwen3 import abstract_params
@@ -42,7 +44,7 @@ _log = logging.getLogger(__name__)
 _AS_IT_IS = ModelOverrides()
 
 
-class CheckpointError(ValueError):
+class CheckpointError(AstraError, ValueError):
     """A checkpoint is absent, damaged, or of another model; the message says which and what to do."""
 
 
@@ -184,12 +186,15 @@ def save_params(path: str | os.PathLike[str], config: ModelConfig, params: Param
 def read_model(path: str | os.PathLike[str]) -> ModelConfig:
     """Reads which model the weights of a checkpoint folder are of, and nothing more.
 
-    Raises CheckpointError when there are none.
+    Raises CheckpointError when there are none, or their description is damaged.
     """
     description = Path(path) / "params.json"
     if not description.is_file():
         raise CheckpointError(f"{path}: expected a checkpoint folder, found no params.json; try one of its sub-folders")
-    return ModelConfig.model_validate_json(description.read_text(encoding="utf-8"))
+    try:
+        return ModelConfig.model_validate_json(description.read_bytes())
+    except ValidationError as error:
+        raise CheckpointError(f"{description} is damaged: {error.errors()[0]['msg']}; restore it") from error
 
 
 def load_params(

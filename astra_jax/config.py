@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+
+from astra_jax.errors import UsageError
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
-class ConfigError(ValueError):
+class ConfigError(UsageError, ValueError):
     """A config cannot be used; the message names the key, what was expected, what was found, and the file."""
 
 
@@ -24,8 +27,12 @@ def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str]
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (FileNotFoundError, IsADirectoryError) as error:
+    except FileNotFoundError as error:
         raise ConfigError(f"expected a TOML config, found no file at {path}; see configs/ for examples") from error
+    except OSError as error:
+        raise ConfigError(f"expected a TOML config, found at {path}: {error.strerror}; see configs/") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"expected a TOML config, found bytes that are no UTF-8 text in {path}: {error}") from error
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -44,12 +51,57 @@ def parse_config(config_type: type[ConfigT], values: dict[str, Any], *, where: s
     try:
         return config_type.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the config"
-        if first["type"] == "extra_forbidden":
-            known = ", ".join(sorted(config_type.model_fields))
-            raise ConfigError(f"{where}: unknown key {key}; expected one of {known}") from error
-        raise ConfigError(f"{where}: {key}: {first['msg']}, found {first['input']!r}") from error
+        # Of a value that may be one of several types, what is wrong with each is told; an unknown key says most.
+        faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+        raise ConfigError(f"{where}: {_in_words(config_type, values, faults[0])}") from error
+
+
+def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Mapping[str, Any]) -> str:
+    parts = _keys_of(values, fault["loc"])
+    key = ".".join(map(str, parts)) or "the config"
+    if fault["type"] == "missing":
+        return f"expected a value for {key}, found none"
+    if fault["type"] != "extra_forbidden":
+        return f"{key}: {fault['msg']}, found {fault['input']!r}"
+    known = list(_field_paths(config_type))
+    path = tuple(part for part in parts if isinstance(part, str))
+    siblings = sorted(each[-1] for each in known if each[:-1] == path[:-1])
+    near = [(*path[:-1], name) for name in get_close_matches(path[-1], siblings, n=1)]
+    near += [each for each in known if each[-1] == path[-1]]
+    meant = f"; did you mean {'.'.join(near[0])}?" if near else ";"
+    return f"unknown key {key}{meant} expected one of {', '.join(siblings)}"
+
+
+def _keys_of(values: Any, location: Sequence[str | int]) -> list[str | int]:
+    """The keys that somebody has written of where pydantic saw a fault, which also names the types that it tried.
+
+    >>> _keys_of({"model": {"layers": 1}}, ("model", "ModelConfig", "layers"))
+    ['model', 'layers']
+    """
+    keys: list[str | int] = []
+    for number, part in enumerate(location, 1):
+        if isinstance(part, int) and isinstance(values, list):
+            keys.append(part)
+            values = values[part] if part < len(values) else None
+        elif isinstance(values, dict) and (part in values or (number == len(location) and part != "[key]")):
+            keys.append(part)
+            values = values.get(part)
+    return keys
+
+
+def _field_paths(config_type: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every key of a config and of the configs within it."""
+    for name, field in config_type.model_fields.items():
+        yield (*above, name)
+        for nested in _configs_in(field.annotation):
+            yield from _field_paths(nested, (*above, name))
+
+
+def _configs_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _configs_in(argument)
 
 
 def _override(values: dict[str, Any], override: str) -> None:

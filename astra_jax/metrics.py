@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,30 @@ from astra_jax.wandb_run import WandbConfig, WandbRun
 _LINES_PER_RUN = 20
 
 
-def report_progress(stage: str, step: int, steps: int, metrics: Mapping[str, Any], shown: Sequence[str]) -> None:
-    """Print where a run stands to standard error, some twenty times over its length and at its last step."""
-    if (step + 1) % max(1, steps // _LINES_PER_RUN) == 0 or step + 1 == steps:
-        figures = "  ".join(f"{name} {metrics[name]:.4g}" for name in shown)
-        print(f"{stage}: step {step + 1}/{steps}  {figures}", file=sys.stderr, flush=True)
+class Progress:
+    """Says on standard error where a run stands and when it will end, some twenty times over its length."""
+
+    def __init__(
+        self, stage: str, steps: int, shown: Sequence[str], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`shown` are the metrics that the lines name; the run has `steps` steps in all."""
+        self._stage, self._steps, self._shown, self._clock = stage, steps, shown, clock
+        self._first: tuple[int, float] | None = None
+
+    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Tell of a step that is done, if it is one of the twenty or the last.
+
+        The time that is left is estimated from all steps of this process but the first, which compiled.
+        """
+        now, left = self._clock(), self._steps - step - 1
+        first_step, first_seconds = self._first = self._first or (step, now)
+        if (step + 1) % max(1, self._steps // _LINES_PER_RUN) and left:
+            return
+        figures = "  ".join(f"{name} {metrics[name]:.4g}" for name in self._shown)
+        if left and step > first_step:
+            seconds = (now - first_seconds) / (step - first_step) * left
+            figures += f"  ETA {timedelta(seconds=round(seconds))}"
+        print(f"{self._stage}: step {step + 1}/{self._steps}  {figures}", file=sys.stderr, flush=True)
 
 
 class MetricsLog:
@@ -60,7 +81,7 @@ class MetricsLog:
         if self._wandb_run is not None:
             self._wandb_run.finish(
                 failed=not (error is None or isinstance(error, SystemExit))
-            )  # to end on SIGTERM is not to fail
+            )  # to end on a signal is not to fail
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write down the metrics of one step."""

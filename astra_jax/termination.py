@@ -1,48 +1,172 @@
-"""SIGTERM: a cluster sends it before it takes a machine away; the run saves after the step in hand and ends well."""
+"""Ctrl-C and SIGTERM end every command well: one line, no traceback, and nothing that was finished is lost.
+
+    training            saves after the step in hand          130 after Ctrl-C, 0 after SIGTERM    `Termination`
+    any other command   stops, and cleans up what it began    130 after Ctrl-C, 143 after SIGTERM  `Interruption`
+
+A cluster sends SIGTERM before it takes a machine away. A second Ctrl-C ends either at once, with what was saved before.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import select
 import signal
 import sys
+import threading
+import time
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
-import jax
-from jax.experimental import multihost_utils
+_DOUBLED_SECONDS = 0.3
+"""Within these, a signal is the one before it: a terminal and a wrapper such as `timeout` may both send it."""
+_PATIENCE_SECONDS = 30.0
+
+
+def name_of(signum: int) -> str:
+    """What people call a signal.
+
+    >>> name_of(signal.SIGINT), name_of(signal.SIGTERM)
+    ('Ctrl-C', 'SIGTERM')
+    """
+    return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
 
 
 class Terminated(SystemExit):
-    """SIGTERM was heeded: the state is saved, and the process ends with code 0."""
+    """A signal was heeded: the state is saved, and the process ends with 0 after SIGTERM, with 130 after Ctrl-C."""
 
-    def __init__(self, stage: str, steps: int):
-        super().__init__(0)
-        print(f"{stage}: saved after step {steps} on SIGTERM; the same command goes on from there", file=sys.stderr)
+    def __init__(self, stage: str, steps: int, signum: int):
+        super().__init__(0 if signum == signal.SIGTERM else 128 + signum)
+        self.signum = signum
+        print(
+            f"{stage}: saved after step {steps} on {name_of(signum)}; the same command goes on from there",
+            file=sys.stderr,
+        )
 
 
 class Termination:
-    """Notices SIGTERM while it is entered, in the main thread; several hosts agree on the step to end after."""
+    """Notices SIGTERM and Ctrl-C while it is entered, in the main thread; several hosts agree on the step to end after.
+
+    A second Ctrl-C ends the process at once.
+    """
+
+    in_force: ClassVar[int] = 0
+    """How many are entered: while one is, a run ends when it has saved, however long its step takes."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self.signum: int = signal.SIGTERM
+        """What the run ends on."""
+        self._noted_seconds: float | None = None
         self._steps = 0
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Termination:
-        # With several hosts JAX's own preemption service listens.
-        self._previous: Any = signal.signal(signal.SIGTERM, self._note) if jax.process_count() == 1 else None
+        import jax  # so that commands without JAX can import this file
+
+        self._num_hosts = jax.process_count()
+        heeded = [signal.SIGINT] if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN else []
+        if self._num_hosts == 1:  # with several, JAX's own preemption service listens for SIGTERM
+            heeded.append(signal.SIGTERM)
+        self._previous = {signum: signal.signal(signum, self._note) for signum in heeded}
+        Termination.in_force += 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGTERM, self._previous)
+        Termination.in_force -= 1
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
 
     def asked(self) -> bool:
         """Whether the run is to end after the step in hand; every host asks once at every step, all hear the same."""
         # JAX ends all hosts one step after the latest at which any has asked (0 if none has). Steps are therefore
-        # counted from the start of this process: a run that resumes at 500 heeds a SIGTERM before its first step.
+        # counted from the start of this process: a run that resumes at 500 heeds a signal before its first step.
         self._steps += 1
-        if jax.process_count() > 1:
+        if self._num_hosts > 1:
+            from jax.experimental import multihost_utils
+
             return multihost_utils.reached_preemption_sync_point(self._steps)
-        return self._asked
+        return self._noted_seconds is not None
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
-        self._asked = True
+        now = time.monotonic()
+        if self._noted_seconds is None:
+            self._noted_seconds, self.signum = now, signum
+            if signum == signal.SIGINT and self._num_hosts > 1:
+                os.kill(os.getpid(), signal.SIGTERM)  # which JAX tells the other hosts of
+            if sys.stderr.isatty():
+                print(f"{name_of(signum)}: ends after the step in hand; a second Ctrl-C: at once", file=sys.stderr)
+        elif signum == signal.SIGINT and now - self._noted_seconds > _DOUBLED_SECONDS:
+            end_at_once(self.signum)
+
+
+class Interruption:
+    """While it is entered, in the main thread, SIGTERM raises KeyboardInterrupt just as Ctrl-C does.
+
+    Python's own handler of Ctrl-C stays, which asyncio knows how to replace: it cancels the task that runs, and waits
+    until that has cleaned up. As Python heeds no signal while a compiler works, a thread watches: on a second Ctrl-C
+    the process ends at once, and also when it has not ended by itself `patience_seconds` after the first signal.
+    """
+
+    def __init__(self, *, patience_seconds: float | None = _PATIENCE_SECONDS):
+        """Without patience nobody watches, for programs that have a rule of their own for a second Ctrl-C."""
+        self._patience_seconds = patience_seconds
+        self.signum: int | None = None
+        """The signal that came first."""
+
+    def __enter__(self) -> Interruption:
+        self._is_main = threading.current_thread() is threading.main_thread()
+        if self._is_main:
+            self._previous = signal.signal(signal.SIGTERM, self._terminate)
+            if self._patience_seconds is not None:
+                self._start_watching(self._patience_seconds)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_main:
+            signal.signal(signal.SIGTERM, self._previous)
+            if self._patience_seconds is not None:
+                signal.set_wakeup_fd(self._previous_wakeup)
+                os.close(self._writes)  # which ends the watcher
+                self._watcher.join()
+                os.close(self._reads)
+
+    def _terminate(self, signum: int, frame: FrameType | None) -> None:
+        self.signum = self.signum or signum
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):  # Ctrl-C is ignored, as in the background of a shell
+            raise KeyboardInterrupt
+        handler(signal.SIGINT, frame)
+
+    def _start_watching(self, patience_seconds: float) -> None:
+        self._reads, self._writes = os.pipe()
+        os.set_blocking(self._writes, False)
+        self._previous_wakeup = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
+        self._watcher = threading.Thread(target=self._watch, args=[patience_seconds], daemon=True, name="signals")
+        self._watcher.start()
+
+    def _watch(self, patience_seconds: float) -> None:
+        noted_seconds = None  # when the first signal came
+        deadline = math.inf
+        while True:
+            left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+            if not select.select([self._reads], [], [], left)[0]:
+                if not Termination.in_force:
+                    end_at_once(self.signum or signal.SIGINT, "")
+                deadline = math.inf  # a run that trains ends when it has saved
+                continue
+            signums = os.read(self._reads, 64)  # Python writes the number of each signal that comes
+            if not signums:
+                return
+            for signum in signums:
+                now = time.monotonic()
+                if signum in (signal.SIGINT, signal.SIGTERM) and noted_seconds is None:
+                    self.signum = self.signum or signum
+                    noted_seconds, deadline = now, now + patience_seconds
+                elif signum == signal.SIGINT and now - (noted_seconds or now) > _DOUBLED_SECONDS:
+                    end_at_once(self.signum or signum)
+
+
+def end_at_once(signum: int, how: str = " at once") -> None:
+    """End the process without cleaning up: what a run leaves then, the next one knows how to go on from."""
+    os.write(2, f"astra: ended{how} on {name_of(signum)}\n".encode())
+    os._exit(128 + signum)

@@ -30,6 +30,7 @@ from astra_jax.chat_format import (
     TOOLS_HEAD,
     Segment,
 )
+from astra_jax.errors import AstraError
 
 SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END)
 FORMAT_TOKENS = (TOOL_CALL, END_TOOL_CALL, TOOL_RESPONSE, END_TOOL_RESPONSE, THINK, END_THINK)
@@ -37,7 +38,7 @@ FORMAT_TOKENS = (TOOL_CALL, END_TOOL_CALL, TOOL_RESPONSE, END_TOOL_RESPONSE, THI
 CHAT_TEMPLATE_PATH = Path(__file__).with_name("qwen3_chat_template.jinja")
 
 
-class TokenizerError(Exception):
+class TokenizerError(AstraError):
     """A tokenizer is missing or is not a Qwen3 one; the message says what was expected and where."""
 
 
@@ -69,14 +70,18 @@ class Tokenizer:
         """Read `tokenizer.json` from a checkpoint folder.
 
         Raises:
-            TokenizerError: there is none, or it lacks the Qwen3 control tokens.
+            TokenizerError: there is none, it is damaged, or it lacks the Qwen3 control tokens.
         """
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
             raise TokenizerError(
                 f"expected a tokenizer.json, found none at {path}; `init` must name a checkpoint folder"
             )
-        return cls(tokenizers.Tokenizer.from_file(str(path)))
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:
+            raise TokenizerError(f"{path} is damaged: {error}; copy it again from its checkpoint") from error
+        return cls(backend)
 
     def save(self, folder: Path, *, model_max_length: int) -> None:
         """Write `tokenizer.json`, `tokenizer_config.json` and the chat template where `transformers` looks for them."""

@@ -19,15 +19,17 @@ from typing import Any, Self
 
 import httpx
 
+from sandbox.errors import SandboxError
 from sandbox.protocol import ExecuteReply, ExecuteRequest, Limits, source_sha256
 
 _DEFAULT_LIMITS = Limits()
 _RETRIED = frozenset({429, 502, 503, 504})
 _MAX_BACKOFF_SECONDS = 2.0
 _KNOWN_SOURCES = 4096
+_FIRST_CONTACT_SECONDS = 5.0
 
 
-class SandboxUnavailable(Exception):  # the name that callers are promised
+class SandboxUnavailable(SandboxError):  # the name that callers are promised
     """The service did not answer a call; the call may or may not have run, and it has no result."""
 
 
@@ -122,6 +124,29 @@ def _replies(body: bytes, count: int) -> list[ExecuteReply]:
     if len(replies) != count:
         raise SandboxUnavailable(f"the sandbox answered {len(replies)} of {count} calls")
     return replies
+
+
+def first_contact(url: str) -> None:
+    """Raise SandboxUnavailable unless a sandbox listens at `url`; one that is still starting does."""
+    deadline = time.monotonic() + _FIRST_CONTACT_SECONDS
+    with httpx.Client(trust_env=False, timeout=_FIRST_CONTACT_SECONDS) as http:
+        while True:
+            try:
+                response = http.get(f"{url.rstrip('/')}/health")
+                break
+            except httpx.TransportError as error:
+                if time.monotonic() > deadline:
+                    why = str(error) or type(error).__name__
+                    raise SandboxUnavailable(
+                        f"no sandbox listens at {url}: {why}; `astra sandbox serve` starts one"
+                    ) from None
+                time.sleep(0.25)
+    try:
+        is_sandbox = "workers" in json.loads(response.content)
+    except (ValueError, TypeError):
+        is_sandbox = False
+    if not is_sandbox:
+        raise SandboxUnavailable(f"expected a sandbox at {url}, found HTTP {response.status_code} from something else")
 
 
 class SandboxClient(_Session):

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+from sandbox.errors import SandboxError
 from sandbox.jail.zygote import BY_ITSELF, CANCELLED, CPU_LIMIT, WALL_LIMIT
 from sandbox.metrics import Metrics
 from sandbox.pool import Pool
@@ -26,7 +27,7 @@ _LOST_EXCEPTION = "SystemError: error return without exception set"  # what CPyt
 _OWN_KINDS = frozenset(kind.value for kind in ErrorKind) - {ErrorKind.TIMEOUT, ErrorKind.CRASHED}
 
 
-class InvalidRequest(Exception):
+class InvalidRequest(SandboxError):
     """The caller's request cannot be served; a 4xx."""
 
     def __init__(self, message: str, status: int = 400) -> None:
@@ -34,7 +35,7 @@ class InvalidRequest(Exception):
         self.status = status
 
 
-class UnknownSource(Exception):
+class UnknownSource(SandboxError):
     """The server does not have (or no longer has) the source of this hash."""
 
 

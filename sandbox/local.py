@@ -37,6 +37,7 @@ def local_sandbox(workers: int = 2, *, options: tuple[str, ...] = ()) -> Iterato
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=(listener.fileno(),),
+            process_group=0,  # Ctrl-C in a terminal is for who uses the service: it may still finish what it has begun
             env={**os.environ, "PYTHONPATH": path},
         )
     try:

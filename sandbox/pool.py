@@ -14,6 +14,7 @@ import logging
 from collections import Counter
 from typing import Any
 
+from sandbox.errors import SandboxError
 from sandbox.fair_queue import FairQueue
 from sandbox.isolation import Tier
 from sandbox.protocol import Limits
@@ -23,7 +24,7 @@ log = logging.getLogger("sandbox")
 _MOST_OF_ALL_PLACES = 0.75  # that one client's calls may hold
 
 
-class QueueFull(Exception):
+class QueueFull(SandboxError):
     """More calls are waiting than the service accepts."""
 
 

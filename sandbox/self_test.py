@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from sandbox.errors import SandboxError
 from sandbox.execution import Execution
 from sandbox.isolation import Tier, layers_of
 from sandbox.pool import Pool
@@ -185,7 +186,7 @@ _FIXES = {
 _ORDER = (Tier.NAMESPACES, Tier.LANDLOCK, Tier.SECCOMP)
 
 
-class IsolationUnavailable(Exception):
+class IsolationUnavailable(SandboxError):
     """No tier that is strong enough holds on this machine; the message says why and what to do."""
 
 

@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sandbox.errors import SandboxError
 from sandbox.execution import MAXIMUM_LIMITS, Execution, InvalidRequest, UnknownSource
 from sandbox.isolation import Tier
 from sandbox.metrics import Metrics
@@ -216,7 +217,7 @@ async def _not_served(request: Request, error: HTTPException) -> Response:
     return _JSON({"error": {"code": "not_served", "message": message}}, status_code=error.status_code)
 
 
-class RefusedToStart(Exception):
+class RefusedToStart(SandboxError):
     """The service will not run like this; the message says why and what to do."""
 
 
@@ -251,6 +252,7 @@ def serve(
     listener = socket.socket(fileno=listen_fd) if listen_fd is not None else _listen(host, port)
     address = ipaddress.ip_address(listener.getsockname()[0])
     if not address.is_loopback and not token:
+        listener.close()
         raise RefusedToStart(
             f"{address} can be reached by others, who could run code here: set a token (environment variable "
             f"{TOKEN_VARIABLE}) or listen on 127.0.0.1"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sandbox import cgroup
+from sandbox.errors import SandboxError
 from sandbox.isolation import SPARE_THREADS, start_jail
 from sandbox.jail.harness import REPLY_HEADER, REQUEST_HEADER
 from sandbox.jail.zygote import CALL, ENDED, NOT_STARTED
@@ -26,7 +27,7 @@ _BACKSTOP_SECONDS = 30.0  # a zygote that has not ended a call this long after i
 _START_SECONDS = 90.0
 
 
-class ServiceFault(Exception):
+class ServiceFault(SandboxError):
     """The service, not the tool, failed; the call may be repeated."""
 
 

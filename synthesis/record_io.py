@@ -10,6 +10,7 @@ A directory is written beside its final place and renamed when it is whole: a re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from typing import Generic, TypeVar
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from pydantic import BaseModel, ValidationError
 
+from synthesis.errors import SynthesisError
 from synthesis.records import SCHEMA_VERSION, Environment, Record, ServerDocument, Trajectory
 
 RecordT = TypeVar("RecordT", bound=Record)
@@ -50,7 +52,7 @@ class DatasetCard(BaseModel):
     """Reason to count of what was not kept."""
 
 
-class RecordDirectoryError(Exception):
+class RecordDirectoryError(SynthesisError):
     """A record directory is missing, damaged or of another kind; the message says which and what to do."""
 
 
@@ -81,14 +83,18 @@ def write_records(
                 raise TypeError(f"expected a record of kind {kind!r}, found {type(record).__name__}")
             if count % records_per_shard == 0:
                 if writer is not None:
-                    writer.close()
+                    with _writing(out):
+                        writer.close()
                 unnumbered.append(partial / f"shard-{len(unnumbered):05d}")
-                writer = ArrayRecordWriter(str(unnumbered[-1]), _WRITER_OPTIONS)
+                with _writing(out):
+                    writer = ArrayRecordWriter(str(unnumbered[-1]), _WRITER_OPTIONS)
             assert writer is not None
-            writer.write(record.model_dump_json().encode())
+            with _writing(out):
+                writer.write(record.model_dump_json().encode())
             count += 1
         if writer is not None:
-            writer.close()
+            with _writing(out):
+                writer.close()
         shards = {}
         for path in unnumbered:
             shard = path.with_name(f"{path.name}-of-{len(unnumbered):05d}.array_record")
@@ -108,6 +114,14 @@ def write_records(
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return card
+
+
+@contextlib.contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # as ArrayRecord says it
+        raise OSError(f"cannot write records to {out}: {_first_line(error)}") from error
 
 
 def _sha256(path: Path) -> str:
@@ -144,13 +158,16 @@ def read_card(directory: Path) -> DatasetCard:
         )
     try:
         card = DatasetCard.model_validate_json(path.read_text())
-    except ValidationError as error:
-        raise RecordDirectoryError(f"{path} is not a dataset card: {error.errors()[0]['msg']}") from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        fault = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "no UTF-8 text"
+        raise RecordDirectoryError(f"{path} is not a dataset card: {fault}") from error
     if card.schema_version != SCHEMA_VERSION:
         raise RecordDirectoryError(
             f"expected records of schema version {SCHEMA_VERSION}, found {card.schema_version} in {path}; "
             "write them again with this version, or read them with the one that wrote them"
         )
+    if card.kind not in RECORD_TYPES:
+        raise RecordDirectoryError(f"expected records of {', '.join(RECORD_TYPES)}, found kind {card.kind!r} in {path}")
     return card
 
 
@@ -161,14 +178,14 @@ class RecordSource(Sequence[RecordT], Generic[RecordT]):
         self.directory = Path(directory)
         self.card = read_card(self.directory)
         self._record_type = record_type
-        if RECORD_TYPES.get(self.card.kind) is not record_type:
+        if RECORD_TYPES[self.card.kind] is not record_type:
             raise RecordDirectoryError(
                 f"expected records of type {record_type.__name__}, found kind {self.card.kind!r} in {directory}"
             )
         self._readers = []
         self._starts = [0]
         for name in sorted(self.card.shards):
-            reader = ArrayRecordReader(str(self.directory / name))
+            reader = _opened_shard(self.directory / name)
             self._readers.append(reader)
             self._starts.append(self._starts[-1] + reader.num_records())
         if self._starts[-1] != self.card.count:
@@ -186,12 +203,36 @@ class RecordSource(Sequence[RecordT], Generic[RecordT]):
             raise IndexError(f"record {index} of {len(self)} in {self.directory}")
         index %= len(self)
         shard = next(s for s in range(len(self._readers)) if index < self._starts[s + 1])
-        text = self._readers[shard].read([index - self._starts[shard]])[0]
-        return self._record_type.model_validate_json(text)
+        try:
+            text = self._readers[shard].read([index - self._starts[shard]])[0]
+            return self._record_type.model_validate_json(text)
+        except (ValueError, IndexError, RuntimeError) as error:  # ArrayRecord's ways of saying so, and pydantic's
+            raise RecordDirectoryError(
+                f"record {index} of {self.directory} cannot be read: {_first_line(error)}; the shard is damaged"
+            ) from error
 
     def __iter__(self) -> Iterator[RecordT]:
         for index in range(len(self)):
             yield self[index]
+
+
+def require_records(source: RecordSource[RecordT]) -> None:
+    """Raise RecordDirectoryError when a directory holds no record at all."""
+    if not len(source):
+        raise RecordDirectoryError(f"expected at least one record in {source.directory}, found none")
+
+
+def _opened_shard(path: Path) -> ArrayRecordReader:
+    if not path.is_file():
+        raise RecordDirectoryError(f"expected the shard {path}, found none; the directory is damaged")
+    try:
+        return ArrayRecordReader(str(path))
+    except (ValueError, IndexError, RuntimeError) as error:
+        raise RecordDirectoryError(f"{path} cannot be read: {_first_line(error)}; the shard is damaged") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def check_shards(directory: Path) -> None:
@@ -208,9 +249,18 @@ def check_shards(directory: Path) -> None:
 
 
 def export_jsonl(directory: Path, path: Path) -> int:
-    """Write every record as one line of JSON; return how many."""
+    """Write every record as one line of JSON, all of them or none; return how many."""
     source: RecordSource[Record] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
-    with path.open("w", encoding="utf-8") as lines:
-        for record in source:
-            lines.write(json.dumps(record.model_dump(mode="json"), ensure_ascii=False) + "\n")
+    is_file = path.is_file() or not path.exists()  # a pipe or a device has no half
+    partial = path.with_name(path.name + ".partial") if is_file else path
+    try:
+        with partial.open("w", encoding="utf-8") as lines:
+            for record in source:
+                lines.write(json.dumps(record.model_dump(mode="json"), ensure_ascii=False) + "\n")
+        if is_file:
+            partial.replace(path)
+    except BaseException:
+        if is_file:
+            partial.unlink(missing_ok=True)
+        raise
     return len(source)

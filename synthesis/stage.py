@@ -7,6 +7,7 @@ depends on the item and its seed alone, a resumed run gives the same bytes as an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 import sys
@@ -15,17 +16,20 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TextIO, TypeVar
+from typing import Any, Final, Generic, TextIO, TypeVar
 
 from tqdm import tqdm
 
+from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_REASONS_IN_FULL: Final = 3
 
-class Rejected(Exception):
+
+class Rejected(SynthesisError):
     """An item is not kept. `reason` is a short fixed phrase that is counted; `detail` says what was found."""
 
     def __init__(self, reason: str, detail: str = ""):
@@ -37,6 +41,14 @@ class Rejected(Exception):
         return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
+class NothingKept(SynthesisError):
+    """A stage kept nothing of what it read; the message has the first reasons in full."""
+
+
+class JournalError(SynthesisError):
+    """The journal of a stage is damaged, or cannot be written; the message names it and says what to do."""
+
+
 @dataclass
 class StageReport:
     """What a stage did with what it read; `read` = `kept` + the sum of `rejected`, or the stage lost something."""
@@ -46,8 +58,41 @@ class StageReport:
     kept: int = 0
     repaired: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
+    first_rejections: list[str] = field(default_factory=list)
+    """The first few that differ, in full: reason and what was found."""
     out: str = ""
     seconds: float = 0.0
+
+    def reject(self, rejected: Rejected) -> None:
+        """Count an item that is not kept."""
+        self.rejected[rejected.reason] += 1
+        self._show(str(rejected))
+
+    def add_rejections(self, later: StageReport) -> None:
+        """Count what a later stage of the same work did not keep."""
+        self.rejected += later.rejected
+        for text in later.first_rejections:
+            self._show(text)
+
+    def _show(self, text: str) -> None:
+        if len(self.first_rejections) < _REASONS_IN_FULL and text not in self.first_rejections:
+            self.first_rejections.append(text)
+
+    def require_kept(self, expected: str) -> None:
+        """Raise NothingKept, with the first reasons in full, when nothing was kept.
+
+        >>> report = StageReport("tasks", read=1)
+        >>> report.reject(Rejected("unusable reply", "not JSON"))
+        >>> report.require_kept("a task")
+        Traceback (most recent call last):
+        synthesis.stage.NothingKept: expected a task, found none in 1 that were read; unusable reply: not JSON
+        """
+        if not self.kept:
+            raise NothingKept(self.nothing_kept(expected))
+
+    def nothing_kept(self, expected: str) -> str:
+        """Return what is said of a stage that kept nothing."""
+        return "; ".join([f"expected {expected}, found none in {self.read} that were read", *self.first_rejections])
 
     def closing_line(self) -> str:
         """Return the one line a stage ends with.
@@ -83,17 +128,25 @@ class Journal:
     """
 
     def __init__(self, path: Path, purpose: str):
+        """Open the file, or make it.
+
+        Raises:
+            JournalError: it is damaged or no journal, or the disk is full or not writable; the same of `append`.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._database = _opened(path, purpose)
+        self._path = path
+        with _told_of(path):
+            self._database = _opened(path, purpose)
 
     def __contains__(self, item: int) -> bool:
         return self._database.execute("SELECT 1 FROM outcomes WHERE item = ?", (item,)).fetchone() is not None
 
     def append(self, item: int, outcome: dict[str, JsonValue]) -> None:
         """Write down the outcome of a finished item; it survives the death of this process."""
-        self._database.execute(
-            "INSERT INTO outcomes (item, outcome) VALUES (?, ?)", (item, json.dumps(outcome, ensure_ascii=False))
-        )
+        with _told_of(self._path):
+            self._database.execute(
+                "INSERT INTO outcomes (item, outcome) VALUES (?, ?)", (item, json.dumps(outcome, ensure_ascii=False))
+            )
 
     def read(self, item: int) -> dict[str, JsonValue]:
         """Return the outcome of a finished item; raises KeyError for one that is not."""
@@ -105,6 +158,18 @@ class Journal:
     def close(self) -> None:
         """Close the file; it stays on disk until its stage has written its records."""
         self._database.close()
+
+
+@contextlib.contextmanager
+def _told_of(path: Path) -> Iterator[None]:
+    """Say which file it was that SQLite could not work on."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise JournalError(
+            f"cannot keep the journal of finished items {path}: {error}; make room or give rights and run the same "
+            "command again, or, if the file is damaged, take it away"
+        ) from error
 
 
 def _opened(path: Path, purpose: str) -> sqlite3.Connection:
@@ -157,14 +222,14 @@ async def run_stage(
     *,
     journal: Journal,
     concurrency: int,
-    progress: TextIO = sys.stderr,
+    progress: TextIO | None = None,
 ) -> StageResults[Item]:
     """Work on every item that the journal does not hold yet, at most `concurrency` at once; fill in the report.
 
     `work` returns a JSON value, or raises `Rejected`; any other exception stops the stage when the items in flight have
-    been cancelled, and what was finished stays in the journal.
+    been cancelled, and what was finished stays in the journal. `progress` is standard error unless told otherwise.
     """
-    started = time.monotonic()
+    started, progress = time.monotonic(), progress or sys.stderr
     todo = (index for index in range(len(items)) if index not in journal)
     bar = tqdm(total=len(items), desc=report.stage, file=progress, disable=not progress.isatty(), leave=False)
     bar.update(sum(index in journal for index in range(len(items))))
@@ -192,6 +257,6 @@ async def run_stage(
         if "result" in outcome:
             report.kept += 1
         else:
-            report.rejected[outcome["rejected"]] += 1
+            report.reject(Rejected(outcome["rejected"], outcome["detail"]))
     report.seconds += time.monotonic() - started
     return StageResults(journal, len(items))

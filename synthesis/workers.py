@@ -21,6 +21,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, TypeVarTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from synthesis.errors import SynthesisError
 from synthesis.teacher import Teacher
 from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
 from synthesis.teacher.reply_cache import CachedReply, ReplyFile
@@ -50,7 +51,7 @@ class RayConfig(BaseModel):
     """Processes on each node. They share out `concurrency`; limits of the teacher and of tool servers hold for each."""
 
 
-class WorkersUnavailable(Exception):
+class WorkersUnavailable(SynthesisError):
     """The cluster is not there or keeps losing workers; what is finished is kept, and the message says what to do."""
 
 

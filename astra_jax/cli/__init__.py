@@ -1,6 +1,7 @@
 """The `astra` command. Every stage of the method is one subcommand; heavy imports happen inside the one that runs.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM (0 where training has saved).
+Errors that a package defines (its `errors.py` draws them) end in one line; anything else is a bug.
 """
 
 from __future__ import annotations
@@ -8,12 +9,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib.metadata
 import json
 import os
+import re
+import signal
+import sqlite3
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
+
+from astra_jax.errors import AstraError, UsageError
+from astra_jax.termination import Interruption, Terminated, name_of
+from sandbox.errors import SandboxError
+from synthesis.errors import SynthesisError
 
 if TYPE_CHECKING:
     from synthesis.stage import StageReport
@@ -22,48 +33,140 @@ if TYPE_CHECKING:
     from synthesis.teacher.openai import OpenAITeacherConfig
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
+_GOES_ON = "; what is finished is kept, and the same command goes on from there"
+_MOST_SEED = 2**31 - 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
-    options = _parser().parse_args(arguments)
-    from astra_jax.cli.run_lock import AnotherRun
-    from astra_jax.config import ConfigError
-    from sandbox.client import SandboxUnavailable
-    from synthesis.record_io import RecordDirectoryError
-    from synthesis.teacher import TeacherUnavailable
-
+    parser = _parser()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments:
+        parser.print_help()
+        return 0
     try:
-        code = options.run(options)
-    except (AnotherRun, ConfigError) as error:
+        options = _parsed(parser, arguments)
+    except UsageError as error:
         return _fail(error, EXIT_USAGE)
-    except (SandboxUnavailable, TeacherUnavailable, RecordDirectoryError, OSError) as error:
-        return _fail(error, EXIT_FAILED)
-    except Exception as error:
-        # Errors that a stage defines end in their one line; anything else is a bug and keeps its traceback.
-        if type(error).__module__.split(".")[0] in ("astra_jax", "synthesis", "sandbox"):
-            return _fail(error, EXIT_FAILED)
-        raise
+    with Interruption(patience_seconds=options.patience_seconds) as interruption:
+        try:
+            code = options.run(options)
+            sys.stdout.flush()
+        except Terminated as ended:
+            return int(ended.code or 0)
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            return _interrupted(interruption.signum, options.after_signal)
+        except BrokenPipeError as error:
+            _let_go_of_output()
+            return _fail(error, EXIT_FAILED, "whoever read the output stopped reading")
+        except Exception as error:
+            if interruption.signum is not None:  # what broke, broke because of it
+                return _interrupted(interruption.signum, options.after_signal)
+            failure = _exit_code(error)
+            if failure is None:
+                raise  # a bug keeps its traceback
+            _let_go_of_output()
+            return _fail(error, failure)
     return code or 0
 
 
-def _fail(error: Exception, code: int) -> int:
-    message = " ".join(str(error).split())
-    print(f"astra: {type(error).__name__}: {message}", file=sys.stderr)
+def _exit_code(error: Exception) -> int | None:
+    """2 where the command line or a config is at fault by itself, 1 for what was met on the way, None for a bug."""
+    if isinstance(error, AstraError | SynthesisError):
+        return EXIT_USAGE if error.is_usage else EXIT_FAILED
+    if isinstance(error, SandboxError | OSError | sqlite3.Error):  # the two last: disk full, no permission, no network
+        return EXIT_FAILED
+    return None
+
+
+def _fail(error: Exception, code: int, message: str | None = None) -> int:
+    line = " ".join((message or str(error)).split())
+    print(f"astra: {type(error).__name__}: {line}", file=sys.stderr)
     return code
 
 
+def _interrupted(signum: int | None, after_signal: str) -> int:
+    signum = signum or signal.SIGINT
+    print(f"astra: ended on {name_of(signum)}{after_signal}", file=sys.stderr)
+    return 128 + signum
+
+
+def _let_go_of_output() -> None:
+    """Send what is still to be written to standard output nowhere where nobody takes it: Python writes at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with a command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Read a command line; `key=value` may stand before, between and after options.
+
+    Raises:
+        UsageError: it is not one of this command.
+    """
+    options, rest = parser.parse_known_args(arguments)
+    if hasattr(options, "overrides"):
+        options.overrides += [argument for argument in rest if not argument.startswith("-")]
+        rest = [argument for argument in rest if argument.startswith("-")]
+    if rest:
+        raise UsageError(f"unknown: {' '.join(rest)}; see {parser.prog} {options.command} --help")
+    return options
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """What reads an option that is a whole number from `least` on."""
+    allowed = f"from {least} on" if most is None else f"from {least} to {most}"
+
+    def read(text: str) -> int:
+        number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else None
+        if number is None or number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"expected a whole number {allowed}, found {text!r}")
+        return number
+
+    return read
+
+
+def _http_url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 0) >= 0
+    except ValueError:  # a port that is no number, an address with half a bracket
+        is_one = False
+    if not is_one:
+        raise argparse.ArgumentTypeError(f"expected an address such as http://127.0.0.1:8377, found {text!r}")
+    return text
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("astra-jax")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="astra",
         description="Train tool-using language-model agents: tool documents and knowledge in, HuggingFace weights out.",
         epilog="Start with `astra quickstart`; configs are TOML files in configs/, and key=value overrides their keys.",
     )
+    parser.add_argument("--version", action="version", version=f"astra {_version()}")
+    parser.set_defaults(after_signal="", patience_seconds=30.0)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     quickstart = commands.add_parser("quickstart", help="the whole recipe with a tiny Qwen3 on this machine")
     quickstart.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="where everything is written")
-    quickstart.add_argument("--seed", type=int, default=0, help="the same seed gives the same records and curves")
+    quickstart.add_argument(
+        "--seed", type=_whole(0, _MOST_SEED), default=0, help="the same seed gives the same records and curves"
+    )
     quickstart.add_argument(
         "--tool-documents", type=Path, action="append", default=[], metavar="DIR", help="your own tool documents"
     )
@@ -83,8 +186,11 @@ def _parser() -> argparse.ArgumentParser:
     environments = _config_command(
         synthesize, "environments", "questions whose sub-answers are proven by running tools", _environments
     )
-    environments.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+    environments.add_argument(
+        "--sandbox", type=_http_url, metavar="URL", help="a running sandbox; without it one is started"
+    )
     for track in (conversations, environments):
+        track.set_defaults(after_signal=_GOES_ON)
         track.add_argument(
             "--estimate",
             action="store_true",
@@ -107,9 +213,11 @@ def _parser() -> argparse.ArgumentParser:
         if action == "stats":
             command.add_argument("--json", action="store_true", help="everything that is counted, on one line")
         if action == "show":
-            command.add_argument("--count", type=int, default=1)
+            command.add_argument("--count", type=_whole(1), default=1, help="how many")
         if action == "verify":
-            command.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+            command.add_argument(
+                "--sandbox", type=_http_url, metavar="URL", help="a running sandbox; without it one is started"
+            )
         if action == "export":
             command.add_argument("--format", choices=["jsonl"], default="jsonl")
             command.add_argument("--out", type=Path, required=True, metavar="FILE")
@@ -119,35 +227,43 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve = sandbox.add_parser("serve", help="listen for tool calls")
     serve.add_argument("--host", default="127.0.0.1")
-    serve.add_argument("--port", type=int, default=8377)
-    serve.add_argument("--workers", type=int, default=None, help="default: one per core")
+    serve.add_argument("--port", type=_whole(0, 65535), default=8377)
+    serve.add_argument("--workers", type=_whole(1), default=None, help="default: one per core")
     serve.add_argument("--tier", choices=["wasm"], help="run tools in WebAssembly; needs astra-jax[wasm]")
-    serve.set_defaults(run=_sandbox_serve)
+    serve.set_defaults(run=_sandbox_serve, patience_seconds=None)  # uvicorn has a rule of its own
 
     _config_command(commands, "sft", "supervised fine-tuning on trajectories and gold episodes", _sft)
     rl = _config_command(commands, "rl", "multi-turn GRPO with the sandbox", _rl)
-    rl.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+    _add_sandbox(rl)
 
     evaluate = commands.add_parser("evaluate", help="measure a policy").add_subparsers(
         dest="benchmark", required=True, metavar="BENCHMARK"
     )
     held_out = _config_command(evaluate, "environments", "held-out environments", _evaluate_environments)
-    held_out.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+    held_out.add_argument(
+        "--sandbox", type=_http_url, metavar="URL", help="a running sandbox; without it one is started"
+    )
 
     convert = commands.add_parser("convert", help="checkpoints to and from HuggingFace").add_subparsers(
         dest="direction", required=True, metavar="DIRECTION"
     )
-    for direction, run, kept in (
-        ("hf-to-orbax", _hf_to_orbax, "float32, as training wants them"),
-        ("orbax-to-hf", _orbax_to_hf, "as they are"),
+    for direction, run, kept, text in (
+        (
+            "hf-to-orbax",
+            _hf_to_orbax,
+            "float32, as training wants them",
+            "a HuggingFace folder to a checkpoint of ours",
+        ),
+        ("orbax-to-hf", _orbax_to_hf, "as they are", "a checkpoint of ours to a HuggingFace folder"),
     ):
-        command = convert.add_parser(direction)
+        command = convert.add_parser(direction, help=text)
         command.add_argument("source", type=Path, metavar="SRC")
         command.add_argument("destination", type=Path, metavar="DST", help="new, or an earlier one to replace")
         command.add_argument("--dtype", choices=["float32", "bfloat16"], help=f"of the weights in DST; default: {kept}")
         command.set_defaults(run=run)
 
     plan = _config_command(commands, "plan", "memory, FLOPs and roofline of a pod that is not there", _plan)
+    plan.set_defaults(patience_seconds=0.5)  # it holds nothing, and compilers hear no signal
     plan.add_argument("--topology", required=True, metavar="T", help="e.g. v5p:4x4x4, v5e:16x16, v6e:8x8")
 
     report = commands.add_parser(
@@ -170,14 +286,24 @@ def _config_command(commands, name: str, text: str, run) -> argparse.ArgumentPar
     return command
 
 
-def _quickstart(options: argparse.Namespace) -> None:
+def _add_sandbox(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--sandbox", type=_http_url, metavar="URL", help="a running sandbox; without it one is started"
+    )
+
+
+def _quickstart(options: argparse.Namespace) -> int | None:
     with _lock_beside(options.out):
         from astra_jax.cli.quickstart import quickstart
 
-        summary = quickstart(options.out, seed=options.seed, tool_documents=options.tool_documents)
+        try:
+            summary = quickstart(options.out, seed=options.seed, tool_documents=options.tool_documents)
+        except Terminated as ended:  # the stage is saved, the recipe is not at its end
+            return 128 + ended.signum
     print(json.dumps(summary["heldout"], indent=2))
     minutes = summary["seconds"]["total"] / 60
     print(f"quickstart: done in {minutes:.1f} minutes -> {options.out}/report.html, {options.out}/summary.json")
+    return None
 
 
 def _synthesize_tools(options: argparse.Namespace) -> None:
@@ -312,10 +438,18 @@ def _lock_beside(out: Path) -> contextlib.AbstractContextManager[None]:
     return run_lock(out.with_name(f"{out.name}.lock"))
 
 
-def _sandbox(options: argparse.Namespace):  # type: ignore[no-untyped-def]
+@contextlib.contextmanager
+def _sandbox(options: argparse.Namespace) -> Iterator[str]:
+    """The sandbox that --sandbox names, when it answers, or one of our own."""
+    from sandbox.client import first_contact
     from sandbox.local import local_sandbox
 
-    return contextlib.nullcontext(options.sandbox) if options.sandbox else local_sandbox()
+    if options.sandbox is None:
+        with local_sandbox() as url:
+            yield url
+    else:
+        first_contact(options.sandbox)
+        yield options.sandbox
 
 
 def _sft(options: argparse.Namespace) -> None:
@@ -357,12 +491,14 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
     from astra_jax.policy import load_policy
     from astra_jax.rollout.engine import RolloutEngine
     from sandbox.client import AsyncSandboxClient
-    from synthesis.record_io import RecordSource
+    from synthesis.record_io import RecordSource, require_records
     from synthesis.records import Environment
 
     config = load_config(EvaluationConfig, options.config, options.overrides)
     policy = load_policy(config.policy)
-    environments = list(RecordSource(config.environments, Environment))
+    source = RecordSource(config.environments, Environment)
+    require_records(source)
+    environments = list(source)
 
     async def run(url: str) -> HeldOutFigures:
         async with AsyncSandboxClient(url) as sandbox:

@@ -27,6 +27,7 @@ from astra_jax.chat_format import render
 from astra_jax.cli.data_sets import describe
 from astra_jax.cli.process_memory import PeakMemory
 from astra_jax.config import load_config
+from astra_jax.errors import AstraError
 from astra_jax.evaluate.environments import EvaluationConfig, HeldOutFigures, evaluate_environments
 from astra_jax.model.hf import load_hf, save_hf
 from astra_jax.model.mimetic_init import mimetic_init
@@ -59,7 +60,7 @@ _EPISODES_SHOWN_PER_POLICY = 4
 _LOGIT_CHECK_TOKENS = 256
 
 
-class QuickstartFailed(Exception):
+class QuickstartFailed(AstraError):
     """A stage ended without what the next one needs; the message says which and why."""
 
 

@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from astra_jax.errors import UsageError
+
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """What flock fails with where a file system has no locks, e.g. Lustre without its mount option `flock`."""
 
 
-class AnotherRun(Exception):
+class AnotherRun(UsageError):
     """Another run is at work in the same folder; the message says which, and what to do."""
 
 

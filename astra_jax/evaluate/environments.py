@@ -22,7 +22,7 @@ class EvaluationConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seed: int
+    seed: int = Field(ge=0, lt=2**31)
     policy: Path
     """The policy folder to evaluate."""
     environments: Path

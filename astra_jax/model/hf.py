@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 
+from astra_jax.errors import AstraError
 from astra_jax.model.config import DType, ModelConfig, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import param_shardings
@@ -38,7 +39,7 @@ KEPT_CONFIG = "hf_config.json"
 """The name beside our weights of the config.json they came with, which has keys that we do not read (token ids)."""
 
 
-class HFCheckpointError(ValueError):
+class HFCheckpointError(AstraError, ValueError):
     """A HuggingFace folder does not hold the model that was expected; the message names every tensor at fault."""
 
 
@@ -222,6 +223,8 @@ def read_hf_config(directory: str | os.PathLike[str], **numerics: Any) -> ModelC
         raise HFCheckpointError(f"{directory}: expected a HuggingFace folder, found no config.json")
     try:
         return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")), **numerics)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise HFCheckpointError(f"{path} is not JSON: {error}") from None
     except ValueError as error:
         raise HFCheckpointError(f"{directory}: {error}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -26,8 +27,8 @@ CHIPS: Mapping[str, Chip] = {
 
 
 def chip_of(topology: str) -> Chip:
-    """The chip of a topology such as v5p:4x4x4; raises ValueError for a kind without a data sheet here."""
-    kind = topology.partition(":")[0]
-    if kind not in CHIPS:
+    """The chip of a topology such as v5p:4x4x4; raises ValueError for one that is not written so, or unknown."""
+    kind, _, sizes = topology.partition(":")
+    if kind not in CHIPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)+", sizes):
         raise ValueError(f"expected a topology of {', '.join(CHIPS)} such as v5p:4x4x4, found {topology!r}")
     return CHIPS[kind]

@@ -14,11 +14,13 @@ from typing import Any
 import jax
 from pydantic import BaseModel, ConfigDict
 
+from astra_jax.errors import AstraError
+
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 
 
-class CompilerMissing(RuntimeError):
+class CompilerMissing(AstraError, RuntimeError):
     """There is no TPU compiler on this machine; the message says how to install it."""
 
 

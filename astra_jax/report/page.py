@@ -12,6 +12,7 @@ import jinja2
 from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from astra_jax.errors import AstraError
 from astra_jax.metrics import read_metrics
 from astra_jax.report.before_and_after import before_and_after
 from astra_jax.report.charts import LineChart, figure, line_chart
@@ -20,7 +21,7 @@ from astra_jax.report.episodes import choose_episodes, policy_order
 from astra_jax.rollout.episode_log import read_episodes
 
 
-class RunFolderError(Exception):
+class RunFolderError(AstraError):
     """A folder holds no run, or a damaged one; the message says what was expected and what to do."""
 
 

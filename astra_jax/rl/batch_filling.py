@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from astra_jax.errors import AstraError
 from astra_jax.rl.advantage import is_valid_group
 
 GroupT = TypeVar("GroupT")
 
 
-class BatchFillingStalled(Exception):
+class BatchFillingStalled(AstraError):
     """Too few groups were valid for too long; the message says how many, and what to change."""
 
 

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from astra_jax.checkpoint import Checkpoints, TrainState, load_params
 from astra_jax.config import ConfigError
 from astra_jax.evaluate.environments import held_out_figures
-from astra_jax.metrics import MetricsLog, report_progress
+from astra_jax.metrics import MetricsLog, Progress
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
@@ -53,7 +53,7 @@ from astra_jax.rollout.engine import Group, RolloutConfig, RolloutEngine, Start
 from astra_jax.termination import Terminated, Termination
 from astra_jax.wandb_run import WandbConfig, require_wandb
 from sandbox.client import AsyncSandboxClient
-from synthesis.record_io import RecordSource
+from synthesis.record_io import RecordSource, require_records
 from synthesis.records import Environment, SimilarityBand
 
 
@@ -62,7 +62,7 @@ class RLConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seed: int
+    seed: int = Field(ge=0, lt=2**31)
     steps: int = Field(gt=0)
     out: Path
     init: Path
@@ -165,7 +165,7 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     Raises:
         BatchFillingStalled: the policy's groups no longer vary (everything solved, or nothing).
         SandboxUnavailable: the sandbox is down; the run resumes from its last checkpoint.
-        SystemExit: with 0, after SIGTERM, when the state is saved.
+        Terminated: after SIGTERM or Ctrl-C, when the state is saved.
         ValueError: the mesh does not fit the devices, the model or the batch; there are several hosts; or W&B is
             wanted and cannot be used.
     """
@@ -180,8 +180,10 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     decoding_mesh = rollout_mesh(mesh)
     engine = RolloutEngine(model, tokenizer, sandbox, config.rollout)
     environments = RecordSource(config.environments, Environment)
+    require_records(environments)
     optimizer = make_optimizer(config.optimizer, config.steps)
     reward = float("nan")
+    progress = Progress("rl", config.steps, ("reward", "recall", "precision", "seconds"))
     with (
         Termination() as termination,
         Checkpoints(config.out / "checkpoints", model, keep_weights=config.keep_weights) as checkpoints,
@@ -241,14 +243,14 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                     "seconds": round(time.monotonic() - started, 3),
                 }
                 log.write(step, line)
-                report_progress("rl", step, config.steps, line, ("reward", "recall", "precision", "seconds"))
+                progress.report(step, line)
                 is_last, is_ended = step + 1 == config.steps, termination.asked()
                 if is_last or is_ended or (step + 1) % config.checkpoint_every_steps == 0:
                     position = {"groups_submitted": submitted}
                     checkpoints.save(TrainState(step + 1, params, optimizer_state, state.rng, position))
                 if is_ended and not is_last:
                     checkpoints.wait()
-                    raise Terminated("rl", step + 1)
+                    raise Terminated("rl", step + 1, termination.signum)
     save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init)
     return {"steps": config.steps, "reward": reward, "groups_submitted": submitted}
 

@@ -26,6 +26,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat_format import Source, generation_prompt, segments
+from astra_jax.errors import AstraError
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_cache import KVCache, extend, last_hidden, prefill
 from astra_jax.model.qwen3 import Params, bind
@@ -54,7 +55,7 @@ class RolloutConfig(BaseModel):
     """Lengths are padded to multiples of this, so that few shapes are compiled."""
 
 
-class PromptTooLong(ValueError):
+class PromptTooLong(AstraError, ValueError):
     """An environment's prompt exceeds `max_prompt_tokens`; the message says by how much and what to do."""
 
 

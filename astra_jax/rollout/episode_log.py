@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astra_jax.chat_format import Source
+from astra_jax.errors import AstraError
 from astra_jax.rl.f1_reward import episode_reward
 from astra_jax.rollout.episode import Episode
 from astra_jax.tokenizer import Tokenizer
@@ -22,7 +23,7 @@ SourceName = Literal["prompt", "template", "model", "tool"]
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-class EpisodeLogError(Exception):
+class EpisodeLogError(AstraError):
     """A line of an episode log is not an episode; the message says which line, what was expected and what was found."""
 
 

@@ -32,7 +32,7 @@ class SFTDataConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seed: int
+    seed: int = Field(ge=0, lt=2**31)
     steps: int | None = Field(default=None, gt=0)
     epochs: int | None = Field(default=None, gt=0)
     """Passes over all samples; a run has either this or `steps`."""

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from astra_jax.checkpoint import Checkpoints, TrainState, load_params
 from astra_jax.config import ConfigError
-from astra_jax.metrics import MetricsLog, report_progress
+from astra_jax.metrics import MetricsLog, Progress
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.flops import model_flops_utilisation
 from astra_jax.model.logprobs import token_logprobs
@@ -126,7 +126,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
     Where there are several hosts, each calls this with the same config, on one file system.
 
     Raises:
-        SystemExit: with 0, after SIGTERM, when the state is saved.
+        Terminated: after SIGTERM or Ctrl-C, when the state is saved.
         ConfigError: the mesh does not fit the devices, the model or the batch; or W&B is wanted and cannot be used.
     """
     mesh = training_mesh(config.mesh)
@@ -147,6 +147,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
     optimizer = make_optimizer(config.optimizer, steps)
     learning_rate = learning_rate_schedule(config.optimizer, steps)
     loss = float("nan")
+    progress = Progress("sft", steps, ("loss", "learning_rate", "tokens_per_second"))
     with (
         Termination() as termination,
         Checkpoints(config.out / "checkpoints", model, keep_weights=config.keep_weights) as checkpoints,
@@ -194,7 +195,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                 if (mfu := model_flops_utilisation(model, rows, columns, seconds, devices=devices)) is not None:
                     line["mfu"] = round(mfu, 4)
                 log.write(step, line)
-                report_progress("sft", step, steps, line, ("loss", "learning_rate", "tokens_per_second"))
+                progress.report(step, line)
                 is_last, is_ended = step + 1 == steps, termination.asked()
                 if is_last or is_ended or (step + 1) % config.checkpoint_every_steps == 0:
                     checkpoints.save(
@@ -202,7 +203,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                     )
                 if is_ended and not is_last:
                     checkpoints.wait()
-                    raise Terminated("sft", step + 1)
+                    raise Terminated("sft", step + 1, termination.signum)
     save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init)
     figures = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
     return {"steps": steps, "loss": loss, **figures}

@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sandbox.errors import SandboxError
+
 if TYPE_CHECKING:
     from wasmtime import Engine
 
@@ -30,7 +32,7 @@ _STACK_BYTES = 2 << 20  # as much as wasmtime allows without changing the proces
 _BUILD_SECONDS = 900.0
 
 
-class ComponentUnavailable(Exception):
+class ComponentUnavailable(SandboxError):
     """There is no component and none can be built; the message says what is missing."""
 
 

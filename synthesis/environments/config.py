@@ -21,7 +21,7 @@ class EnvironmentsConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seed: int
+    seed: int = Field(ge=0, lt=2**31)
     count: int = Field(ge=1)
     out: Path
     teacher: OpenAITeacherConfig | None = None

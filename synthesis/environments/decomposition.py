@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
+from synthesis.errors import SynthesisError
 from synthesis.records import Composition, JsonValue, Record, Scenario
 
 
@@ -75,7 +76,7 @@ def scenario_of(lookups: Sequence[_Node]) -> Scenario:
     return "multi_hop" if hops == len(lookups) else "parallel_multi_hop"
 
 
-class CompositionError(ValueError):
+class CompositionError(SynthesisError, ValueError):
     """Φ cannot be executed on the answers it is given; the message says why."""
 
 

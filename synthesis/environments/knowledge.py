@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue, Language, Record
 
 MAX_TABLE_ROWS: Final = 1000
@@ -51,7 +52,7 @@ class Knowledge(Record):
     """What is to be made from it: where more than worlds are unseen, tools that are named and worded in other ways."""
 
 
-class KnowledgeError(ValueError):
+class KnowledgeError(SynthesisError, ValueError):
     """A knowledge file cannot be read; the message names it, what was found, and what to do."""
 
 

@@ -33,7 +33,7 @@ from synthesis.environments.splits import TakenValues
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
 from synthesis.record_io import read_card, write_records
 from synthesis.records import Environment, JsonValue, canonical_json
-from synthesis.stage import Journal, StageReport, StageResults, run_stage
+from synthesis.stage import Journal, Rejected, StageReport, StageResults, run_stage
 from synthesis.teacher import Teacher
 from synthesis.workers import WorkerHere, Workers, workers_on_ray
 
@@ -47,8 +47,20 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         TeacherUnavailable, SandboxUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the
             next one.
         RecordDirectoryError: a directory of `disjoint_from` is missing or damaged.
+        NothingKept: no environment came of it; an earlier `out` stays, and the same command starts anew.
+        PlanImpossible: the config asks for more stateful environments than multi-hop ones.
     """
     started = time.monotonic()
+    plans = plan_environments(
+        config.count,
+        config.seed,
+        scenarios=config.scenarios,
+        languages=config.languages,
+        domains=config.domains,
+        lookups=config.lookups,
+        computations=config.computations,
+        varieties=config.varieties,
+    )
     fingerprint = config_fingerprint(config)
     journals = {
         stage: config.out.with_name(f"{config.out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")
@@ -66,40 +78,33 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         else:
             workers = await stack.enter_async_context(workers_on_ray(config.ray, opened, teacher))
         sources = read_knowledge(config.knowledge) if config.knowledge else []
-        drafts = await _draft_all(config, sources, workers, report, drafted_journal)
+        drafts = await _draft_all(config, plans, sources, workers, report, drafted_journal)
         proven = await _prove_all(config, sources, drafts, workers, report, proven_journal)
         mixed = await _mix_all(config, proven, workers, report, mixed_journal)
-        write_records(
-            config.out,
-            (Environment.model_validate(result) for result in mixed),
-            kind="environment",
-            config_hash=fingerprint,
-            rejected=report.rejected,
-        )
+        if report.kept:
+            write_records(
+                config.out,
+                (Environment.model_validate(result) for result in mixed),
+                kind="environment",
+                config_hash=fingerprint,
+                rejected=report.rejected,
+            )
     for path in journals.values():
         path.unlink()
+    report.require_kept("at least one environment")
     report.seconds = time.monotonic() - started
     return report
 
 
 async def _draft_all(
     config: EnvironmentsConfig,
+    plans: Sequence[EnvironmentPlan],
     sources: Sequence[Knowledge],
     workers: Workers[EnvironmentsWorker],
     report: StageReport,
     journal: Journal,
 ) -> list[tuple[EnvironmentPlan, Draft | None]]:
     """Have every question written and scored, and keep those of sufficient quality; a stateful task has no draft."""
-    plans = plan_environments(
-        config.count,
-        config.seed,
-        scenarios=config.scenarios,
-        languages=config.languages,
-        domains=config.domains,
-        lookups=config.lookups,
-        computations=config.computations,
-        varieties=config.varieties,
-    )
 
     async def write(plan: EnvironmentPlan) -> JsonValue:
         if plan.variety == "stateful":
@@ -113,7 +118,9 @@ async def _draft_all(
     least = least_quality(scores, config.quality_threshold)
     good = [(plan, draft) for plan, draft in drafts if draft is None or draft.quality.mean >= least]
     if len(good) < len(drafts):
-        report.rejected["quality below threshold"] += len(drafts) - len(good)
+        for _, draft in drafts:
+            if draft is not None and draft.quality.mean < least:
+                report.reject(Rejected("quality below threshold", f"QS {draft.quality.mean:.2f} < {least:.2f}"))
     return good
 
 
@@ -134,7 +141,7 @@ async def _prove_all(
 
     proving = StageReport("proofs")
     results = await run_stage(proving, drafts, prove, journal=journal, concurrency=config.concurrency)
-    report.rejected += proving.rejected
+    report.add_rejections(proving)
     return [(Environment.model_validate(result["environment"]), result["variety"]) for result in results]
 
 
@@ -178,7 +185,7 @@ async def _mix_all(
     mixing = StageReport("irrelevant tools")
     results = await run_stage(mixing, proven, mix, journal=journal, concurrency=config.concurrency)
     report.kept = mixing.kept
-    report.rejected += mixing.rejected
+    report.add_rejections(mixing)
     return results
 
 

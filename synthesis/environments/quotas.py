@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from synthesis.errors import SynthesisError
 from synthesis.records import Language, Scenario
 
 Choice = TypeVar("Choice")
@@ -15,6 +16,12 @@ Variety = Literal["plain", "stateful", "withheld_tool", "missing_parameter"]
 """What is particular about an environment; the paper's are all plain."""
 
 PARALLEL_SCENARIOS: tuple[Scenario, ...] = ("parallel_single_hop", "parallel_multi_hop")
+
+
+class PlanImpossible(SynthesisError, ValueError):
+    """The shares of a config contradict one another; the message says which and what to change."""
+
+    is_usage = True
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ def plan_environments(
     Stateful environments need several hops: they take the places of multi-hop ones.
 
     Raises:
-        ValueError: there are fewer multi-hop places than stateful environments.
+        PlanImpossible: there are fewer multi-hop places than stateful environments.
     """
     rng = random.Random(f"quotas/{seed}")
 
@@ -94,7 +101,7 @@ def _place_varieties(rng: random.Random, places: list[Variety], by_scenario: lis
     multi_hop = [index for index, scenario in enumerate(by_scenario) if scenario.endswith("multi_hop")]
     num_stateful = places.count("stateful")
     if num_stateful > len(multi_hop):
-        raise ValueError(
+        raise PlanImpossible(
             f"expected at most {len(multi_hop)} stateful environments, as many as multi-hop ones, "
             f"found {num_stateful}; lower the share of `stateful` in `varieties`, or raise the multi-hop share"
         )

@@ -14,6 +14,8 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from synthesis.errors import SynthesisError
+
 Reply = TypeVar("Reply", bound=BaseModel)
 
 
@@ -31,11 +33,11 @@ class Request(BaseModel, Generic[Reply]):
         raise NotImplementedError(type(self).__name__)
 
 
-class BadReply(Exception):
+class BadReply(SynthesisError):
     """The teacher's reply to one question cannot be used; the message says why."""
 
 
-class TeacherUnavailable(Exception):
+class TeacherUnavailable(SynthesisError):
     """The teacher cannot be asked at all just now (outage, exhausted budget)."""
 
 

@@ -5,7 +5,8 @@
 
 What fails is told apart: a fault that may pass is tried again, at most `max_retries` times, with jitter or after the
 `Retry-After` that the endpoint asks for; a reply that stays unusable is `BadReply`, and rejects what it was for; an
-endpoint that refuses the key, or answers nobody for a while, is `TeacherUnavailable`, and stops the run until later.
+endpoint that refuses the key, answers nobody for a while, or cannot even be connected to at first contact, is
+`TeacherUnavailable`, and stops the run until later.
 The key is read from the environment, held in memory by the client, and written nowhere.
 """
 
@@ -21,6 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, cast
 
+import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from synthesis.records import JsonValue, canonical_json
@@ -31,6 +33,7 @@ from synthesis.teacher.usage import Ledger, record_usage
 
 _FIRST_DELAY_SECONDS: Final = 0.5
 _LONGEST_DELAY_SECONDS: Final = 60.0
+_CONNECT_SECONDS: Final = 5.0
 _REPAIR: Final = (
     "This reply cannot be used: {}\nReply again, with nothing but one JSON object that satisfies the schema."
 )
@@ -91,7 +94,7 @@ class OpenAITeacher:
             api_key=key,
             base_url=config.base_url,
             max_retries=0,
-            timeout=config.request_seconds,
+            timeout=openai.Timeout(config.request_seconds, connect=min(_CONNECT_SECONDS, config.request_seconds)),
             http_client=openai.DefaultAioHttpClient(),  # a fifth of the CPU per call of the default client
         )
         self._cache = ReplyFile(config.cache) if cache is None and config.cache is not None else cache
@@ -99,6 +102,7 @@ class OpenAITeacher:
         self._in_flight: dict[str, asyncio.Future[CachedReply]] = {}
         self._has_schema_output = True
         self._failures_in_a_row = 0
+        self._has_answered = False
         self._jitter = random.Random(0)  # spreads retries in time; nothing that is written depends on it
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
@@ -106,7 +110,8 @@ class OpenAITeacher:
 
         Raises:
             BadReply: refused, cut off, or not a valid reply even after a repair; or the endpoint failed on it.
-            TeacherUnavailable: the key is refused, the budget is used up, or the endpoint answers nobody.
+            TeacherUnavailable: the key is refused, the budget is used up, or the endpoint answers nobody or was never
+                connected to.
         """
         kind = type(request)
         messages, schema = request.messages(), _reply_schema(kind.reply_type)
@@ -206,6 +211,7 @@ class OpenAITeacher:
                     call = self._call(kind, messages, schema, seed)
                     # The typed `chat.completions.create` takes twice the CPU; the call is the same.
                     completion = await self._client.post("/chat/completions", body=call, cast_to=object)
+                    self._has_answered = True
                     seconds = time.monotonic() - started
                     costs.seconds += seconds
                 text, prompt_tokens, completion_tokens = _content(kind, completion)
@@ -221,8 +227,16 @@ class OpenAITeacher:
                 problem, delay = _status(error), _retry_after(error, delay)
             except (openai.InternalServerError, openai.ConflictError) as error:
                 problem, delay = _status(error), _retry_after(error, delay)
-            except (openai.APIConnectionError, openai.APIResponseValidationError, json.JSONDecodeError) as error:
+            except openai.APIConnectionError as error:
                 problem = type(error).__name__  # time-outs and cut streams among them; its text may hold the request
+                refusal = _no_connection(error)
+                if refusal and not self._has_answered and attempt == min(1, self.config.max_retries):
+                    raise TeacherUnavailable(
+                        f"no connection to the teacher at {self.config.base_url}: {refusal}; start it, or check the "
+                        "address (teacher.base_url) and the network"
+                    ) from None
+            except (openai.APIResponseValidationError, json.JSONDecodeError) as error:
+                problem = type(error).__name__
             except openai.BadRequestError as error:
                 if not self._has_schema_output or "response_format" not in str(error):
                     raise BadReply(f"{kind.__name__}: the endpoint refuses the question ({_status(error)})") from None
@@ -310,6 +324,12 @@ def _problem(error: Exception) -> str:
         first = error.errors(include_url=False)[0]
         return f"{'/'.join(map(str, first['loc'])) or 'reply'}: {first['msg']}"[:300]
     return f"not JSON: {error}"[:300]
+
+
+def _no_connection(error: Exception) -> str | None:
+    """Say why there was no connection at all: nobody listens, no such host, no network; None where there was one."""
+    cause = error.__cause__
+    return str(cause) or type(cause).__name__ if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout) else None
 
 
 def _status(error: Any) -> str:

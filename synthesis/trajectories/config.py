@@ -21,7 +21,7 @@ class TrajectoriesConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**31)
     count: int = Field(ge=1)
     """How many trajectories are kept."""
     out: Path

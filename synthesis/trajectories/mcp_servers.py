@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from synthesis.errors import SynthesisError
 from synthesis.records import InjectedFailure, JsonObject, JsonValue, Language, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.trajectories.tool_backends import ToolResponse, compact_json
@@ -62,11 +63,11 @@ class McpServerConfig(BaseModel):
         return self
 
 
-class ToolServerUnavailable(Exception):
+class ToolServerUnavailable(SynthesisError):
     """A tool server cannot be started, reached or listed; the message says which and what was tried."""
 
 
-class ToolServerDied(Exception):
+class ToolServerDied(SynthesisError):
     """A tool server ended or stopped answering inside a trajectory; the trajectory can be tried again."""
 
 

@@ -32,6 +32,7 @@ from synthesis.trajectories.tool_ingestion import (
     NoToolDocuments,
     Servers,
     gather_servers,
+    require_servers,
     synthesize_tools,
     work_directory_of,
 )
@@ -43,22 +44,22 @@ __all__ = ["NoToolDocuments", "TrajectoriesConfig", "synthesize_tools", "synthes
 
 
 async def synthesize_trajectories(
-    config: TrajectoriesConfig, teacher: Teacher, *, progress: TextIO = sys.stderr
+    config: TrajectoriesConfig, teacher: Teacher, *, progress: TextIO | None = None
 ) -> StageReport:
     """Run the whole track and write `config.out` as a directory of trajectory records.
 
     Raises:
         SourceMissing, ToolServerUnavailable, NoToolDocuments: there is nothing to work on.
+        NothingKept: no trajectory came of it; an earlier `out` stays, and the same command starts anew.
         TeacherUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the next one.
     """
-    started = time.monotonic()
+    started, progress = time.monotonic(), progress or sys.stderr
     async with AsyncExitStack() as stack:
         sources = ((EXAMPLES_DIRECTORY,) if config.shipped_examples else ()) + config.tool_documents
         work_directory = work_directory_of(config.out)
         servers = await gather_servers(sources, config.mcp_servers, config.filters, stack, work_directory)
         print(servers.report.closing_line(), file=progress)
-        if not servers.documents:
-            raise NoToolDocuments(f"expected at least one usable server; {servers.report.closing_line()}")
+        require_servers(servers)
         workers: Workers[TrajectoriesWorker] = WorkerHere(TrajectoriesWorker(config, teacher, servers.pools))
         if config.ray is not None:
             mcp_servers = {server_id: pool.config for server_id, pool in servers.pools.items()}
@@ -68,14 +69,16 @@ async def synthesize_trajectories(
         stack.callback(run.close)
         await run.propose_chains()
         report = await run.collect_trajectories()
-        write_records(
-            config.out,
-            run.trajectories(),
-            kind="trajectory",
-            config_hash=config.content_hash(),
-            rejected=report.rejected,
-        )
+        if report.kept:
+            write_records(
+                config.out,
+                run.trajectories(),
+                kind="trajectory",
+                config_hash=config.content_hash(),
+                rejected=report.rejected,
+            )
     rmtree(work_directory)
+    report.require_kept("at least one trajectory")
     report.out, report.seconds = str(config.out), time.monotonic() - started
     return report
 

@@ -30,6 +30,7 @@ from typing import Final
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
+from synthesis.errors import SynthesisError
 from synthesis.records import JsonObject, JsonValue, canonical_json
 
 MAX_SCHEMA_NODES: Final = 4000
@@ -76,7 +77,7 @@ _FLAGS: Final = frozenset({"deprecated", "readOnly", "writeOnly", "uniqueItems"}
 _SILENT: Final = frozenset({"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "example", "examples"})
 
 
-class SchemaUnconvertible(Exception):
+class SchemaUnconvertible(SynthesisError):
     """No valid schema of type `object` can be made of what stands there; the message says why."""
 
 

@@ -13,14 +13,14 @@ from shutil import rmtree
 
 from synthesis.record_io import write_records
 from synthesis.records import JsonObject, ServerDocument
-from synthesis.stage import Rejected, StageReport
+from synthesis.stage import NothingKept, Rejected, StageReport
 from synthesis.trajectories.mcp_servers import McpPool, McpServerConfig
 from synthesis.trajectories.near_duplicates import NearDuplicates
 from synthesis.trajectories.tool_documents import SourceServer, ToolDocumentFilters, normalise_server
 from synthesis.trajectories.tool_sources import read_servers, source_files
 
 
-class NoToolDocuments(Exception):
+class NoToolDocuments(NothingKept):
     """No server was left to work on; the message says what was read and why nothing was kept."""
 
 
@@ -82,7 +82,7 @@ def _normalise_into(
         if earlier := servers.near_duplicates.duplicate_of(document):
             raise Rejected("near-duplicate server", f"{document.name!r} repeats {earlier!r}")
     except Rejected as rejected:
-        servers.report.rejected[rejected.reason] += 1
+        servers.report.reject(Rejected(rejected.reason, f"{where}: {rejected.detail}"))
         outcome.update(outcome="rejected", reason=rejected.reason, detail=rejected.detail)
         return None
     outcome.update(outcome="repaired" if document.repairs else "kept", tools=len(document.tools))
@@ -91,6 +91,12 @@ def _normalise_into(
     servers.report.kept += 1
     servers.report.repaired += bool(document.repairs)
     return document
+
+
+def require_servers(servers: Servers) -> None:
+    """Raise NoToolDocuments when no server was left to work on."""
+    if not servers.documents:
+        raise NoToolDocuments(servers.report.nothing_kept("at least one usable server"))
 
 
 def work_directory_of(out: Path) -> Path:
@@ -108,11 +114,15 @@ async def synthesize_tools(
     """Ingest and normalise tool documents only; write them as records of kind `server_document`.
 
     Beside the records lies `report.json`: what became of each document that was read, and why.
+
+    Raises:
+        SourceMissing, ToolServerUnavailable, NoToolDocuments: there is nothing to write; an earlier `out` stays.
     """
     filters = filters or ToolDocumentFilters()
     work_directory = work_directory_of(out)
     async with AsyncExitStack() as stack:
         servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
+    require_servers(servers)
     config_hash = sha256(filters.model_dump_json().encode()).hexdigest()[:16]
     write_records(
         out, servers.documents, kind="server_document", config_hash=config_hash, rejected=servers.report.rejected

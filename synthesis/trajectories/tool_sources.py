@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final
 import yaml
 from yaml.scanner import ScannerError
 
+from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue
 from synthesis.stage import Rejected
 from synthesis.trajectories.crawled import read_crawled
@@ -35,7 +36,7 @@ EXAMPLES_DIRECTORY: Final = Path(__file__).parent / "examples"
 SUFFIXES: Final = (".json", ".jsonl", ".yaml", ".yml", ".py")
 
 
-class SourceMissing(Exception):
+class SourceMissing(SynthesisError):
     """A named file or folder is not there or holds no tool documents; the message says what was expected."""
 
 

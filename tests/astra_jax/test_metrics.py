@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboardX.proto.event_pb2 import Event
 
-from astra_jax.metrics import MetricsLog, read_metrics
+from astra_jax.metrics import MetricsLog, Progress, read_metrics
 
 
 def write_steps(path, first, stop, value):
@@ -63,3 +63,16 @@ def test_every_metric_is_a_tensorboard_scalar(tmp_path):
         found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
         data = data[16 + length :]
     assert found == [("loss", 0, 0.5), ("grad_norm", 0, 2.0), ("loss", 1, 0.25), ("grad_norm", 1, 1.0)]
+
+
+def test_progress_lines_say_when_the_run_will_end_by_its_steps_after_the_first(capsys):
+    seconds = iter([100.0, 102.0, 104.0, 106.0])  # the first step took a hundred, the others two each
+    progress = Progress("sft", 5, ("loss",), clock=lambda: next(seconds))
+    for step in range(1, 5):  # a run that was resumed after its first step
+        progress.report(step, {"loss": 0.5})
+    assert capsys.readouterr().err.splitlines() == [
+        "sft: step 2/5  loss 0.5",
+        "sft: step 3/5  loss 0.5  ETA 0:00:04",
+        "sft: step 4/5  loss 0.5  ETA 0:00:02",
+        "sft: step 5/5  loss 0.5",
+    ]

@@ -34,6 +34,7 @@ from synthesis.teacher.procedural.world_actions import draw_stateful_task
 from synthesis.teacher.procedural.world_questions import draw_instance, facts_by_question
 from synthesis.teacher.procedural.worlds import Fact, World, domains, world_of
 
+CAN_READ: Final = "the embedded teacher can read tables (.csv, .sqlite, .parquet) and the domains that it knows"
 DISTRACTOR_ROWS: Final = 4
 """Rows of other entities in a tool's table beside the one that is asked for."""
 
@@ -202,9 +203,10 @@ def _world(knowledge: Knowledge) -> World:
     if knowledge.kind == "tables":
         return world_of_tables(knowledge.text, knowledge.domain, knowledge.language, knowledge.unseen)
     if knowledge.kind != "domain":
-        raise BadReply(f"the procedural teacher reads no prose; a {knowledge.kind} needs a language model as teacher")
+        found = f"a {knowledge.kind} about {knowledge.domain!r}"
+        raise BadReply(f"{CAN_READ}, found {found}; a language model reads it: give the config a [teacher]")
     if knowledge.domain not in domains():
-        raise BadReply(f"expected one of the domains {sorted(domains())}, found {knowledge.domain!r}")
+        raise BadReply(f"{CAN_READ} ({', '.join(sorted(domains()))}), found the domain {knowledge.domain!r}")
     return world_of(knowledge.domain, knowledge.language, knowledge.seed, knowledge.name_parts, knowledge.unseen)
 
 

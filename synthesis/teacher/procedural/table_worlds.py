@@ -64,7 +64,11 @@ def world_of_tables(text: str, domain: str, language: Language, unseen: Unseen =
     types = {name: _within(fields, types) for name, fields in types.items()}
     values = {(name, asked): rows for (name, asked), rows in values.items() if _has(types, name, asked)}
     if not types:
-        raise BadReply(f"the tables of {domain} have no names and values to ask for")
+        found = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in json.loads(text).items())
+        raise BadReply(
+            f"the embedded teacher can read a table of at least {MIN_ROWS} rows with a column of distinct texts, which "
+            f"names them, and a further column without gaps; of {domain!r} found none such in {found}"
+        )
     entities = {identifiers[name]: tuple(sorted(named[name])) for name in tables if identifiers[name] in types}
     return World(domain, language, types, entities, values, wording_of(unseen))
 

@@ -329,3 +329,28 @@ async def test_a_slow_endpoint_is_kept_busy():
     print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "share_of_ideal": share}))
     # A neighbour may take the processor; what the teacher itself spends must fit into the ideal time in any case.
     assert share >= 0.9 or cpu_seconds <= 0.9 * count / 256 * 0.5
+
+
+@pytest.mark.parametrize(
+    ("url", "within_seconds"),
+    [("http://127.0.0.1:9/v1", 3.0), ("http://nobody.invalid/v1", 9.0)],
+    ids=["refused", "no such host"],
+)
+async def test_an_endpoint_that_was_never_connected_to_is_told_of_in_seconds(url, within_seconds):
+    teacher = OpenAITeacher(OpenAITeacherConfig(model="mock", base_url=url, api_key_env="TEST_KEY"))
+    started = time.monotonic()
+    with pytest.raises(TeacherUnavailable, match=f"^no connection to the teacher at {url}: "):
+        await teacher.ask(question(), seed=0)
+    assert time.monotonic() - started < within_seconds
+    await teacher.close()
+
+
+async def test_an_endpoint_that_has_answered_once_and_then_refuses_connections_rejects_until_it_is_an_outage():
+    async with MockEndpoint(scored).serving() as endpoint:
+        teacher = teacher_of(endpoint, max_failures_in_a_row=2)
+        assert await teacher.ask(question(), seed=0) == SCORES
+    with pytest.raises(BadReply, match="no answer after 3 retries"):
+        await teacher.ask(question("a"), seed=0)
+    with pytest.raises(TeacherUnavailable, match="2 questions in a row unanswered"):
+        await teacher.ask(question("b"), seed=0)
+    await teacher.close()

@@ -1,0 +1,35 @@
+"""What the learner may fail with.
+
+    AstraError
+    ├── UsageError                what was asked for cannot be, whatever the files hold                      usage
+    │   ├── ConfigError           a config: no file, no TOML, an unknown key, a wrong value
+    │   └── AnotherRun            another run is at work in the same folder
+    ├── CheckpointError           a checkpoint is absent, damaged, or of another model
+    ├── HFCheckpointError         a HuggingFace folder does not hold the model that was expected
+    ├── TokenizerError            a tokenizer is missing or is not a Qwen3 one
+    ├── RunFolderError            a folder to report on holds no run
+    ├── EpisodeLogError           a file of episodes is damaged
+    ├── CompilerMissing           the TPU compiler is not installed
+    ├── PromptTooLong             a prompt does not fit into the rollout's cache
+    ├── BatchFillingStalled       the policy's groups no longer vary
+    └── QuickstartFailed          a stage of the quickstart ended without what the next one needs
+
+`KeyboardInterrupt` and `Terminated` (termination.py) are no errors: somebody has ended the run.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AstraError(Exception):
+    """The root: the message says what was expected, what was found, where, and what to do."""
+
+    is_usage: ClassVar[bool] = False
+    """Whether the config or the command line is at fault by itself: the command then ends with 2, else with 1."""
+
+
+class UsageError(AstraError):
+    """What was asked for cannot be, whatever the files hold."""
+
+    is_usage = True

@@ -1,0 +1,21 @@
+"""What the sandbox may fail with.
+
+    SandboxError
+    ├── SandboxUnavailable     client: no answer to a call, whatever the reason; it is never a result
+    ├── RefusedToStart         server: it will not run like this
+    ├── IsolationUnavailable   self test: this machine cannot keep the promises of a tier
+    ├── ComponentUnavailable   wasm: there is no component, and none can be built
+    └── within the service, where each is an HTTP status
+        ├── InvalidRequest     4xx
+        ├── UnknownSource      404
+        ├── QueueFull          429
+        └── ServiceFault       503
+
+What a tool itself raises is no error of the service but its reply; the jail that says so imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+
+class SandboxError(Exception):
+    """The root: something that the service or its callers promise did not come about; the message is for people."""

@@ -1,0 +1,31 @@
+"""What synthesis may fail with.
+
+SynthesisError
+├── KnowledgeError           a knowledge file cannot be read
+├── SourceMissing            no tool documents are where they were said to be
+├── NothingKept              a stage read something and kept nothing
+│   └── NoToolDocuments      no server is left to work on
+├── PlanImpossible           the shares of a config contradict one another                               usage
+├── RecordDirectoryError     a record directory is missing, damaged or of another kind
+├── JournalError             a journal of finished items is damaged, or cannot be written
+├── TeacherUnavailable       the teacher cannot be asked at all just now
+├── WorkersUnavailable       the Ray cluster is not there, or loses its workers
+├── ToolServerUnavailable    an MCP server does not start or answer
+└── what concerns one item, which is rejected or tried again, while the run goes on
+    ├── Rejected
+    ├── BadReply
+    ├── CompositionError
+    ├── SchemaUnconvertible
+    └── ToolServerDied
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SynthesisError(Exception):
+    """The root: the message says what was expected, what was found, and what to do."""
+
+    is_usage: ClassVar[bool] = False
+    """Whether the config or the command line is at fault by itself, whatever it names."""

@@ -1,0 +1,496 @@
+"""Ctrl-C and SIGTERM end every long command in one line, with nothing lost and no process left behind.
+
+Ctrl-C is sent as a terminal sends it: to the command and to everything that it has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import psutil
+import pytest
+
+from astra_jax.checkpoint import load_params
+from astra_jax.cli import main
+from astra_jax.convert import hf_to_orbax
+from astra_jax.metrics import read_metrics
+from astra_jax.policy import save_policy
+from astra_jax.testing import tiny_environment
+from synthesis.record_io import check_shards, write_records
+from tests.astra_jax.cli.test_run_lock import sft_command
+from tests.astra_jax.test_convert import write_hf_folder
+from tests.synthesis.journals import num_finished
+
+ROOT = Path(__file__).parents[3]
+CONFIGS = ROOT / "configs"
+PYTHONPATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+SIGNALS = {signal.SIGINT: ("Ctrl-C", 130), signal.SIGTERM: ("SIGTERM", 143)}
+GOES_ON = "; what is finished is kept, and the same command goes on from there"
+
+both_signals = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    lines: list[str]
+    """Of standard error, without those of a service's log and of progress."""
+    seconds: float
+
+
+class Command:
+    """A command in a session of its own, as in a terminal."""
+
+    def __init__(self, *arguments: str, cwd: Path, script: str | None = None):
+        program = ["-c", script] if script is not None else ["-m", "astra_jax.cli"]
+        self.errors = cwd / "stderr"
+        with self.errors.open("w") as errors, (cwd / "stdout").open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *program, *arguments],
+                cwd=cwd,
+                env={**os.environ, "PYTHONPATH": PYTHONPATH, "XLA_FLAGS": ""},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    def wait_until(self, is_so: Callable[[], object], timeout_seconds: float = 300) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        while not is_so():
+            assert self.process.poll() is None, f"ended by itself:\n{self.errors.read_text()}"
+            assert time.monotonic() < deadline, self.errors.read_text()
+            time.sleep(0.01)
+
+    def send(self, signum: int) -> None:
+        """Ctrl-C goes to the whole group, SIGTERM to the process."""
+        if signum == signal.SIGINT:
+            os.killpg(self.process.pid, signum)
+        else:
+            self.process.send_signal(signum)
+
+    def ended(self, timeout_seconds: float = 60) -> Ended:
+        """Wait for the end, and hold that every process that it has started ends too, and that nothing is a trace."""
+        started = time.monotonic()
+        try:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            children = []
+        code = self.process.wait(timeout_seconds)
+        seconds = time.monotonic() - started
+        _, alive = psutil.wait_procs(children, timeout=15)
+        assert alive == []
+        text = self.errors.read_text()
+        assert "Traceback" not in text, text
+        assert "Exception ignored" not in text, text
+        return Ended(
+            code, [line for line in text.splitlines() if line.startswith(("astra:", "sft: s", "rl: s"))], seconds
+        )
+
+    def interrupted(self, signum: int) -> Ended:
+        self.send(signum)
+        return self.ended()
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def astra(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Starts the command in the test's folder; what is left of it at the end is killed."""
+    commands: list[Command] = []
+
+    def start(*arguments: str, script: str | None = None) -> Command:
+        commands.append(Command(*arguments, cwd=tmp_path, script=script))
+        return commands[-1]
+
+    yield start
+    for command in commands:
+        command.kill()
+
+
+class SlowSandbox(http.server.BaseHTTPRequestHandler):
+    """Is healthy, and never answers a call."""
+
+    calls = threading.Semaphore(0)
+
+    def do_GET(self) -> None:
+        body = b'{"status": "ok", "workers": {}}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.calls.release()
+        with contextlib.suppress(OSError):
+            self.rfile.read(1)  # until the caller leaves
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def slow_sandbox() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlowSandbox) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def trajectories_command(count: int) -> list[str]:
+    return [
+        *("synthesize", "trajectories", f"{CONFIGS}/tiny_trajectories.toml", "--json"),
+        *(f"count={count}", "out=out/records", "concurrency=4"),
+    ]
+
+
+def environments_command(count: int) -> list[str]:
+    return ["synthesize", "environments", f"{CONFIGS}/tiny_environments.toml", f"count={count}", "out=out/records"]
+
+
+@both_signals
+@pytest.mark.parametrize(
+    ("command", "journals", "num_items"),
+    [
+        pytest.param(trajectories_command(120), "records.work/*.sqlite", 60, id="trajectories"),
+        pytest.param(environments_command(60), "records.proven.sqlite", 5, id="environments"),
+    ],
+)
+@pytest.mark.slow
+def test_a_synthesis_keeps_what_is_finished_and_goes_on_to_the_same_bytes(
+    astra, tmp_path, signum, command, journals, num_items
+):
+    name, code = SIGNALS[signum]
+    running = astra(*command)
+    running.wait_until(lambda: num_finished((tmp_path / "out").glob(journals)) >= num_items)
+    ended = running.interrupted(signum)
+    assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}{GOES_ON}"])
+    finished = num_finished((tmp_path / "out").glob(journals))
+    assert finished >= num_items
+    assert not (tmp_path / "out" / "records").exists()
+    assert not (tmp_path / "out" / "records.lock").exists()
+    assert astra(*command).ended(300).code == 0
+    whole = contents(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    assert astra(*command).ended(300).code == 0
+    assert contents(tmp_path / "out") == whole
+
+
+@pytest.mark.slow
+def test_a_synthesis_with_real_tool_servers_ends_on_ctrl_c_with_all_its_processes(astra, tmp_path):
+    pytest.importorskip("mcp", reason="needs the extra `mcp`")
+    running = astra(*trajectories_command(200))
+    running.wait_until(lambda: num_finished((tmp_path / "out").glob("records.work/trajectories.sqlite")) >= 3)
+    ended = running.interrupted(signal.SIGINT)
+    assert (ended.code, ended.lines) == (130, [f"astra: ended on Ctrl-C{GOES_ON}"])
+
+
+@pytest.mark.parametrize(
+    "signums",
+    [[signal.SIGINT], pytest.param([signal.SIGTERM, signal.SIGINT], marks=pytest.mark.slow)],
+    ids=["Ctrl-C", "SIGTERM and again"],
+)
+def test_sft_saves_on_a_signal_and_goes_on_from_there_on_the_same_command(astra, tmp_path, tokenizer, signums):
+    command, metrics = sft_command(tmp_path, tokenizer), tmp_path / "run" / "metrics.jsonl"
+    for signum in signums:
+        name, code = {signal.SIGINT: ("Ctrl-C", 130), signal.SIGTERM: ("SIGTERM", 0)}[signum]
+        before = len(read_metrics(metrics))
+        running = astra(*command)
+        running.wait_until(lambda before=before: len(read_metrics(metrics)) >= before + 3)
+        ended = running.interrupted(signum)
+        steps = len(read_metrics(metrics))
+        assert (ended.code, ended.lines[-1:]) == (
+            code,
+            [f"sft: saved after step {steps} on {name}; the same command goes on from there"],
+        )
+        assert [line["step"] for line in read_metrics(metrics)] == list(range(steps))
+        assert steps > before
+    load_params(tmp_path / "run" / "checkpoints" / f"{steps:08d}")
+
+
+RL = """
+seed = 0
+steps = 1000
+out = "run"
+init = "policy"
+environments = "environments"
+group_size = 2
+groups_per_step = 1
+groups_per_rollout = 1
+min_reward_std = 0.0
+max_rollouts_per_step = 1000
+[rollout]
+max_prompt_tokens = 320
+max_response_tokens = 96
+max_turns = 3
+temperature = 1.0
+[optimizer]
+learning_rate = 1e-5
+"""
+
+
+@pytest.mark.slow
+def test_rl_saves_on_either_signal_and_goes_on_from_there(astra, tmp_path, taught):
+    save_policy(taught, tmp_path / "policy")
+    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
+    (tmp_path / "rl.toml").write_text(RL)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    for signum, name, code in ((signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 0)):
+        before = len(read_metrics(metrics))
+        running = astra("rl", "rl.toml")
+        running.wait_until(lambda before=before: len(read_metrics(metrics)) >= before + 2)
+        ended = running.interrupted(signum)
+        steps = len(read_metrics(metrics))
+        assert (ended.code, ended.lines[-1:]) == (
+            code,
+            [f"rl: saved after step {steps} on {name}; the same command goes on from there"],
+        )
+        assert [line["step"] for line in read_metrics(metrics)] == list(range(steps))
+
+
+@both_signals
+@pytest.mark.slow
+def test_an_evaluation_ends_while_it_waits_for_a_tool(astra, tmp_path, taught, slow_sandbox, signum):
+    save_policy(taught, tmp_path / "policy")
+    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
+    (tmp_path / "evaluation.toml").write_text(
+        'seed = 0\npolicy = "policy"\nenvironments = "environments"\nout = "out"\nepisodes_per_environment = 4\n'
+        "[rollout]\nmax_prompt_tokens = 320\nmax_response_tokens = 96\nmax_turns = 3\ntemperature = 0.3\n"
+    )
+    running = astra("evaluate", "environments", "evaluation.toml", "--sandbox", slow_sandbox)
+    running.wait_until(lambda: SlowSandbox.calls.acquire(blocking=False))
+    name, code = SIGNALS[signum]
+    ended = running.interrupted(signum)
+    assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}"])
+    assert not (tmp_path / "out").exists()
+
+
+@both_signals
+def test_a_verification_ends_while_it_waits_for_a_tool(astra, tmp_path, slow_sandbox, signum):
+    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
+    running = astra("records", "verify", "environments", "--sandbox", slow_sandbox)
+    running.wait_until(lambda: SlowSandbox.calls.acquire(blocking=False))
+    name, code = SIGNALS[signum]
+    ended = running.interrupted(signum)
+    assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}"])
+
+
+SLOW_CONVERSION = """
+import sys, time
+from astra_jax.model import hf
+read, to_hf = hf.HFParameter.__getitem__, hf._to_hf
+def slow_read(*arguments):
+    time.sleep(0.05)
+    return read(*arguments)
+def slow_write(*arguments):
+    time.sleep(0.05)
+    return to_hf(*arguments)
+hf.HFParameter.__getitem__, hf._to_hf = slow_read, slow_write
+from astra_jax.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@both_signals
+@pytest.mark.parametrize(
+    ("direction", "source", "partial_file"),
+    [("hf-to-orbax", "hf", "manifest.ocdbt"), ("orbax-to-hf", "ours", "model.safetensors")],
+)
+@pytest.mark.slow
+def test_a_conversion_leaves_what_was_there_and_no_half(astra, tmp_path, signum, direction, source, partial_file):
+    write_hf_folder(tmp_path / "hf")
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    command = ["convert", direction, str(tmp_path / source), str(tmp_path / "new")]
+    running = astra(*command, script=SLOW_CONVERSION)
+    running.wait_until(lambda: any((tmp_path / ".new.partial").rglob(partial_file)))
+    name, code = SIGNALS[signum]
+    ended = running.interrupted(signum)
+    assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}"])
+    assert {path.name for path in tmp_path.iterdir()} == {"hf", "ours", "stderr", "stdout"}
+    assert main(command) == 0
+
+
+@both_signals
+@pytest.mark.slow
+def test_a_plan_ends_in_the_middle_of_a_compilation(astra, signum):
+    pytest.importorskip("libtpu", reason="needs the extra `plan`")
+    running = astra("plan", f"{CONFIGS}/qwen3_14b_pod_plan.toml", "--topology", "v5p:4x4x4")
+    compiling = psutil.Process(running.process.pid)
+    running.wait_until(lambda: compiling.num_threads() > 8 and compiling.cpu_times().user > 20)
+    name, code = SIGNALS[signum]
+    ended = running.interrupted(signum)
+    assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}"])
+    assert ended.seconds < 10
+
+
+@both_signals
+def test_a_service_ends_with_its_jails(astra, tmp_path, signum):
+    running = astra("sandbox", "serve", "--port", "0", "--workers", "1")
+    process = psutil.Process(running.process.pid)
+
+    def is_healthy() -> bool:
+        for connection in process.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN:
+                with contextlib.suppress(httpx.TransportError):
+                    url = f"http://127.0.0.1:{connection.laddr.port}/health"
+                    return httpx.get(url, trust_env=False).status_code == 200
+        return False
+
+    running.wait_until(is_healthy)
+    name, code = SIGNALS[signum]
+    ended = running.interrupted(signum)
+    assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}"])
+
+
+@both_signals
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["trajectories", "sft"])
+def test_a_quickstart_ends_in_the_middle_of_a_stage(astra, tmp_path, signum, stage):
+    running = astra("quickstart", "--out", "out")
+    if stage == "sft":
+        running.wait_until(lambda: len(read_metrics(tmp_path / "out" / "sft" / "metrics.jsonl")) >= 3, 900)
+    else:
+        journals = tmp_path / "out" / "trajectories.work"
+        running.wait_until(lambda: num_finished(journals.glob("trajectories.sqlite")) >= 30)
+    name, code = SIGNALS[signum]
+    ended = running.interrupted(signum)
+    assert ended.code == code
+    said = f" on {name}; the same command" if stage == "sft" else f"astra: ended on {name}"
+    assert said in ended.lines[-1]
+
+
+STUBBORN = """
+import sys, time
+from astra_jax import cli
+def verify(options):
+    print("at work", flush=True)
+    while True:
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            print("cleaning up", flush=True)
+cli._records_verify = verify
+sys.exit(cli.main(["records", "verify", "nothing"]))
+"""
+
+
+def test_a_second_ctrl_c_ends_at_once_and_one_that_arrives_twice_is_one(astra, tmp_path):
+    running, output = astra(script=STUBBORN), tmp_path / "stdout"
+    running.wait_until(lambda: "at work" in output.read_text())
+    for _ in range(2):  # from the terminal, and from a wrapper
+        running.send(signal.SIGINT)
+        time.sleep(0.05)
+    running.wait_until(lambda: "cleaning up" in output.read_text())
+    time.sleep(0.5)
+    assert running.process.poll() is None
+    ended = running.interrupted(signal.SIGINT)
+    assert (ended.code, ended.lines) == (130, ["astra: ended at once on Ctrl-C"])
+    assert ended.seconds < 1
+
+
+def piped(command: list[str], cwd: Path, tail: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with `tail` after it, in a shell that says how the command itself ended."""
+    astra = f"{sys.executable} -m astra_jax.cli {' '.join(command)}"
+    return subprocess.run(
+        ["bash", "-c", f"{astra} {tail}; echo ${{PIPESTATUS[0]}} >&2"],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("tail", "words"),
+    [("| head -n 1", "BrokenPipeError: whoever read"), ("> /dev/full", "No space left on device")],
+    ids=["closed pipe", "full disk"],
+)
+def test_output_that_nobody_takes_is_one_line(tmp_path, tail, words):
+    write_records(tmp_path / "records", [tiny_environment(rent=rent) for rent in range(99)], kind="environment")
+    done = piped(["records", "show", "records", "--count", "99"], tmp_path, tail)
+    line, code = done.stderr.splitlines()
+    assert (line.startswith("astra: "), words in line, code) == (True, True, "1")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["synthesize", "tools", f"{ROOT}/synthesis/trajectories/examples", "--out", "out"],
+        ["records", "export", "records", "--out", "out"],
+        pytest.param(
+            ["synthesize", "trajectories", f"{CONFIGS}/tiny_trajectories.toml", "mcp_servers=[]", "out=out"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["convert", "hf-to-orbax", "hf", "out"], marks=pytest.mark.slow),
+        pytest.param(["convert", "orbax-to-hf", "ours", "out"], marks=pytest.mark.slow),
+        pytest.param(["sft", "SFT"], marks=pytest.mark.slow),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_disk_without_room_is_one_line_and_leaves_nothing_half_written(tmp_path, tokenizer, command):
+    """No file may grow beyond 20 kB."""
+    write_records(tmp_path / "records", [tiny_environment(rent=rent) for rent in range(99)], kind="environment")
+    if command[0] == "convert":
+        write_hf_folder(tmp_path / "hf")
+        hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    if command[0] == "sft":
+        command = sft_command(tmp_path, tokenizer, "steps=2", "model.hidden_size=256")
+    before = {path.name for path in tmp_path.iterdir()}
+    limited = (
+        "import resource, signal, sys\nfrom astra_jax.cli import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\nsys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, "XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("astra:")]
+    assert "too large" in line or "disk" in line, line
+    made = {path.name for path in tmp_path.iterdir()} - before
+    assert made <= {"out.work", "run"}, json.dumps(sorted(made))
+    if made == {"run"}:
+        assert not list((tmp_path / "run").rglob("*.whole.json"))
+
+
+def test_a_plain_run_leaves_the_signals_as_they_were(tmp_path):
+    before = [signal.getsignal(signum) for signum in SIGNALS]
+    write_records(tmp_path / "records", [tiny_environment()], kind="environment")
+    assert main(["records", "stats", str(tmp_path / "records")]) == 0
+    check_shards(tmp_path / "records")
+    assert [signal.getsignal(signum) for signum in SIGNALS] == before
+    assert signal.set_wakeup_fd(-1) == -1
