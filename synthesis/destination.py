@@ -52,6 +52,8 @@ class Result:
     """Files beside those that the manifest names."""
     is_replaced: bool = False
     """Whether a new one takes its place, so that all it holds must be known to be ours."""
+    may_be_empty: bool = False
+    """Whether the manifest of an older version said nothing."""
     advice: str = ""
     """What to do where the manifest is missing, because an older version wrote none."""
 
@@ -202,7 +204,10 @@ def _refused(out: Path, expected: str, found: str) -> DestinationRefused:
 def _manifest(folder: Path, result: Result) -> dict[str, Any] | None:
     """The manifest of a folder, if it is one of `result`."""
     try:
-        manifest = json.loads((folder / result.manifest).read_text(encoding="utf-8"))
+        text = (folder / result.manifest).read_text(encoding="utf-8")
+        if result.may_be_empty and not text:
+            return {"kind": result.kind}
+        manifest = json.loads(text)
     except (OSError, ValueError):
         return None
     return manifest if isinstance(manifest, dict) and manifest.get("kind") == result.kind else None
@@ -211,19 +216,16 @@ def _manifest(folder: Path, result: Result) -> dict[str, Any] | None:
 def _first_other(folder: Path, known: Iterable[str]) -> str | None:
     """The first thing in a folder, by name, that is not `known` and no lock file of ours, nor holds only such."""
     for entry in sorted(folder.iterdir()):
-        if entry.name in known:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            if entry.name != "hosts" or any(is_no_lock(file) for file in entry.rglob("*") if not file.is_dir()):
-                return entry.name
-        elif is_no_lock(entry):
+        is_hosts = entry.name == "hosts" and entry.is_dir()  # each host of a run holds a lock in its own folder
+        files = [file for file in entry.rglob("*") if not file.is_dir()] if is_hosts else [entry]
+        if entry.name not in known and any(not file.name.endswith(".lock") or is_no_lock(file) for file in files):
             return entry.name
     return None
 
 
 def is_no_lock(path: Path) -> bool:
     """Whether a file is anything but a lock file of ours, which says no more than who holds it."""
-    if path.is_symlink() or not path.is_file() or not path.name.endswith(".lock"):
+    if path.is_symlink() or not path.is_file():
         return True
     with path.open("rb") as file:
         return _LOCK_TEXT.fullmatch(file.read(512).decode("utf-8", errors="replace")) is None

@@ -136,12 +136,12 @@ def source_of(*modules: str) -> Fingerprint:
     for module in modules:
         sources |= _imported(module)
     tables = {table for folder in {source.parent for source in sources} for table in folder.glob("*.toml")}
-    return source_of_files(sources | tables)
+    return source_of_files(path.relative_to(_ROOT).as_posix() for path in sources | tables)
 
 
-def source_of_files(files: Iterable[Path]) -> Fingerprint:
-    """Name source files by their bytes, under their places in the project."""
-    return {f"source of {path.relative_to(_ROOT).as_posix()}": digest_of_files([path]) for path in sorted(files)}
+def source_of_files(names: Iterable[str]) -> Fingerprint:
+    """Name source files by their bytes; `names` are their places in the project."""
+    return {f"source of {name}": digest_of_files([_ROOT / name]) for name in sorted(names)}
 
 
 @lru_cache
