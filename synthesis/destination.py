@@ -167,26 +167,26 @@ def _put_in_place(whole: Path, place: Path, result: Result) -> None:
 
 def _place(out: Path, sources: Iterable[Path], *, is_written_in: bool = False) -> Path:
     """Where `out` leads to, if it may be written at all; a folder that is only written in need not be renamed."""
-    if out.is_symlink() and not out.exists():
-        raise _refused(out, "a place to write to", "a symbolic link to nothing")
     try:
+        if out.is_symlink() and not out.exists():
+            raise _refused(out, "a place to write to", "a symbolic link to nothing")
         place = out.resolve()
-    except (OSError, RuntimeError) as error:  # a loop of links
+        kept = {"the working directory": Path.cwd(), "your home": Path.home()} | {str(path): path for path in sources}
+        for name, path in kept.items():
+            if path.resolve().is_relative_to(place):
+                found = f"{name} itself" if path.resolve() == place else f"a folder that holds {name}"
+                raise _refused(out, "a place of its own to write to", found)
+        parent = next(path for path in place.parents if os.path.lexists(path))
+        if not parent.is_dir():
+            raise _refused(out, "a place to write to", f"that {parent} is a file")
+        needed = [place] if place.exists() else []
+        if not (needed and is_written_in):
+            needed.append(parent)
+        for path in needed:
+            if _is_read_only(path):
+                raise _refused(out, "a place to write to", f"that {path} is read-only")
+    except (PermissionError, RuntimeError) as error:  # a folder that may not be looked into, or a loop of links
         raise _refused(out, "a place to write to", f"a path that leads nowhere ({error})") from error
-    kept = {"the working directory": Path.cwd(), "your home": Path.home()} | {str(path): path for path in sources}
-    for name, path in kept.items():
-        if path.resolve().is_relative_to(place):
-            found = f"{name} itself" if path.resolve() == place else f"a folder that holds {name}"
-            raise _refused(out, "a place of its own to write to", found)
-    parent = next(path for path in place.parents if os.path.lexists(path))
-    if not parent.is_dir():
-        raise _refused(out, "a place to write to", f"that {parent} is a file")
-    needed = [place] if place.exists() else []
-    if not (needed and is_written_in):
-        needed.append(parent)
-    for path in needed:
-        if _is_read_only(path):
-            raise _refused(out, "a place to write to", f"that {path} is read-only")
     return place
 
 

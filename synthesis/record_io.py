@@ -217,11 +217,12 @@ def export_jsonl(directory: Path, path: Path) -> int:
         DestinationRefused: something else is at `path`, or it lies in the record directory, a whole of known bytes.
         RecordDirectoryError: the directory is missing or damaged.
     """
+    require_file_destination(path, "export of records, a record on each line", _is_export)
     if path.resolve().is_relative_to(directory.resolve()):
         raise DestinationRefused(
-            f"{path}: expected a file outside of the record directory, which is a whole of known bytes; name another"
+            f"{path}: expected a file outside of the record directory, which is a whole of known bytes, found one in "
+            "it; name another"
         )
-    require_file_destination(path, "export of records, a record on each line,", _is_export)
     source: RecordSource[Record] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
     with whole_file(path) as partial, partial.open("w", encoding="utf-8") as lines:
         for record in source:

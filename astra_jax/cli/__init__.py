@@ -385,12 +385,14 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
     )
     from astra_jax.policy import load_policy
     from astra_jax.rollout.engine import RolloutEngine
+    from astra_jax.run_record import EVALUATION
     from sandbox.client import AsyncSandboxClient
-    from synthesis.destination import whole_file
+    from synthesis.destination import require_destination, whole_file
     from synthesis.record_io import RecordSource
     from synthesis.records import Environment
 
     config = load_config(EvaluationConfig, options.config, options.overrides)
+    require_destination(config.out, EVALUATION)
     record = open_evaluation(config)
     if record.figures is not None:
         print(

@@ -44,7 +44,7 @@ def test_an_empty_folder_is_used_as_it_is(tmp_path):
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for resume in (False, True):
-        with pytest.raises(DestinationRefused, match="an earlier quickstart, found thesis.tex in it"):
+        with pytest.raises(DestinationRefused, match=r"an earlier quickstart, found thesis\.tex in it"):
             make_room(tmp_path, INPUTS, resume=resume)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
