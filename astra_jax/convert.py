@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jax
 import orbax.checkpoint as ocp
@@ -17,9 +17,12 @@ import tensorstore as ts
 
 from astra_jax.checkpoint import CheckpointError, declare_whole, read_model, require_whole
 from astra_jax.model.config import DType, ModelConfig, Params
-from astra_jax.model.hf import KEPT_CONFIG, HFParameter, copy_companions, open_hf, save_hf
+from astra_jax.model.hf import HF_FOLDER, KEPT_CONFIG, HFParameter, copy_companions, open_hf, save_hf
 from astra_jax.model.qwen3 import abstract_params
-from astra_jax.whole_folder import whole_folder
+from synthesis.destination import MARK, Result, require_destination, whole_folder
+
+CHECKPOINT: Final = Result("converted checkpoint", MARK, "checkpoint", is_replaced=True)
+"""What `hf_to_orbax` makes. A checkpoint that was trained is none: it is never replaced."""
 
 
 def hf_to_orbax(
@@ -27,11 +30,12 @@ def hf_to_orbax(
 ) -> ModelConfig:
     """Makes a checkpoint folder of a HuggingFace folder, with tokenizer, chat template and generation config.
 
-    It appears whole or not at all, replacing an earlier checkpoint. Raises as `open_hf` before anything is written,
-    FileExistsError when something else is at its place.
+    It appears whole or not at all, replacing an earlier conversion. Raises as `open_hf` before anything is written,
+    DestinationRefused when something else is at its place.
     """
+    require_destination(Path(destination), CHECKPOINT, sources=[Path(source)])
     config, params = open_hf(source, param_dtype=param_dtype)
-    with whole_folder(destination, "params.json") as folder:
+    with whole_folder(destination, CHECKPOINT) as folder:
         registry = ocp.type_handlers.create_type_handler_registry(
             (HFParameter, _PieceByPiece()), (jax.Array, ocp.type_handlers.ArrayHandler())
         )
@@ -50,6 +54,7 @@ def orbax_to_hf(
 
     Raises CheckpointError when the source is not a whole checkpoint, before anything is written; else as `save_hf`.
     """
+    require_destination(Path(destination), HF_FOLDER, sources=[Path(source)])
     config = read_model(source)
     require_whole(Path(source))
     save_hf(_open_params(Path(source), config), config, destination, dtype=dtype, companions=source)

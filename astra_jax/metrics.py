@@ -98,6 +98,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in _whole_lines(path)]
 
 
+def last_metric(path: Path, name: str) -> float | None:
+    """Return a figure of the last step that was written down; None where there is none."""
+    lines = read_metrics(path)
+    return lines[-1].get(name) if lines else None
+
+
 def _whole_lines(path: Path) -> Iterator[str]:
     if path.exists():
         with path.open() as lines:

@@ -6,6 +6,8 @@ SynthesisError
 ├── NothingKept              a stage read something and kept nothing
 │   └── NoToolDocuments      no server is left to work on
 ├── PlanImpossible           the shares of a config contradict one another                               usage
+├── DestinationRefused       something else lies where a command is to write                                  usage
+│   └── MadeOtherwise        what lies there was made with another config, inputs or code
 ├── RecordDirectoryError     a record directory is missing, damaged or of another kind
 ├── JournalError             a journal of finished items is damaged, or cannot be written
 ├── TeacherUnavailable       the teacher cannot be asked at all just now

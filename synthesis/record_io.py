@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import file_digest
@@ -23,8 +21,15 @@ from typing import Generic, TypeVar
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from pydantic import BaseModel, ValidationError
 
+from synthesis.destination import (
+    DestinationRefused,
+    records_of,
+    require_file_destination,
+    whole_file,
+    whole_folder,
+)
 from synthesis.errors import SynthesisError
-from synthesis.records import SCHEMA_VERSION, Environment, Record, ServerDocument, Trajectory
+from synthesis.records import SCHEMA_VERSION, Environment, JsonValue, Record, ServerDocument, Trajectory
 
 RecordT = TypeVar("RecordT", bound=Record)
 
@@ -50,6 +55,11 @@ class DatasetCard(BaseModel):
     config_hash: str
     rejected: dict[str, int]
     """Reason to count of what was not kept."""
+    read: int = 0
+    """What was worked on: `count` and all that was rejected; 0 where nobody counted."""
+    repaired: int = 0
+    made_with: dict[str, JsonValue] = {}
+    """The fingerprint of the synthesis; empty where there was none, or it was an older version's."""
 
 
 class RecordDirectoryError(SynthesisError):
@@ -63,19 +73,23 @@ def write_records(
     kind: str,
     config_hash: str = "",
     rejected: Mapping[str, int] | None = None,
+    read: int = 0,
+    repaired: int = 0,
+    made_with: Mapping[str, JsonValue] | None = None,
+    report: str | None = None,
     records_per_shard: int = 4096,
 ) -> DatasetCard:
-    """Write records, in order, as a whole record directory; an earlier one of the same name is replaced.
+    """Write records, in order, as a whole record directory; an earlier one of the same kind and name is replaced.
+
+    `report` is the text of a `report.json` beside them.
 
     Raises:
+        DestinationRefused: something else is at `out`; nothing was written.
         OSError: the disk is full or not writable; nothing is left at `out` that was not there before.
         TypeError: a record is not of `kind`.
     """
     record_type = RECORD_TYPES[kind]
-    partial = out.with_name(out.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with whole_folder(out, records_of(kind)) as folder:
         unnumbered: list[Path] = []
         writer, count = None, 0
         for record in records:
@@ -85,7 +99,7 @@ def write_records(
                 if writer is not None:
                     with _writing(out):
                         writer.close()
-                unnumbered.append(partial / f"shard-{len(unnumbered):05d}")
+                unnumbered.append(folder / f"shard-{len(unnumbered):05d}")
                 with _writing(out):
                     writer = ArrayRecordWriter(str(unnumbered[-1]), _WRITER_OPTIONS)
             assert writer is not None
@@ -107,12 +121,13 @@ def write_records(
             shards=shards,
             config_hash=config_hash,
             rejected=dict(Counter(rejected or {})),
+            read=read,
+            repaired=repaired,
+            made_with=dict(made_with or {}),
         )
-        (partial / "dataset.json").write_text(card.model_dump_json(indent=2) + "\n")
-        replace_directory(partial, out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        if report is not None:
+            (folder / "report.json").write_text(report, encoding="utf-8")
+        (folder / "dataset.json").write_text(card.model_dump_json(indent=2) + "\n")
     return card
 
 
@@ -127,21 +142,6 @@ def _writing(out: Path) -> Iterator[None]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
-
-
-def replace_directory(whole: Path, out: Path) -> None:
-    """Put a finished directory in its place.
-
-    A crash between the two renames leaves both whole: the old one as `NAME.old`, the new one as `NAME.partial`.
-    """
-    if out.exists():
-        old = out.with_name(out.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)
-        os.replace(out, old)
-        os.replace(whole, out)
-        shutil.rmtree(old)
-    else:
-        os.replace(whole, out)
 
 
 def read_card(directory: Path) -> DatasetCard:
@@ -249,18 +249,38 @@ def check_shards(directory: Path) -> None:
 
 
 def export_jsonl(directory: Path, path: Path) -> int:
-    """Write every record as one line of JSON, all of them or none; return how many."""
+    """Write every record as one line of JSON; return how many.
+
+    The file appears whole or not at all. It may replace an earlier export, which is a file of which every line is a
+    record.
+
+    Raises:
+        DestinationRefused: something else is at `path`, or it lies in the record directory, a whole of known bytes.
+        RecordDirectoryError: the directory is missing or damaged.
+    """
+    require_file_destination(path, "export of records, a record on each line", _is_export)
+    if path.resolve().is_relative_to(directory.resolve()):
+        raise DestinationRefused(
+            f"{path}: expected a file outside of the record directory, which is a whole of known bytes, found one in "
+            "it; name another"
+        )
     source: RecordSource[Record] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
-    is_file = path.is_file() or not path.exists()  # a pipe or a device has no half
-    partial = path.with_name(path.name + ".partial") if is_file else path
-    try:
-        with partial.open("w", encoding="utf-8") as lines:
-            for record in source:
-                lines.write(json.dumps(record.model_dump(mode="json"), ensure_ascii=False) + "\n")
-        if is_file:
-            partial.replace(path)
-    except BaseException:
-        if is_file:
-            partial.unlink(missing_ok=True)
-        raise
+    with whole_file(path) as partial, partial.open("w", encoding="utf-8") as lines:
+        for record in source:
+            lines.write(json.dumps(record.model_dump(mode="json"), ensure_ascii=False) + "\n")
     return len(source)
+
+
+def _is_export(path: Path) -> bool:
+    with path.open("rb") as lines:
+        return all(_is_record(line) for line in lines)
+
+
+def _is_record(line: bytes) -> bool:
+    for record_type in RECORD_TYPES.values():
+        try:
+            record_type.model_validate_json(line)
+        except ValidationError:
+            continue
+        return True
+    return False

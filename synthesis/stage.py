@@ -13,14 +13,17 @@ import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TextIO, TypeVar
 
 from tqdm import tqdm
 
+from synthesis.destination import records_of, require_destination
 from synthesis.errors import SynthesisError
+from synthesis.fingerprint import Fingerprint, MadeOtherwise, require_same
+from synthesis.record_io import read_card
 from synthesis.records import JsonValue
 
 Item = TypeVar("Item")
@@ -62,6 +65,8 @@ class StageReport:
     """The first few that differ, in full: reason and what was found."""
     out: str = ""
     seconds: float = 0.0
+    already_complete: bool = False
+    """Whether an earlier run with equal config did it, and this one only says so."""
 
     def reject(self, rejected: Rejected) -> None:
         """Count an item that is not kept."""
@@ -104,7 +109,10 @@ class StageReport:
         rejected = f", rejected {self.rejected.total()}" + (f" ({reasons})" if reasons else "")
         repaired = f", repaired {self.repaired}" if self.repaired else ""
         where = f" -> {self.out}" if self.out else ""
-        return f"{self.stage}: kept {self.kept} of {self.read}{repaired}{rejected}{where} [{self.seconds:.1f} s]"
+        complete = "already complete, " if self.already_complete else ""
+        return (
+            f"{self.stage}: {complete}kept {self.kept} of {self.read}{repaired}{rejected}{where} [{self.seconds:.1f} s]"
+        )
 
     def json_line(self) -> str:
         """Return the machine-readable last line of `astra synthesize … --json`."""
@@ -117,26 +125,51 @@ class StageReport:
                 "rejected": dict(sorted(self.rejected.items())),
                 "out": self.out,
                 "seconds": round(self.seconds, 3),
+                **({"already_complete": True} if self.already_complete else {}),
             }
         )
+
+
+def finished_report(stage: str, out: Path, kind: str, fingerprint: Fingerprint) -> StageReport | None:
+    """Return what became of the synthesis whose records already lie in `out`; None where nothing lies there.
+
+    Raises:
+        DestinationRefused: something else lies there.
+        MadeOtherwise: they were made with something else than `fingerprint` says.
+    """
+    require_destination(out, records_of(kind))
+    if not (out / "dataset.json").is_file():
+        return None
+    card = read_card(out)
+    if not card.made_with:
+        raise MadeOtherwise(
+            f"{out}: expected records that say what they were made with, found those of an older version or another "
+            "program; name another `out`, or move these away"
+        )
+    require_same(out, card.made_with, fingerprint, advice="Name another `out`, or move these records away")
+    return StageReport(
+        stage, card.read, card.count, card.repaired, Counter(card.rejected), str(out), already_complete=True
+    )
 
 
 class Journal:
     """An SQLite file of finished items, each with its `result` or why it was `rejected`.
 
-    It remembers what it is for; opening one that was written for something else starts afresh.
+    It remembers what it is for. One that holds items of something else is refused and left as it is: they may have been
+    paid for.
     """
 
-    def __init__(self, path: Path, purpose: str):
-        """Open the file, or make it.
+    def __init__(self, path: Path, stage: str, fingerprint: Mapping[str, JsonValue]):
+        """Open the journal of one stage, or begin it.
 
         Raises:
-            JournalError: it is damaged or no journal, or the disk is full or not writable; the same of `append`.
+            MadeOtherwise: its items were made with something else than `fingerprint` says; or it is no journal.
+            JournalError: it is damaged, or the disk is full or not writable; the same of `append`.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         with _told_of(path):
-            self._database = _opened(path, purpose)
+            self._database = _opened(path, stage, fingerprint)
 
     def __contains__(self, item: int) -> bool:
         return self._database.execute("SELECT 1 FROM outcomes WHERE item = ?", (item,)).fetchone() is not None
@@ -172,19 +205,45 @@ def _told_of(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _opened(path: Path, purpose: str) -> sqlite3.Connection:
+def _opened(path: Path, stage: str, fingerprint: Mapping[str, JsonValue]) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None)
+    try:
+        _require_purpose(database, path, stage, fingerprint)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _require_purpose(
+    database: sqlite3.Connection, path: Path, stage: str, fingerprint: Mapping[str, JsonValue]
+) -> None:
+    afresh = "To start afresh, name another `out`, or delete the journals: this file, and those of its kind beside it"
+    try:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.DatabaseError as error:
+        raise MadeOtherwise(f"{path}: expected a journal of finished work, found another file ({error})") from error
+    if tables and not {"purpose", "outcomes"} <= tables:
+        raise MadeOtherwise(f"{path}: expected a journal of finished work, found another database. {afresh}")
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=NORMAL")
     database.execute("CREATE TABLE IF NOT EXISTS purpose (text TEXT)")
     database.execute("CREATE TABLE IF NOT EXISTS outcomes (item INTEGER UNIQUE NOT NULL, outcome TEXT NOT NULL)")
-    if database.execute("SELECT text FROM purpose").fetchone() != (purpose,):
-        database.execute("BEGIN")
-        database.execute("DELETE FROM outcomes")
-        database.execute("DELETE FROM purpose")
-        database.execute("INSERT INTO purpose VALUES (?)", (purpose,))
-        database.execute("COMMIT")
-    return database
+    purpose = {"stage": stage, "fingerprint": dict(fingerprint)}
+    row = database.execute("SELECT text FROM purpose").fetchone()
+    if row is not None and database.execute("SELECT 1 FROM outcomes").fetchone() is not None:
+        try:
+            found = json.loads(row[0])
+        except ValueError:
+            found = {}
+        if found.get("stage") != stage:
+            raise MadeOtherwise(f"{path}: expected a journal of {stage!r}, found that of another version. {afresh}")
+        require_same(path, found["fingerprint"], fingerprint, advice=afresh)
+        return
+    database.execute("BEGIN")
+    database.execute("DELETE FROM purpose")
+    database.execute("INSERT INTO purpose VALUES (?)", (json.dumps(purpose),))
+    database.execute("COMMIT")
 
 
 @dataclass(frozen=True)

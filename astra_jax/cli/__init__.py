@@ -16,7 +16,7 @@ import re
 import signal
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ from sandbox.errors import SandboxError
 from synthesis.errors import SynthesisError
 
 if TYPE_CHECKING:
+    from synthesis.destination import Result
     from synthesis.stage import StageReport
     from synthesis.teacher import Teacher
     from synthesis.teacher.cost_estimate import CostEstimate
@@ -170,6 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     quickstart.add_argument(
         "--tool-documents", type=Path, action="append", default=[], metavar="DIR", help="your own tool documents"
     )
+    quickstart.add_argument("--resume", action="store_true", help="go on with the stages that are not finished")
     quickstart.set_defaults(run=_quickstart)
 
     synthesize = commands.add_parser("synthesize", help="make training data").add_subparsers(
@@ -293,11 +295,15 @@ def _add_sandbox(command: argparse.ArgumentParser) -> None:
 
 
 def _quickstart(options: argparse.Namespace) -> int | None:
-    with _lock_beside(options.out):
+    from astra_jax.cli.stages import QUICKSTART
+
+    with _lock_beside(options.out, QUICKSTART, options.tool_documents):
         from astra_jax.cli.quickstart import quickstart
 
         try:
-            summary = quickstart(options.out, seed=options.seed, tool_documents=options.tool_documents)
+            summary = quickstart(
+                options.out, seed=options.seed, tool_documents=options.tool_documents, resume=options.resume
+            )
         except Terminated as ended:  # the stage is saved, the recipe is not at its end
             return 128 + ended.signum
     print(json.dumps(summary["heldout"], indent=2))
@@ -308,15 +314,16 @@ def _quickstart(options: argparse.Namespace) -> int | None:
 
 def _synthesize_tools(options: argparse.Namespace) -> None:
     from synthesis.trajectories.pipeline import synthesize_tools
+    from synthesis.trajectories.tool_ingestion import TOOL_DOCUMENTS
 
-    with _lock_beside(options.out):
+    with _lock_beside(options.out, TOOL_DOCUMENTS, options.sources):
         report = asyncio.run(synthesize_tools(options.sources, options.out))
     print(report.json_line() if options.json else report.closing_line())
 
 
 def _trajectories(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
-    from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+    from synthesis.trajectories.pipeline import TRAJECTORIES, TrajectoriesConfig, synthesize_trajectories
 
     config = load_config(TrajectoriesConfig, options.config, options.overrides)
     if options.estimate:
@@ -329,14 +336,14 @@ def _trajectories(options: argparse.Namespace) -> None:
         async with _teacher(config.teacher) as teacher:
             return await synthesize_trajectories(config, teacher)
 
-    with _lock_beside(config.out):
+    with _lock_beside(config.out, TRAJECTORIES, config.tool_documents):
         report = asyncio.run(run())
     print(report.json_line() if options.json else report.closing_line())
 
 
 def _environments(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
-    from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+    from synthesis.environments.pipeline import ENVIRONMENTS, EnvironmentsConfig, synthesize_environments
 
     config = load_config(EnvironmentsConfig, options.config, options.overrides)
     if options.estimate:
@@ -350,7 +357,8 @@ def _environments(options: argparse.Namespace) -> None:
         async with _teacher(config.teacher) as teacher:
             return await synthesize_environments(config, teacher, url)
 
-    with _lock_beside(config.out), _sandbox(options) as url:
+    sources = (*config.knowledge, *config.disjoint_from)
+    with _lock_beside(config.out, ENVIRONMENTS, sources), _sandbox(options) as url:
         report = asyncio.run(run(url))
     print(report.json_line() if options.json else report.closing_line())
 
@@ -430,11 +438,13 @@ def _sandbox_serve(options: argparse.Namespace) -> None:
     serve(host=options.host, port=options.port, workers=options.workers, wasm=options.tier == "wasm")
 
 
-def _lock_beside(out: Path) -> contextlib.AbstractContextManager[None]:
-    """The lock for a folder that is replaced as a whole: a file beside it."""
+def _lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> contextlib.AbstractContextManager[None]:
+    """The lock for a folder that is replaced as a whole: a file beside it; refused where that would lose something."""
     from astra_jax.cli.run_lock import run_lock
+    from synthesis.destination import require_destination
 
-    out = out.absolute()
+    require_destination(out, result, sources=sources)
+    out = out.resolve()
     return run_lock(out.with_name(f"{out.name}.lock"))
 
 
@@ -456,23 +466,29 @@ def _sft(options: argparse.Namespace) -> None:
     from astra_jax.cli.run_lock import run_lock
     from astra_jax.config import load_config
     from astra_jax.placement import host_folder, join_hosts
+    from astra_jax.run_record import SFT_RUN
     from astra_jax.sft.train import SFTConfig, train_sft
+    from synthesis.destination import require_destination
 
     config = load_config(SFTConfig, options.config, options.overrides)
     if config.mesh is not None:
         join_hosts()
+    require_destination(config.out, SFT_RUN)
     with run_lock(host_folder(config.out) / ".lock"):  # on every host, so that every host of a second run is refused
         figures = train_sft(config)
-    print(json.dumps({"stage": "sft", **figures}) if options.json else f"sft: {figures} -> {config.out}")
+    _print_figures(options, "sft", figures, config.out)
 
 
 def _rl(options: argparse.Namespace) -> None:
     from astra_jax.cli.run_lock import run_lock
     from astra_jax.config import load_config
     from astra_jax.rl.train import RLConfig, train_rl
+    from astra_jax.run_record import RL_RUN
     from sandbox.client import AsyncSandboxClient
+    from synthesis.destination import require_destination
 
     config = load_config(RLConfig, options.config, options.overrides)
+    require_destination(config.out, RL_RUN)
 
     async def run(url: str) -> dict:
         async with AsyncSandboxClient(url) as sandbox:
@@ -480,21 +496,42 @@ def _rl(options: argparse.Namespace) -> None:
 
     with run_lock(config.out / ".lock"), _sandbox(options) as url:
         figures = asyncio.run(run(url))
-    print(json.dumps({"stage": "rl", **figures}) if options.json else f"rl: {figures} -> {config.out}")
+    _print_figures(options, "rl", figures, config.out)
+
+
+def _print_figures(options: argparse.Namespace, stage: str, figures: dict, out: Path) -> None:
+    """End a run with its closing figures; those of an earlier command are said to be that."""
+    shown = {name: value for name, value in figures.items() if name != "already_complete"}
+    complete = "already complete, " if shown != figures else ""
+    print(json.dumps({"stage": stage, **figures}) if options.json else f"{stage}: {complete}{shown} -> {out}")
 
 
 def _evaluate_environments(options: argparse.Namespace) -> None:
     import dataclasses
 
     from astra_jax.config import load_config
-    from astra_jax.evaluate.environments import EvaluationConfig, HeldOutFigures, evaluate_environments
+    from astra_jax.evaluate.environments import (
+        EvaluationConfig,
+        HeldOutFigures,
+        evaluate_environments,
+        open_evaluation,
+    )
     from astra_jax.policy import load_policy
     from astra_jax.rollout.engine import RolloutEngine
+    from astra_jax.run_record import EVALUATION
     from sandbox.client import AsyncSandboxClient
+    from synthesis.destination import require_destination, whole_file
     from synthesis.record_io import RecordSource, require_records
     from synthesis.records import Environment
 
     config = load_config(EvaluationConfig, options.config, options.overrides)
+    require_destination(config.out, EVALUATION)
+    record = open_evaluation(config)
+    if record.figures is not None:
+        print(
+            json.dumps(record.figures) if options.json else f"evaluate: already complete -> {config.out}/figures.json"
+        )
+        return
     policy = load_policy(config.policy)
     source = RecordSource(config.environments, Environment)
     require_records(source)
@@ -508,23 +545,26 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
 
     with _sandbox(options) as url:
         figures = dataclasses.asdict(asyncio.run(run(url)))
-    config.out.mkdir(parents=True, exist_ok=True)
-    (config.out / "figures.json").write_text(json.dumps(figures, indent=2) + "\n")
+    record.begin()
+    with whole_file(config.out / "figures.json") as file:
+        file.write_text(json.dumps(figures, indent=2) + "\n")
+    record.finish(figures)
     print(json.dumps(figures) if options.json else f"evaluate: {figures} -> {config.out}/figures.json")
 
 
 def _hf_to_orbax(options: argparse.Namespace) -> None:
-    from astra_jax.convert import hf_to_orbax
+    from astra_jax.convert import CHECKPOINT, hf_to_orbax
 
-    with _lock_beside(options.destination):
+    with _lock_beside(options.destination, CHECKPOINT, [options.source]):
         model = hf_to_orbax(options.source, options.destination, param_dtype=options.dtype or "float32")
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")
 
 
 def _orbax_to_hf(options: argparse.Namespace) -> None:
     from astra_jax.convert import orbax_to_hf
+    from astra_jax.model.hf import HF_FOLDER
 
-    with _lock_beside(options.destination):
+    with _lock_beside(options.destination, HF_FOLDER, [options.source]):
         model = orbax_to_hf(options.source, options.destination, dtype=options.dtype)
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")
 

@@ -9,24 +9,23 @@ The stages are the ones that the single commands run, with the configs of `confi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
+import functools
 import json
-import shutil
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from pydantic import BaseModel
 
 from astra_jax.chat_format import render
 from astra_jax.cli.data_sets import describe
-from astra_jax.cli.process_memory import PeakMemory
-from astra_jax.config import load_config
+from astra_jax.cli.stages import Stages, make_room
+from astra_jax.config import ConfigError, load_config
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.environments import EvaluationConfig, HeldOutFigures, evaluate_environments
 from astra_jax.model.hf import load_hf, save_hf
@@ -43,88 +42,83 @@ from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.verification import verify_environments
+from synthesis.fingerprint import Fingerprint, digest, digest_of_files
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, Trajectory
 from synthesis.teacher.procedural import ProceduralTeacher
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_tools, synthesize_trajectories
-from synthesis.trajectories.tool_sources import EXAMPLES_DIRECTORY
+from synthesis.trajectories.tool_sources import EXAMPLES_DIRECTORY, SourceMissing, source_files
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
-_MARK = ".quickstart"
-"""Says that a folder was made by the quickstart and may be deleted by the next one."""
+_CONFIG_TYPES: dict[str, type[BaseModel]] = {
+    "tiny_trajectories.toml": TrajectoriesConfig,
+    "tiny_environments.toml": EnvironmentsConfig,
+    "tiny_sft.toml": SFTConfig,
+    "tiny_rl.toml": RLConfig,
+    "tiny_evaluation.toml": EvaluationConfig,
+}
 _HELD_OUT_SEED_OFFSET = 1_000_000
 _HELD_OUT_COUNT = 256
 """Many, each tried a few times: what goes wrong in an environment mostly goes wrong in all of its episodes."""
 _EPISODES_SHOWN_PER_POLICY = 4
 _LOGIT_CHECK_TOKENS = 256
+_CARD, _WEIGHTS = "dataset.json", "params.whole.json"
+"""What is written last into a record directory and into a policy folder."""
 
 
 class QuickstartFailed(AstraError):
     """A stage ended without what the next one needs; the message says which and why."""
 
 
-class Stages:
-    """Runs stages one after the other and keeps what each took."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.peak_rss_bytes: dict[str, int] = {}
-
-    @contextlib.contextmanager
-    def run(self, name: str) -> Iterator[None]:
-        """Measure one stage."""
-        print(f"[{name}]", file=sys.stderr, flush=True)
-        started = time.monotonic()
-        with PeakMemory() as memory:
-            yield
-        self.seconds[name] = round(time.monotonic() - started, 2)
-        self.peak_rss_bytes[name] = memory.peak_bytes
-
-
-def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path]) -> dict[str, Any]:
+def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: bool = False) -> dict[str, Any]:
     """Run every stage into `out` and return the summary that it also writes there.
 
-    An earlier quickstart in `out` is deleted first; any other folder is left alone. The figures depend on the seed and
-    the documents alone, seconds and bytes on the machine.
+    An earlier quickstart in `out` is moved aside, or with `resume` gone on with; any other folder is left alone. The
+    figures depend on the seed and the documents alone, seconds and bytes on the machine.
 
     Raises:
+        DestinationRefused: `out` is something else, or with `resume` a quickstart with another seed or other documents.
         QuickstartFailed: a record or a checkpoint did not pass its check.
         SandboxUnavailable, ToolServerUnavailable, ConfigError: what the stages raise.
     """
-    _make_room(out)
-    stages = Stages()
+    make_room(out, checked_inputs(seed, tool_documents), sources=tool_documents, resume=resume)
+    stages = Stages(out / "stages")
+
+    def evaluated(name: str, folder: Path) -> dict[str, Any]:
+        """The figures of a policy, and some of its episodes."""
+        policy = load_policy(folder)
+        figures, groups = asyncio.run(_evaluate(policy, out, seed, url))
+        shown = groups[:: max(1, len(groups) // _EPISODES_SHOWN_PER_POLICY)]
+        episodes = [episode_to_json(group[0], policy.tokenizer, policy=name) for group in shown]
+        return {"figures": dataclasses.asdict(figures), "episodes": episodes}
+
     with local_sandbox(workers=2) as url:
-        with stages.run("tools"):
-            _ingest_tools(out, tool_documents)
-        with stages.run("trajectories"):
-            _synthesize_trajectories(out, seed, tool_documents)
-        with stages.run("environments"):
-            _synthesize_environments(out, seed, url)
-        with stages.run("tokenizer"):
-            tokenizer = _train_tokenizer(out)
-        sft = _sft_config(out, seed, tokenizer)
-        assert sft.model is not None
-        save_policy(Policy(sft.model, mimetic_init(sft.model, seed), tokenizer), out / "untrained")
+        stages.run("tools", lambda: _ingest_tools(out, tool_documents), makes=[out / "tools" / _CARD])
+        stages.run(
+            "trajectories",
+            lambda: _synthesize_trajectories(out, seed, tool_documents),
+            makes=[out / "trajectories" / _CARD],
+        )
+        stages.run(
+            "environments",
+            lambda: _synthesize_environments(out, seed, url),
+            makes=[out / "environments" / _CARD, out / "heldout" / _CARD],
+        )
+        stages.run("tokenizer", lambda: _begin_policy(out, seed), makes=[out / "untrained" / _WEIGHTS])
         held_out, shown = {}, []
-        for name, folder in (("untrained", "untrained"), ("sft", "sft/policy"), ("rl", "rl/policy")):
+        for name, folder in (("untrained", out / "untrained"), ("sft", out / "sft/policy"), ("rl", out / "rl/policy")):
             if name == "sft":
-                with stages.run("sft"):
-                    print(train_sft(sft), file=sys.stderr)
+                stages.run("sft", lambda: train_sft(_sft_config(out, seed)), makes=[folder / _WEIGHTS])
             if name == "rl":
-                with stages.run("rl"):
-                    print(asyncio.run(_train_rl(out, seed, url)), file=sys.stderr)
-            with stages.run(f"evaluate_{name}"):
-                policy = load_policy(out / folder)
-                figures, groups = asyncio.run(_evaluate(policy, out, seed, url))
-            held_out[name] = dataclasses.asdict(figures)
-            print(f"{name}: {figures}", file=sys.stderr, flush=True)
-            shown += [
-                episode_to_json(group[0], policy.tokenizer, policy=name)
-                for group in groups[:: max(1, len(groups) // _EPISODES_SHOWN_PER_POLICY)]
-            ]
-    with stages.run("export"):
-        export = export_and_compare(out / "rl" / "policy", out / "hf")
+                stages.run("rl", lambda: asyncio.run(_train_rl(out, seed, url)), makes=[folder / _WEIGHTS])
+            evaluation = stages.run(f"evaluate_{name}", functools.partial(evaluated, name, folder))
+            held_out[name] = evaluation["figures"]
+            shown += evaluation["episodes"]
+            print(f"{name}: {held_out[name]}", file=sys.stderr, flush=True)
+    export = stages.run(
+        "export", lambda: export_and_compare(out / "rl" / "policy", out / "hf"), makes=[out / "hf" / "config.json"]
+    )
     write_episodes(out / "episodes.jsonl", shown)
     summary = {
         "seed": seed,
@@ -144,15 +138,20 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path]) -> dict[
     return summary
 
 
-def _make_room(out: Path) -> None:
-    if out.exists() and any(out.iterdir()) and not (out / _MARK).is_file():
-        raise QuickstartFailed(
-            f"expected an empty folder or an earlier quickstart, found other files in {out}; name another with --out"
-        )
-    if out.exists():
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
-    (out / _MARK).touch()
+def checked_inputs(seed: int, tool_documents: Sequence[Path]) -> Fingerprint:
+    """Read what a quickstart depends on, and say what it is; nothing is touched.
+
+    Raises:
+        ConfigError: a config cannot be used, or there are no tool documents where some are named.
+    """
+    for name, config_type in _CONFIG_TYPES.items():
+        load_config(config_type, CONFIGS / name)
+    try:
+        documents = [digest_of_files(source_files(source)) for source in tool_documents]
+    except SourceMissing as error:
+        raise ConfigError(f"--tool-documents: {error}") from error
+    configs = {name: digest_of_files([CONFIGS / name]) for name in _CONFIG_TYPES}
+    return {"seed": seed, "tool_documents": digest(documents), **configs}
 
 
 def _ingest_tools(out: Path, tool_documents: Sequence[Path]) -> None:
@@ -192,6 +191,13 @@ def _synthesize_environments(out: Path, seed: int, url: str) -> None:
             raise QuickstartFailed(f"{config.out}: environment {verified.failures[0][0]}: {verified.failures[0][1]}")
 
 
+def _begin_policy(out: Path, seed: int) -> None:
+    """Train the tokenizer, and write the policy that has learnt nothing yet."""
+    tokenizer, model = _train_tokenizer(out), _sft_config(out, seed).model
+    assert model is not None
+    save_policy(Policy(model, mimetic_init(model, seed), tokenizer), out / "untrained")
+
+
 def _train_tokenizer(out: Path) -> Tokenizer:
     config = load_config(SFTConfig, CONFIGS / "tiny_sft.toml")
     assert config.model is not None
@@ -208,7 +214,7 @@ def _train_tokenizer(out: Path) -> Tokenizer:
     return tokenizer
 
 
-def _sft_config(out: Path, seed: int, tokenizer: Tokenizer) -> SFTConfig:
+def _sft_config(out: Path, seed: int) -> SFTConfig:
     return load_config(SFTConfig, CONFIGS / "tiny_sft.toml").model_copy(
         update={
             "seed": seed,

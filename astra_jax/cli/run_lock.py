@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from astra_jax.errors import UsageError
+from synthesis.destination import DestinationRefused, is_no_lock
 
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """What flock fails with where a file system has no locks, e.g. Lustre without its mount option `flock`."""
@@ -34,7 +35,13 @@ def run_lock(path: Path) -> Iterator[None]:
 
     Raises:
         AnotherRun: another process holds it.
+        DestinationRefused: a file of that name is there that no run has written.
     """
+    if path.exists() and is_no_lock(path):
+        raise DestinationRefused(
+            f"{path}: expected no file, or the lock of an earlier run, found another file; name another place to "
+            "write to, or move it away"
+        )
     is_new_folder = not path.parent.exists()
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)

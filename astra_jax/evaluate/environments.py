@@ -14,6 +14,7 @@ from astra_jax.rl.f1_reward import episode_reward, precision, recall
 from astra_jax.rl.tool_mixing import mix_tools
 from astra_jax.rollout.engine import Group, RolloutConfig, RolloutEngine, Start
 from astra_jax.rollout.episode import Episode
+from astra_jax.run_record import EVALUATION, RunRecord, digest_of_policy, digest_of_records, open_run
 from synthesis.records import Environment, SimilarityBand
 
 
@@ -33,6 +34,34 @@ class EvaluationConfig(BaseModel):
     """K: distractors of each similarity band that an episode is shown."""
     episodes_per_environment: int = Field(default=1, gt=0)
     environments_at_once: int = Field(default=16, gt=0)
+
+
+_SOURCES = (
+    "astra_jax/chat_format.py",
+    "astra_jax/evaluate/environments.py",
+    "astra_jax/rl/f1_reward.py",
+    "astra_jax/rl/tool_mixing.py",
+    "astra_jax/rollout/engine.py",
+    "astra_jax/rollout/episode.py",
+    "synthesis/records.py",
+)
+"""Files that decide the figures."""
+
+
+def open_evaluation(config: EvaluationConfig) -> RunRecord:
+    """The record of the evaluation in `out`; refused if it was of something else, or something else is there."""
+    return open_run(
+        EVALUATION,
+        config,
+        config.out,
+        product="figures.json",
+        contents={
+            "policy": digest_of_policy(config.policy),
+            "environments": digest_of_records(config.environments),
+        },
+        may_change=(),
+        sources=_SOURCES,
+    )
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,10 @@ from astra_jax.errors import AstraError
 from astra_jax.model.config import DType, ModelConfig, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import param_shardings
-from astra_jax.whole_folder import whole_folder
+from synthesis.destination import MARK, Result, whole_folder
+
+HF_FOLDER = Result("HuggingFace folder that we wrote", MARK, "huggingface", is_replaced=True)
+"""What `save_hf` makes. One that was downloaded is none: it is never replaced."""
 
 COMPANION_FILES = (
     "generation_config.json",
@@ -198,11 +201,12 @@ def save_hf(
     The parameters are asked for a layer, or some rows, at a time: they may be arrays that are still on disk.
     `dtype` defaults to the parameters' own. Tokenizer, chat template and generation config are copied from the folder
     `companions`, whose `hf_config.json` is the config.json written, as long as it describes this model. The folder
-    appears whole or not at all, replacing an earlier one; anything else at its place is a FileExistsError.
+    appears whole or not at all, replacing an earlier one that we wrote; anything else at its place is a
+    DestinationRefused.
     """
     dtype = dtype or config.param_dtype
     hf_config = _config_json(config, dtype, companions)
-    with whole_folder(directory, "config.json") as folder:
+    with whole_folder(directory, HF_FOLDER) as folder:
         _write_shards(params, list(hf_tensors(config)), folder, dtype, max_shard_bytes)
         (folder / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
         if companions is not None:

@@ -19,6 +19,7 @@ from astra_jax.report.charts import LineChart, figure, line_chart
 from astra_jax.report.data_sets import Bar, DataSet, mean_subtasks
 from astra_jax.report.episodes import choose_episodes, policy_order
 from astra_jax.rollout.episode_log import read_episodes
+from synthesis.destination import require_file_destination, whole_file
 
 
 class RunFolderError(AstraError):
@@ -49,6 +50,8 @@ class Summary(BaseModel):
     export: Export | None = None
 
 
+_GENERATOR = b'<meta name="generator" content="astra report">'
+_HEAD_BYTES = 1024
 _DATA_SETS = {
     "trajectories": "Trajectories",
     "environments": "Training environments",
@@ -74,24 +77,35 @@ def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
     out. Nothing is ever written into a record directory, which is a whole of known bytes.
 
     Raises:
+        DestinationRefused: at the page's place is something else than an earlier page.
         RunFolderError: there is nothing to report on, or `summary.json` is damaged.
         EpisodeLogError, RecordDirectoryError: a file of the folder is damaged.
     """
     folder = folder.resolve()
+    path = report_path(folder)
+    if folder.is_dir():
+        require_file_destination(path, "report of `astra report`", _is_page)
     if _is_record_directory(folder):
         data_set = describe(folder)
-        path = folder.with_name(folder.name + ".html")
         return _write_page(path, "data_set", name=folder.name, title=f"ASTRA {data_set.kind}", data_set=data_set)
-    return _write_page(
-        folder / "report.html", "run", name=folder.name, title="ASTRA run report", **_run(folder, describe)
-    )
+    return _write_page(path, "run", name=folder.name, title="ASTRA run report", **_run(folder, describe))
+
+
+def report_path(folder: Path) -> Path:
+    """Where the page of a folder is written."""
+    return folder.with_name(folder.name + ".html") if _is_record_directory(folder) else folder / "report.html"
+
+
+def _is_page(path: Path) -> bool:
+    """Whether a file is an earlier page: it says so in its head."""
+    with path.open("rb") as file:
+        return _GENERATOR in file.read(_HEAD_BYTES)
 
 
 def _write_page(path: Path, template: str, **shown: Any) -> Path:
     html = _environment().get_template(f"{template}.html.jinja").render(**shown)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(html, encoding="utf-8")
-    partial.replace(path)
+    with whole_file(path) as file:
+        file.write_text(html, encoding="utf-8")
     return path
 
 

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from astra_jax.checkpoint import Checkpoints, TrainState, load_params
 from astra_jax.config import ConfigError
 from astra_jax.evaluate.environments import held_out_figures
-from astra_jax.metrics import MetricsLog, Progress
+from astra_jax.metrics import MetricsLog, Progress, last_metric
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
@@ -50,11 +50,35 @@ from astra_jax.rl.f1_reward import episode_reward
 from astra_jax.rl.grpo_loss import grpo_token_losses
 from astra_jax.rl.tool_mixing import mix_tools
 from astra_jax.rollout.engine import Group, RolloutConfig, RolloutEngine, Start
+from astra_jax.run_record import RL_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
 from astra_jax.termination import Terminated, Termination
 from astra_jax.wandb_run import WandbConfig, require_wandb
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource, require_records
 from synthesis.records import Environment, SimilarityBand
+
+_MAY_CHANGE = (
+    "mesh",
+    "checkpoint_every_steps",
+    "keep_weights",
+    "logprob_chunk_tokens",
+    "model_overrides.remat",
+    "wandb",
+)
+"""Keys of the config that may change when a run resumes: where it works, in what memory, and what it keeps."""
+_SOURCES = (
+    "astra_jax/chat_format.py",
+    "astra_jax/optimizer.py",
+    "astra_jax/rl/advantage.py",
+    "astra_jax/rl/batch_filling.py",
+    "astra_jax/rl/f1_reward.py",
+    "astra_jax/rl/grpo_loss.py",
+    "astra_jax/rl/tool_mixing.py",
+    "astra_jax/rl/train.py",
+    "astra_jax/rollout/episode.py",
+    "synthesis/records.py",
+)
+"""Files that decide what is learnt: episodes, what solves a sub-task, reward, filling, advantage, loss and step."""
 
 
 class RLConfig(BaseModel):
@@ -162,8 +186,11 @@ def rl_step(
 async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any]:
     """Run RL to its last step, from the newest whole checkpoint of `out` if there is one; return the closing figures.
 
+    A run that is finished is not run again: its closing figures are returned, with `already_complete`.
+
     Raises:
         BatchFillingStalled: the policy's groups no longer vary (everything solved, or nothing).
+        DestinationRefused: `out` is something else than a run, or one that was begun with another config.
         SandboxUnavailable: the sandbox is down; the run resumes from its last checkpoint.
         Terminated: after SIGTERM or Ctrl-C, when the state is saved.
         ValueError: the mesh does not fit the devices, the model or the batch; there are several hosts; or W&B is
@@ -177,13 +204,16 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     require_prompts(config.groups_per_rollout, mesh)
     model, tokenizer = read_policy(config.init, overrides=config.model_overrides)
     require_divisible(model, mesh)
+    run = _open_run(config)
+    if run.figures is not None:
+        return run.figures
     decoding_mesh = rollout_mesh(mesh)
     engine = RolloutEngine(model, tokenizer, sandbox, config.rollout)
     environments = RecordSource(config.environments, Environment)
     require_records(environments)
     optimizer = make_optimizer(config.optimizer, config.steps)
-    reward = float("nan")
     progress = Progress("rl", config.steps, ("reward", "recall", "precision", "seconds"))
+    run.begin()
     with (
         Termination() as termination,
         Checkpoints(config.out / "checkpoints", model, keep_weights=config.keep_weights) as checkpoints,
@@ -252,7 +282,24 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                     checkpoints.wait()
                     raise Terminated("rl", step + 1, termination.signum)
     save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init)
-    return {"steps": config.steps, "reward": reward, "groups_submitted": submitted}
+    reward_at_last = last_metric(config.out / "metrics.jsonl", "reward")
+    return run.finish({"steps": config.steps, "reward": reward_at_last, "groups_submitted": submitted})
+
+
+def _open_run(config: RLConfig) -> RunRecord:
+    """The record of the run in `out`; refused if it was begun with something else."""
+    return open_run(
+        RL_RUN,
+        config,
+        config.out,
+        product="policy/params.whole.json",
+        contents={
+            "environments": digest_of_records(config.environments),
+            "init": digest_of_policy(config.init),
+        },
+        may_change=_MAY_CHANGE,
+        sources=_SOURCES,
+    )
 
 
 def _first_state(config: RLConfig, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:

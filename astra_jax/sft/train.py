@@ -16,7 +16,7 @@ from pydantic import Field
 
 from astra_jax.checkpoint import Checkpoints, TrainState, load_params
 from astra_jax.config import ConfigError
-from astra_jax.metrics import MetricsLog, Progress
+from astra_jax.metrics import MetricsLog, Progress, last_metric
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.flops import model_flops_utilisation
 from astra_jax.model.logprobs import token_logprobs
@@ -35,11 +35,35 @@ from astra_jax.placement import (
     training_mesh,
 )
 from astra_jax.policy import Policy, read_policy, save_policy
+from astra_jax.run_record import SFT_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
 from astra_jax.sft.batches import SFTBatches, SFTDataConfig
 from astra_jax.sft.data import SFTBatch
 from astra_jax.termination import Terminated, Termination
 from astra_jax.tokenizer import Tokenizer
 from astra_jax.wandb_run import WandbConfig, require_wandb
+from synthesis.fingerprint import digest, digest_of_files
+
+_MAY_CHANGE = (
+    "mesh",
+    "accumulation",
+    "checkpoint_every_steps",
+    "keep_weights",
+    "logprob_chunk_tokens",
+    "model.remat",
+    "model_overrides.remat",
+    "wandb",
+)
+"""Keys of the config that may change when a run resumes: where it works, in what memory, and what it keeps."""
+_SOURCES = (
+    "astra_jax/chat_format.py",
+    "astra_jax/optimizer.py",
+    "astra_jax/sft/batches.py",
+    "astra_jax/sft/data.py",
+    "astra_jax/sft/sample_source.py",
+    "astra_jax/sft/schedule.py",
+    "astra_jax/sft/train.py",
+)
+"""Files that decide what is learnt: samples, their order, loss and step."""
 
 
 class SFTConfig(SFTDataConfig):
@@ -125,8 +149,11 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
 
     Where there are several hosts, each calls this with the same config, on one file system.
 
+    A run that is finished is not run again: its closing figures are returned, with `already_complete`.
+
     Raises:
         Terminated: after SIGTERM or Ctrl-C, when the state is saved.
+        DestinationRefused: `out` is something else than a run, or one that was begun with another config.
         ConfigError: the mesh does not fit the devices, the model or the batch; or W&B is wanted and cannot be used.
     """
     mesh = training_mesh(config.mesh)
@@ -137,6 +164,10 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
     model, tokenizer = _model_and_tokenizer(config)
     model.require_context(config.length_buckets[-1])
     require_divisible(model, mesh)
+    run = _open_run(config)
+    if run.figures is not None:
+        return run.figures
+    run.begin()
     batches = SFTBatches(
         config,
         tokenizer,
@@ -144,9 +175,9 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
         host_rows=functools.partial(host_rows, mesh=mesh),
     )
     steps = len(batches)
+    metrics_path = host_folder(config.out) / "metrics.jsonl"
     optimizer = make_optimizer(config.optimizer, steps)
     learning_rate = learning_rate_schedule(config.optimizer, steps)
-    loss = float("nan")
     progress = Progress("sft", steps, ("loss", "learning_rate", "tokens_per_second"))
     with (
         Termination() as termination,
@@ -158,7 +189,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
             in_force(mesh),
             contextlib.closing(batches.from_position(state.data_position)) as made_ahead,
             MetricsLog(
-                host_folder(config.out) / "metrics.jsonl",
+                metrics_path,
                 first_step=state.step,
                 wandb=wandb,
                 hyperparameters=config.model_dump(mode="json"),
@@ -178,7 +209,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                     chunk_tokens=config.logprob_chunk_tokens,
                     accumulation=config.accumulation,
                 )
-                loss = float(metrics["loss"])
+                loss = float(metrics["loss"])  # waits for the step
                 seconds = time.monotonic() - started
                 tokens = batches.num_tokens(step)
                 line = {
@@ -206,7 +237,28 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                     raise Terminated("sft", step + 1, termination.signum)
     save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init)
     figures = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
-    return {"steps": steps, "loss": loss, **figures}
+    return run.finish({"steps": steps, "loss": last_metric(metrics_path, "loss"), **figures})
+
+
+def _open_run(config: SFTConfig) -> RunRecord:
+    """The record of the run in `out`; refused if it was begun with something else."""
+    contents = {
+        "trajectories": digest([digest_of_records(directory) for directory in config.trajectories]),
+        "environments": digest([digest_of_records(directory) for directory in config.environments]),
+    }
+    if config.init is not None:
+        contents["init"] = digest_of_policy(config.init)
+    if config.tokenizer is not None:
+        contents["tokenizer"] = digest_of_files([config.tokenizer / "tokenizer.json"])
+    return open_run(
+        SFT_RUN,
+        config,
+        config.out,
+        product="policy/params.whole.json",
+        contents=contents,
+        may_change=_MAY_CHANGE,
+        sources=_SOURCES,
+    )
 
 
 def _model_and_tokenizer(config: SFTConfig) -> tuple[ModelConfig, Tokenizer]:

@@ -20,8 +20,9 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing
 from functools import partial
-from hashlib import sha256
+from typing import Final
 
+from synthesis.destination import records_of, require_destination
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.drafts import Draft
 from synthesis.environments.irrelevant_tools import ToolPool
@@ -31,19 +32,27 @@ from synthesis.environments.quotas import EnvironmentPlan, Variety, plan_environ
 from synthesis.environments.refusals import withhold_tool
 from synthesis.environments.splits import TakenValues
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
+from synthesis.fingerprint import Fingerprint, digest, synthesis_fingerprint
 from synthesis.record_io import read_card, write_records
-from synthesis.records import Environment, JsonValue, canonical_json
-from synthesis.stage import Journal, Rejected, StageReport, StageResults, run_stage
+from synthesis.records import Environment, JsonValue
+from synthesis.stage import Journal, Rejected, StageReport, StageResults, finished_report, run_stage
 from synthesis.teacher import Teacher
 from synthesis.workers import WorkerHere, Workers, workers_on_ray
 
-__all__ = ["EnvironmentsConfig", "config_fingerprint", "synthesize_environments"]
+__all__ = ["ENVIRONMENTS", "EnvironmentsConfig", "fingerprint_of", "synthesize_environments"]
+
+ENVIRONMENTS: Final = records_of("environment")
+"""What the track makes."""
 
 
 async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, sandbox_url: str) -> StageReport:
     """Synthesise environments into a record directory; run again after an interruption, it goes on where it was.
 
+    Where they already lie there, made with the same, nothing is done but to report of them.
+
     Raises:
+        DestinationRefused: `config.out` is neither new nor an earlier result; or one, or a journal, made with
+            something else (`MadeOtherwise`).
         TeacherUnavailable, SandboxUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the
             next one.
         RecordDirectoryError: a directory of `disjoint_from` is missing or damaged.
@@ -51,6 +60,7 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         PlanImpossible: the config asks for more stateful environments than multi-hop ones.
     """
     started = time.monotonic()
+    require_destination(config.out, ENVIRONMENTS, sources=(*config.knowledge, *config.disjoint_from))
     plans = plan_environments(
         config.count,
         config.seed,
@@ -61,15 +71,17 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         computations=config.computations,
         varieties=config.varieties,
     )
-    fingerprint = config_fingerprint(config)
-    journals = {
-        stage: config.out.with_name(f"{config.out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")
-    }
+    fingerprint = fingerprint_of(config, teacher)
+    finished = finished_report("environments", config.out, ENVIRONMENTS.kind, fingerprint)
+    if finished is not None:
+        finished.seconds = time.monotonic() - started
+        return finished
+    out = config.out.resolve()
+    journals = {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")}
     report = StageReport("environments", out=str(config.out))
     async with AsyncExitStack() as stack:
         drafted_journal, proven_journal, mixed_journal = (
-            stack.enter_context(closing(Journal(path, f"{stage} {fingerprint} {teacher.name}")))
-            for stage, path in journals.items()
+            stack.enter_context(closing(Journal(path, stage, fingerprint))) for stage, path in journals.items()
         )
         opened = partial(opened_worker, config, TakenValues(config.disjoint_from, config.unseen), sandbox_url)
         workers: Workers[EnvironmentsWorker]
@@ -85,9 +97,12 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
             write_records(
                 config.out,
                 (Environment.model_validate(result) for result in mixed),
-                kind="environment",
-                config_hash=fingerprint,
+                kind=ENVIRONMENTS.kind,
+                config_hash=digest(fingerprint),
                 rejected=report.rejected,
+                read=report.read,
+                repaired=report.repaired,
+                made_with=fingerprint,
             )
     for path in journals.values():
         path.unlink()
@@ -189,11 +204,8 @@ async def _mix_all(
     return results
 
 
-def config_fingerprint(config: EnvironmentsConfig) -> str:
-    """Hash what decides the records: the config, what its paths hold, and not where they lie."""
-    decisive = config.model_dump(
-        mode="json", exclude={"out", "concurrency", "ray", "teacher", "disjoint_from", "knowledge"}
-    )
+def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher) -> Fingerprint:
+    """Say what decides the records: what was read stands for where it lies."""
     sources = [item.model_dump(mode="json") for item in read_knowledge(config.knowledge)] if config.knowledge else []
     apart = [sorted(read_card(directory).shards.values()) for directory in config.disjoint_from]
-    return sha256(canonical_json([decisive, sources, apart]).encode()).hexdigest()
+    return synthesis_fingerprint(__name__, config, teacher, {"knowledge": sources, "disjoint_from": apart})

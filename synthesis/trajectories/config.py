@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from synthesis.records import canonical_json
 from synthesis.teacher.openai import OpenAITeacherConfig
 from synthesis.trajectories.mcp_servers import McpServerConfig
 from synthesis.trajectories.reward_axes import RewardThresholds
@@ -80,8 +78,3 @@ class TrajectoriesConfig(BaseModel):
         if self.refuse_share + self.ask_back_share > 1:
             raise ValueError("expected refuse_share + ask_back_share <= 1")
         return self
-
-    def content_hash(self) -> str:
-        """Name what decides the records: not where they go, where or how fast work is done, or what a token costs."""
-        decisive = self.model_dump(mode="json", exclude={"out", "concurrency", "ray", "teacher"})
-        return sha256(canonical_json(decisive).encode()).hexdigest()[:16]

@@ -13,34 +13,42 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from hashlib import sha256
-from shutil import rmtree
-from typing import TextIO
+from typing import Final, TextIO
 
+from synthesis.destination import records_of, require_destination
+from synthesis.fingerprint import Fingerprint, digest, synthesis_fingerprint
 from synthesis.record_io import write_records
-from synthesis.records import SCHEMA_VERSION, Chain, JsonObject, Task, Trajectory, canonical_json
-from synthesis.stage import Journal, Rejected, StageReport, run_stage
+from synthesis.records import Chain, JsonObject, ServerDocument, Task, Trajectory
+from synthesis.stage import Journal, Rejected, StageReport, finished_report, run_stage
 from synthesis.teacher import Teacher
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import requests_of
 from synthesis.trajectories.near_duplicate_tasks import near_duplicates
 from synthesis.trajectories.seeding import derived_random
 from synthesis.trajectories.tool_ingestion import (
+    JOURNALS,
     NoToolDocuments,
     Servers,
+    clear_journals,
+    clear_workspaces,
     gather_servers,
     require_servers,
+    require_work_directory,
     synthesize_tools,
     work_directory_of,
 )
 from synthesis.trajectories.tool_sources import EXAMPLES_DIRECTORY
-from synthesis.trajectories.worker import TrajectoriesWorker, opened_worker, prompt_version_of
+from synthesis.trajectories.worker import TrajectoriesWorker, opened_worker
 from synthesis.workers import WorkerHere, Workers, workers_on_ray
 
-__all__ = ["NoToolDocuments", "TrajectoriesConfig", "synthesize_tools", "synthesize_trajectories"]
+__all__ = ["TRAJECTORIES", "NoToolDocuments", "TrajectoriesConfig", "synthesize_tools", "synthesize_trajectories"]
+
+TRAJECTORIES: Final = records_of("trajectory")
+"""What the track makes."""
 
 
 async def synthesize_trajectories(
@@ -48,24 +56,36 @@ async def synthesize_trajectories(
 ) -> StageReport:
     """Run the whole track and write `config.out` as a directory of trajectory records.
 
+    Where they already lie there, made with the same, nothing is done but to report of them.
+
     Raises:
+        DestinationRefused: `config.out` is neither new nor an earlier result; or one, or a journal, made with
+            something else (`MadeOtherwise`).
         SourceMissing, ToolServerUnavailable, NoToolDocuments: there is nothing to work on.
         NothingKept: no trajectory came of it; an earlier `out` stays, and the same command starts anew.
         TeacherUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the next one.
     """
     started, progress = time.monotonic(), progress or sys.stderr
+    require_destination(config.out, TRAJECTORIES, sources=config.tool_documents)
+    work_directory = work_directory_of(config.out)
+    require_work_directory(work_directory)
     async with AsyncExitStack() as stack:
+        stack.callback(clear_workspaces, work_directory)
         sources = ((EXAMPLES_DIRECTORY,) if config.shipped_examples else ()) + config.tool_documents
-        work_directory = work_directory_of(config.out)
         servers = await gather_servers(sources, config.mcp_servers, config.filters, stack, work_directory)
         print(servers.report.closing_line(), file=progress)
         require_servers(servers)
+        fingerprint = fingerprint_of(config, teacher, servers.documents)
+        finished = finished_report("trajectories", config.out, TRAJECTORIES.kind, fingerprint)
+        if finished is not None:
+            finished.seconds = time.monotonic() - started
+            return finished
         workers: Workers[TrajectoriesWorker] = WorkerHere(TrajectoriesWorker(config, teacher, servers.pools))
         if config.ray is not None:
             mcp_servers = {server_id: pool.config for server_id, pool in servers.pools.items()}
             opened = partial(opened_worker, config, mcp_servers)
             workers = await stack.enter_async_context(workers_on_ray(config.ray, opened, teacher))
-        run = _Run(config, teacher.name, servers, workers, progress)
+        run = _Run(config, fingerprint, servers, workers, progress)
         stack.callback(run.close)
         await run.propose_chains()
         report = await run.collect_trajectories()
@@ -73,14 +93,23 @@ async def synthesize_trajectories(
             write_records(
                 config.out,
                 run.trajectories(),
-                kind="trajectory",
-                config_hash=config.content_hash(),
+                kind=TRAJECTORIES.kind,
+                config_hash=digest(fingerprint),
                 rejected=report.rejected,
+                read=report.read,
+                repaired=report.repaired,
+                made_with=fingerprint,
             )
-    rmtree(work_directory)
+    clear_journals(work_directory)
     report.require_kept("at least one trajectory")
     report.out, report.seconds = str(config.out), time.monotonic() - started
     return report
+
+
+def fingerprint_of(config: TrajectoriesConfig, teacher: Teacher, documents: Sequence[ServerDocument]) -> Fingerprint:
+    """Say what decides the records: what was read stands for where it lies."""
+    contents = {"tool_documents": [document.model_dump(mode="json") for document in documents]}
+    return synthesis_fingerprint(__name__, config, teacher, contents)
 
 
 class _Run:
@@ -89,18 +118,14 @@ class _Run:
     def __init__(
         self,
         config: TrajectoriesConfig,
-        teacher_name: str,
+        fingerprint: Fingerprint,
         servers: Servers,
         workers: Workers[TrajectoriesWorker],
         progress: TextIO,
     ):
         self.config, self.servers, self.workers, self.progress = config, servers, workers, progress
-        documents = [server.id for server in servers.documents]
-        identity = [SCHEMA_VERSION, prompt_version_of(config), teacher_name, documents]
-        purpose = f"{config.content_hash()} {sha256(canonical_json(identity).encode()).hexdigest()[:16]}"
         self._chains_journal, self._tasks_journal, self._trajectories_journal = (
-            Journal(work_directory_of(config.out) / f"{stage}.sqlite", f"{stage} {purpose}")
-            for stage in ("chains", "tasks", "trajectories")
+            Journal(work_directory_of(config.out) / f"{stage}.sqlite", stage, fingerprint) for stage in JOURNALS
         )
         self._chains: list[list[Chain]] = []
         self._order = list(range(len(servers.documents)))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
+from typing import Final
 
+from synthesis.destination import DestinationRefused, records_of, require_destination
 from synthesis.record_io import write_records
 from synthesis.records import JsonObject, ServerDocument
 from synthesis.stage import NothingKept, Rejected, StageReport
@@ -18,6 +22,12 @@ from synthesis.trajectories.mcp_servers import McpPool, McpServerConfig
 from synthesis.trajectories.near_duplicates import NearDuplicates
 from synthesis.trajectories.tool_documents import SourceServer, ToolDocumentFilters, normalise_server
 from synthesis.trajectories.tool_sources import read_servers, source_files
+
+TOOL_DOCUMENTS: Final = records_of("server_document")
+"""What ingestion makes."""
+JOURNALS: Final = ("chains", "tasks", "trajectories")
+"""The stages of the track that keep a journal in the work directory."""
+_OURS: Final = re.compile(rf"({'|'.join(JOURNALS)})\.sqlite(-wal|-shm)?|mcp-\d+")
 
 
 class NoToolDocuments(NothingKept):
@@ -101,7 +111,42 @@ def require_servers(servers: Servers) -> None:
 
 def work_directory_of(out: Path) -> Path:
     """Return where a run keeps its journals and workspaces until its records are written."""
+    out = out.resolve()
     return out.with_name(out.name + ".work")
+
+
+def require_work_directory(work_directory: Path) -> None:
+    """Refuse a work directory that holds anything but journals and workspaces of ours.
+
+    Raises:
+        DestinationRefused: it is the user's own; the message names what was found.
+    """
+    if not os.path.lexists(work_directory):
+        return
+    entries = sorted(work_directory.iterdir()) if work_directory.is_dir() else [work_directory]
+    for entry in entries:
+        if _OURS.fullmatch(entry.name) is None:
+            raise DestinationRefused(
+                f"{work_directory}: expected a place for the journals of this run, found {entry.name} there; "
+                "name another `out`, or move it away"
+            )
+
+
+def clear_workspaces(work_directory: Path) -> None:
+    """Take away the workspaces of tool servers, and the work directory if nothing is left in it."""
+    for workspace in work_directory.glob("mcp-*"):
+        rmtree(workspace)
+    with suppress(OSError):  # it was never made, or holds journals
+        work_directory.rmdir()
+
+
+def clear_journals(work_directory: Path) -> None:
+    """Take away the journals of a run whose records are written, and the work directory if nothing is left in it."""
+    for stage in JOURNALS:
+        for journal in work_directory.glob(f"{stage}.sqlite*"):
+            journal.unlink()
+    with suppress(OSError):
+        work_directory.rmdir()
 
 
 async def synthesize_tools(
@@ -116,20 +161,28 @@ async def synthesize_tools(
     Beside the records lies `report.json`: what became of each document that was read, and why.
 
     Raises:
+        DestinationRefused: `out` is neither new nor an earlier ingestion, or holds a source.
         SourceMissing, ToolServerUnavailable, NoToolDocuments: there is nothing to write; an earlier `out` stays.
     """
     filters = filters or ToolDocumentFilters()
+    require_destination(out, TOOL_DOCUMENTS, sources=sources)
     work_directory = work_directory_of(out)
+    require_work_directory(work_directory)
     async with AsyncExitStack() as stack:
+        stack.callback(clear_workspaces, work_directory)
         servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
     require_servers(servers)
-    config_hash = sha256(filters.model_dump_json().encode()).hexdigest()[:16]
-    write_records(
-        out, servers.documents, kind="server_document", config_hash=config_hash, rejected=servers.report.rejected
-    )
     counts = {"read": servers.report.read, "kept": servers.report.kept, "repaired": servers.report.repaired}
     report = {**counts, "rejected": dict(sorted(servers.report.rejected.items())), "documents": servers.outcomes}
-    (out / "report.json").write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    rmtree(work_directory, ignore_errors=True)
+    write_records(
+        out,
+        servers.documents,
+        kind=TOOL_DOCUMENTS.kind,
+        config_hash=sha256(filters.model_dump_json().encode()).hexdigest()[:16],
+        rejected=servers.report.rejected,
+        read=servers.report.read,
+        repaired=servers.report.repaired,
+        report=json.dumps(report, ensure_ascii=False, indent=1) + "\n",
+    )
     servers.report.out = str(out)
     return servers.report

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from astra_jax.model import hf
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.hf import HFCheckpointError, hf_tensors, load_hf, save_hf
 from astra_jax.model.qwen3 import init_params
+from synthesis.destination import DestinationRefused
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ModelConfig(
@@ -179,17 +181,23 @@ def test_a_checkpoint_that_is_not_whole_or_not_its_models_is_refused(tmp_path):
 def test_only_an_earlier_folder_of_its_kind_is_replaced(tmp_path):
     write_hf_folder(tmp_path / "hf")
     hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
-    (tmp_path / "ours" / "vocab.json").touch()
+    (tmp_path / "hf" / "vocab.json").touch()
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    (tmp_path / "hf" / "vocab.json").unlink()
     hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     assert not (tmp_path / "ours" / "vocab.json").exists()
+    shutil.copytree(tmp_path / "ours", tmp_path / "annotated")
+    (tmp_path / "annotated" / "notes.txt").write_text("of the user")
     before = bytes_of(tmp_path)
-    for converter, source, destination in (
-        (hf_to_orbax, "hf", "hf"),
-        (orbax_to_hf, "ours", "ours"),
-        (orbax_to_hf, "ours", "."),
-        (hf_to_orbax, "hf", "hf/config.json"),
+    for converter, source, destination, found in (
+        (hf_to_orbax, "hf", "hf", "found .*/hf itself"),
+        (orbax_to_hf, "ours", "ours", "found .*/ours itself"),
+        (orbax_to_hf, "ours", ".", "found a folder that holds .*/ours"),
+        (orbax_to_hf, "ours", "hf", r"found chat_template\.jinja in it"),
+        (hf_to_orbax, "hf", "annotated", r"found notes\.txt besides"),
+        (hf_to_orbax, "hf", "hf/config.json", "found a file"),
     ):
-        with pytest.raises(FileExistsError, match="expected a new folder"):
+        with pytest.raises(DestinationRefused, match=found):
             converter(tmp_path / source, tmp_path / destination)
     assert bytes_of(tmp_path) == before
 
@@ -237,8 +245,9 @@ def test_a_conversion_killed_in_the_middle_leaves_what_was_there_and_can_be_repe
         )
         process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert process.stdout.readline() == "converting\n"
-        partial = tmp_path / f".{destination.name}.partial"
-        while not any(str(file).endswith(partial_file) for file in partial.rglob("*")):
+        while not any(
+            str(file).endswith(partial_file) for file in tmp_path.glob(f".{destination.name}.*.partial/**/*")
+        ):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
@@ -247,7 +256,7 @@ def test_a_conversion_killed_in_the_middle_leaves_what_was_there_and_can_be_repe
     assert not new.exists()
     assert bytes_of(earlier) == before
     getattr(convert, converter)(source, new)
-    assert not (tmp_path / ".new.partial").exists()
+    assert not list(tmp_path.glob(".new.*"))
     if converter == "orbax_to_hf":
         assert bytes_of(new) == before
     else:

@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from sandbox.local import local_sandbox
-from synthesis.environments.pipeline import EnvironmentsConfig, config_fingerprint, synthesize_environments
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.fingerprint import synthesis_fingerprint
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.record_io import RecordSource, read_card
 from synthesis.records import Trajectory
@@ -108,9 +109,13 @@ def test_a_rejection_is_the_same_after_a_journey():
 def test_where_a_run_works_does_not_change_what_it_is(tmp_path):
     elsewhere = RayConfig(address="head:6379", workers_per_node=7)
     trajectories = TrajectoriesConfig(count=1, out=tmp_path)
-    assert trajectories.content_hash() == trajectories.model_copy(update={"ray": elsewhere}).content_hash()
     environments = EnvironmentsConfig(seed=0, count=1, out=tmp_path)
-    assert config_fingerprint(environments) == config_fingerprint(environments.model_copy(update={"ray": elsewhere}))
+    for config in (trajectories, environments):
+        here, there = (
+            synthesis_fingerprint("synthesis.stage", each, ProceduralTeacher(), {})
+            for each in (config, config.model_copy(update={"ray": elsewhere}))
+        )
+        assert here == there
 
 
 async def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):

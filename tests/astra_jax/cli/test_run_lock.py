@@ -113,14 +113,14 @@ def sft_command(folder: Path, tokenizer, *overrides: str) -> list[str]:
 
 
 def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path, tokenizer):
-    command, out = sft_command(tmp_path, tokenizer), tmp_path / "run"
+    command, out = sft_command(tmp_path, tokenizer, "steps=200"), tmp_path / "run"
     first = astra(*command)
     with stopped_at_work([first], lambda: len(read_metrics(out / "metrics.jsonl")) >= 5):
         before = contents(tmp_path)
         assert_refused(astra(*command), out / ".lock", first)
         assert contents(tmp_path) == before
-    assert main([*command, "steps=2"]) == 0
-    assert len(read_metrics(out / "metrics.jsonl")) == 2
+    assert main(command) == 0
+    assert len(read_metrics(out / "metrics.jsonl")) == 200
     assert not (out / ".lock").exists()
 
 
@@ -165,6 +165,14 @@ def test_every_command_that_makes_or_trains_is_refused_while_another_does(tmp_pa
     error = capsys.readouterr().err
     assert error.startswith("astra: AnotherRun: ")
     assert error.count("\n") == 1
+
+
+def test_a_file_of_the_users_that_has_the_name_of_a_lock_is_left_alone(tmp_path, capsys):
+    lock = tmp_path / "poetry.lock"
+    lock.write_text("[[package]]")
+    assert main(["convert", "hf-to-orbax", str(tmp_path / "source"), str(tmp_path / "poetry")]) == 2
+    assert "expected no file, or the lock of an earlier run, found another file" in capsys.readouterr().err
+    assert lock.read_text() == "[[package]]"
 
 
 def test_the_file_is_taken_away_with_the_lock_also_when_the_run_fails(tmp_path):

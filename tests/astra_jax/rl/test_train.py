@@ -107,10 +107,13 @@ async def test_a_run_killed_at_any_moment_resumes_to_the_identical_curve(config,
 async def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(config, tmp_path):
     """Of the policy that it started from only the small files are left: what it is, and the tokenizer."""
     start = shutil.copytree(config.init, tmp_path / "start")
-    run = config.model_copy(update={"init": start, "out": tmp_path / "run", "steps": 1})
+    changes = {"init": start, "out": tmp_path / "run", "steps": 2, "checkpoint_every_steps": 1}
+    run = config.model_copy(update=changes)
     await train_rl(run, InProcessSandbox())
     shutil.rmtree(start / "params")
-    await train_rl(run.model_copy(update={"steps": 2}), InProcessSandbox())
+    shutil.rmtree(run.out / "policy")
+    shutil.rmtree(run.out / "checkpoints" / "00000002")
+    assert "already_complete" not in await train_rl(run, InProcessSandbox())
     assert [line["step"] for line in read_metrics(run.out / "metrics.jsonl")] == [0, 1]
     with pytest.raises(CheckpointError, match="is damaged"):
         await train_rl(run.model_copy(update={"out": tmp_path / "another run"}), InProcessSandbox())

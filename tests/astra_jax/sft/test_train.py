@@ -72,8 +72,24 @@ def test_a_run_killed_at_any_moment_resumes_to_the_identical_loss_curve(undistur
 
 def test_a_finished_run_is_not_run_again(undisturbed):
     before = (undisturbed.out / "metrics.jsonl").read_bytes()
-    train_sft(undisturbed)
+    figures = train_sft(undisturbed)
+    assert figures == {
+        "steps": STEPS,
+        "loss": curve(undisturbed)[-1]["loss"],
+        "samples": 4,
+        "dropped_over_length": 0,
+        "already_complete": True,
+    }
     assert (undisturbed.out / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_killed_after_its_last_step_closes_with_the_figures_of_that_step(undisturbed, tmp_path):
+    run = undisturbed.model_copy(update={"out": tmp_path / "run"})
+    shutil.copytree(undisturbed.out, run.out)
+    shutil.rmtree(run.out / "policy")
+    figures = train_sft(run)
+    assert figures["loss"] == curve(undisturbed)[-1]["loss"]
+    assert "already_complete" not in figures
 
 
 def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(undisturbed, tmp_path):
@@ -84,8 +100,9 @@ def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(undisturbed, tmp
     train_sft(run)
     expected = curve(run)
     shutil.rmtree(start / "params")
+    shutil.rmtree(run.out / "policy")
     shutil.rmtree(run.out / "checkpoints" / f"{STEPS:08d}")
-    train_sft(run)
+    assert "already_complete" not in train_sft(run)
     assert curve(run) == expected
     with pytest.raises(CheckpointError, match="is damaged"):
         train_sft(run.model_copy(update={"out": tmp_path / "another run"}))
@@ -100,6 +117,7 @@ def test_a_run_that_resumes_holds_one_state(undisturbed, monkeypatch):
         return read_part(*arguments)
 
     monkeypatch.setattr(checkpoint, "_read_part", reading)
+    shutil.rmtree(undisturbed.out / "policy")  # else it is finished
     gc.collect()
     before_bytes = live_bytes()
     train_sft(undisturbed)

@@ -1,0 +1,141 @@
+"""What a run was begun with and how it ended: `run.json` in its folder, by which a later command knows it.
+
+The same command goes on with a run that is not finished and repeats the closing figures of one that is. With another
+seed, config, data, start or source of what decides the result, it is refused with the list of differences.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from synthesis.destination import DestinationRefused, Result, is_earlier_result, require_destination, whole_file
+from synthesis.fingerprint import Fingerprint, digest, digest_of_files, flattened, require_same, source_of_files
+from synthesis.record_io import read_card
+
+_OLDER: Final = (
+    "a run of an older version has no run.json: it cannot be told what it was begun with, so begin anew elsewhere, "
+    "with `init` at its last checkpoint if need be"
+)
+SFT_RUN: Final = Result("SFT run", "run.json", "sft", advice=_OLDER)
+RL_RUN: Final = Result("RL run", "run.json", "rl", advice=_OLDER)
+_LASTING: Final = ("metrics.jsonl", "checkpoints", "policy", "figures.json")
+"""What a run leaves that another must not be mixed with; one that left none of it is begun anew."""
+EVALUATION: Final = Result("evaluation", "run.json", "evaluation", advice="one of an older version has no run.json")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The record of one run."""
+
+    out: Path
+    result: Result
+    made_with: Fingerprint
+    figures: dict[str, Any] | None
+    """Those that an earlier command closed with, if all that the run makes is there."""
+
+    def begin(self) -> None:
+        """Write down what the run is begun with; to be called before it writes anything that is to last."""
+        self._write(None)
+
+    def finish(self, figures: Mapping[str, Any]) -> dict[str, Any]:
+        """Write down the closing figures, and return them; what is not finite becomes null: JSON has no word for it."""
+        closing = {name: _finite(value) for name, value in figures.items()}
+        self._write(closing)
+        return closing
+
+    def _write(self, figures: Mapping[str, Any] | None) -> None:
+        if not _is_first_host():
+            return
+        self.out.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"kind": self.result.kind, "made_with": self.made_with, "figures": figures}, indent=2)
+        with whole_file(self.out / self.result.manifest) as file:
+            file.write_text(text + "\n", encoding="utf-8")
+
+
+def open_run(
+    result: Result,
+    config: BaseModel,
+    out: Path,
+    *,
+    product: str,
+    contents: Mapping[str, str],
+    may_change: Collection[str],
+    sources: Iterable[str],
+) -> RunRecord:
+    """Return the record of the run in `out`, before anything is written there.
+
+    `product` is the file that is there when the run is finished. Of the config, `contents` (digests) stand for the
+    paths of these names, and the keys of `may_change` do not count. `sources` are the files of this project that decide
+    the result. Where there are several hosts, each calls this.
+
+    Raises:
+        DestinationRefused: `out` is neither new nor an earlier run of this kind; or one that was begun with something
+            else (`MadeOtherwise`).
+    """
+    made_with: Fingerprint = {
+        **flattened(config.model_dump(mode="json"), leave_out={"out", *may_change, *contents}),
+        **contents,
+        **source_of_files(sources),
+    }
+    refusal: DestinationRefused | None = None
+    figures = None
+    try:
+        require_destination(out, result)
+        if is_earlier_result(out, result) and any(_holds_something(out / name) for name in _LASTING):
+            found = json.loads((out / result.manifest).read_text(encoding="utf-8"))
+            advice = "Name another `out`, or give back what has changed to go on with this run"
+            require_same(out, found.get("made_with", {}), made_with, advice=advice)
+            figures = found.get("figures") if (out / product).is_file() else None
+    except DestinationRefused as error:
+        refusal = error
+    _agree(refusal)
+    return RunRecord(out, result, made_with, None if figures is None else {**figures, "already_complete": True})
+
+
+def digest_of_records(directory: Path) -> str:
+    """Name what a record directory holds.
+
+    Raises:
+        RecordDirectoryError: it is missing or damaged.
+    """
+    card = read_card(directory)
+    return digest([card.kind, sorted(card.shards.items())])
+
+
+def digest_of_policy(folder: Path) -> str:
+    """Name what a policy folder holds: the manifest of its weights, with their checksums, and its tokenizer."""
+    return digest_of_files([folder / "params.whole.json", folder / "tokenizer.json"])
+
+
+def _holds_something(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.is_file() and path.stat().st_size > 0
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _is_first_host() -> bool:
+    import jax  # here, so that the command can name the kinds of run without it
+
+    return jax.process_index() == 0
+
+
+def _agree(refusal: DestinationRefused | None) -> None:
+    """Raise on all hosts what the first one refuses; nobody writes before all have looked."""
+    import jax
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    refused = refusal is not None
+    if jax.process_count() > 1:
+        refused = bool(multihost_utils.broadcast_one_to_all(np.int32(refused)))
+    if refused:
+        raise refusal or DestinationRefused("the first host refuses the run, and says why")

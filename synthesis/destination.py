@@ -1,0 +1,247 @@
+"""Where a command writes: the one rule that keeps whatever the user had there, and the one rename into place.
+
+A destination is new, empty, or an earlier result of the same kind, which is recognised by its manifest:
+
+    records              dataset.json    names the kind and the shards
+    converted checkpoint .astra.json     names the kind and all that the folder holds
+    a run                run.json        names the kind; the run goes on, nothing is replaced
+    a quickstart         .quickstart     the earlier one is moved aside, nothing is replaced
+
+Anything else is refused before it is read or touched, and so is a destination that holds the sources, the working
+directory or the user's home. What is replaced must hold nothing but what its manifest names.
+
+A result is made beside its place, under a name that nobody else has (`.NAME.1f0c….partial`), and renamed when it is
+whole: a reader never sees half of one. What a killed process left under such a name is taken away by the next one; it
+is told by the mark in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from synthesis.errors import SynthesisError
+
+MARK: Final = ".astra.json"
+"""The manifest of results that have none of their own."""
+_UNFINISHED: Final = ".astra-unfinished"
+"""Lies in a folder that is being made; gone when it is whole."""
+_LOCK_TEXT: Final = re.compile(r"(process \d+ on \S+)?")
+
+
+class DestinationRefused(SynthesisError, ValueError):
+    """Something else is at the place to write to; the message says what was expected, what was found, what to do."""
+
+    is_usage = True
+
+
+@dataclass(frozen=True)
+class Result:
+    """A kind of folder that a command makes."""
+
+    name: str
+    """In words, as in "an earlier NAME"."""
+    manifest: str
+    kind: str
+    """What the manifest, a JSON object, says under `kind`."""
+    companions: tuple[str, ...] = ()
+    """Files beside those that the manifest names."""
+    is_replaced: bool = False
+    """Whether a new one takes its place, so that all it holds must be known to be ours."""
+    may_be_empty: bool = False
+    """Whether the manifest of an older version said nothing."""
+    advice: str = ""
+    """What to do where the manifest is missing, because an older version wrote none."""
+
+
+def records_of(kind: str) -> Result:
+    """The record directories of one kind of record."""
+    return Result(f"record directory of kind {kind!r}", "dataset.json", kind, ("report.json",), is_replaced=True)
+
+
+def require_destination(out: Path, result: Result, *, sources: Iterable[Path] = ()) -> None:
+    """Refuse a folder to write to that is neither new, nor empty, nor an earlier `result`.
+
+    Symbolic links are followed: the rule is on what they lead to. Lock files of ours do not count.
+
+    Raises:
+        DestinationRefused: it is something else; it is or holds one of `sources`, the working directory or the home; or
+            nothing can be written there.
+    """
+    place = _place(out, sources, is_written_in=not result.is_replaced)
+    if not place.exists():
+        return
+    if not place.is_dir():
+        raise _refused(out, f"a folder for a {result.name}", "a file")
+    foreign = _first_other(place, frozenset())
+    if foreign is None:
+        return
+    manifest = _manifest(place, result)
+    if manifest is None:
+        advice = f" ({result.advice})" if result.advice else ""
+        raise _refused(out, f"a new or empty folder, or an earlier {result.name}", f"{foreign} in it{advice}")
+    if result.is_replaced:
+        known = {result.manifest, *result.companions, *manifest.get("shards", ()), *manifest.get("files", ())}
+        if (foreign := _first_other(place, known)) is not None:
+            raise _refused(out, f"nothing but an earlier {result.name}, which is to be replaced,", f"{foreign} besides")
+
+
+def require_file_destination(
+    out: Path, name: str, is_earlier: Callable[[Path], bool], *, sources: Iterable[Path] = ()
+) -> None:
+    """Refuse a file to write that is neither new, nor empty, nor an earlier one, as `is_earlier` says.
+
+    Raises:
+        DestinationRefused: as `require_destination`.
+    """
+    place = _place(out, sources)
+    if place.is_dir():
+        raise _refused(out, f"a file for a {name}", "a folder")
+    if place.exists() and (not place.is_file() or (place.stat().st_size and not is_earlier(place))):
+        raise _refused(out, f"a new file, or an earlier {name}", "something else")
+
+
+def is_earlier_result(folder: Path, result: Result) -> bool:
+    """Whether a folder holds the manifest of a `result`."""
+    return _manifest(folder, result) is not None
+
+
+@contextlib.contextmanager
+def whole_folder(out: str | os.PathLike[str], result: Result) -> Iterator[Path]:
+    """A folder to fill; it takes the place of `out` when the block ends well, else that stays as it was.
+
+    It gets the manifest `.astra.json` if that is what its kind is recognised by.
+
+    Raises:
+        DestinationRefused: as `require_destination`, before anything is written.
+    """
+    out = Path(out)
+    require_destination(out, result)
+    place = out.resolve()
+    for left in _siblings(place, "partial"):
+        if (left / _UNFINISHED).is_file():
+            shutil.rmtree(left)
+    partial = _new_sibling(place, "partial")
+    partial.mkdir(parents=True)
+    try:
+        (partial / _UNFINISHED).touch()
+        yield partial
+        (partial / _UNFINISHED).unlink()
+        if result.manifest == MARK:
+            names = sorted(entry.name for entry in partial.iterdir())
+            (partial / MARK).write_text(json.dumps({"kind": result.kind, "files": names}, indent=2) + "\n")
+        _put_in_place(partial, place, result)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def whole_file(out: Path) -> Iterator[Path]:
+    """A file to write; it takes the place of `out` when the block ends well, else that stays as it was."""
+    place = out.resolve()
+    partial = _new_sibling(place, "partial")
+    try:
+        yield partial
+        os.replace(partial, place)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _put_in_place(whole: Path, place: Path, result: Result) -> None:
+    """Rename a finished folder; a crash between the two renames leaves both whole, under hidden names."""
+    replaced = None
+    if place.exists() and _first_other(place, frozenset()) is not None:
+        require_destination(place, result)  # it may have changed since
+        replaced = _new_sibling(place, "replaced")
+        os.replace(place, replaced)
+    os.replace(whole, place)
+    for left in _siblings(place, "replaced"):
+        if left == replaced or is_earlier_result(left, result):
+            shutil.rmtree(left)
+
+
+def _place(out: Path, sources: Iterable[Path], *, is_written_in: bool = False) -> Path:
+    """Where `out` leads to, if it may be written at all; a folder that is only written in need not be renamed."""
+    try:
+        if out.is_symlink() and not out.exists():
+            raise _refused(out, "a place to write to", "a symbolic link to nothing")
+        place = out.resolve()
+        kept = {"the working directory": Path.cwd(), "your home": Path.home()} | {str(path): path for path in sources}
+        for name, path in kept.items():
+            if path.resolve().is_relative_to(place):
+                found = f"{name} itself" if path.resolve() == place else f"a folder that holds {name}"
+                raise _refused(out, "a place of its own to write to", found)
+        parent = next(path for path in place.parents if os.path.lexists(path))
+        if not parent.is_dir():
+            raise _refused(out, "a place to write to", f"that {parent} is a file")
+        needed = [place] if place.exists() else []
+        if not (needed and is_written_in):
+            needed.append(parent)
+        for path in needed:
+            if _is_read_only(path):
+                raise _refused(out, "a place to write to", f"that {path} is read-only")
+    except (PermissionError, RuntimeError) as error:  # a folder that may not be looked into, or a loop of links
+        raise _refused(out, "a place to write to", f"a path that leads nowhere ({error})") from error
+    return place
+
+
+def _is_read_only(path: Path) -> bool:
+    """Whether this user may not write there, or nobody may: what is marked read-only is so for root too."""
+    wanted = os.W_OK | os.R_OK | (os.X_OK if path.is_dir() else 0)
+    may = os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids)
+    return not may or not path.stat().st_mode & 0o222
+
+
+def _refused(out: Path, expected: str, found: str) -> DestinationRefused:
+    return DestinationRefused(f"{out}: expected {expected}, found {found}; name another place, nothing was touched")
+
+
+def _manifest(folder: Path, result: Result) -> dict[str, Any] | None:
+    """The manifest of a folder, if it is one of `result`."""
+    try:
+        text = (folder / result.manifest).read_text(encoding="utf-8")
+        if result.may_be_empty and not text:
+            return {"kind": result.kind}
+        manifest = json.loads(text)
+    except (OSError, ValueError):
+        return None
+    return manifest if isinstance(manifest, dict) and manifest.get("kind") == result.kind else None
+
+
+def _first_other(folder: Path, known: Iterable[str]) -> str | None:
+    """The first thing in a folder, by name, that is not `known` and no lock file of ours, nor holds only such."""
+    for entry in sorted(folder.iterdir()):
+        is_hosts = entry.name == "hosts" and entry.is_dir()  # each host of a run holds a lock in its own folder
+        files = [file for file in entry.rglob("*") if not file.is_dir()] if is_hosts else [entry]
+        if entry.name not in known and any(not file.name.endswith(".lock") or is_no_lock(file) for file in files):
+            return entry.name
+    return None
+
+
+def is_no_lock(path: Path) -> bool:
+    """Whether a file is anything but a lock file of ours, which says no more than who holds it."""
+    if path.is_symlink() or not path.is_file():
+        return True
+    with path.open("rb") as file:
+        return _LOCK_TEXT.fullmatch(file.read(512).decode("utf-8", errors="replace")) is None
+
+
+def _new_sibling(place: Path, suffix: str) -> Path:
+    return place.with_name(f".{place.name}.{uuid.uuid4().hex}.{suffix}")
+
+
+def _siblings(place: Path, suffix: str) -> list[Path]:
+    """What lies beside a place under a name that `_new_sibling` gives."""
+    if not place.parent.is_dir():
+        return []
+    name = re.compile(rf"\.{re.escape(place.name)}\.[0-9a-f]{{32}}\.{suffix}")
+    return sorted(entry for entry in place.parent.iterdir() if name.fullmatch(entry.name) and entry.is_dir())
