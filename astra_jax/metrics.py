@@ -7,6 +7,7 @@ shows once. On request they are also sent to Weights & Biases.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -63,9 +64,10 @@ class MetricsLog:
             )  # to end on SIGTERM is not to fail
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write down the metrics of one step."""
+        """Write down the metrics of one step; in the file, what is not finite is null."""
+        line = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         with self._path.open("a") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
+            file.write(json.dumps({"step": step, **line}, allow_nan=False) + "\n")
         for name, value in metrics.items():
             self._events.add_scalar(name, value, step)
         if self._wandb_run is not None:
