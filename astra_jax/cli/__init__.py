@@ -28,12 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     options = _parser().parse_args(arguments)
     from astra_jax.cli.run_lock import AnotherRun
-    from astra_jax.config import ConfigError
+    from astra_jax.config import ConfigError, require_local_paths
     from sandbox.client import SandboxUnavailable
     from synthesis.record_io import RecordDirectoryError
     from synthesis.teacher import TeacherUnavailable
 
     try:
+        require_local_paths(vars(options), where="the command line")
         code = options.run(options)
     except (AnotherRun, ConfigError) as error:
         return _fail(error, EXIT_USAGE)
@@ -173,7 +174,9 @@ def _config_command(commands, name: str, text: str, run) -> argparse.ArgumentPar
 def _quickstart(options: argparse.Namespace) -> None:
     with _lock_beside(options.out):
         from astra_jax.cli.quickstart import quickstart
+        from astra_jax.compile_cache import keep_compiled_programs
 
+        keep_compiled_programs()
         summary = quickstart(options.out, seed=options.seed, tool_documents=options.tool_documents)
     print(json.dumps(summary["heldout"], indent=2))
     minutes = summary["seconds"]["total"] / 60
@@ -320,13 +323,16 @@ def _sandbox(options: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 def _sft(options: argparse.Namespace) -> None:
     from astra_jax.cli.run_lock import run_lock
+    from astra_jax.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
-    from astra_jax.placement import host_folder, join_hosts
+    from astra_jax.placement import are_hosts_announced, host_folder, join_hosts, require_shared_folder
     from astra_jax.sft.train import SFTConfig, train_sft
 
     config = load_config(SFTConfig, options.config, options.overrides)
-    if config.mesh is not None:
+    keep_compiled_programs()
+    if config.mesh is not None or are_hosts_announced():
         join_hosts()
+    require_shared_folder(config.out)
     with run_lock(host_folder(config.out) / ".lock"):  # on every host, so that every host of a second run is refused
         figures = train_sft(config)
     print(json.dumps({"stage": "sft", **figures}) if options.json else f"sft: {figures} -> {config.out}")
@@ -334,11 +340,17 @@ def _sft(options: argparse.Namespace) -> None:
 
 def _rl(options: argparse.Namespace) -> None:
     from astra_jax.cli.run_lock import run_lock
+    from astra_jax.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
-    from astra_jax.rl.train import RLConfig, train_rl
+    from astra_jax.placement import are_hosts_announced, join_hosts
+    from astra_jax.rl.train import RLConfig, require_one_host, train_rl
     from sandbox.client import AsyncSandboxClient
 
     config = load_config(RLConfig, options.config, options.overrides)
+    keep_compiled_programs()
+    if config.mesh is not None or are_hosts_announced():
+        join_hosts()
+    require_one_host()
 
     async def run(url: str) -> dict:
         async with AsyncSandboxClient(url) as sandbox:
@@ -352,6 +364,7 @@ def _rl(options: argparse.Namespace) -> None:
 def _evaluate_environments(options: argparse.Namespace) -> None:
     import dataclasses
 
+    from astra_jax.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
     from astra_jax.evaluate.environments import EvaluationConfig, HeldOutFigures, evaluate_environments
     from astra_jax.policy import load_policy
@@ -361,6 +374,7 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
     from synthesis.records import Environment
 
     config = load_config(EvaluationConfig, options.config, options.overrides)
+    keep_compiled_programs()
     policy = load_policy(config.policy)
     environments = list(RecordSource(config.environments, Environment))
 
@@ -378,16 +392,20 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
 
 
 def _hf_to_orbax(options: argparse.Namespace) -> None:
+    from astra_jax.compile_cache import keep_compiled_programs
     from astra_jax.convert import hf_to_orbax
 
+    keep_compiled_programs()
     with _lock_beside(options.destination):
         model = hf_to_orbax(options.source, options.destination, param_dtype=options.dtype or "float32")
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")
 
 
 def _orbax_to_hf(options: argparse.Namespace) -> None:
+    from astra_jax.compile_cache import keep_compiled_programs
     from astra_jax.convert import orbax_to_hf
 
+    keep_compiled_programs()
     with _lock_beside(options.destination):
         model = orbax_to_hf(options.source, options.destination, dtype=options.dtype)
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")
