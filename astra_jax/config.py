@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -49,11 +50,41 @@ def parse_config(config_type: type[ConfigT], values: dict[str, Any], *, where: s
         ConfigError: the first value at fault, with its full path.
     """
     try:
-        return config_type.model_validate(values)
+        config = config_type.model_validate(values)
     except ValidationError as error:
         # Of a value that may be one of several types, what is wrong with each is told; an unknown key says most.
         faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         raise ConfigError(f"{where}: {_in_words(config_type, values, faults[0])}") from error
+    require_local_paths(dict(config), where=where)
+    return config
+
+
+def require_local_paths(values: Mapping[str, Any], *, where: str) -> None:
+    """Raises ConfigError when a path among the values, at any depth, is a URL, which would become a folder `gs:`.
+
+    >>> require_local_paths({"data": (Path("records"),), "out": Path("gs://bucket/run")}, where="sft.toml")
+    Traceback (most recent call last):
+    astra_jax.config.ConfigError: sft.toml: out: expected a path on this machine, found the URL gs://bucket/run
+    """
+    for key, path in _paths(values):
+        if url := re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", str(path)):
+            raise ConfigError(
+                f"{where}: {'.'.join(key)}: expected a path on this machine, found the URL {url[1]}://{url[2]}"
+            )
+
+
+def _paths(value: Any) -> Iterator[tuple[tuple[str, ...], Path]]:
+    """Every path in a value, with the keys that lead to it."""
+    if isinstance(value, Path):
+        yield (), value
+    if isinstance(value, BaseModel):
+        value = dict(value)
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            for keys, path in _paths(part):
+                yield (str(key), *keys), path
 
 
 def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Mapping[str, Any]) -> str:

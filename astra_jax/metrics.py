@@ -7,6 +7,7 @@ shows once. On request they are also sent to Weights & Biases.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,9 +85,10 @@ class MetricsLog:
             )  # to end on a signal is not to fail
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write down the metrics of one step."""
+        """Write down the metrics of one step; in the file, what is not finite is null."""
+        line = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         with self._path.open("a") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
+            file.write(json.dumps({"step": step, **line}, allow_nan=False) + "\n")
         for name, value in metrics.items():
             self._events.add_scalar(name, value, step)
         if self._wandb_run is not None:
@@ -99,9 +101,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def last_metric(path: Path, name: str) -> float | None:
-    """Return a figure of the last step that was written down; None where there is none."""
-    lines = read_metrics(path)
-    return lines[-1].get(name) if lines else None
+    """Return a figure of the last step that was written down with one; None where there is none."""
+    values = [line.get(name) for line in read_metrics(path)]
+    return next((value for value in reversed(values) if value is not None), None)
 
 
 def _whole_lines(path: Path) -> Iterator[str]:

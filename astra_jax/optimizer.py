@@ -1,12 +1,16 @@
-"""AdamW with global-norm clipping and a learning-rate schedule."""
+"""AdamW with global-norm clipping and a learning-rate schedule; what is not finite is not learnt from."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 import optax
 from pydantic import BaseModel, ConfigDict, Field
+
+from astra_jax.model.config import Params
+from astra_jax.model.sharding import constrain_params
 
 
 class OptimizerConfig(BaseModel):
@@ -64,6 +68,32 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
         ),
         optax.masked(optax.scale((config.final_norm_learning_rate or rate) / rate), _is_final_norm),
     )
+
+
+def update_if_finite(
+    optimizer: optax.GradientTransformation,
+    loss: jax.Array,
+    gradients: Params,
+    params: Params,
+    optimizer_state: optax.OptState,
+) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
+    """One update; none where the loss or the gradients' global norm is not finite: then every bit stays as it was.
+
+    Both figures are of the whole batch, so all hosts decide alike. They are returned, with whether it was `applied`.
+    """
+    grad_norm = optax.tree.norm(gradients)
+    is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+    updates, updated_state = optimizer.update(gradients, optimizer_state, params)
+    updated = optax.apply_updates(params, updates), updated_state
+    kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, (params, optimizer_state))
+    params, optimizer_state = constrain_params(kept)
+    return params, optimizer_state, {"loss": loss, "grad_norm": grad_norm, "applied": is_finite}
+
+
+def updates_applied(optimizer_state: optax.OptState) -> int:
+    """How many updates have been applied: what the schedule counts, since a step that is not applied is none to it."""
+    (count, *_) = (count for _, count in optax.tree.get_all_with_path(optimizer_state, "count"))
+    return int(count)
 
 
 def _decayed(params: optax.Params) -> optax.Params:

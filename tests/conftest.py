@@ -12,5 +12,7 @@ settings.load_profile("repeatable")
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Nothing that an earlier run has compiled is taken for what is tested now, nor kept in the user's home.
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"
 # Threads that spin while they wait starve their neighbours on a small machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
+from astra_jax.config import require_local_paths
 from astra_jax.errors import AstraError, UsageError
 from astra_jax.termination import Interruption, Terminated, name_of
 from sandbox.errors import SandboxError
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, EXIT_USAGE)
     with Interruption(patience_seconds=options.patience_seconds) as interruption:
         try:
+            require_local_paths(vars(options), where="the command line")
             code = options.run(options)
             sys.stdout.flush()
         except Terminated as ended:
@@ -299,7 +301,9 @@ def _quickstart(options: argparse.Namespace) -> int | None:
 
     with _lock_beside(options.out, QUICKSTART, options.tool_documents):
         from astra_jax.cli.quickstart import quickstart
+        from astra_jax.compile_cache import keep_compiled_programs
 
+        keep_compiled_programs()
         try:
             summary = quickstart(
                 options.out, seed=options.seed, tool_documents=options.tool_documents, resume=options.resume
@@ -464,16 +468,19 @@ def _sandbox(options: argparse.Namespace) -> Iterator[str]:
 
 def _sft(options: argparse.Namespace) -> None:
     from astra_jax.cli.run_lock import run_lock
+    from astra_jax.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
-    from astra_jax.placement import host_folder, join_hosts
+    from astra_jax.placement import are_hosts_announced, host_folder, join_hosts, require_shared_folder
     from astra_jax.run_record import SFT_RUN
     from astra_jax.sft.train import SFTConfig, train_sft
     from synthesis.destination import require_destination
 
     config = load_config(SFTConfig, options.config, options.overrides)
-    if config.mesh is not None:
-        join_hosts()
     require_destination(config.out, SFT_RUN)
+    keep_compiled_programs()
+    if config.mesh is not None or are_hosts_announced():
+        join_hosts()
+    require_shared_folder(config.out)
     with run_lock(host_folder(config.out) / ".lock"):  # on every host, so that every host of a second run is refused
         figures = train_sft(config)
     _print_figures(options, "sft", figures, config.out)
@@ -481,14 +488,20 @@ def _sft(options: argparse.Namespace) -> None:
 
 def _rl(options: argparse.Namespace) -> None:
     from astra_jax.cli.run_lock import run_lock
+    from astra_jax.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
-    from astra_jax.rl.train import RLConfig, train_rl
+    from astra_jax.placement import are_hosts_announced, join_hosts
+    from astra_jax.rl.train import RLConfig, require_one_host, train_rl
     from astra_jax.run_record import RL_RUN
     from sandbox.client import AsyncSandboxClient
     from synthesis.destination import require_destination
 
     config = load_config(RLConfig, options.config, options.overrides)
     require_destination(config.out, RL_RUN)
+    keep_compiled_programs()
+    if config.mesh is not None or are_hosts_announced():
+        join_hosts()
+    require_one_host()
 
     async def run(url: str) -> dict:
         async with AsyncSandboxClient(url) as sandbox:
@@ -509,6 +522,7 @@ def _print_figures(options: argparse.Namespace, stage: str, figures: dict, out: 
 def _evaluate_environments(options: argparse.Namespace) -> None:
     import dataclasses
 
+    from astra_jax.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
     from astra_jax.evaluate.environments import (
         EvaluationConfig,
@@ -532,6 +546,7 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
             json.dumps(record.figures) if options.json else f"evaluate: already complete -> {config.out}/figures.json"
         )
         return
+    keep_compiled_programs()
     policy = load_policy(config.policy)
     source = RecordSource(config.environments, Environment)
     require_records(source)
@@ -553,17 +568,21 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
 
 
 def _hf_to_orbax(options: argparse.Namespace) -> None:
+    from astra_jax.compile_cache import keep_compiled_programs
     from astra_jax.convert import CHECKPOINT, hf_to_orbax
 
+    keep_compiled_programs()
     with _lock_beside(options.destination, CHECKPOINT, [options.source]):
         model = hf_to_orbax(options.source, options.destination, param_dtype=options.dtype or "float32")
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")
 
 
 def _orbax_to_hf(options: argparse.Namespace) -> None:
+    from astra_jax.compile_cache import keep_compiled_programs
     from astra_jax.convert import orbax_to_hf
     from astra_jax.model.hf import HF_FOLDER
 
+    keep_compiled_programs()
     with _lock_beside(options.destination, HF_FOLDER, [options.source]):
         model = orbax_to_hf(options.source, options.destination, dtype=options.dtype)
     print(f"convert: {model.num_parameters} parameters -> {options.destination}")

@@ -45,7 +45,8 @@ class ModelConfig(BaseModel):
     max_position_embeddings: int = Field(default=40_960, gt=0)
     yarn: YarnScaling | None = None
     dtype: DType = "float32"
-    """What the matrix products compute in; softmax, norms and rope are always float32."""
+    """What the matrix products compute in, and what the gradients of their weights are rounded to before they are
+    summed over devices; softmax, norms and rope are always float32."""
     param_dtype: DType = "float32"
     """What the parameters are stored in."""
     remat: RematPolicy = "none"

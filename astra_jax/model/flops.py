@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 
 from astra_jax.model.config import ModelConfig
 
 
-def model_flops(model: ModelConfig, rows: int, tokens: int) -> float:
-    """FLOPs of forward and backward without recompute: 6 per weight and token, and causal attention.
+def model_flops(model: ModelConfig, segment_tokens: Sequence[int]) -> float:
+    """FLOPs of forward and backward without recompute: 6 per weight and token, and causal attention in each segment.
 
     >>> from astra_jax.model.config import QWEN3_PRESETS
-    >>> model_flops(QWEN3_PRESETS["qwen3-0.6b"], 1, 1) / 6 == 596_049_920 - 65_536 + 2 * 28 * 16 * 128 / 2
+    >>> model_flops(QWEN3_PRESETS["qwen3-0.6b"], [1]) / 6 == 596_049_920 - 65_536 + 2 * 28 * 16 * 128 / 2
     True
+
+    Segments that share a row do not see each other:
+
+    >>> model_flops(QWEN3_PRESETS["qwen3-0.6b"], [512, 512]) / model_flops(QWEN3_PRESETS["qwen3-0.6b"], [512])
+    2.0
+    >>> round(model_flops(QWEN3_PRESETS["qwen3-0.6b"], [1024]) / model_flops(QWEN3_PRESETS["qwen3-0.6b"], [512]), 2)
+    2.09
     """
-    return 3.0 * rows * forward_flops(model, tokens, tokens**2 / 2, logits_tokens=tokens)
+    tokens, attended = sum(segment_tokens), sum(count**2 / 2 for count in segment_tokens)
+    return 3.0 * forward_flops(model, tokens, attended, logits_tokens=tokens)
 
 
 def forward_flops(model: ModelConfig, tokens: int, attended: float, *, logits_tokens: int) -> float:
@@ -49,8 +57,11 @@ _PEAK_FLOPS_PER_SECOND: Mapping[str, float] = {
 
 
 def model_flops_utilisation(
-    model: ModelConfig, rows: int, tokens: int, seconds: float, *, devices: int
+    model: ModelConfig, segment_tokens: Sequence[int], seconds: float, *, devices: int
 ) -> float | None:
-    """MFU of a step on `devices` devices (PaLM, arXiv 2204.02311, appendix B); None on one without a data sheet."""
+    """MFU of a step on `devices` devices (PaLM, arXiv 2204.02311, appendix B); None on one without a data sheet.
+
+    `segment_tokens` are the lengths of the samples that were learnt from: padding is no work that the model needs.
+    """
     peak = _PEAK_FLOPS_PER_SECOND.get(jax.devices()[0].device_kind)
-    return None if peak is None else model_flops(model, rows, tokens) / seconds / (peak * devices)
+    return None if peak is None else model_flops(model, segment_tokens) / seconds / (peak * devices)

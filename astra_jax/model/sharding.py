@@ -89,11 +89,21 @@ def constrain(x: jax.Array, *logical: str) -> jax.Array:
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh over `devices` (default: all); raises ConfigError when their number is not the product of the axes."""
+    """The mesh over `devices` (default: all).
+
+    Raises:
+        ConfigError: their number is not the product of the axes, or they are of several slices of TPU chips.
+    """
     devices = jax.devices() if devices is None else devices
     if math.prod(config.shape) != len(devices):
         sizes = " × ".join(f"{axis} {size}" for axis, size in zip(MESH_AXES, config.shape, strict=True))
         raise ConfigError(f"a mesh of {sizes} needs {math.prod(config.shape)} devices, found {len(devices)}")
+    slices = {getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}
+    if len(slices) > 1:
+        raise ConfigError(
+            f"expected the devices of one TPU slice, found {len(slices)} slices: a mesh over the network between them "
+            "is not supported yet; run on one larger slice"
+        )
     # An axis may take part of a physical axis: 4 x 16 on a torus of 8 x 8.
     layout = mesh_utils.create_device_mesh(config.shape, devices, allow_split_physical_axes=True)
     return Mesh(layout, MESH_AXES, axis_types=(AxisType.Auto,) * 4)

@@ -7,6 +7,7 @@ before JAX is imported. The steps are `sft_step`, `rl_step` and the rollout engi
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import importlib.util
 import time
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from astra_jax.plan.chips import Chip, chip_of
 from astra_jax.plan.compiled_memory import CompiledMemory, CompilerMissing, compiled_memory
 from astra_jax.plan.config import PlanConfig
 from astra_jax.plan.costs import Costs, jaxpr_costs
+from astra_jax.plan.not_yet_runnable import not_yet_runnable
 from astra_jax.plan.steps import AbstractStep, decode_step, learner_step, prefill_step
 
 _GIB = 2**30
@@ -61,7 +63,11 @@ class Plan:
     topology: str
     chips: int
     hbm_bytes: int
+    libtpu: str
+    """The version of the TPU compiler."""
     steps: dict[str, StepPlan]
+    not_yet_runnable: dict[str, str]
+    """Steps that no run can have today, and why."""
 
     @property
     def fits(self) -> bool:
@@ -72,7 +78,9 @@ class Plan:
         return {
             "topology": self.topology,
             "chips": self.chips,
+            "libtpu": self.libtpu,
             "fits": self.fits,
+            "not_yet_runnable": self.not_yet_runnable,
             "steps": {
                 name: {
                     "work": step.work,
@@ -94,10 +102,14 @@ class Plan:
 
     def render(self) -> str:
         """The same for people."""
-        lines = [f"{self.topology}: {self.chips} chips of {self.hbm_bytes / _GIB:.0f} GiB"]
+        lines = [
+            f"{self.topology}: {self.chips} chips of {self.hbm_bytes / _GIB:.0f} GiB; compiled by libtpu {self.libtpu}"
+        ]
         for name, step in self.steps.items():
             verdict = "fits" if step.peak_bytes <= self.hbm_bytes else "DOES NOT FIT"
             lines.append(f"\n{name}, {step.work}: peak {step.peak_bytes / _GIB:.2f} GiB per chip, {verdict}")
+            if name in self.not_yet_runnable:
+                lines.append(f"  NO RUN CAN HAVE THIS STEP YET: {self.not_yet_runnable[name]}")
             lines += [f"  {category:<28}{size / _GIB:8.2f} GiB" for category, size in step.bytes_by_category.items()]
             if step.host_bytes:
                 lines.append(f"  {'in the host’s memory':<28}{step.host_bytes / _GIB:8.2f} GiB")
@@ -149,7 +161,14 @@ def plan(config: PlanConfig, topology: str) -> Plan:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     steps = {name: _plan_step(step, topology, chip) for name, step in abstract_steps.items()}
-    return Plan(topology, len(devices), int(chip.hbm_bytes), steps)
+    return Plan(
+        topology=topology,
+        chips=len(devices),
+        hbm_bytes=int(chip.hbm_bytes),
+        libtpu=importlib.metadata.version("libtpu"),
+        steps=steps,
+        not_yet_runnable=not_yet_runnable(config),
+    )
 
 
 def _devices(topology: str) -> Sequence[jax.Device]:

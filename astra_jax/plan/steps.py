@@ -87,7 +87,7 @@ def learner_step(name: str, config: PlanConfig, shape: StepShape, mesh: Mesh) ->
             "gradients": _bytes_per_chip(params),
             "activations": _kept_activation_bytes(model, local_tokens, mesh),
         },
-        model_flops=model_flops(model, rows, shape.sequence_tokens),
+        model_flops=model_flops(model, [shape.sequence_tokens] * rows),
         kernels=_kernels(model, mesh, shape.sequence_tokens, shape.sequences_per_shard),
         partitioner_bytes=_partitioner_bytes(model, mesh, local_tokens, trains=True),
         weight_bytes=2 * _matrix_bytes(model, mesh),
@@ -218,7 +218,8 @@ def _partitioner_bytes(model: ModelConfig, mesh: Mesh, tokens: int, *, trains: b
     """Layers' weights gathered where they are stored in parts, and sums over `tensor` after each branch of a layer.
 
     Training gathers weights once more for the backward pass, which scatters their gradients and sums over `tensor` too.
-    `tokens` are those that a data × fsdp × context shard computes.
+    Gradients are sent in what the products compute in, since weights are cast to it first. `tokens` are those that a
+    data × fsdp × context shard computes.
     """
     passes = 2 if trains else 1
     itemsize = jnp.dtype(model.dtype).itemsize
@@ -229,7 +230,7 @@ def _partitioner_bytes(model: ModelConfig, mesh: Mesh, tokens: int, *, trains: b
         wire = layers / tensor * (parts - 1) / parts
         found["all_gather of weights over fsdp × context"] = passes * wire * itemsize
         if trains:
-            found["reduce_scatter of weights over fsdp × context"] = wire * jnp.dtype(model.param_dtype).itemsize
+            found["reduce_scatter of weights over fsdp × context"] = wire * itemsize
     if tensor > 1:
         sums = passes * 2 * model.num_layers * tokens * model.hidden_size * itemsize
         found["all_reduce of activations over tensor"] = sums * 2 * (tensor - 1) / tensor

@@ -32,8 +32,9 @@ from astra_jax.metrics import MetricsLog, Progress, last_metric
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
-from astra_jax.model.sharding import MeshConfig, constrain_params, param_shardings, require_divisible
-from astra_jax.optimizer import OptimizerConfig, make_optimizer
+from astra_jax.model.sharding import MeshConfig, param_shardings, require_divisible
+from astra_jax.not_finite import NotFiniteSteps
+from astra_jax.optimizer import OptimizerConfig, make_optimizer, update_if_finite
 from astra_jax.placement import (
     in_force,
     init_optimizer_state,
@@ -61,6 +62,7 @@ _MAY_CHANGE = (
     "mesh",
     "checkpoint_every_steps",
     "keep_weights",
+    "max_not_finite_steps",
     "logprob_chunk_tokens",
     "model_overrides.remat",
     "wandb",
@@ -116,6 +118,8 @@ class RLConfig(BaseModel):
     logprob_chunk_tokens: int = Field(default=256, gt=0)
     mesh: MeshConfig | None = None
     """Which devices of this host learn and roll out; without it, the first alone."""
+    max_not_finite_steps: int = Field(default=5, gt=0)
+    """Steps in a row whose loss or gradient is not finite, and that are therefore not applied, before the run stops."""
     checkpoint_every_steps: int = Field(default=20, gt=0)
     keep_weights: int | None = Field(default=None, gt=0)
     """Checkpoints whose weights are kept; without it all, for analysis. Optimiser state is kept for the newest two."""
@@ -167,19 +171,16 @@ def rl_step(
     clip_epsilon: float,
     chunk_tokens: int,
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """One optimiser update on one batch."""
+    """One optimiser update on one batch, if its loss and gradients are finite."""
     loss_and_logprobs = functools.partial(
         rl_loss, model=model, batch=batch, temperature=temperature, clip_epsilon=clip_epsilon, chunk_tokens=chunk_tokens
     )
     (loss, logprobs_BT), gradients = jax.value_and_grad(loss_and_logprobs, has_aux=True)(params)
-    updates, optimizer_state = make_optimizer(optimizer, steps).update(gradients, optimizer_state, params)
+    params, optimizer_state, metrics = update_if_finite(
+        make_optimizer(optimizer, steps), loss, gradients, params, optimizer_state
+    )
     difference_BT = jnp.abs(logprobs_BT - batch.sampled_logprobs_BT) * batch.loss_mask_BT
-    metrics = {
-        "loss": loss,
-        "grad_norm": optax.tree.norm(gradients),
-        "mean_abs_logprob_difference": difference_BT.sum() / batch.loss_mask_BT.sum(),
-    }
-    params, optimizer_state = constrain_params((optax.apply_updates(params, updates), optimizer_state))
+    metrics["mean_abs_logprob_difference"] = difference_BT.sum() / batch.loss_mask_BT.sum()
     return params, optimizer_state, metrics
 
 
@@ -191,14 +192,14 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     Raises:
         BatchFillingStalled: the policy's groups no longer vary (everything solved, or nothing).
         DestinationRefused: `out` is something else than a run, or one that was begun with another config.
+        NotFinite: `max_not_finite_steps` steps in a row could not be applied; the state is saved.
         SandboxUnavailable: the sandbox is down; the run resumes from its last checkpoint.
         Terminated: after SIGTERM or Ctrl-C, when the state is saved.
         ValueError: the mesh does not fit the devices, the model or the batch; there are several hosts; or W&B is
             wanted and cannot be used.
     """
+    require_one_host()
     require_wandb(config.wandb)
-    if jax.process_count() > 1:
-        raise ConfigError(f"expected one host, found {jax.process_count()}: episodes are not rolled out over hosts yet")
     mesh = training_mesh(config.mesh)
     require_rows(config.groups_per_step * config.group_size, 1, mesh)
     require_prompts(config.groups_per_rollout, mesh)
@@ -213,6 +214,7 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     require_records(environments)
     optimizer = make_optimizer(config.optimizer, config.steps)
     progress = Progress("rl", config.steps, ("reward", "recall", "precision", "seconds"))
+    not_finite = NotFiniteSteps("rl", config.out, most_in_a_row=config.max_not_finite_steps)
     run.begin()
     with (
         Termination() as termination,
@@ -259,6 +261,7 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                 figures = held_out_figures([episode for group in rolled_out or batch_groups for episode in group.group])
                 line = {
                     **{name: float(value) for name, value in metrics.items()},
+                    "applied": int(metrics["applied"]),
                     "reward": reward,
                     "recall": figures.recall,
                     "precision": figures.precision,
@@ -274,12 +277,15 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                 }
                 log.write(step, line)
                 progress.report(step, line)
-                is_last, is_ended = step + 1 == config.steps, termination.asked()
+                not_finite.note(step, line, batch)
+                is_last, is_ended = step + 1 == config.steps, termination.asked() or not_finite.are_too_many
                 if is_last or is_ended or (step + 1) % config.checkpoint_every_steps == 0:
                     position = {"groups_submitted": submitted}
                     checkpoints.save(TrainState(step + 1, params, optimizer_state, state.rng, position))
-                if is_ended and not is_last:
+                if not_finite.are_too_many or (is_ended and not is_last):
                     checkpoints.wait()
+                    if not_finite.are_too_many:
+                        raise not_finite.error()
                     raise Terminated("rl", step + 1, termination.signum)
     save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init)
     reward_at_last = last_metric(config.out / "metrics.jsonl", "reward")
@@ -300,6 +306,12 @@ def _open_run(config: RLConfig) -> RunRecord:
         may_change=_MAY_CHANGE,
         sources=_SOURCES,
     )
+
+
+def require_one_host() -> None:
+    """Raises ConfigError where this process is one of several hosts of a job."""
+    if jax.process_count() > 1:
+        raise ConfigError(f"expected one host, found {jax.process_count()}: episodes are not rolled out over hosts yet")
 
 
 def _first_state(config: RLConfig, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:

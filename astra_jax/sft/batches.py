@@ -115,9 +115,9 @@ class SFTBatches:
         """The rows of a step's batch over all hosts."""
         return self._schedule[step].num_rows
 
-    def num_tokens(self, step: int) -> int:
-        """The tokens of a step's batch over all hosts, padding left out."""
-        return sum(int(self._samples.lengths_tokens[list(row)].sum()) for row in self._schedule[step].rows)
+    def segment_tokens(self, step: int) -> list[int]:
+        """The tokens of each sample in a step's batch over all hosts, padding left out."""
+        return [int(self._samples.lengths_tokens[number]) for row in self._schedule[step].rows for number in row]
 
     def __getitem__(self, step: int) -> SFTBatch:
         """Make this host's rows of the batch of one step."""

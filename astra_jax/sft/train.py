@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 from pydantic import Field
@@ -23,7 +24,14 @@ from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.mimetic_init import mimetic_init
 from astra_jax.model.qwen3 import Params, bind
 from astra_jax.model.sharding import MeshConfig, constrain, constrain_params, require_divisible
-from astra_jax.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
+from astra_jax.not_finite import NotFiniteSteps
+from astra_jax.optimizer import (
+    OptimizerConfig,
+    learning_rate_schedule,
+    make_optimizer,
+    update_if_finite,
+    updates_applied,
+)
 from astra_jax.placement import (
     host_folder,
     host_rows,
@@ -48,6 +56,7 @@ _MAY_CHANGE = (
     "accumulation",
     "checkpoint_every_steps",
     "keep_weights",
+    "max_not_finite_steps",
     "logprob_chunk_tokens",
     "model.remat",
     "model_overrides.remat",
@@ -81,6 +90,8 @@ class SFTConfig(SFTDataConfig):
     """Parts that a batch is worked through in, one after the other: the same update in less memory."""
     mesh: MeshConfig | None = None
     """Which devices, of all hosts; without it, the first alone."""
+    max_not_finite_steps: int = Field(default=5, gt=0)
+    """Steps in a row whose loss or gradient is not finite, and that are therefore not applied, before the run stops."""
     checkpoint_every_steps: int = Field(default=100, gt=0)
     keep_weights: int | None = Field(default=None, gt=0)
     """Checkpoints whose weights are kept; without it all, for analysis. Optimiser state is kept for the newest two."""
@@ -137,11 +148,9 @@ def sft_step(
     chunk_tokens: int,
     accumulation: int = 1,
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """One optimiser update on one batch."""
+    """One optimiser update on one batch, if its loss and gradients are finite."""
     loss, gradients = loss_and_gradients(params, model, batch, chunk_tokens=chunk_tokens, accumulation=accumulation)
-    updates, optimizer_state = make_optimizer(optimizer, steps).update(gradients, optimizer_state, params)
-    params, optimizer_state = constrain_params((optax.apply_updates(params, updates), optimizer_state))
-    return params, optimizer_state, {"loss": loss, "grad_norm": optax.tree.norm(gradients)}
+    return update_if_finite(make_optimizer(optimizer, steps), loss, gradients, params, optimizer_state)
 
 
 def train_sft(config: SFTConfig) -> dict[str, Any]:
@@ -155,6 +164,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
         Terminated: after SIGTERM or Ctrl-C, when the state is saved.
         DestinationRefused: `out` is something else than a run, or one that was begun with another config.
         ConfigError: the mesh does not fit the devices, the model or the batch; or W&B is wanted and cannot be used.
+        NotFinite: `max_not_finite_steps` steps in a row could not be applied; the state is saved.
     """
     mesh = training_mesh(config.mesh)
     wandb = config.wandb if jax.process_index() == 0 else None
@@ -179,6 +189,7 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
     optimizer = make_optimizer(config.optimizer, steps)
     learning_rate = learning_rate_schedule(config.optimizer, steps)
     progress = Progress("sft", steps, ("loss", "learning_rate", "tokens_per_second"))
+    not_finite = NotFiniteSteps("sft", host_folder(config.out), most_in_a_row=config.max_not_finite_steps)
     with (
         Termination() as termination,
         Checkpoints(config.out / "checkpoints", model, keep_weights=config.keep_weights) as checkpoints,
@@ -197,7 +208,8 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
         ):
             for step in range(state.step, steps):
                 started = time.monotonic()
-                batch = place_batch(next(made_ahead), batches.num_rows(step), mesh)
+                host_batch = next(made_ahead)
+                batch = place_batch(host_batch, batches.num_rows(step), mesh)
                 data_seconds = time.monotonic() - started
                 params, optimizer_state, metrics = sft_step(
                     params,
@@ -209,31 +221,36 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                     chunk_tokens=config.logprob_chunk_tokens,
                     accumulation=config.accumulation,
                 )
-                loss = float(metrics["loss"])  # waits for the step
+                # Reading them waits for the step.
+                loss, grad_norm, applied = (metrics[name].item() for name in ("loss", "grad_norm", "applied"))
                 seconds = time.monotonic() - started
-                tokens = batches.num_tokens(step)
+                segment_tokens = batches.segment_tokens(step)
+                tokens = int(np.sum(segment_tokens))
                 line = {
                     "loss": loss,
-                    "grad_norm": float(metrics["grad_norm"]),
-                    "learning_rate": float(learning_rate(step)),
+                    "grad_norm": grad_norm,
+                    "applied": int(applied),
+                    "learning_rate": float(learning_rate(updates_applied(optimizer_state) - applied)),
                     "tokens": tokens,
                     "seconds": round(seconds, 4),
                     "data_seconds": round(data_seconds, 4),
                     "tokens_per_second": round(tokens / seconds, 1),
                 }
-                rows, columns = batch.tokens_BT.shape
                 devices = 1 if mesh is None else mesh.size
-                if (mfu := model_flops_utilisation(model, rows, columns, seconds, devices=devices)) is not None:
+                if (mfu := model_flops_utilisation(model, segment_tokens, seconds, devices=devices)) is not None:
                     line["mfu"] = round(mfu, 4)
                 log.write(step, line)
                 progress.report(step, line)
-                is_last, is_ended = step + 1 == steps, termination.asked()
+                not_finite.note(step, line, host_batch)
+                is_last, is_ended = step + 1 == steps, termination.asked() or not_finite.are_too_many
                 if is_last or is_ended or (step + 1) % config.checkpoint_every_steps == 0:
                     checkpoints.save(
                         TrainState(step + 1, params, optimizer_state, state.rng, batches.position(step + 1))
                     )
-                if is_ended and not is_last:
+                if not_finite.are_too_many or (is_ended and not is_last):
                     checkpoints.wait()
+                    if not_finite.are_too_many:
+                        raise not_finite.error()
                     raise Terminated("sft", step + 1, termination.signum)
     save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init)
     figures = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}

@@ -13,8 +13,13 @@ from tests.astra_jax.killed_process import ROOT
 
 
 @contextlib.contextmanager
-def two_hosts(arguments: Sequence[str], *, devices_per_host: int) -> Iterator[list[subprocess.Popen[str]]]:
-    """Run `python ARGUMENTS` twice; each is told how to join the other, and neither outlives the context."""
+def two_hosts(
+    arguments: Sequence[str], *, devices_per_host: int, of_host: tuple[Sequence[str], Sequence[str]] = ((), ())
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Run `python ARGUMENTS` twice; each is told how to join the other, and neither outlives the context.
+
+    `of_host` are further arguments, of each host its own.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -24,7 +29,7 @@ def two_hosts(arguments: Sequence[str], *, devices_per_host: int) -> Iterator[li
         processes = [
             stack.enter_context(
                 subprocess.Popen(
-                    [sys.executable, *arguments],
+                    [sys.executable, *arguments, *of_host[host]],
                     cwd=ROOT,
                     env={**shared, "JAX_PROCESS_ID": str(host)},
                     stdout=subprocess.PIPE,

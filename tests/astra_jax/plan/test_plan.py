@@ -6,13 +6,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from astra_jax.config import ConfigError, load_config
+from astra_jax.model.qwen3 import _project
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.plan import PLAN_ENVIRONMENT
-from astra_jax.plan.plan import PlanConfig, plan
+from astra_jax.plan.not_yet_runnable import not_yet_runnable
+from astra_jax.plan.plan import Plan, PlanConfig, StepPlan, plan
+from astra_jax.plan.steps import _partitioner_bytes
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -126,6 +132,51 @@ def test_a_plan_that_cannot_be_is_refused_before_anything_is_compiled(overrides,
 def test_a_plan_without_a_step_is_refused():
     with pytest.raises(ConfigError, match="expected at least one of sft, rl_learner, prefill, decode"):
         plan(PlanConfig(model="qwen3-14b", mesh=MeshConfig()), "v5p:4x4x4")
+
+
+def test_the_plan_says_which_of_its_steps_no_run_can_have():
+    """Each reason goes when its cause does."""
+    config = load_config(PlanConfig, REPOSITORY / "configs" / "qwen3_14b_pod_plan.toml")
+    mesh = "RL rolls out on its learner's mesh, data 1 × fsdp 64 × tensor 1, not on data 8 × fsdp 1 × tensor 8"
+    weights = "RL rolls out with its learner's float32 weights, not with bfloat16 ones"
+    prompts = "RL refuses rollouts of 32 prompts: they must be a multiple of 64"
+    accumulation = "RL has no accumulation: an update learns from these 4 rows at once, the paper learns from 256"
+    reasons = "; ".join([mesh, weights, prompts])
+    assert not_yet_runnable(config) == {"rl_learner": accumulation, "prefill": reasons, "decode": reasons}
+    runnable = load_config(
+        PlanConfig,
+        REPOSITORY / "configs" / "qwen3_14b_pod_plan.toml",
+        [
+            "mesh={data=8, tensor=8}",
+            "rl_learner.sequences_per_shard=32",
+            'model_overrides={dtype="bfloat16", param_dtype="bfloat16"}',
+        ],
+    )
+    assert not_yet_runnable(runnable) == {}
+
+
+def test_what_no_run_can_have_stands_in_both_forms_of_the_plan():
+    step = StepPlan("4 rows", 1, 0, {}, 1.0, 1.0, {}, {"hbm": 1.0}, 0.0, 0.0, False)
+    made = Plan("v5p:4x4x4", 64, 2**30, "0.0.42", {"sft": step, "decode": step}, {"decode": "its mesh is another"})
+    text, answer = made.render(), made.to_json()
+    assert "libtpu 0.0.42" in text.splitlines()[0]
+    assert text.count("NO RUN CAN HAVE THIS STEP YET") == 1
+    assert "decode, 4 rows: peak 0.00 GiB per chip, fits\n  NO RUN CAN HAVE THIS STEP YET: its mesh is another" in text
+    assert (answer["not_yet_runnable"], answer["libtpu"]) == ({"decode": "its mesh is another"}, "0.0.42")
+
+
+def test_gradients_are_planned_in_the_type_that_they_are_sent_in():
+    """Weights are cast before the product, so what comes back to float32 parameters was rounded to bfloat16 first."""
+    model = load_config(PlanConfig, REPOSITORY / "configs" / "qwen3_14b_pod_plan.toml").resolved_model()
+    assert (model.param_dtype, model.dtype) == ("float32", "bfloat16")
+    mesh = SimpleNamespace(shape={"data": 1, "fsdp": 4, "context": 16, "tensor": 1})
+    sent = _partitioner_bytes(model, mesh, 1024, trains=True)
+    weights = "of weights over fsdp × context"
+    assert sent[f"all_gather {weights}"] == 2 * sent[f"reduce_scatter {weights}"]
+    jaxpr = jax.make_jaxpr(jax.grad(lambda w: _project(jnp.ones((1, 2, 4), jnp.bfloat16), w).sum()))(jnp.ones((4, 4)))
+    products = [line.outvars[0].aval.dtype.name for line in jaxpr.eqns if line.primitive.name == "dot_general"]
+    assert products[-1] == "bfloat16"
+    assert jaxpr.out_avals[0].dtype == jnp.float32
 
 
 @pytest.mark.parametrize("name", ["qwen3_14b_pod_plan", "qwen3_32b_pod_plan"])

@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from astra_jax.checkpoint import CheckpointError
+from astra_jax.checkpoint import CheckpointError, load_params
 from astra_jax.metrics import read_metrics
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.policy import load_policy, save_policy
+from astra_jax.rl import train
 from astra_jax.rl.batch_filling import BatchFillingStalled
-from astra_jax.rl.train import RLConfig, rl_step, train_rl
+from astra_jax.rl.train import RLBatch, RLConfig, rl_step, train_rl
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
@@ -117,6 +118,32 @@ async def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(config, tm
     assert [line["step"] for line in read_metrics(run.out / "metrics.jsonl")] == [0, 1]
     with pytest.raises(CheckpointError, match="is damaged"):
         await train_rl(run.model_copy(update={"out": tmp_path / "another run"}), InProcessSandbox())
+
+
+async def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(config, tmp_path, monkeypatch, capsys):
+    """The first of two batches has a log-prob that no ratio can be taken of."""
+    made = []
+
+    def make(*arguments, **options):
+        batch = make_rl_batch(*arguments, **options)
+        made.append(batch)
+        return batch._replace(sampled_logprobs_BT=batch.sampled_logprobs_BT - np.inf) if len(made) == 1 else batch
+
+    make_rl_batch = train.make_rl_batch
+    monkeypatch.setattr(train, "make_rl_batch", make)
+    run = config.model_copy(update={"out": tmp_path / "run", "steps": 2, "checkpoint_every_steps": 1})
+    await train_rl(run, InProcessSandbox())
+    lines = read_metrics(run.out / "metrics.jsonl")
+    assert [line["applied"] for line in lines] == [0, 1]
+    assert lines[0]["loss"] is None
+    assert np.isfinite(lines[1]["loss"])
+    start, after = (load_params(path)[1] for path in (run.init, run.out / "checkpoints" / "00000001"))
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(*map(jax.tree.leaves, (start, after)), strict=True))
+    path = run.out / "not_finite" / "step-000000.npz"
+    assert f"rl: step 0 is not applied: loss nan, gradient norm nan; its batch is {path}" in capsys.readouterr().err
+    with np.load(path) as kept:
+        assert {"step", "loss", "grad_norm", *RLBatch._fields} == set(kept.files)
+        np.testing.assert_array_equal(kept["tokens_BT"], made[0].tokens_BT)
 
 
 async def test_a_run_over_a_mesh_has_the_rewards_and_losses_of_one_device(config, tmp_path):

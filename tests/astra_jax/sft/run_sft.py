@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from astra_jax.placement import join_hosts
+from astra_jax.placement import join_hosts, require_shared_folder
 from astra_jax.sft.train import SFTConfig, train_sft
 
 if __name__ == "__main__":
@@ -12,4 +12,5 @@ if __name__ == "__main__":
     if config.mesh is not None:
         join_hosts()
         print("joined", flush=True)
+        require_shared_folder(config.out)
     train_sft(config)

@@ -139,7 +139,7 @@ def test_on_any_number_of_hosts_and_from_any_step_the_batches_are_the_same(recor
         hosts = [batches_of(config, tokenizer, index, host=host, num_hosts=num_hosts) for host in range(num_hosts)]
         for number, rows in enumerate(zip(*(taken(host, position) for host in hosts), strict=True), start=step):
             assert alone.num_rows(number) == len(one_host[number].tokens_BT)
-            assert alone.num_tokens(number) == (one_host[number].segment_ids_BT > 0).sum()
+            assert sum(alone.segment_tokens(number)) == (one_host[number].segment_ids_BT > 0).sum()
             assert {len(part.tokens_BT) for part in rows} == {alone.num_rows(number) // num_hosts}
             assert_equal(SFTBatch(*map(np.concatenate, zip(*rows, strict=True))), one_host[number])
 

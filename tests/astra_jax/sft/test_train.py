@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import shutil
 
 import jax
@@ -10,15 +11,20 @@ import numpy as np
 import pytest
 
 from astra_jax import checkpoint
-from astra_jax.checkpoint import CheckpointError
+from astra_jax.checkpoint import CheckpointError, Checkpoints
 from astra_jax.metrics import read_metrics
+from astra_jax.model import flops
 from astra_jax.model.context_parallel import balance
 from astra_jax.model.qwen3 import bind
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
+from astra_jax.not_finite import NotFinite
+from astra_jax.optimizer import learning_rate_schedule, make_optimizer
 from astra_jax.policy import load_policy
+from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.data import SFTBatch, make_batch, render_sample
 from astra_jax.sft.train import SFTConfig, sft_loss, train_sft
 from astra_jax.testing import tiny_environment
+from astra_jax.tokenizer import Tokenizer
 from tests.astra_jax.killed_process import kill_after_steps
 from tests.astra_jax.sft.configs import tiny_sft_config
 
@@ -122,6 +128,100 @@ def test_a_run_that_resumes_holds_one_state(undisturbed, monkeypatch):
     before_bytes = live_bytes()
     train_sft(undisturbed)
     assert held_bytes[0] - before_bytes < 1000 < held_bytes[1] - held_bytes[0]
+
+
+def spoil_batches(monkeypatch, spoiled_steps) -> dict[int, SFTBatch]:
+    """From now on the batches of these steps have no finite loss; all that are made are found in what it returns."""
+    make, made = SFTBatches.__getitem__, {}
+
+    def make_spoiled(batches, step):
+        batch = make(batches, step)
+        if step in spoiled_steps:
+            batch = batch._replace(loss_mask_BT=np.where(batch.loss_mask_BT > 0, np.float32("inf"), np.float32(0)))
+        made[step] = batch
+        return batch
+
+    monkeypatch.setattr(SFTBatches, "__getitem__", make_spoiled)
+    return made
+
+
+def strict_lines(path) -> list[dict]:
+    """Lines of JSON in which NaN and Infinity are no values."""
+
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+
+
+def state_after(run: SFTConfig, step: int) -> list[np.ndarray]:
+    """Weights and optimiser state as they were saved after so many steps."""
+    with Checkpoints(run.out / "checkpoints", run.model) as checkpoints:
+        state = checkpoints._restore(
+            run.out / "checkpoints" / f"{step:08d}", make_optimizer(run.optimizer, STEPS), None
+        )
+    return [np.asarray(leaf) for leaf in jax.tree.leaves((state.params, state.optimizer_state))]
+
+
+def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(undisturbed, tmp_path, monkeypatch, capsys):
+    made = spoil_batches(monkeypatch, {9})
+    run = undisturbed.model_copy(update={"out": tmp_path / "run", "checkpoint_every_steps": 1})
+    figures = train_sft(run)
+    lines = strict_lines(run.out / "metrics.jsonl")
+    assert [line["applied"] for line in lines] == [1] * 9 + [0]
+    assert (lines[9]["loss"], lines[9]["grad_norm"]) == (None, None)
+    assert [line["loss"] for line in lines[:9]] == [line["loss"] for line in curve(undisturbed)[:9]]
+    before, after = state_after(run, 9), state_after(run, 10)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
+    assert figures["loss"] == lines[8]["loss"]
+    told = [line for line in capsys.readouterr().err.splitlines() if "not applied" in line]
+    path = run.out / "not_finite" / "step-000009.npz"
+    assert len(told) == 1
+    assert told[0].startswith("sft: step 9 is not applied: loss nan, gradient norm nan; its batch is ")
+    assert told[0].endswith(str(path))
+    with np.load(path) as kept:
+        assert set(kept.files) == {"step", "loss", "grad_norm", *SFTBatch._fields}
+        assert (kept["step"], np.isfinite(kept["loss"]), np.isfinite(kept["grad_norm"])) == (9, False, False)
+        for name, expected in made[9]._asdict().items():
+            np.testing.assert_array_equal(kept[name], expected)
+
+
+def test_after_steps_that_are_not_finite_the_schedule_goes_on_where_it_stood(undisturbed, tmp_path, monkeypatch):
+    spoil_batches(monkeypatch, {2, 3})
+    run = undisturbed.model_copy(update={"out": tmp_path / "run"})
+    train_sft(run)
+    lines, rate = strict_lines(run.out / "metrics.jsonl"), learning_rate_schedule(run.optimizer, STEPS)
+    assert [line["applied"] for line in lines] == [1, 1, 0, 0, 1, 1, 1, 1, 1, 1]
+    assert [line["learning_rate"] for line in lines] == [float(rate(n)) for n in (0, 1, 2, 2, 2, 3, 4, 5, 6, 7)]
+    assert lines[-1]["loss"] < lines[0]["loss"]
+
+
+def test_too_many_steps_in_a_row_that_are_not_finite_stop_the_run_which_can_go_on(undisturbed, tmp_path, monkeypatch):
+    run = undisturbed.model_copy(update={"out": tmp_path / "run", "max_not_finite_steps": 2})
+    with monkeypatch.context() as spoiled:
+        spoil_batches(spoiled, {1, 4, 5})
+        with pytest.raises(NotFinite, match="found 2 steps in a row without; their batches are in "):
+            train_sft(run)
+    assert [line["applied"] for line in strict_lines(run.out / "metrics.jsonl")] == [1, 0, 1, 1, 0, 0]
+    assert sorted(path.name for path in (run.out / "not_finite").iterdir()) == [
+        f"step-00000{step}.npz" for step in (1, 4, 5)
+    ]
+    assert not (run.out / "policy").exists()
+    train_sft(run)
+    assert [line["applied"] for line in strict_lines(run.out / "metrics.jsonl")] == [1, 0, 1, 1, 0, 0, 1, 1, 1, 1]
+
+
+def test_the_logged_mfu_is_of_the_tokens_of_samples_and_not_of_padding(undisturbed, tmp_path, monkeypatch):
+    peak = 1e6  # so low that the logged figure has many digits
+    monkeypatch.setitem(flops._PEAK_FLOPS_PER_SECOND, jax.devices()[0].device_kind, peak)
+    run = undisturbed.model_copy(update={"out": tmp_path / "run"})
+    train_sft(run)
+    line = read_metrics(run.out / "metrics.jsonl")[0]
+    batches = SFTBatches(run, Tokenizer.load(run.tokenizer), index=tmp_path / "index.npz")
+    segment_ids_BT = batches[0].segment_ids_BT
+    lengths = (segment_ids_BT > 0).sum(axis=1).tolist()
+    assert sum(lengths) < 0.7 * segment_ids_BT.size
+    assert line["mfu"] == pytest.approx(flops.model_flops(run.model, lengths) / line["seconds"] / peak, rel=1e-2)
 
 
 def live_bytes() -> int:

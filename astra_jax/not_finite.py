@@ -1,0 +1,66 @@
+"""Steps whose loss or gradient was not finite: not applied, told of, and kept with their batch so that one can look.
+
+    OUT/not_finite/step-000123.npz   the batch as this host made it, by field; step, loss, grad_norm
+
+With several hosts each writes its own rows, where it writes its metrics.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from astra_jax.errors import AstraError
+
+
+class NotFinite(AstraError):
+    """Too many steps in a row could not be applied; the message says where their batches are."""
+
+
+class NotFiniteSteps:
+    """Follows the steps of one run, whose metrics lie in `folder`; a process counts its own."""
+
+    def __init__(self, stage: str, folder: Path, *, most_in_a_row: int):
+        """`most_in_a_row` is how many of them, one after the other, are too many."""
+        self._stage = stage
+        self._folder = folder / "not_finite"
+        self._most_in_a_row = most_in_a_row
+        self._in_a_row = 0
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether the run is to stop: every host says the same after the same step."""
+        return self._in_a_row >= self._most_in_a_row
+
+    def note(self, step: int, metrics: Mapping[str, Any], batch: Any) -> None:
+        """Note whether a step was applied; if not, write its batch down (a NamedTuple of arrays [b, T])."""
+        if metrics["applied"]:
+            self._in_a_row = 0
+            return
+        self._in_a_row += 1
+        figures = {"step": step, "loss": metrics["loss"], "grad_norm": metrics["grad_norm"]}
+        arrays: dict[str, Any] = {name: np.asarray(value) for name, value in (batch._asdict() | figures).items()}
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"step-{step:06d}.npz"
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        partial.replace(path)
+        print(
+            f"{self._stage}: step {step} is not applied: loss {metrics['loss']}, gradient norm {metrics['grad_norm']}; "
+            f"its batch is {path}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def error(self) -> NotFinite:
+        """What ends the run."""
+        return NotFinite(
+            f"expected finite losses and gradients, found {self._in_a_row} steps in a row without; their batches are "
+            f"in {self._folder}. The parameters before them are saved, and the same command goes on after them; with a "
+            "lower learning rate, start anew in another `out`"
+        )
