@@ -148,7 +148,7 @@ def finished_report(stage: str, out: Path, kind: str, fingerprint: Fingerprint) 
         )
     require_same(out, card.made_with, fingerprint, advice="Name another `out`, or move these records away")
     return StageReport(
-        stage, card.read, card.count, card.repaired, Counter(card.rejected), str(out), already_complete=True
+        stage, card.read, card.count, card.repaired, Counter(card.rejected), out=str(out), already_complete=True
     )
 
 
