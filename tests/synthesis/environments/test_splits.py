@@ -40,7 +40,7 @@ VARIETIES: Mapping[Variety, float] = {"plain": 0.8, "stateful": 0.2}
 
 @pytest.fixture(scope="module")
 def held_out(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Mapping[str, Path]:
-    """A training split of every variety of tool, and a dozen environments of each kind of held-out split."""
+    """A training split of every variety of tool, and a few environments of each of its held-out splits."""
     training = make_config(
         seed=0,
         count=24,
@@ -51,7 +51,8 @@ def held_out(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory, 
     )
     splits = {"training": training, **held_out_configs(training)}
     for name, config in splits.items():
-        config = config if name == "training" else config.model_copy(update={"count": 12})
+        count = {"training": 24, "heldout": 6, "selection": 6}.get(name, 12)
+        config = config.model_copy(update={"count": count})
         report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
         assert report.kept == config.count, report.closing_line()
     return {name: config.out for name, config in splits.items()}
@@ -62,7 +63,8 @@ def test_unseen_worlds_share_no_entity_and_no_answer_but_the_tools(held_out: Map
         shared = shared_between(held_out[split], held_out[other])
         assert (shared.entities, shared.answers) == (0, 0)
         assert shared.domains == len(DOMAINS)
-        assert min(shared.tool_names, shared.tool_documents, shared.tool_wordings) > 0
+        if other == "training":
+            assert min(shared.tool_names, shared.tool_documents, shared.tool_wordings) > 0
 
 
 @pytest.mark.parametrize("other", ["training", "selection", "heldout"])
