@@ -11,6 +11,9 @@ from pydantic import BaseModel, ValidationError
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
+CONFIGS = Path(__file__).with_name("configs").resolve()
+"""The configs that are shipped: `configs/` of a checkout, to which a link leads, and part of the package elsewhere."""
+
 
 class ConfigError(ValueError):
     """A config cannot be used; the message names the key, what was expected, what was found, and the file."""
@@ -25,7 +28,9 @@ def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str]
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise ConfigError(f"expected a TOML config, found no file at {path}; see configs/ for examples") from error
+        shipped = CONFIGS / Path(path).name
+        lies = f"one of that name is shipped: {shipped}" if shipped.is_file() else f"examples are shipped in {CONFIGS}"
+        raise ConfigError(f"expected a TOML config, found no file at {path}; {lies}") from error
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

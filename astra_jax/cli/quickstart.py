@@ -26,7 +26,7 @@ import numpy as np
 from astra_jax.chat_format import render
 from astra_jax.cli.data_sets import describe
 from astra_jax.cli.process_memory import PeakMemory
-from astra_jax.config import load_config
+from astra_jax.config import CONFIGS, load_config
 from astra_jax.evaluate.environments import EvaluationConfig, HeldOutFigures, evaluate_environments
 from astra_jax.model.hf import load_hf, save_hf
 from astra_jax.model.mimetic_init import mimetic_init
@@ -47,8 +47,6 @@ from synthesis.records import Environment, Trajectory
 from synthesis.teacher.procedural import ProceduralTeacher
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_tools, synthesize_trajectories
 from synthesis.trajectories.tool_sources import EXAMPLES_DIRECTORY
-
-CONFIGS = Path(__file__).parents[2] / "configs"
 
 _MARK = ".quickstart"
 """Says that a folder was made by the quickstart and may be deleted by the next one."""

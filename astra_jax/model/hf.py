@@ -333,7 +333,7 @@ def _config_json(config: ModelConfig, dtype: DType, companions: str | os.PathLik
     if kept is None or not kept.is_file():
         return config.to_hf() | {"torch_dtype": dtype}
     hf: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
-    if ModelConfig.from_hf(hf, param_dtype=config.param_dtype).to_hf() != config.to_hf():
+    if ModelConfig.from_hf(hf, dtype=config.dtype, param_dtype=config.param_dtype, remat=config.remat) != config:
         return config.to_hf() | {"torch_dtype": dtype}
     return hf | {"dtype" if "dtype" in hf else "torch_dtype": dtype}
 
