@@ -14,3 +14,5 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_p
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Threads that spin while they wait starve their neighbours on a small machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# No test asks the hub for anything, whatever a library would like to look up.
+os.environ["HF_HUB_OFFLINE"] = "1"

@@ -352,6 +352,7 @@ def _rl(options: argparse.Namespace) -> None:
 def _evaluate_environments(options: argparse.Namespace) -> None:
     import dataclasses
 
+    from astra_jax.chat_template import require_chat_template
     from astra_jax.config import load_config
     from astra_jax.evaluate.environments import EvaluationConfig, HeldOutFigures, evaluate_environments
     from astra_jax.policy import load_policy
@@ -362,6 +363,7 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
 
     config = load_config(EvaluationConfig, options.config, options.overrides)
     policy = load_policy(config.policy)
+    require_chat_template(config.policy, policy.tokenizer)
     environments = list(RecordSource(config.environments, Environment))
 
     async def run(url: str) -> HeldOutFigures:

@@ -27,7 +27,9 @@ class RunFolderError(Exception):
 class Export(BaseModel):
     """How the exported checkpoint compares with the reference implementation."""
 
-    max_abs_logit_difference: float
+    max_abs_logit_difference: float | None
+    not_compared_because: str = ""
+    """Why there is no difference."""
     bit_equal: bool
 
 

@@ -25,6 +25,7 @@ import optax
 from jax.sharding import Mesh
 from pydantic import BaseModel, ConfigDict, Field
 
+from astra_jax.chat_template import require_chat_template
 from astra_jax.checkpoint import Checkpoints, TrainState, load_params
 from astra_jax.config import ConfigError
 from astra_jax.evaluate.environments import held_out_figures
@@ -44,6 +45,7 @@ from astra_jax.placement import (
     training_mesh,
 )
 from astra_jax.policy import Policy, read_policy, save_policy
+from astra_jax.provenance import training_stage
 from astra_jax.rl.advantage import group_advantages
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, ScoredGroup
 from astra_jax.rl.f1_reward import episode_reward
@@ -176,6 +178,7 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     require_rows(config.groups_per_step * config.group_size, 1, mesh)
     require_prompts(config.groups_per_rollout, mesh)
     model, tokenizer = read_policy(config.init, overrides=config.model_overrides)
+    require_chat_template(config.init, tokenizer)
     require_divisible(model, mesh)
     decoding_mesh = rollout_mesh(mesh)
     engine = RolloutEngine(model, tokenizer, sandbox, config.rollout)
@@ -249,7 +252,8 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                 if is_ended and not is_last:
                     checkpoints.wait()
                     raise Terminated("rl", step + 1)
-    save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init)
+    stage = training_stage("RL", config, (config.environments,))
+    save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init, stage=stage)
     return {"steps": config.steps, "reward": reward, "groups_submitted": submitted}
 
 
