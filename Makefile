@@ -2,16 +2,29 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export JAX_PLATFORMS ?= cpu
 
 .PHONY: setup check test quickstart
 
-setup: $(VENV)/installed
+setup: $(VENV)/installed-dev
 
+# What a user has. `make quickstart` needs no more; its export is compared with torch where torch is installed.
 $(VENV)/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[mcp,parity,dev]"
+	$(PIP) -e ".[mcp]"
+	touch $@
+
+# torch first, and of its CPU build: the CUDA one is several GB. pip takes it where an index or PIP_FIND_LINKS has it;
+# else uv does, which knows where PyTorch keeps it. A torch of this version that is already in .venv stays.
+TORCH := 2.13.0
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -c "from importlib.metadata import version; exit(version('torch').split('+')[0] != '$(TORCH)')" 2> /dev/null \
+	|| $(PIP) "torch==$(TORCH)+cpu" 2> /dev/null \
+	|| { $(PIP) uv && $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend cpu "torch==$(TORCH)"; } \
+	|| { echo "expected a CPU build of torch $(TORCH) from pip or from uv, found none: let PIP_EXTRA_INDEX_URL or" \
+	"PIP_FIND_LINKS lead to one, or install any torch $(TORCH) into $(VENV) yourself" >&2; exit 1; }
+	$(PIP) -e ".[mcp,parity,dev]"
 	touch $@
 
 check: setup
@@ -23,5 +36,5 @@ check: setup
 test: setup
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10
 
-quickstart: setup
+quickstart: $(VENV)/installed
 	$(BIN)/astra quickstart $(QUICKSTART)

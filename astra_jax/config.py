@@ -15,6 +15,9 @@ from astra_jax.errors import UsageError
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
+CONFIGS = Path(__file__).with_name("configs").resolve()
+"""The configs that are shipped: `configs/` of a checkout, to which a link leads, and part of the package elsewhere."""
+
 
 class ConfigError(UsageError, ValueError):
     """A config cannot be used; the message names the key, what was expected, what was found, and the file."""
@@ -29,9 +32,11 @@ def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str]
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"expected a TOML config, found no file at {path}; see configs/ for examples") from error
+        shipped = CONFIGS / Path(path).name
+        lies = f"one of that name is shipped: {shipped}" if shipped.is_file() else f"examples are shipped in {CONFIGS}"
+        raise ConfigError(f"expected a TOML config, found no file at {path}; {lies}") from error
     except OSError as error:
-        raise ConfigError(f"expected a TOML config, found at {path}: {error.strerror}; see configs/") from error
+        raise ConfigError(f"expected a TOML config, found at {path}: {error.strerror}; see {CONFIGS}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"expected a TOML config, found bytes that are no UTF-8 text in {path}: {error}") from error
     try:

@@ -7,6 +7,7 @@ read without the rest. The arrays are TensorStore's here, all that surrounds the
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,8 @@ from astra_jax.checkpoint import CheckpointError, declare_whole, read_model, req
 from astra_jax.model.config import DType, ModelConfig, Params
 from astra_jax.model.hf import HF_FOLDER, KEPT_CONFIG, HFParameter, copy_companions, open_hf, save_hf
 from astra_jax.model.qwen3 import abstract_params
+from astra_jax.provenance import PROVENANCE, Provenance, base_model
+from astra_jax.tokenizer import TOKENIZER
 from synthesis.destination import MARK, Result, require_destination, whole_folder
 
 CHECKPOINT: Final = Result("converted checkpoint", MARK, "checkpoint", is_replaced=True)
@@ -35,6 +38,7 @@ def hf_to_orbax(
     """
     require_destination(Path(destination), CHECKPOINT, sources=[Path(source)])
     config, params = open_hf(source, param_dtype=param_dtype)
+    _say_if_no_tokenizer(Path(source))
     with whole_folder(destination, CHECKPOINT) as folder:
         registry = ocp.type_handlers.create_type_handler_registry(
             (HFParameter, _PieceByPiece()), (jax.Array, ocp.type_handlers.ArrayHandler())
@@ -42,6 +46,8 @@ def hf_to_orbax(
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(type_handler_registry=registry)) as checkpointer:
             checkpointer.save((folder / "params").absolute(), params)
         copy_companions(source, folder)
+        if not (folder / PROVENANCE).is_file():
+            Provenance(base=base_model(Path(source))).write(folder)
         (folder / KEPT_CONFIG).write_bytes((Path(source) / "config.json").read_bytes())
         declare_whole(folder, config)
     return config
@@ -57,8 +63,19 @@ def orbax_to_hf(
     require_destination(Path(destination), HF_FOLDER, sources=[Path(source)])
     config = read_model(source)
     require_whole(Path(source))
+    _say_if_no_tokenizer(Path(source))
     save_hf(_open_params(Path(source), config), config, destination, dtype=dtype, companions=source)
     return config
+
+
+def _say_if_no_tokenizer(source: Path) -> None:
+    """Weights alone are converted all the same: a tokenizer can be put beside them later."""
+    if not (source / TOKENIZER).is_file():
+        print(
+            f"astra: {source}: expected a {TOKENIZER} beside the weights, found none; they are converted without one, "
+            "so nothing there says where a text ends and no run can start from them",
+            file=sys.stderr,
+        )
 
 
 class _PieceByPiece(ocp.type_handlers.NumpyHandler):

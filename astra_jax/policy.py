@@ -3,6 +3,7 @@
 policy/
   params/, params.json, params.whole.json     Orbax arrays, the ModelConfig, and the manifest that makes them whole
   tokenizer.json, tokenizer_config.json       with the chat template
+  provenance.json                             the base model and every stage of training since
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from astra_jax.checkpoint import load_params, read_model, save_params
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.hf import copy_companions
 from astra_jax.model.qwen3 import Params
+from astra_jax.provenance import TrainingStage, read_provenance
 from astra_jax.tokenizer import Tokenizer
 
 _AS_IT_IS = ModelOverrides()
@@ -31,16 +33,20 @@ class Policy:
     tokenizer: Tokenizer
 
 
-def save_policy(policy: Policy, folder: Path, *, trained_from: Path | None = None) -> None:
+def save_policy(
+    policy: Policy, folder: Path, *, trained_from: Path | None = None, stage: TrainingStage | None = None
+) -> None:
     """Write a policy folder; where there are several hosts, each calls this and writes its part.
 
     What a checkpoint has beside its weights, such as generation settings, is taken over from the one it was trained
-    from.
+    from; to where that comes from, `stage` is added.
     """
     if jax.process_index() == 0:
         policy.tokenizer.save(folder, model_max_length=policy.model.context_tokens)
         if trained_from is not None:
             copy_companions(trained_from, folder)
+        if stage is not None:
+            read_provenance(trained_from).then(stage).write(folder)
     save_params(folder, policy.model, policy.params)
 
 

@@ -35,6 +35,7 @@ from astra_jax.errors import AstraError
 SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END)
 FORMAT_TOKENS = (TOOL_CALL, END_TOOL_CALL, TOOL_RESPONSE, END_TOOL_RESPONSE, THINK, END_THINK)
 
+TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE_PATH = Path(__file__).with_name("qwen3_chat_template.jinja")
 
 
@@ -72,7 +73,7 @@ class Tokenizer:
         Raises:
             TokenizerError: there is none, it is damaged, or it lacks the Qwen3 control tokens.
         """
-        path = Path(folder) / "tokenizer.json"
+        path = Path(folder) / TOKENIZER
         if not path.is_file():
             raise TokenizerError(
                 f"expected a tokenizer.json, found none at {path}; `init` must name a checkpoint folder"
@@ -86,7 +87,7 @@ class Tokenizer:
     def save(self, folder: Path, *, model_max_length: int) -> None:
         """Write `tokenizer.json`, `tokenizer_config.json` and the chat template where `transformers` looks for them."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.backend.save(str(folder / "tokenizer.json"))
+        self.backend.save(str(folder / TOKENIZER))
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": IM_END,

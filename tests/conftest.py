@@ -16,3 +16,5 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"
 # Threads that spin while they wait starve their neighbours on a small machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# No test asks the hub for anything, whatever a library would like to look up.
+os.environ["HF_HUB_OFFLINE"] = "1"

@@ -97,7 +97,7 @@ def test_an_allowed_import_is_not_found(tmp_path, file, line):
     assert violations(tmp_path) == []
 
 
-def test_synthesis_the_sandbox_and_the_command_start_without_jax():
+def test_synthesis_the_sandbox_and_the_command_start_without_jax_and_transformers():
     files = [path.relative_to(ROOT) for package in ("synthesis", "sandbox") for path in (ROOT / package).rglob("*.py")]
     modules = ["astra_jax.cli"] + [
         ".".join(file.with_suffix("").parts).removesuffix(".__init__")
@@ -109,7 +109,8 @@ def test_synthesis_the_sandbox_and_the_command_start_without_jax():
     script = (
         "import importlib, json, sys\n"
         f"for module in {modules!r}: importlib.import_module(module)\n"
-        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} & {'jax', 'jaxlib', 'flax', 'torch'})))"
+        "heavy = {'jax', 'jaxlib', 'flax', 'torch', 'transformers'}\n"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules} & heavy)))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

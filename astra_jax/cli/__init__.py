@@ -522,6 +522,7 @@ def _print_figures(options: argparse.Namespace, stage: str, figures: dict, out: 
 def _evaluate_environments(options: argparse.Namespace) -> None:
     import dataclasses
 
+    from astra_jax.chat_template import require_chat_template
     from astra_jax.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
     from astra_jax.evaluate.environments import (
@@ -548,6 +549,7 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
         return
     keep_compiled_programs()
     policy = load_policy(config.policy)
+    require_chat_template(config.policy, policy.tokenizer)
     source = RecordSource(config.environments, Environment)
     require_records(source)
     environments = list(source)

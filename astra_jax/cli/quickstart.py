@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import importlib.util
 import json
 import sys
 from collections.abc import Sequence
@@ -23,14 +24,17 @@ import numpy as np
 from pydantic import BaseModel
 
 from astra_jax.chat_format import render
+from astra_jax.chat_template import require_chat_template
+from astra_jax.checkpoint import read_model
 from astra_jax.cli.data_sets import describe
 from astra_jax.cli.stages import Stages, make_room
-from astra_jax.config import ConfigError, load_config
+from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.environments import EvaluationConfig, HeldOutFigures, evaluate_environments
 from astra_jax.model.hf import load_hf, save_hf
 from astra_jax.model.mimetic_init import mimetic_init
 from astra_jax.model.qwen3 import bind
+from astra_jax.model_card import MODEL_CARD, model_card
 from astra_jax.policy import Policy, load_policy, save_policy
 from astra_jax.report import write_report
 from astra_jax.rl.train import RLConfig, train_rl
@@ -38,6 +42,7 @@ from astra_jax.rollout.engine import Group, RolloutEngine
 from astra_jax.rollout.episode_log import episode_to_json, write_episodes
 from astra_jax.sft.train import SFTConfig, train_sft
 from astra_jax.tokenizer import Tokenizer, train_tiny_tokenizer
+from astra_jax.transformers_library import transformers_library
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
@@ -48,8 +53,6 @@ from synthesis.records import Environment, Trajectory
 from synthesis.teacher.procedural import ProceduralTeacher
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_tools, synthesize_trajectories
 from synthesis.trajectories.tool_sources import EXAMPLES_DIRECTORY, SourceMissing, source_files
-
-CONFIGS = Path(__file__).parents[2] / "configs"
 
 _CONFIG_TYPES: dict[str, type[BaseModel]] = {
     "tiny_trajectories.toml": TrajectoriesConfig,
@@ -134,6 +137,9 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         "export": export,
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    # Again: the card that the export wrote has no held-out figures yet.
+    card = model_card(out / "rl" / "policy", read_model(out / "rl" / "policy").num_parameters)
+    (out / "hf" / MODEL_CARD).write_text(card, encoding="utf-8")
     write_report(out, describe)
     return summary
 
@@ -248,26 +254,49 @@ async def _evaluate(policy: Policy, out: Path, seed: int, url: str) -> tuple[Hel
 
 
 def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
-    """Write a HuggingFace folder; compare its logits with `transformers` and its tensors after the way back."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    """Write a HuggingFace folder; compare its logits with `transformers` and its tensors after the way back.
 
+    Without torch `transformers` computes nothing: the difference is None then, and a reason stands beside it.
+
+    Raises:
+        QuickstartFailed: the tokenizer gives `transformers` other tokens than us.
+        ChatFormatDiffers: so does the chat template.
+    """
     policy = load_policy(policy_folder)
     save_hf(policy.params, policy.model, hf_folder, companions=policy_folder)
     _, restored = load_hf(hf_folder)
     bit_equal = jax.tree.all(
         jax.tree.map(lambda a, b: np.asarray(a).tobytes() == np.asarray(b).tobytes(), policy.params, restored)
     )
+    require_chat_template(hf_folder, policy.tokenizer)
+    tokenizer = transformers_library().AutoTokenizer.from_pretrained(hf_folder, local_files_only=True)
+    text = "What is the rent of Amber Falcon? 房租是多少？"
+    if tokenizer(text)["input_ids"] != policy.tokenizer.encode(text):
+        raise QuickstartFailed(f"the tokenizer of {hf_folder} gives other tokens than ours")
+    figures = {"max_abs_logit_difference": None, "bit_equal": bool(bit_equal)}
+    if not is_installed("torch"):
+        reason = "torch is not installed: pip install 'astra-jax[parity]'"
+        print(f"export: logits are not compared with transformers: {reason}", file=sys.stderr, flush=True)
+        return figures | {"not_compared_because": reason}
+    return figures | {"max_abs_logit_difference": _max_abs_logit_difference(policy, hf_folder)}
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module can be imported; it is not."""
+    return importlib.util.find_spec(module) is not None
+
+
+def _max_abs_logit_difference(policy: Policy, hf_folder: Path) -> float:
+    import torch
+
     ids = np.random.default_rng(0).integers(0, policy.model.vocab_size, (2, _LOGIT_CHECK_TOKENS))
     positions = np.broadcast_to(np.arange(_LOGIT_CHECK_TOKENS), ids.shape)
     model = bind(policy.model, policy.params)
     hidden = model(jnp.asarray(ids), jnp.asarray(positions), jnp.ones(ids.shape, jnp.int32))
     ours = np.asarray(model.logits(hidden))
-    theirs_model = AutoModelForCausalLM.from_pretrained(hf_folder, dtype=torch.float32)
+    theirs_model = transformers_library().AutoModelForCausalLM.from_pretrained(
+        hf_folder, dtype=torch.float32, local_files_only=True
+    )
     with torch.no_grad():
         theirs = theirs_model(torch.from_numpy(ids)).logits.numpy()
-    tokenizer = AutoTokenizer.from_pretrained(hf_folder)
-    text = "What is the rent of Amber Falcon? 房租是多少？"
-    if tokenizer(text)["input_ids"] != policy.tokenizer.encode(text):
-        raise QuickstartFailed(f"the tokenizer of {hf_folder} gives other tokens than ours")
-    return {"max_abs_logit_difference": float(np.abs(ours - theirs).max()), "bit_equal": bool(bit_equal)}
+    return float(np.abs(ours - theirs).max())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from astra_jax.config import ConfigError
+from astra_jax.transformers_library import transformers_library
 
 Params = dict[str, Any]
 """The parameters of a model: nested dictionaries of arrays, drawn in `qwen3`."""
@@ -108,50 +111,48 @@ class ModelConfig(BaseModel):
     def from_hf(cls, hf: Mapping[str, Any], **numerics: Any) -> ModelConfig:
         """Reads the dictionary of a HuggingFace `config.json`; `numerics` sets dtype, param_dtype or remat.
 
-        Both spellings of the rope are read: `rope_theta` + `rope_scaling` (transformers 4) and `rope_parameters` (5).
+        `transformers` reads it, in every spelling that it knows (the rope has two). What it would fill in, as the sizes
+        of another model, must be there.
         Raises ValueError for another architecture, a missing key, or a feature that dense Qwen3 does not have.
         """
         if hf.get("model_type") != "qwen3":
             raise ValueError(f"config.json: expected model_type 'qwen3', found {hf.get('model_type')!r}")
-        for key, required in (("hidden_act", "silu"), ("attention_bias", False), ("use_sliding_window", False)):
-            if hf.get(key, required) != required:
-                raise ValueError(f"config.json: expected {key} = {required!r}, found {hf[key]!r}")
-        missing = sorted(set(_HF_KEYS.values()) - hf.keys())
-        if missing:
+        ropes = [hf, *(rope for key in ("rope_parameters", "rope_scaling") if isinstance(rope := hf.get(key), Mapping))]
+        given = hf.keys() | {"rope_theta" for rope in ropes if "rope_theta" in rope}
+        if missing := sorted({*_HF_KEYS.values(), "rope_theta"} - given):
             raise ValueError(f"config.json: missing keys {missing}")
-        rope = dict(hf.get("rope_parameters") or {})
-        scaling = dict(hf.get("rope_scaling") or {})
-        theta = hf.get("rope_theta", rope.get("rope_theta", scaling.get("rope_theta")))
-        if theta is None:
-            raise ValueError("config.json: missing keys ['rope_theta']")
+        for rope in ropes:
+            _require_rope_type(rope)
+        try:
+            config = transformers_library().Qwen3Config.from_dict(copy.deepcopy(dict(hf)))
+        except Exception as error:  # its type differs with what is wrong and with the version of transformers
+            raise ValueError(f"config.json: {' '.join(str(error).split())}") from error
+        for key, required in (("hidden_act", "silu"), ("attention_bias", False), ("use_sliding_window", False)):
+            if getattr(config, key) != required:
+                raise ValueError(f"config.json: expected {key} = {required!r}, found {getattr(config, key)!r}")
         return cls(
-            **{ours: hf[theirs] for ours, theirs in _HF_KEYS.items()},
-            tie_word_embeddings=hf.get("tie_word_embeddings", False),
-            rope_theta=theta,
-            yarn=_yarn_from_hf(scaling or rope, hf["max_position_embeddings"]),
+            **{ours: getattr(config, theirs) for ours, theirs in _HF_KEYS.items()},
+            tie_word_embeddings=config.tie_word_embeddings,
+            rope_theta=config.rope_parameters["rope_theta"],
+            yarn=_yarn_from_hf(config.rope_parameters),
             **numerics,
         )
 
     def to_hf(self) -> dict[str, Any]:
         """The dictionary of a HuggingFace `config.json` for this model, readable by transformers 4.51 and later."""
-        hf: dict[str, Any] = {
-            "architectures": ["Qwen3ForCausalLM"],
-            "model_type": "qwen3",
-            **{theirs: getattr(self, ours) for ours, theirs in _HF_KEYS.items()},
-            "tie_word_embeddings": self.tie_word_embeddings,
-            "rope_theta": self.rope_theta,
-            "rope_scaling": None,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "attention_dropout": 0.0,
-            "use_sliding_window": False,
-            "sliding_window": None,
-            "use_cache": True,
-            "torch_dtype": self.param_dtype,
-        }
+        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.rope_theta}
         if self.yarn is not None:
-            hf["rope_scaling"] = {"rope_type": "yarn", "rope_theta": self.rope_theta, **self.yarn.model_dump()}
-        return hf
+            rope = {"rope_type": "yarn", "rope_theta": self.rope_theta, **self.yarn.model_dump()}
+        config = transformers_library().Qwen3Config(
+            architectures=["Qwen3ForCausalLM"],
+            **{theirs: getattr(self, ours) for ours, theirs in _HF_KEYS.items()},
+            tie_word_embeddings=self.tie_word_embeddings,
+            rope_parameters=rope,
+        )
+        hf: dict[str, Any] = json.loads(config.to_json_string())
+        del hf["rope_parameters"]  # transformers 4 does not know it, nor `dtype`; 5 knows the older spelling too
+        rope_scaling = None if self.yarn is None else rope
+        return {**hf, "rope_theta": self.rope_theta, "rope_scaling": rope_scaling, "torch_dtype": self.param_dtype}
 
 
 _HF_KEYS = {
@@ -167,18 +168,19 @@ _HF_KEYS = {
 }
 
 
-def _yarn_from_hf(scaling: Mapping[str, Any], max_position_embeddings: int) -> YarnScaling | None:
-    rope_type = scaling.get("rope_type", scaling.get("type", "default"))
-    if rope_type == "default":
-        return None
-    if rope_type != "yarn":
+def _require_rope_type(rope: Mapping[str, Any]) -> None:
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    if rope_type not in ("default", "yarn"):
         raise ValueError(f"config.json: expected rope type 'default' or 'yarn', found {rope_type!r}")
+
+
+def _yarn_from_hf(rope: Mapping[str, Any]) -> YarnScaling | None:
+    if rope["rope_type"] == "default":
+        return None
     known = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow"}
-    if unknown := sorted(scaling.keys() - known):
+    if unknown := sorted(rope.keys() - known):
         raise ValueError(f"config.json: YaRN keys {unknown} are not supported; expected {sorted(known)}")
-    original = scaling.get("original_max_position_embeddings") or max_position_embeddings
-    betas = {key: scaling[key] for key in ("beta_fast", "beta_slow") if scaling.get(key) is not None}
-    return YarnScaling(factor=scaling["factor"], original_max_position_embeddings=original, **betas)
+    return YarnScaling(**{key: rope[key] for key in YarnScaling.model_fields if rope.get(key) is not None})
 
 
 def _qwen3(

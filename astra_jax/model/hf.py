@@ -19,16 +19,21 @@ from safetensors import SafetensorError, safe_open
 
 from astra_jax.errors import AstraError
 from astra_jax.model.config import DType, ModelConfig, Params
+from astra_jax.model.generation_config import GENERATION_CONFIG, ending_at_turns, generation_config
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import param_shardings
+from astra_jax.model_card import MODEL_CARD, model_card
+from astra_jax.provenance import PROVENANCE
+from astra_jax.tokenizer import TOKENIZER, Tokenizer
 from synthesis.destination import MARK, Result, whole_folder
 
 HF_FOLDER = Result("HuggingFace folder that we wrote", MARK, "huggingface", is_replaced=True)
 """What `save_hf` makes. One that was downloaded is none: it is never replaced."""
 
 COMPANION_FILES = (
-    "generation_config.json",
-    "tokenizer.json",
+    GENERATION_CONFIG,
+    PROVENANCE,
+    TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -36,7 +41,7 @@ COMPANION_FILES = (
     "vocab.json",
     "merges.txt",
 )
-"""What travels beside the weights when present: the tokenizer, its chat template and the generation settings."""
+"""What travels beside the weights when present: tokenizer, chat template, generation settings, where they come from."""
 
 KEPT_CONFIG = "hf_config.json"
 """The name beside our weights of the config.json they came with, which has keys that we do not read (token ids)."""
@@ -199,18 +204,29 @@ def save_hf(
     """Writes a HuggingFace folder: config, safetensors (sharded, with index, when larger than `max_shard_bytes`).
 
     The parameters are asked for a layer, or some rows, at a time: they may be arrays that are still on disk.
-    `dtype` defaults to the parameters' own. Tokenizer, chat template and generation config are copied from the folder
-    `companions`, whose `hf_config.json` is the config.json written, as long as it describes this model. The folder
-    appears whole or not at all, replacing an earlier one that we wrote; anything else at its place is a
+    `dtype` defaults to the parameters' own. Tokenizer and chat template are copied from the folder `companions`, whose
+    `hf_config.json` is the config.json written, as long as it describes this model. With a tokenizer it is known where
+    a text ends: generation settings say so, of `companions` or Qwen3's. With `companions` there is a model card. The
+    folder appears whole or not at all, replacing an earlier one that we wrote; anything else at its place is a
     DestinationRefused.
+
+    Raises TokenizerError when the tokenizer is not a Qwen3 one, before anything is written.
     """
     dtype = dtype or config.param_dtype
+    companions = None if companions is None else Path(companions)
     hf_config = _config_json(config, dtype, companions)
+    settings = None
+    if companions is not None and (companions / TOKENIZER).is_file():
+        tokenizer = Tokenizer.load(companions)
+        hf_config, settings = ending_at_turns(hf_config, tokenizer), generation_config(companions, tokenizer)
     with whole_folder(directory, HF_FOLDER) as folder:
         _write_shards(params, list(hf_tensors(config)), folder, dtype, max_shard_bytes)
         (folder / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
         if companions is not None:
             copy_companions(companions, folder)
+            (folder / MODEL_CARD).write_text(model_card(companions, config.num_parameters), encoding="utf-8")
+        if settings is not None:
+            (folder / GENERATION_CONFIG).write_text(settings, encoding="utf-8")
 
 
 def copy_companions(source: str | os.PathLike[str], destination: str | os.PathLike[str]) -> None:
@@ -340,7 +356,7 @@ def _config_json(config: ModelConfig, dtype: DType, companions: str | os.PathLik
     if kept is None or not kept.is_file():
         return config.to_hf() | {"torch_dtype": dtype}
     hf: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
-    if ModelConfig.from_hf(hf, param_dtype=config.param_dtype).to_hf() != config.to_hf():
+    if ModelConfig.from_hf(hf, dtype=config.dtype, param_dtype=config.param_dtype, remat=config.remat) != config:
         return config.to_hf() | {"torch_dtype": dtype}
     return hf | {"dtype" if "dtype" in hf else "torch_dtype": dtype}
 

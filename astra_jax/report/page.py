@@ -29,7 +29,9 @@ class RunFolderError(AstraError):
 class Export(BaseModel):
     """How the exported checkpoint compares with the reference implementation."""
 
-    max_abs_logit_difference: float
+    max_abs_logit_difference: float | None
+    not_compared_because: str = ""
+    """Why there is no difference."""
     bit_equal: bool
 
 

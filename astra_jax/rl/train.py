@@ -25,6 +25,7 @@ import optax
 from jax.sharding import Mesh
 from pydantic import BaseModel, ConfigDict, Field
 
+from astra_jax.chat_template import require_chat_template
 from astra_jax.checkpoint import Checkpoints, TrainState, load_params
 from astra_jax.config import ConfigError
 from astra_jax.evaluate.environments import held_out_figures
@@ -45,6 +46,7 @@ from astra_jax.placement import (
     training_mesh,
 )
 from astra_jax.policy import Policy, read_policy, save_policy
+from astra_jax.provenance import training_stage
 from astra_jax.rl.advantage import group_advantages
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, ScoredGroup
 from astra_jax.rl.f1_reward import episode_reward
@@ -204,6 +206,7 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
     require_rows(config.groups_per_step * config.group_size, 1, mesh)
     require_prompts(config.groups_per_rollout, mesh)
     model, tokenizer = read_policy(config.init, overrides=config.model_overrides)
+    require_chat_template(config.init, tokenizer)
     require_divisible(model, mesh)
     run = _open_run(config)
     if run.figures is not None:
@@ -287,7 +290,8 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                     if not_finite.are_too_many:
                         raise not_finite.error()
                     raise Terminated("rl", step + 1, termination.signum)
-    save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init)
+    stage = training_stage("RL", config, (config.environments,))
+    save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init, stage=stage)
     reward_at_last = last_metric(config.out / "metrics.jsonl", "reward")
     return run.finish({"steps": config.steps, "reward": reward_at_last, "groups_submitted": submitted})
 

@@ -15,6 +15,7 @@ import optax
 from jax.sharding import Mesh
 from pydantic import Field
 
+from astra_jax.chat_template import require_chat_template
 from astra_jax.checkpoint import Checkpoints, TrainState, load_params
 from astra_jax.config import ConfigError
 from astra_jax.metrics import MetricsLog, Progress, last_metric
@@ -43,6 +44,7 @@ from astra_jax.placement import (
     training_mesh,
 )
 from astra_jax.policy import Policy, read_policy, save_policy
+from astra_jax.provenance import training_stage
 from astra_jax.run_record import SFT_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
 from astra_jax.sft.batches import SFTBatches, SFTDataConfig
 from astra_jax.sft.data import SFTBatch
@@ -252,7 +254,8 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
                     if not_finite.are_too_many:
                         raise not_finite.error()
                     raise Terminated("sft", step + 1, termination.signum)
-    save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init)
+    stage = training_stage("SFT", config, (*config.trajectories, *config.environments))
+    save_policy(Policy(model, params, tokenizer), config.out / "policy", trained_from=config.init, stage=stage)
     figures = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
     return run.finish({"steps": steps, "loss": last_metric(metrics_path, "loss"), **figures})
 
@@ -281,13 +284,16 @@ def _open_run(config: SFTConfig) -> RunRecord:
 def _model_and_tokenizer(config: SFTConfig) -> tuple[ModelConfig, Tokenizer]:
     """What is trained; no weight is read or made."""
     if config.init is not None:
-        return read_policy(config.init, overrides=config.model_overrides)
+        model, tokenizer = read_policy(config.init, overrides=config.model_overrides)
+        require_chat_template(config.init, tokenizer)
+        return model, tokenizer
     if config.model is None or config.tokenizer is None:
         raise ConfigError(
             "SFT needs `init` (a checkpoint), or both `model` and `tokenizer` to start from random weights"
         )
     tokenizer = Tokenizer.load(config.tokenizer)
     config.model.require_vocabulary(tokenizer.vocab_size, config.tokenizer)
+    require_chat_template(config.tokenizer, tokenizer)
     return config.model, tokenizer
 
 

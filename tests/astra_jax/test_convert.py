@@ -23,12 +23,14 @@ from astra_jax.model import hf
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.hf import HFCheckpointError, hf_tensors, load_hf, save_hf
 from astra_jax.model.qwen3 import init_params
+from astra_jax.testing import tiny_tokenizer
 from synthesis.destination import DestinationRefused
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ModelConfig(
     vocab_size=67, hidden_size=32, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=48
 )
+TOKENIZER = tiny_tokenizer()
 NUMPY_DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -42,10 +44,13 @@ def write_hf_folder(directory, config=CONFIG, dtype="bfloat16", shards=2):
     for file in set(weight_map.values()):
         save_file({name: tensors[name] for name, home in weight_map.items() if home == file}, directory / file)
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    hf_config = config.to_hf() | {"torch_dtype": dtype, "eos_token_id": 66, "initializer_range": 0.02}
+    TOKENIZER.save(directory, model_max_length=1024)
+    ends = [TOKENIZER.end_id, TOKENIZER.pad_id]
+    hf_config = config.to_hf() | {"torch_dtype": dtype, "eos_token_id": ends[0], "initializer_range": 0.04}
     (directory / "config.json").write_text(json.dumps(hf_config))
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"):
-        (directory / name).write_text(f"the {name}")
+    generation = {"eos_token_id": ends, "pad_token_id": ends[1], "temperature": 0.7, "do_sample": True}
+    (directory / "generation_config.json").write_text(json.dumps(generation))
+    (directory / "chat_template.jinja").write_text("the chat template")
     return tensors
 
 
@@ -87,7 +92,7 @@ def test_a_checkpoint_of_arrays_becomes_the_folder_that_loading_and_saving_makes
     params = init_params(CONFIG, seed=0)
     save_params(tmp_path / "ours", CONFIG, params)
     orbax_to_hf(tmp_path / "ours", tmp_path / "streamed")
-    save_hf(params, CONFIG, tmp_path / "whole")
+    save_hf(params, CONFIG, tmp_path / "whole", companions=tmp_path / "ours")
     assert bytes_of(tmp_path / "streamed") == bytes_of(tmp_path / "whole")
 
 
@@ -119,10 +124,11 @@ def test_everything_beside_the_weights_travels_both_ways(tmp_path):
     hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     orbax_to_hf(tmp_path / "ours", tmp_path / "back")
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"):
-        assert (tmp_path / "ours" / name).read_text() == (tmp_path / "back" / name).read_text() == f"the {name}"
+        original = (tmp_path / "hf" / name).read_bytes()
+        assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "back" / name).read_bytes() == original
     original, back = (json.loads((tmp_path / x / "config.json").read_text()) for x in ("hf", "back"))
     assert back == original | {"torch_dtype": "float32"}
-    assert back["eos_token_id"] == 66  # a key that we do not read
+    assert back["initializer_range"] == 0.04  # a key that we do not read
 
 
 def test_a_config_json_of_another_model_than_the_weights_does_not_travel(tmp_path):
@@ -131,7 +137,42 @@ def test_a_config_json_of_another_model_than_the_weights_does_not_travel(tmp_pat
     kept = tmp_path / "ours" / "hf_config.json"
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"rope_theta": 1.0}))
     orbax_to_hf(tmp_path / "ours", tmp_path / "back")
-    assert json.loads((tmp_path / "back" / "config.json").read_text()) == CONFIG.to_hf()
+    assert json.loads((tmp_path / "back" / "config.json").read_text()) == CONFIG.to_hf() | {
+        "eos_token_id": TOKENIZER.end_id
+    }
+
+
+def test_weights_without_a_tokenizer_are_converted_and_one_line_says_so(tmp_path, capsys):
+    write_hf_folder(tmp_path / "hf")
+    (tmp_path / "hf" / "tokenizer.json").unlink()
+    for converter, source, destination in ((hf_to_orbax, "hf", "ours"), (orbax_to_hf, "ours", "back")):
+        converter(tmp_path / source, tmp_path / destination)
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"astra: {tmp_path / source}: expected a tokenizer.json beside the weights, found none")
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["eos_token_id"] == TOKENIZER.end_id
+
+
+@pytest.mark.parametrize(
+    ("found", "ends"),
+    [
+        (None, [TOKENIZER.end_id, TOKENIZER.pad_id]),
+        ({"eos_token_id": TOKENIZER.pad_id, "max_new_tokens": 2048}, [TOKENIZER.end_id, TOKENIZER.pad_id]),
+        ({"temperature": 0.7, "do_sample": True}, TOKENIZER.end_id),
+    ],
+)
+def test_an_export_ends_where_an_assistant_message_ends_and_samples_as_its_source_does(tmp_path, found, ends):
+    write_hf_folder(tmp_path / "hf")
+    (tmp_path / "hf" / "generation_config.json").unlink()
+    if found is not None:
+        (tmp_path / "hf" / "generation_config.json").write_text(json.dumps(found))
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"eos_token_id": TOKENIZER.pad_id}))
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    orbax_to_hf(tmp_path / "ours", tmp_path / "back")
+    settings = json.loads((tmp_path / "back" / "generation_config.json").read_text())
+    expected = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95} if found is None else found
+    assert settings.items() >= (expected | {"eos_token_id": ends, "pad_token_id": TOKENIZER.pad_id}).items()
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["eos_token_id"][0] == TOKENIZER.end_id
 
 
 def test_every_fault_of_a_folder_is_named_and_nothing_is_written(tmp_path):

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from astra_jax.cli import main
+from astra_jax.cli import main, quickstart
+from astra_jax.cli.quickstart import export_and_compare
 from astra_jax.cli.stages import Stages, make_room
+from astra_jax.policy import save_policy
 from synthesis.destination import DestinationRefused
 from synthesis.fingerprint import MadeOtherwise
 
@@ -110,3 +112,21 @@ def test_a_stage_whose_product_is_gone_is_done_again_and_so_are_those_after_it(t
         stages.run("second", second, makes=[second.product])
         first.product.unlink(missing_ok=True)
     assert (first.times, second.times) == (2, 2)
+
+
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_an_export_is_compared_with_torch_where_it_is_installed(tmp_path, untrained, monkeypatch, capsys, has_torch):
+    if has_torch:
+        pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
+    else:
+        monkeypatch.setattr(quickstart, "is_installed", lambda module: False)
+    save_policy(untrained, tmp_path / "policy")
+    figures = export_and_compare(tmp_path / "policy", tmp_path / "hf")
+    assert figures["bit_equal"]
+    if has_torch:
+        assert figures["max_abs_logit_difference"] < 1e-4
+        assert "not_compared_because" not in figures
+    else:
+        assert figures["max_abs_logit_difference"] is None
+        assert figures["not_compared_because"].startswith("torch is not installed")
+        assert "logits are not compared with transformers" in capsys.readouterr().err

@@ -6,12 +6,14 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+import tokenizers
 from safetensors.numpy import load_file, save_file
 
 from astra_jax.checkpoint import load_params, save_params
 from astra_jax.model.config import ModelConfig, YarnScaling
 from astra_jax.model.hf import HFCheckpointError, hf_tensors, load_hf, save_hf
 from astra_jax.model.qwen3 import init_params
+from astra_jax.tokenizer import TokenizerError
 
 CONFIG = ModelConfig(
     vocab_size=64, hidden_size=32, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=48
@@ -100,14 +102,13 @@ def test_a_shard_named_by_the_index_but_absent_is_named_in_the_error(tmp_path):
         load_hf(tmp_path / "hf")
 
 
-def test_tokenizer_files_and_generation_config_travel_along(tmp_path):
-    companions = tmp_path / "companions"
-    companions.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"):
-        (companions / name).write_text(name)
-    save_hf(init_params(CONFIG, seed=0), CONFIG, tmp_path / "hf", companions=companions)
-    assert (tmp_path / "hf" / "chat_template.jinja").read_text() == "chat_template.jinja"
-    assert (tmp_path / "hf" / "generation_config.json").exists()
+def test_a_tokenizer_that_is_none_of_qwen3_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / "companions").mkdir()
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.save(str(tmp_path / "companions" / "tokenizer.json"))
+    with pytest.raises(TokenizerError, match="expected the Qwen3 control tokens"):
+        save_hf(init_params(CONFIG, seed=0), CONFIG, tmp_path / "hf", companions=tmp_path / "companions")
+    assert [path.name for path in tmp_path.iterdir()] == ["companions"]
 
 
 @pytest.mark.parametrize("yarn", [None, YarnScaling(factor=4.0, original_max_position_embeddings=32_768)])
@@ -122,3 +123,33 @@ def test_config_json_survives_the_round_trip_in_both_spellings_of_the_rope(yarn)
 def test_rope_scaling_we_do_not_have_is_refused():
     with pytest.raises(ValueError, match="expected rope type 'default' or 'yarn', found 'llama3'"):
         ModelConfig.from_hf(CONFIG.to_hf() | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"hidden_size": "wide"},
+        {"rope_scaling": {"rope_type": "yarn"}},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 2.0}},
+        {"rope_theta": None},
+        {"attention_bias": True},
+        {"layer_types": ["another"]},
+    ],
+)
+def test_a_config_json_that_cannot_be_used_is_a_value_error(fault):
+    with pytest.raises(ValueError):
+        ModelConfig.from_hf(CONFIG.to_hf() | fault)
+
+
+def test_what_transformers_would_fill_in_must_be_there():
+    hf = CONFIG.to_hf()
+    for key in ("vocab_size", "rope_theta", "head_dim"):
+        with pytest.raises(ValueError, match=rf"missing keys \['{key}'\]"):
+            ModelConfig.from_hf({name: value for name, value in hf.items() if name != key})
+
+
+def test_reading_a_config_json_leaves_it_as_it_was():
+    hf = CONFIG.model_copy(update={"yarn": YarnScaling(factor=2.0, original_max_position_embeddings=64)}).to_hf()
+    before = json.dumps(hf)
+    ModelConfig.from_hf(hf)
+    assert json.dumps(hf) == before

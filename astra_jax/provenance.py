@@ -1,0 +1,122 @@
+"""Where a policy comes from: `provenance.json` beside its weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from synthesis.record_io import read_card
+from synthesis.records import JsonObject
+
+PROVENANCE = "provenance.json"
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+"""An owner and a repository."""
+
+
+class ProvenanceError(ValueError):
+    """A `provenance.json` cannot be read; the message says why."""
+
+
+class BaseWeights(BaseModel):
+    """The HuggingFace folder that the first weights were read from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """On the hub if its config says so, else that of the folder."""
+    config_sha256: str
+
+
+class DataSet(BaseModel):
+    """A record directory that a stage learnt from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    count: int
+    card_sha256: str
+    """Of its dataset.json, which has the SHA-256 of every shard."""
+
+
+class TrainingStage(BaseModel):
+    """One run of SFT or RL."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    config: JsonObject
+    """Without paths: the data are named by their hashes, the weights by what stands before."""
+    data: tuple[DataSet, ...]
+
+
+class Provenance(BaseModel):
+    """The base model, or none for random weights, and every stage of training since."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base: BaseWeights | None = None
+    stages: tuple[TrainingStage, ...] = ()
+
+    def then(self, stage: TrainingStage) -> Provenance:
+        """The same with one stage more."""
+        return self.model_copy(update={"stages": (*self.stages, stage)})
+
+    def write(self, folder: Path) -> None:
+        """Write `provenance.json` into a policy or HuggingFace folder."""
+        (folder / PROVENANCE).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def read_provenance(folder: Path | None) -> Provenance:
+    """Read `provenance.json` of a folder; without one nothing is known.
+
+    Raises:
+        ProvenanceError: it is not what we write.
+    """
+    if folder is None or not (path := folder / PROVENANCE).is_file():
+        return Provenance()
+    try:
+        return Provenance.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        raise ProvenanceError(f"{path}: {error.errors()[0]['msg']}; delete it to go on without") from error
+
+
+def base_model(hf_folder: Path) -> BaseWeights:
+    """Name a HuggingFace folder."""
+    text = (hf_folder / "config.json").read_bytes()
+    name = str(json.loads(text).get("_name_or_path") or "")
+    if not HUB_NAME.fullmatch(name):
+        name = hf_folder.resolve().name
+    return BaseWeights(name=name, config_sha256=hashlib.sha256(text).hexdigest())
+
+
+def training_stage(name: str, config: BaseModel, data: Sequence[Path]) -> TrainingStage:
+    """Describe a run by its config and the record directories that it learns from.
+
+    Raises:
+        RecordDirectoryError: one of them has no card.
+    """
+    sets = []
+    for directory in data:
+        card = read_card(directory)
+        digest = hashlib.sha256((directory / "dataset.json").read_bytes()).hexdigest()
+        sets.append(DataSet(kind=card.kind, count=card.count, card_sha256=digest))
+    return TrainingStage(name=name, config=_without_paths(config), data=tuple(sets))
+
+
+def _without_paths(config: BaseModel) -> JsonObject:
+    """The keys of a config, but those that say where things lie on a machine or who watches the run."""
+    values = config.model_dump(mode="json", exclude={"wandb"})
+    return {key: value for key, value in values.items() if not _holds_path(getattr(config, key))}
+
+
+def _holds_path(value: Any) -> bool:
+    return isinstance(value, Path) or (
+        isinstance(value, tuple | list) and any(isinstance(each, Path) for each in value)
+    )

@@ -1,0 +1,63 @@
+"""Every module that the packages import is declared in pyproject.toml, and none is imported by the way of another."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from tests.test_import_rules import OURS, ROOT, imported_modules
+
+DISTRIBUTIONS = {"yaml": "pyyaml", "sklearn": "scikit-learn", "orbax": "orbax-checkpoint", "git": "gitpython"}
+"""Modules whose distribution has another name, where it may not be installed or where several share the module."""
+NOT_OURS_TO_DECLARE = {"wit_world", "componentize_py_types"}
+"""What componentize-py makes of an interface when it builds a component."""
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared(extras: bool = True) -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    of_extras = [line for lines in project["optional-dependencies"].values() for line in lines] if extras else []
+    names = (re.match(r"[\w.-]+", line) for line in project["dependencies"] + of_extras)
+    return {normalised(name.group()) for name in names if name is not None}
+
+
+def third_party_modules(root: Path) -> Iterator[tuple[str, str]]:
+    for package in ("astra_jax", "synthesis", "sandbox"):
+        for path in sorted((root / package).rglob("*.py")):
+            for module in imported_modules(ast.parse(path.read_text(encoding="utf-8"))):
+                top = module.split(".")[0]
+                if top not in sys.stdlib_module_names and top not in (*OURS, *NOT_OURS_TO_DECLARE):
+                    yield str(path.relative_to(root)), top
+
+
+def undeclared(root: Path, names: set[str]) -> list[str]:
+    installed = packages_distributions()
+    found = set()
+    for file, module in third_party_modules(root):
+        candidates = {DISTRIBUTIONS[module]} if module in DISTRIBUTIONS else {module, *installed.get(module, ())}
+        if not {normalised(name) for name in candidates} & names:
+            found.add(f"{file}: {module}")
+    return sorted(found)
+
+
+def test_every_imported_module_is_declared():
+    assert undeclared(ROOT, declared()) == []
+
+
+def test_a_module_that_is_not_declared_is_found(tmp_path):
+    (tmp_path / "sandbox").mkdir()
+    (tmp_path / "sandbox" / "pool.py").write_text("def f():\n    import msgpack\n    import yaml\n    import json")
+    assert undeclared(tmp_path, declared()) == ["sandbox/pool.py: msgpack"]
+
+
+def test_the_core_has_transformers_and_no_torch():
+    assert "transformers" in declared(extras=False)
+    assert "torch" not in declared(extras=False)
