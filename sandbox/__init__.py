@@ -14,9 +14,10 @@ What stands between a tool and the machine (tier `namespaces`, the strongest; ev
 - one process per call, forked from a warm interpreter that never reads a payload and never runs a tool.
 
 Tier `landlock` (no namespaces: containers that refuse them) keeps the last three lines, reads only the standard
-library, writes nowhere (no /tmp), and cannot hide whether a path exists, the host's name or the kernel's version. Tier
-`seccomp` (only when asked for by name) cannot open any file. Tier `wasm` (only when asked for by name, and a matter of
-its own) runs CPython in WebAssembly and relies on the runtime instead of the kernel. See `docs/sandbox.md`.
+library, writes nowhere (no /tmp), changes no file's mode, owner, times or attributes, and cannot hide whether a path
+exists, the host's name or the kernel's version. Tier `seccomp` (only when asked for by name) cannot open any file. Tier
+`wasm` (only when asked for by name, and a matter of its own) runs CPython in WebAssembly and relies on the runtime
+instead of the kernel. See `docs/sandbox.md`.
 
 What is NOT protected:
 

@@ -108,9 +108,10 @@ def main() -> NoReturn:
 
 def _jail(plan: dict) -> harness.Jail:
     """Everything that the calls will share, made and warmed in advance."""
+    files, changes = plan["tier"] != "seccomp", plan["tier"] == "namespaces"
     jail = harness.Jail(
         tier=plan["tier"],
-        drop=linux.Drop(seccomp.filter_program(linux.machine(), files=plan["tier"] != "seccomp")),
+        drop=linux.Drop(seccomp.filter_program(linux.machine(), files=files, changes=changes)),
         tmp_bytes=plan["tmp_bytes"],
         max_processes=plan["max_children"] + plan["spare_threads"],
         streams=streams.Streams(),
