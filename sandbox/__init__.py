@@ -24,7 +24,8 @@ What is NOT protected:
 - the kernel is shared: an exploit of a system call on the allow-list escapes. For code of hostile people, rather than
   of a model, put a virtual machine or gVisor around the service;
 - a tool owns its own reply: whatever it does to its process, it can only choose the value, the text and the kind among
-  those a tool may cause. It cannot claim a time-out or a crash, fail the service, or answer another call;
+  those a tool may cause. It cannot claim a time-out or a crash, fail the service, or answer another call: what the
+  service says to itself travels on descriptors that are closed before a tool's code is read;
 - timing, caches and load are observable between calls that run at the same time;
 - memory is limited per call; over all calls in flight only where cgroup v2 is writable. Elsewhere 32 calls per worker
   may each use their limit: run the service in a container with a limit of its own;

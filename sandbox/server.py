@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sandbox import strict_json
 from sandbox.execution import MAXIMUM_LIMITS, Execution, InvalidRequest, UnknownSource
 from sandbox.isolation import Tier
 from sandbox.metrics import Metrics
@@ -64,17 +65,12 @@ async def _body(request: Request, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _parse(data: bytes) -> Any:
+def _parse(data: bytes, levels_around: int = 1) -> Any:
+    """The body's JSON; `levels_around` stand around arguments and state."""
     try:
-        return json.loads(data.decode("utf-8"), parse_constant=_no_constant)
-    except RecursionError:
-        raise InvalidRequest("the body is nested too deeply") from None
+        return strict_json.parse(data, strict_json.MAX_NESTING + levels_around)
     except ValueError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
+        raise InvalidRequest(f"the body is not JSON that is taken here: {error}") from None
 
 
 def _validated(model: type[_Request], document: Any) -> _Request:
@@ -99,7 +95,7 @@ class Service:
 
     async def execute_batch(self, request: Request) -> Response:
         """POST /v1/execute_batch"""
-        documents = _parse(await _body(request, self._execution.max_body_bytes))
+        documents = _parse(await _body(request, self._execution.max_body_bytes), levels_around=2)
         if not isinstance(documents, list) or len(documents) > self._execution.max_batch:
             raise InvalidRequest(f"a batch is a list of at most {self._execution.max_batch} requests")
         requests = []
@@ -183,6 +179,7 @@ class _Guard:
 
     def _refuse(self, status: int, code: str, message: str, **headers: str) -> Response:
         self._metrics.refusals[code] += 1
+        message = message.encode("utf-8", "backslashreplace").decode()  # it may quote half a character
         return _JSON({"error": {"code": code, "message": message}}, status_code=status, headers=headers or None)
 
 

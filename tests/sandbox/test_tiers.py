@@ -99,6 +99,8 @@ def stop(process: subprocess.Popen[str]) -> None:
 x86_only = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the simulated container speaks x86-64")
 NAMES = (
     "no file outside of /tmp gets",
+    "the service's own words",
+    "nor a number that overflows",
     "one huge",
     "fork",
     "TCP",
