@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sandbox import strict_json
+from sandbox.bearer_token import TOKEN_VARIABLE, InvalidToken, token_or_none
 from sandbox.execution import MAXIMUM_LIMITS, Execution, InvalidRequest, UnknownSource
 from sandbox.isolation import Tier
 from sandbox.metrics import Metrics
@@ -34,7 +35,6 @@ from sandbox.worker import ServiceFault
 
 log = logging.getLogger("sandbox")
 DEFAULT_PORT = 8377
-TOKEN_VARIABLE = "ASTRA_SANDBOX_TOKEN"
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _Request = TypeVar("_Request", bound=BaseModel)
 
@@ -244,7 +244,11 @@ def serve(
       listen_fd: a listening socket to use instead of `host` and `port`.
       until_stdin_closes: also stop when standard input ends, that is, when the parent dies.
     """
-    token = token or os.environ.pop(TOKEN_VARIABLE, None)
+    try:
+        token = token_or_none(token)
+    except InvalidToken as error:
+        raise RefusedToStart(str(error)) from None
+    os.environ.pop(TOKEN_VARIABLE, None)
     listener = socket.socket(fileno=listen_fd) if listen_fd is not None else _listen(host, port)
     address = ipaddress.ip_address(listener.getsockname()[0])
     if not address.is_loopback and not token:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from synthesis.teacher.openai import OpenAITeacherConfig
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
+_SANDBOX_HELP = "a running sandbox, its token in ASTRA_SANDBOX_TOKEN; without it one is started"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     environments = _config_command(
         synthesize, "environments", "questions whose sub-answers are proven by running tools", _environments
     )
-    environments.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+    environments.add_argument("--sandbox", metavar="URL", help=_SANDBOX_HELP)
     for track in (conversations, environments):
         track.add_argument(
             "--estimate",
@@ -109,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         if action == "show":
             command.add_argument("--count", type=int, default=1)
         if action == "verify":
-            command.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+            command.add_argument("--sandbox", metavar="URL", help=_SANDBOX_HELP)
         if action == "export":
             command.add_argument("--format", choices=["jsonl"], default="jsonl")
             command.add_argument("--out", type=Path, required=True, metavar="FILE")
@@ -126,13 +127,13 @@ def _parser() -> argparse.ArgumentParser:
 
     _config_command(commands, "sft", "supervised fine-tuning on trajectories and gold episodes", _sft)
     rl = _config_command(commands, "rl", "multi-turn GRPO with the sandbox", _rl)
-    rl.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+    rl.add_argument("--sandbox", metavar="URL", help=_SANDBOX_HELP)
 
     evaluate = commands.add_parser("evaluate", help="measure a policy").add_subparsers(
         dest="benchmark", required=True, metavar="BENCHMARK"
     )
     held_out = _config_command(evaluate, "environments", "held-out environments", _evaluate_environments)
-    held_out.add_argument("--sandbox", metavar="URL", help="a running sandbox; without it one is started")
+    held_out.add_argument("--sandbox", metavar="URL", help=_SANDBOX_HELP)
 
     convert = commands.add_parser("convert", help="checkpoints to and from HuggingFace").add_subparsers(
         dest="direction", required=True, metavar="DIRECTION"
