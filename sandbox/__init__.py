@@ -14,16 +14,18 @@ What stands between a tool and the machine (tier `namespaces`, the strongest; ev
 - one process per call, forked from a warm interpreter that never reads a payload and never runs a tool.
 
 Tier `landlock` (no namespaces: containers that refuse them) keeps the last three lines, reads only the standard
-library, writes nowhere (no /tmp), and cannot hide whether a path exists, the host's name or the kernel's version. Tier
-`seccomp` (only when asked for by name) cannot open any file. Tier `wasm` (only when asked for by name, and a matter of
-its own) runs CPython in WebAssembly and relies on the runtime instead of the kernel. See `docs/sandbox.md`.
+library, writes nowhere (no /tmp), changes no file's mode, owner, times or attributes, and cannot hide whether a path
+exists, the host's name or the kernel's version. Tier `seccomp` (only when asked for by name) cannot open any file. Tier
+`wasm` (only when asked for by name, and a matter of its own) runs CPython in WebAssembly and relies on the runtime
+instead of the kernel. See `docs/sandbox.md`.
 
 What is NOT protected:
 
 - the kernel is shared: an exploit of a system call on the allow-list escapes. For code of hostile people, rather than
   of a model, put a virtual machine or gVisor around the service;
 - a tool owns its own reply: whatever it does to its process, it can only choose the value, the text and the kind among
-  those a tool may cause. It cannot claim a time-out or a crash, fail the service, or answer another call;
+  those a tool may cause. It cannot claim a time-out or a crash, fail the service, or answer another call: what the
+  service says to itself travels on descriptors that are closed before a tool's code is read;
 - timing, caches and load are observable between calls that run at the same time;
 - memory is limited per call; over all calls in flight only where cgroup v2 is writable. Elsewhere 32 calls per worker
   may each use their limit: run the service in a container with a limit of its own;

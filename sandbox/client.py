@@ -11,6 +11,7 @@ import asyncio
 import json
 import random
 import secrets
+import socket
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any, Self
 
 import httpx
 
+from sandbox.bearer_token import TOKEN_VARIABLE, token_or_none
 from sandbox.errors import SandboxError
 from sandbox.protocol import ExecuteReply, ExecuteRequest, Limits, source_sha256
 
@@ -41,7 +43,9 @@ class _Session:
         self._deadline_seconds = deadline_seconds
         self._known: OrderedDict[str, None] = OrderedDict()
         headers = {"content-type": "application/json", "x-sandbox-client": secrets.token_hex(8)}
-        if token:
+        token = token_or_none(token)
+        self._has_token = token is not None
+        if token is not None:
             headers["authorization"] = f"Bearer {token}"
         self._options: dict[str, Any] = {
             "base_url": self.url,
@@ -77,10 +81,18 @@ class _Session:
         """None when the body is a reply, else why to retry; raises SandboxUnavailable when retrying cannot help."""
         if status in (200, 204):
             return None
+        if status == 401:
+            raise SandboxUnavailable(self._not_let_in())
         text = _error_message(body)
         if status in _RETRIED:
             return f"HTTP {status}: {text}"
         raise SandboxUnavailable(f"the sandbox at {self.url} refuses the request: HTTP {status}: {text}")
+
+    def _not_let_in(self) -> str:
+        who, where = f"the sandbox at {self.url}", f"the environment of this process on {socket.gethostname()}"
+        if self._has_token:
+            return f"{who} refuses the token that it was sent (HTTP 401): set {TOKEN_VARIABLE} in {where} to the service's own"
+        return f"{who} wants a token (HTTP 401): set {TOKEN_VARIABLE} in {where} to the one that the service was started with"
 
     def _pause(self, attempt: int, retry_after: str | None) -> float:
         """Seconds to wait before the next attempt: exponential, jittered, at least half of what the server asks."""
@@ -154,7 +166,7 @@ class SandboxClient(_Session):
 
     Args:
       url: where the service listens, such as `http://127.0.0.1:8377`.
-      token: the bearer token, if the service wants one.
+      token: the bearer token, if the service wants one; by default the environment's ASTRA_SANDBOX_TOKEN, "" for none.
       deadline_seconds: the most that one call may take altogether: waiting, running, retries.
       max_connections: size of the connection pool.
     """

@@ -2,6 +2,7 @@
 
     SandboxError
     ├── SandboxUnavailable     client: no answer to a call, whatever the reason; it is never a result
+    ├── InvalidToken           a bearer token that no header can carry
     ├── RefusedToStart         server: it will not run like this
     ├── IsolationUnavailable   self test: this machine cannot keep the promises of a tier
     ├── ComponentUnavailable   wasm: there is no component, and none can be built

@@ -16,6 +16,7 @@ from sandbox.jail.zygote import BY_ITSELF, CANCELLED, CPU_LIMIT, WALL_LIMIT
 from sandbox.metrics import Metrics
 from sandbox.pool import Pool
 from sandbox.protocol import ErrorKind, ExecuteRequest, Limits, RunCodeRequest
+from sandbox.strict_json import MAX_NESTING, parse_reply
 from sandbox.worker import Outcome, ServiceFault
 
 MAXIMUM_LIMITS = Limits(
@@ -142,6 +143,9 @@ class Execution:
         key = hashlib.sha256(source).hexdigest()
         call = _Call("__main__", None, {}, None, 0, request.stdin or "", limits)
         reply = await self._execute(client, key, source, call)
+        if reply["status"] == "ok" and type(reply["value"]) is not int:
+            message = "the program's process sent an exit status that is none"
+            reply |= {"status": "error", "error": {"kind": ErrorKind.INVALID_RESULT, "message": message}, "value": 1}
         self._count(reply)
         return _fusion(reply)
 
@@ -227,51 +231,46 @@ def _reply(outcome: Outcome, limits: Limits) -> dict[str, Any]:
     if outcome.body is None:
         return _crash(outcome, limits)
     try:
-        return _checked(outcome, limits.memory_bytes)
-    except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
-        return _error(outcome, ErrorKind.INVALID_RESULT, "the tool's process sent a reply that is not valid")
+        return _checked(outcome, outcome.body, limits.memory_bytes)
+    except ValueError as error:
+        message = f"the tool's process sent a reply that is not valid: {error}".encode("utf-8", "backslashreplace")
+        return _error(outcome, ErrorKind.INVALID_RESULT, message.decode())
 
 
 def _crash(outcome: Outcome, limits: Limits) -> dict[str, Any]:
     if outcome.why != BY_ITSELF:
         raise ServiceFault(f"a call ended for the unknown reason {outcome.why}")
     code = os.waitstatus_to_exitcode(outcome.wait_status)
-    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    how = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
     if code != 0 and outcome.max_rss_bytes >= _MEMORY_SHARE * limits.memory_bytes:
         return _error(outcome, ErrorKind.MEMORY, f"the process ended with {how} close to its memory limit")
     return _error(outcome, ErrorKind.CRASHED, f"the tool's process ended without a reply ({how})")
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else str(number)
 
 
-def _checked(outcome: Outcome, memory_bytes: int) -> dict[str, Any]:
-    """The reply that the child wrote, if every part of it is what it must be."""
-    document = json.loads((outcome.body or b"").decode("utf-8"), parse_constant=_refuse_constant)
-    stdout, stderr = document["stdout"], document["stderr"]
-    (stdout + stderr).encode()
-    if document["status"] == "error":
-        error = document["error"]
-        if error["kind"] not in _OWN_KINDS:
-            raise ValueError("a tool cannot say this about itself")
-        kind, message = ErrorKind(error["kind"]), error["message"][:4000]
-        message.encode()
-        if message.startswith(_LOST_EXCEPTION) and outcome.max_rss_bytes >= _MEMORY_SHARE * memory_bytes:
-            kind = ErrorKind.MEMORY
-        return _error(outcome, kind, message, stdout, stderr)
-    if document["status"] != "ok" or not isinstance(document.get("state"), dict | None):
-        raise ValueError("neither ok nor error")
-    value, state = document.get("value"), document.get("state")
-    json.dumps((value, state), ensure_ascii=False).encode()
-    return {
-        "status": "ok",
-        "value": value,
-        "state": state,
-        "stdout": stdout,
-        "stderr": stderr,
-        "usage": _usage(outcome),
-    }
+_OK_PARTS = {"status", "value", "state", "stdout", "stderr"}
+_ERROR_PARTS = {"status", "error", "stdout", "stderr"}
+
+
+def _checked(outcome: Outcome, body: bytes, memory_bytes: int) -> dict[str, Any]:
+    """The reply that the child wrote; raises ValueError unless every part of it is what it must be."""
+    match parse_reply(body, MAX_NESTING + 1):
+        case {"status": "error", "error": {"kind": str(kind), "message": str(message)}, **rest} as document if (
+            document.keys() == _ERROR_PARTS and isinstance(rest["stdout"], str) and isinstance(rest["stderr"], str)
+        ):
+            if kind not in _OWN_KINDS:
+                raise ValueError("a tool cannot say this about itself")
+            if message.startswith(_LOST_EXCEPTION) and outcome.max_rss_bytes >= _MEMORY_SHARE * memory_bytes:
+                kind = ErrorKind.MEMORY
+            return _error(outcome, ErrorKind(kind), message[:4000], rest["stdout"], rest["stderr"])
+        case {"status": "ok", "state": dict() | None, "stdout": str(), "stderr": str()} as document if (
+            document.keys() == _OK_PARTS
+        ):
+            return {**document, "usage": _usage(outcome)}
+    raise ValueError("it is neither a value nor an error")
 
 
 def _fusion(reply: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from sandbox.errors import SandboxError
 from sandbox.execution import Execution
 from sandbox.isolation import Tier, layers_of
+from sandbox.jail.launcher import SANDBOX_UID
 from sandbox.pool import Pool
 from sandbox.protocol import ExecuteRequest, Limits
 from sandbox.worker import ServiceFault
@@ -37,13 +38,23 @@ NUMBERS = {  # x86_64, aarch64
     "swapon": (167, 224), "syslog": (103, 116), "acct": (163, 89), "quotactl": (179, 60), "setpriority": (141, 140),
     "sched_setaffinity": (203, 122), "clock_settime": (227, 112), "sethostname": (170, 161), "seccomp": (317, 277),
     "mq_open": (240, 180), "name_to_handle_at": (303, 264), "fanotify_init": (300, 262),
-    "landlock_create_ruleset": (444, 444),
+    "landlock_create_ruleset": (444, 444), "chown": (92, None), "fchown": (93, 55), "lchown": (94, None),
+    "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466),
+    "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "fchmodat2": (452, 452),
+    "file_setattr": (469, 469), "openat2": (437, 437), "fallocate": (285, 47),
+}
+CHANGES = {  # which only a tool with files of its own may make
+    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "utimensat": (280, 88), "truncate": (76, 45),
+    "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276), "link": (86, None), "linkat": (265, 37),
+    "symlink": (88, None), "symlinkat": (266, 36), "unlink": (87, None), "unlinkat": (263, 35), "mkdir": (83, None),
+    "mkdirat": (258, 34), "rmdir": (84, None), "creat": (85, None),
 }
 
 def probe(canary, outside, tmp):
     column = 1 if os.uname().machine == "aarch64" else 0
     escapes = []
-    for name, numbers in NUMBERS.items():
+    for name, numbers in (NUMBERS if tmp else NUMBERS | CHANGES).items():
         if numbers[column] is not None:
             ctypes.set_errno(0)
             # Arguments that no kernel accepts: only the filter's EPERM (or a call that is not there) is an answer.
@@ -71,6 +82,19 @@ def probe(canary, outside, tmp):
             escapes.append(f"{path if path != outside else 'a directory of the host'} can be written")
         except OSError:
             pass
+    for path in (canary, outside):
+        for name, change in (
+            ("mode", lambda: os.chmod(path, 0o666)), ("times", lambda: os.utime(path, (1, 1))),
+            ("owner", lambda: os.chown(path, os.getuid(), os.getgid())), ("name", lambda: os.rename(path, path + "x")),
+            ("size", lambda: os.truncate(path, 0)), ("attributes", lambda: os.setxattr(path, "user.escape", b"x")),
+            ("content", lambda: os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))),
+            ("links", lambda: os.link(path, outside + "/link")), ("existence", lambda: os.remove(path)),
+        ):
+            try:
+                change()
+                escapes.append(f"the {name} of {'a file' if path == canary else 'a directory'} can be changed")
+            except OSError:
+                pass
     for name, words in (("fork", lambda: os.fork()), ("exec", lambda: os.execv("/bin/sh", ["sh", "-c", "exit"]))):
         try:
             if words() == 0:
@@ -141,11 +165,13 @@ def probe(canary, outside, tmp):
         except OSError:
             pass
     for name, words in (("fork", ()), ("execv", ("/bin/sh", ["sh"])), ("posix_spawn", ("/bin/sh", ["sh"], {})),
-                        ("kill", (1, 0)), ("symlink", (outside, "link")), ("listdir", (outside,))):
+                        ("kill", (1, 0)), ("symlink", (outside, "link")), ("listdir", (outside,)), ("utime", (canary,)),
+                ("chmod", (canary, 0o666)), ("truncate", (canary, 0)), ("rename", (canary, outside + "/other")),
+                ("remove", (canary,))):
         try:
             getattr(os, name)(*words)
             escapes.append(f"os.{name} works")
-        except OSError:
+        except (OSError, AttributeError):
             pass
     try:
         import _thread
@@ -240,11 +266,15 @@ async def _probe(tier: Tier) -> tuple[dict[str, bool], str]:
                 limits=Limits(wall_seconds=20, cpu_seconds=10),
             )
             execution = Execution(pool)
+            before = _seen_from_outside(canary, outside)
             reply = await execution.execute("self-test", request)
+            changed = _seen_from_outside(canary, outside) != before
         if reply["status"] != "ok":
             raise ServiceFault(f"the self-test did not finish: {reply['error']['kind']}: {reply['error']['message']}")
         if reply["value"]:
             raise ServiceFault(f"the self-test escaped: {'; '.join(reply['value'])}")
+        if changed:
+            raise ServiceFault("the self-test escaped: it changed a file of the host and did not say so")
         python = await execution.execute("self-test", ExecuteRequest(source=_PYTHON, function="version"))
         worker = pool.workers[0]
         probed = {"seccomp": tier is not Tier.WASM, "no_new_privs": True, "rlimits": True}
@@ -255,11 +285,19 @@ async def _probe(tier: Tier) -> tuple[dict[str, bool], str]:
 
 @contextlib.contextmanager
 def _bait() -> Iterator[tuple[str, str]]:
-    """A file and a directory of the host that everybody may use, and no tool should."""
+    """A file and a directory of the host that the tools' own user owns, and no tool should touch."""
     with tempfile.TemporaryDirectory(prefix="sandbox-self-test-") as folder:
-        os.chmod(folder, 0o777)
         path = os.path.join(folder, "canary")
         with open(path, "w") as file:
             file.write(secrets.token_hex(16))
-        os.chmod(path, 0o644)
+        for bait, mode in ((path, 0o644), (folder, 0o777)):
+            os.chmod(bait, mode)
+            if os.geteuid() == 0:
+                os.chown(bait, SANDBOX_UID, SANDBOX_UID)
         yield path, folder
+
+
+def _seen_from_outside(*paths: str) -> list[tuple[int, ...]]:
+    """What any change to a file leaves behind, whatever else it sets back: the kernel's own time of change."""
+    found = [os.stat(path) for path in paths if os.path.exists(path)]
+    return [(status.st_ino, status.st_mode, status.st_uid, status.st_size, status.st_ctime_ns) for status in found]

@@ -23,6 +23,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sandbox import strict_json
+from sandbox.bearer_token import TOKEN_VARIABLE, InvalidToken, token_or_none
 from sandbox.errors import SandboxError
 from sandbox.execution import MAXIMUM_LIMITS, Execution, InvalidRequest, UnknownSource
 from sandbox.isolation import Tier
@@ -34,7 +36,6 @@ from sandbox.worker import ServiceFault
 
 log = logging.getLogger("sandbox")
 DEFAULT_PORT = 8377
-TOKEN_VARIABLE = "ASTRA_SANDBOX_TOKEN"
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _Request = TypeVar("_Request", bound=BaseModel)
 
@@ -65,17 +66,12 @@ async def _body(request: Request, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _parse(data: bytes) -> Any:
+def _parse(data: bytes, levels_around: int = 1) -> Any:
+    """The body's JSON; `levels_around` stand around arguments and state."""
     try:
-        return json.loads(data.decode("utf-8"), parse_constant=_no_constant)
-    except RecursionError:
-        raise InvalidRequest("the body is nested too deeply") from None
+        return strict_json.parse(data, strict_json.MAX_NESTING + levels_around)
     except ValueError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
+        raise InvalidRequest(f"the body is not JSON that is taken here: {error}") from None
 
 
 def _validated(model: type[_Request], document: Any) -> _Request:
@@ -100,7 +96,7 @@ class Service:
 
     async def execute_batch(self, request: Request) -> Response:
         """POST /v1/execute_batch"""
-        documents = _parse(await _body(request, self._execution.max_body_bytes))
+        documents = _parse(await _body(request, self._execution.max_body_bytes), levels_around=2)
         if not isinstance(documents, list) or len(documents) > self._execution.max_batch:
             raise InvalidRequest(f"a batch is a list of at most {self._execution.max_batch} requests")
         requests = []
@@ -184,6 +180,7 @@ class _Guard:
 
     def _refuse(self, status: int, code: str, message: str, **headers: str) -> Response:
         self._metrics.refusals[code] += 1
+        message = message.encode("utf-8", "backslashreplace").decode()  # it may quote half a character
         return _JSON({"error": {"code": code, "message": message}}, status_code=status, headers=headers or None)
 
 
@@ -248,7 +245,11 @@ def serve(
       listen_fd: a listening socket to use instead of `host` and `port`.
       until_stdin_closes: also stop when standard input ends, that is, when the parent dies.
     """
-    token = token or os.environ.pop(TOKEN_VARIABLE, None)
+    try:
+        token = token_or_none(token)
+    except InvalidToken as error:
+        raise RefusedToStart(str(error)) from None
+    os.environ.pop(TOKEN_VARIABLE, None)
     listener = socket.socket(fileno=listen_fd) if listen_fd is not None else _listen(host, port)
     address = ipaddress.ip_address(listener.getsockname()[0])
     if not address.is_loopback and not token:

@@ -15,7 +15,7 @@ from sandbox import cgroup
 from sandbox.errors import SandboxError
 from sandbox.isolation import SPARE_THREADS, start_jail
 from sandbox.jail.harness import REPLY_HEADER, REQUEST_HEADER
-from sandbox.jail.zygote import CALL, ENDED, NOT_STARTED
+from sandbox.jail.zygote import CALL, ENDED, NOT_RESTRICTED, NOT_STARTED
 from sandbox.protocol import Limits
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class _Flight:
         "job",
         "nonce",
         "open",
+        "reason",
         "received",
         "timers",
         "to_send",
@@ -82,6 +83,7 @@ class _Flight:
         self.chunks: list[bytes] = []
         self.received = 0
         self.ended: tuple[int, ...] | None = None
+        self.reason = ""  # why it could not be restricted
         self.open = True
         self.aged = False
         self.timers: list[asyncio.TimerHandle] = []
@@ -215,7 +217,7 @@ class Worker:
             if not message:
                 self.close("ended")
                 return
-            if len(message) != ENDED.size:
+            if message[:1] != b"e":
                 hello = json.loads(message)
                 if not hello["ready"]:
                     self.close(f"cannot be isolated: {hello['error']}")
@@ -225,9 +227,9 @@ class Worker:
                     self._started.set_result(None)
                 self._pool.dispatch()
                 continue
-            call, *ended = ENDED.unpack(message)
+            _, call, *ended = ENDED.unpack_from(message)
             flight = self.flights.pop(call)
-            flight.ended = tuple(ended)
+            flight.ended, flight.reason = tuple(ended), message[ENDED.size :].decode("utf-8", "replace")
             if flight.open:
                 self._read(flight)  # the child is gone, so this reads to the end
             else:
@@ -248,14 +250,14 @@ class Worker:
         if why == NOT_STARTED:
             self._finish(flight, ServiceFault(f"worker {self.index} cannot fork: {os.strerror(status)}"))
             return
+        if why == NOT_RESTRICTED:
+            reason = flight.reason or f"its process ended first, wait status {status}"
+            self._finish(flight, ServiceFault(f"a call could not be isolated: {reason}"))
+            return
         data = b"".join(flight.chunks)
         body, forged = None, bool(data)
         if len(data) >= REPLY_HEADER.size:
             nonce, length = REPLY_HEADER.unpack_from(data)
-            if nonce == b"not restricted!!":
-                text = data[REPLY_HEADER.size :].decode("utf-8", "replace")
-                self._finish(flight, ServiceFault(f"a call could not be isolated: {text}"))
-                return
             if secrets.compare_digest(nonce, flight.nonce) and len(data) == REPLY_HEADER.size + length:
                 body, forged = data[REPLY_HEADER.size :], False
         too_long = flight.received > flight.job.max_reply_bytes

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _GOES_ON = "; what is finished is kept, and the same command goes on from there"
 _MOST_SEED = 2**31 - 1
+_SANDBOX_HELP = "a running sandbox, its token in ASTRA_SANDBOX_TOKEN; without it one is started"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -190,9 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     environments = _config_command(
         synthesize, "environments", "questions whose sub-answers are proven by running tools", _environments
     )
-    environments.add_argument(
-        "--sandbox", type=_http_url, metavar="URL", help="a running sandbox; without it one is started"
-    )
+    _add_sandbox(environments)
     for track in (conversations, environments):
         track.set_defaults(after_signal=_GOES_ON)
         track.add_argument(
@@ -219,9 +218,7 @@ def _parser() -> argparse.ArgumentParser:
         if action == "show":
             command.add_argument("--count", type=_whole(1), default=1, help="how many")
         if action == "verify":
-            command.add_argument(
-                "--sandbox", type=_http_url, metavar="URL", help="a running sandbox; without it one is started"
-            )
+            _add_sandbox(command)
         if action == "export":
             command.add_argument("--format", choices=["jsonl"], default="jsonl")
             command.add_argument("--out", type=Path, required=True, metavar="FILE")
@@ -244,9 +241,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="benchmark", required=True, metavar="BENCHMARK"
     )
     held_out = _config_command(evaluate, "environments", "held-out environments", _evaluate_environments)
-    held_out.add_argument(
-        "--sandbox", type=_http_url, metavar="URL", help="a running sandbox; without it one is started"
-    )
+    _add_sandbox(held_out)
 
     convert = commands.add_parser("convert", help="checkpoints to and from HuggingFace").add_subparsers(
         dest="direction", required=True, metavar="DIRECTION"
@@ -291,9 +286,7 @@ def _config_command(commands, name: str, text: str, run) -> argparse.ArgumentPar
 
 
 def _add_sandbox(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--sandbox", type=_http_url, metavar="URL", help="a running sandbox; without it one is started"
-    )
+    command.add_argument("--sandbox", type=_http_url, metavar="URL", help=_SANDBOX_HELP)
 
 
 def _quickstart(options: argparse.Namespace) -> int | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 
+from sandbox.bearer_token import TOKEN_VARIABLE
 from sandbox.client import SandboxClient, SandboxUnavailable
 from sandbox.contract.promises import PROMISES
 from sandbox.contract.webassembly import promises_in_webassembly
-from sandbox.server import TOKEN_VARIABLE
 
 
 def main() -> None:
@@ -17,7 +16,7 @@ def main() -> None:
     parser.add_argument("url", help="where the service listens; its token is read from " + TOKEN_VARIABLE)
     options = parser.parse_args()
     broken = 0
-    with SandboxClient(options.url, token=os.environ.get(TOKEN_VARIABLE)) as client:
+    with SandboxClient(options.url) as client:
         in_webassembly = client.health().get("tier") == "wasm"
         promises = promises_in_webassembly() if in_webassembly else PROMISES
         for promise in promises:

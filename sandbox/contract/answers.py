@@ -19,6 +19,17 @@ TAMPERING = [
         f"import os, struct\nbody = {_FORGED}\n"
         "os.write(3, struct.pack('<16sI', b'x' * 16, len(body)) + body)\nos._exit(0)",
     ),
+    promise(
+        "the service's own words are only bytes when a tool writes them",
+        "forbidden",
+        "import os\nfor word in (b'not restricted!!' + bytes(4) + b'pretended', b'restricted', b'e' + bytes(64),\n"
+        '             b\'{"ready": false, "error": "pretended"}\'):\n    os.write(3, word)\nos._exit(120)',
+    ),
+    promise(
+        "a tool that gives its process the status of a failed isolation has crashed",
+        "crashed",
+        "import os\nos._exit(120)",
+    ),
     promise("closing the channel is a crash", "crashed", "import os\nos.closerange(0, 64)\nreturn 1"),
     promise(
         "a tool cannot claim to have timed out",
@@ -92,6 +103,28 @@ TAMPERING = [
     ),
 ]
 
+# The encoder that the harness bound in advance, given another way to end.
+_ENCODED_BY_THE_TOOL = """
+import sys
+frame = sys._getframe()
+while 'encode' not in frame.f_locals: frame = frame.f_back
+encode = frame.f_locals['encode']
+texts = iter([%r])  # of the value; the state follows
+dict(zip(encode.__code__.co_freevars, encode.__closure__))['join'].cell_contents = lambda chunks: next(texts, 'null')
+"""
+_ODD = (
+    ("a number that overflows", "1e999"),
+    ("a negative one", "[-1e999]"),
+    ("a constant that is not JSON", "NaN"),
+    ("one key twice", '{"a":1,"a":2}'),
+    ("an escaped half of a character", '"\\ud800"'),
+    ("a number of five thousand digits", "1" * 5000),
+    ("two values", "1,2"),
+    ("no value", ""),
+    ("another spelling", "[1.50]"),
+    ("five hundred lists within each other", "[" * 500 + "]" * 500),
+)
+
 RESULTS = [
     promise("NaN is not a result", "invalid_result", "return float('nan')"),
     promise("nor is infinity", "invalid_result", "return {'a': [float('-inf')]}"),
@@ -105,6 +138,14 @@ RESULTS = [
     promise("nor a key that is no scalar", "invalid_result", "return {(1, 2): 3}"),
     promise("nor half a character", "invalid_result", "return 'a\\ud800'"),
     promise("nor an integer of ten thousand digits", "invalid_result", "return 10 ** 10_000"),
+    promise("nor an object with one key twice", "invalid_result", "return {1: 'a', '1': 'b'}"),
+    *[promise(f"nor {what}, whoever encoded it", "invalid_result", _ENCODED_BY_THE_TOOL % text) for what, text in _ODD],
+    promise(
+        "nor a hundred and one lists within each other",
+        "invalid_result",
+        "x = []\nfor _ in range(100): x = [x]\nreturn x",
+    ),
+    promise("a hundred of them are one", "ok", "x = []\nfor _ in range(99): x = [x]\nreturn x"),
     promise("nor a tower of lists", "invalid_result", "x = []\nfor _ in range(100_000): x = [x]\nreturn x"),
     promise("a tuple is a list", "ok", "return (1, (2, None))", value=[1, [2, None]]),
     promise(

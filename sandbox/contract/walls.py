@@ -42,6 +42,67 @@ FILES = [
     ),
 ]
 
+# Changes nothing of its own choice: on a service that is broken it sets what is there already. Given a file that may be
+# lost, it tries the rest too.
+_CHANGE_FILE = """
+import os
+path = arguments.get('path', os.__file__)
+folder = os.path.dirname(path)
+def mode_of(path):
+    try: return os.stat(path).st_mode & 0o7777
+    except OSError: return 0o600
+def handle(): return os.open(path, os.O_RDONLY)
+attempts = {
+    'mode': lambda: os.chmod(path, mode_of(path)), 'mode by descriptor': lambda: os.fchmod(handle(), mode_of(path)),
+    'mode of a link': lambda: os.chmod(path, mode_of(path), follow_symlinks=False),
+    'mode below a folder': lambda: os.chmod(os.path.basename(path), mode_of(path), dir_fd=os.open(folder, os.O_PATH)),
+    'mode through /proc': lambda: os.chmod(f'/proc/self/fd/{os.open(path, os.O_PATH)}', mode_of(path)),
+    'mode of its folder': lambda: os.chmod(folder, mode_of(folder)), 'times of its folder': lambda: os.utime(folder),
+    'times': lambda: os.utime(path, (1, 1)), 'times by descriptor': lambda: os.utime(handle(), (1, 1)),
+    'owner': lambda: os.chown(path, -1, -1), 'owner of a link': lambda: os.lchown(path, -1, -1),
+    'owner by descriptor': lambda: os.fchown(handle(), -1, -1),
+    'attribute': lambda: os.setxattr(path, 'user.escape', b'x'),
+    'attribute by descriptor': lambda: os.setxattr(handle(), 'user.escape', b'x'),
+    'size': lambda: os.truncate(path, os.stat(path).st_size), 'content': lambda: os.open(path, os.O_APPEND | 1),
+    'name': lambda: os.rename(path, path), 'name of its folder': lambda: os.rename(folder, folder),
+}
+if 'path' in arguments:
+    attempts |= {
+        'all content': lambda: os.open(path, os.O_RDONLY | os.O_TRUNC),
+        'another name': lambda: os.link(path, path + 'y'),
+        'a link beside it': lambda: os.symlink(path, path + 'z'), 'a file beside it': lambda: open(path + 'w', 'w'),
+        'a folder beside it': lambda: os.mkdir(path + 'v'), 'existence': lambda: os.remove(path),
+    }
+changed = []
+for name, change in attempts.items():
+    try:
+        change()
+        changed.append(name)
+    except (OSError, AttributeError, NotImplementedError): pass
+try:
+    import ctypes
+    libc = ctypes.CDLL(None)
+    libc.syscall.restype = ctypes.c_long
+    first = ctypes.c_char_p(path.encode())
+    machine = os.uname().machine
+    numbers = {'fchmodat2': 452, 'futimesat': 261, 'utime': 132, 'utimes': 235} if machine == 'x86_64' else {}
+    for name, number in numbers.items():
+        last = ctypes.c_long(mode_of(path) if name == 'fchmodat2' else 0)
+        rest = (ctypes.c_long(-100), first, last) if name in ('fchmodat2', 'futimesat') else (first, last)
+        if libc.syscall(ctypes.c_long(number), *rest, ctypes.c_long(0)) == 0: changed.append(name)
+except ImportError: pass
+return changed
+"""
+
+CHANGES = [
+    promise(
+        "no file outside of /tmp gets another mode, owner, time, attribute, name or content",
+        "ok",
+        _CHANGE_FILE,
+        value=[],
+    ),
+]
+
 NETWORK = [
     promise("TCP is forbidden", "forbidden", "import socket\nsocket.create_connection(('127.0.0.1', 80), 1)"),
     promise(

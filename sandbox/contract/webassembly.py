@@ -33,6 +33,7 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     "no path of the host is known": {"value": [[""], "", "/python", "/", "/python/"]},
     "writing a reply to every descriptor is noticed": {"kinds": frozenset({"ok"}), "value": 1},
     "a forged frame is noticed": {"kinds": frozenset({"exception"})},
+    "the service's own words are only bytes when a tool writes them": {"kinds": frozenset({"exception"})},
     "closing the channel is a crash": {"kinds": frozenset({"ok"}), "value": 1},
     "a tool cannot claim to have timed out": {"kinds": frozenset({"ok"}), "value": None},
     "nor a tower of lists": {"kinds": frozenset({"invalid_result", "crashed"})},  # the stack of an instance is small

@@ -1,6 +1,8 @@
 """One call inside its own child process: last restrictions, then the tool, then one framed reply, then the end.
 
-Nothing that a tool controls is read before every restriction holds. What the harness needs afterwards is bound before
+Nothing that a tool controls is read before every restriction holds. That they hold, or why they do not, is said on a
+descriptor of its own (the witness) which is closed then: what a tool writes is never taken for a word of the service.
+What the harness needs afterwards is bound before
 the tool runs, its builtins are a private copy, and the nonce that marks a genuine reply is never in the tool's reach
 by name. A tool that hunts its own process for it gains nothing: it can only answer its own call, which it may anyway.
 """
@@ -8,6 +10,7 @@ by name. A tool that hunts its own process for it gains nothing: it can only ans
 from __future__ import annotations
 
 import builtins
+import fcntl
 import json
 import os
 import resource
@@ -26,6 +29,9 @@ vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
 
 REQUEST_HEADER = struct.Struct("<16sII")  # nonce, bytes of JSON, bytes of compiled code or source
 REPLY_HEADER = struct.Struct("<16sI")  # nonce, bytes of the body
+RESTRICTED = b"restricted"  # what a call's process tells the zygote before it reads its request
+CHANNEL = 3  # the one descriptor of such a process besides the standard ones
+_WITNESS = 4  # closed before anything of the call is read
 _OPEN_FILES = 256
 _HEADROOM_BYTES = 8 << 20  # lets the harness say "out of memory" when the tool is
 
@@ -59,7 +65,7 @@ def forget_the_outside(plan: dict) -> None:
     plan.clear()
 
 
-def run(jail: Jail, namespace: int, channel: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+def run(jail: Jail, namespace: int, channel: int, witness: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
     """Restrict this freshly forked process, serve the one request on `channel`, and end."""
     try:
         if jail.tier == "namespaces":
@@ -69,8 +75,7 @@ def run(jail: Jail, namespace: int, channel: int, cpu_seconds: float, memory_byt
             linux.die_with_parent()
         if jail.ruleset >= 0:
             linux.landlock_restrict(jail.ruleset)
-        os.dup2(channel, 3)
-        os.closerange(4, 1 << 20)
+        witness = take_descriptors(channel, witness)
         ceiling = jail.address_space_bytes + memory_bytes
         whole_cpu_seconds = int(cpu_seconds) + 1
         limit = resource.setrlimit
@@ -78,10 +83,11 @@ def run(jail: Jail, namespace: int, channel: int, cpu_seconds: float, memory_byt
         limit(resource.RLIMIT_CPU, (whole_cpu_seconds, whole_cpu_seconds))
         limit(resource.RLIMIT_NPROC, (jail.max_processes, jail.max_processes))
         jail.drop()
+        testify(witness)
     except BaseException as error:  # noqa: BLE001
-        refuse(3, error)
+        refuse(witness, error)
     try:
-        _serve(jail, 3, ceiling)
+        _serve(jail, CHANNEL, ceiling)
     finally:
         os._exit(121)
 
@@ -112,9 +118,24 @@ def write_reply(channel: int, nonce: bytes, body: bytes) -> None:
     _write(channel, REPLY_HEADER.pack(nonce, len(body)) + body)
 
 
-def refuse(channel: int, error: BaseException) -> NoReturn:
-    """A call that could not be restricted must not go on, whatever happened; the server is told."""
-    _write(channel, REPLY_HEADER.pack(b"not restricted!!", 0) + str(error).encode()[:500])
+def take_descriptors(channel: int, witness: int, end: int = 1 << 20) -> int:
+    """Keep the call's two descriptors, the channel as `CHANNEL`, and no other below `end`; where the witness is now."""
+    spare = fcntl.fcntl(witness, fcntl.F_DUPFD, _WITNESS + 1)  # it may lie where the channel goes
+    os.dup2(channel, CHANNEL)
+    os.dup2(spare, _WITNESS)
+    os.closerange(_WITNESS + 1, end)
+    return _WITNESS
+
+
+def testify(witness: int) -> None:
+    """Tell the zygote that every restriction holds, and give up the descriptor on which it was said."""
+    os.write(witness, RESTRICTED)
+    os.close(witness)
+
+
+def refuse(witness: int, error: BaseException) -> NoReturn:
+    """A call that could not be restricted must not go on, whatever happened; the zygote is told."""
+    os.write(witness, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace")[:500])
     os._exit(120)
 
 

@@ -1,5 +1,9 @@
 """The allow-list of system calls of a tool, as a BPF program for x86-64 and aarch64.
 
+Where no namespace gives a tool files of its own, the list is shorter: Landlock does not ask who may change a file's
+mode, owner, times or attributes, and before its third version not who may cut it off. There nothing that changes a file
+or a folder is allowed, and files open for reading only.
+
 Unknown calls fail with EPERM instead of killing: a library that probes for a feature falls back, and a tool that
 tries something forbidden gets a PermissionError that the harness reports as `forbidden`.
 """
@@ -84,21 +88,22 @@ def _instruction(code: int, k: int, jump_true: int = 0, jump_false: int = 0) -> 
     return struct.pack("=HBBI", code, jump_true, jump_false, k)
 
 
-def filter_program(machine: str, *, threads: bool = True, files: bool = True) -> bytes:
+def filter_program(machine: str, *, threads: bool = True, files: bool = True, changes: bool = True) -> bytes:
     """The BPF program that allows what a tool needs and answers EPERM to everything else.
 
     Args:
       machine: `x86_64` or `aarch64`.
       threads: whether a tool may start threads.
       files: whether the calls that open or look up paths are allowed at all (the seccomp-only tier says no).
+      changes: whether files may be written, made, moved and given other modes and times (only where they are its own).
 
     >>> len(filter_program("x86_64")) % 8
     0
     """
     column = 0 if machine == "x86_64" else 1
-    paths = _PATH_CALLS if not files else frozenset()
+    refused = (frozenset() if files else _PATH_CALLS) | (frozenset() if changes else _CHANGING_CALLS | {*_OPENING})
     allowed = sorted(
-        numbers[column] for name, numbers in _ALLOWED.items() if numbers[column] >= 0 and name not in paths
+        numbers[column] for name, numbers in _ALLOWED.items() if numbers[column] >= 0 and name not in refused
     )
     program = [
         _instruction(_LD_W_ABS, _OFFSET_ARCH),
@@ -120,6 +125,16 @@ def filter_program(machine: str, *, threads: bool = True, files: bool = True) ->
             block += [_instruction(_JMP_JEQ_K, value, 0, 1), _instruction(_RET_K, _RET_ALLOW)]
         block.append(_instruction(_RET_K, _RET_ERRNO | errno.EPERM))
         program += [_instruction(_JMP_JEQ_K, number, 0, len(block)), *block]
+    if files and not changes:
+        for name, argument in _OPENING.items():
+            if _ALLOWED[name][column] >= 0:
+                program += [
+                    _instruction(_JMP_JEQ_K, _ALLOWED[name][column], 0, 4),
+                    _instruction(_LD_W_ABS, _offset_argument(argument)),
+                    _instruction(_JMP_JSET_K, _OPENS_TO_CHANGE, 0, 1),
+                    _instruction(_RET_K, _RET_ERRNO | errno.EPERM),
+                    _instruction(_RET_K, _RET_ALLOW),
+                ]
     if threads:
         program += [
             _instruction(_JMP_JEQ_K, _CLONE[column], 0, 6),
@@ -139,6 +154,14 @@ def filter_program(machine: str, *, threads: bool = True, files: bool = True) ->
     return b"".join(program)
 
 
+_OPENING = {"open": 1, "openat": 2}  # and which of their arguments are the flags
+_OPENS_TO_CHANGE = 0o1 | 0o2 | 0o100 | 0o1000  # O_WRONLY, O_RDWR (O_TMPFILE needs one of them), O_CREAT, O_TRUNC
+_CHANGING_CALLS = frozenset(
+    {
+        "truncate", "rename", "mkdir", "rmdir", "creat", "link", "unlink", "symlink", "chmod", "fchmod", "mkdirat",
+        "unlinkat", "renameat", "linkat", "symlinkat", "fchmodat", "utimensat", "renameat2",
+    }
+)  # fmt: skip
 _PATH_CALLS = frozenset(
     {
         "open", "stat", "lstat", "access", "truncate", "chdir", "rename",

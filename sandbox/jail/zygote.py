@@ -30,10 +30,11 @@ from sandbox.jail import determinism, harness, landlock, launcher, linux, seccom
 
 CALL = struct.Struct("<cQddQ")  # b"c", call id, wall seconds, CPU seconds, memory bytes; + one descriptor
 CANCEL = struct.Struct("<cQ")  # b"k", call id
-ENDED = struct.Struct("<QiBddQ")  # call id, wait status, why, wall seconds, CPU seconds, max RSS bytes
-BY_ITSELF, WALL_LIMIT, CPU_LIMIT, CANCELLED, NOT_STARTED = range(5)
+# b"e", call id, wait status, why, wall seconds, CPU seconds, max RSS bytes; for NOT_RESTRICTED the reason follows
+ENDED = struct.Struct("<cQiBddQ")
+BY_ITSELF, WALL_LIMIT, CPU_LIMIT, CANCELLED, NOT_STARTED, NOT_RESTRICTED = range(6)
 
-Run = Callable[[int, int, float, int], NoReturn]  # mount namespace, channel, CPU seconds, memory bytes
+Run = Callable[[int, int, int, float, int], NoReturn]  # mount namespace, channel, witness, CPU seconds, memory bytes
 
 DEMOTED_AFTER_SECONDS = 0.1
 _clock_gettime = time.clock_gettime  # before it is replaced for the tools
@@ -77,16 +78,23 @@ class _Slot:
 class _Child:
     """A call in flight."""
 
-    __slots__ = ("call", "clock", "cpu_seconds", "deadline", "demoted", "pid", "slot", "started", "why")
+    __slots__ = ("call", "clock", "cpu_seconds", "deadline", "demoted", "pid", "slot", "started", "why", "witness")
 
     def __init__(
-        self, call: int, pid: int, slot: _Slot, started: float, wall_seconds: float, cpu_seconds: float
+        self, call: int, pid: int, slot: _Slot, witness: int, started: float, wall_seconds: float, cpu_seconds: float
     ) -> None:
-        self.call, self.pid, self.slot, self.started = call, pid, slot, started
+        self.call, self.pid, self.slot, self.witness, self.started = call, pid, slot, witness, started
         self.deadline, self.cpu_seconds = started + wall_seconds, cpu_seconds
         self.clock = (~pid << 3) | 2  # the CPU clock of another process, as clock_getcpuclockid(3) computes it
         self.why = BY_ITSELF
         self.demoted = False
+
+    def testimony(self) -> bytes:
+        """What the process, now gone, said before it read its request; it can be asked once."""
+        try:
+            return os.read(self.witness, 1024)
+        finally:
+            os.close(self.witness)
 
 
 def main() -> NoReturn:
@@ -108,9 +116,10 @@ def main() -> NoReturn:
 
 def _jail(plan: dict) -> harness.Jail:
     """Everything that the calls will share, made and warmed in advance."""
+    files, changes = plan["tier"] != "seccomp", plan["tier"] == "namespaces"
     jail = harness.Jail(
         tier=plan["tier"],
-        drop=linux.Drop(seccomp.filter_program(linux.machine(), files=plan["tier"] != "seccomp")),
+        drop=linux.Drop(seccomp.filter_program(linux.machine(), files=files, changes=changes)),
         tmp_bytes=plan["tmp_bytes"],
         max_processes=plan["max_children"] + plan["spare_threads"],
         streams=streams.Streams(),
@@ -189,16 +198,27 @@ class Zygote:
     def _start(self, call: int, channel: int, wall_seconds: float, cpu_seconds: float, memory_bytes: int) -> None:
         started = time.monotonic()
         try:
+            testimony, witness = os.pipe2(os.O_CLOEXEC)
+        except OSError as error:
+            os.close(channel)
+            self._report(call, error.errno or errno.EAGAIN, NOT_STARTED, 0.0, 0.0, 0)
+            return
+        slot = None
+        try:
             slot = self._slots.pop()
             pid = linux.fork()
         except (OSError, IndexError) as error:
-            os.close(channel)
+            for fd in (channel, testimony, witness):
+                os.close(fd)
+            if slot is not None:
+                self._slots.append(slot)
             self._report(call, getattr(error, "errno", None) or errno.EAGAIN, NOT_STARTED, 0.0, 0.0, 0)
             return
         if pid == 0:
-            self._run(slot.namespace, channel, cpu_seconds, memory_bytes)
+            self._run(slot.namespace, channel, witness, cpu_seconds, memory_bytes)
         os.close(channel)
-        child = _Child(call, pid, slot, started, wall_seconds, cpu_seconds)
+        os.close(witness)
+        child = _Child(call, pid, slot, testimony, started, wall_seconds, cpu_seconds)
         self._children[pid] = child
         self._pid_of_call[call] = pid
         first_look = min(wall_seconds, cpu_seconds, DEMOTED_AFTER_SECONDS)
@@ -216,6 +236,9 @@ class Zygote:
             why = child.why
             if why == BY_ITSELF and status == signal.SIGKILL and cpu_seconds >= child.cpu_seconds:
                 why = CPU_LIMIT  # the kernel's own RLIMIT_CPU was faster
+            testimony = child.testimony()
+            if why == BY_ITSELF and testimony != harness.RESTRICTED:
+                why = NOT_RESTRICTED
             if child.slot.is_dirty(child.started):
                 linux.setns(child.slot.namespace, linux.CLONE_NEWNS)
                 linux.unmount_detached("/tmp")
@@ -224,10 +247,11 @@ class Zygote:
                 child.slot.note()
             self._slots.append(child.slot)
             rss_bytes = max(0, usage.ru_maxrss * 1024 - self._own_rss_bytes)
-            self._report(child.call, status, why, wall_seconds, cpu_seconds, rss_bytes)
+            reason = testimony if why == NOT_RESTRICTED else b""
+            self._report(child.call, status, why, wall_seconds, cpu_seconds, rss_bytes, reason)
 
-    def _report(self, call: int, status: int, why: int, wall: float, cpu: float, rss: int) -> None:
-        message = ENDED.pack(call, status, why, wall, cpu, rss)
+    def _report(self, call: int, status: int, why: int, wall: float, cpu: float, rss: int, reason: bytes = b"") -> None:
+        message = ENDED.pack(b"e", call, status, why, wall, cpu, rss) + reason
         while True:
             try:
                 self._control.send(message)

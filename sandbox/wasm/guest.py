@@ -73,9 +73,10 @@ def _refused(*arguments: object, **named: object) -> NoReturn:
     raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
-def _refuse_processes() -> None:
+def _refuse_processes_and_changes() -> None:
     """What tools ask for in vain elsewhere is refused here in the same words, rather than missing."""
-    names = "chroot execl execle execlp execv execve execvp fork forkpty kill killpg mkfifo mknod nice posix_spawn"
+    names = "chmod chown fchmod fchown lchown "  # the first of which claims to work
+    names += "chroot execl execle execlp execv execve execvp fork forkpty kill killpg mkfifo mknod nice posix_spawn"
     for name in names.split():
         setattr(os, name, _refused)
     vars(os).update(system=lambda command: -1, getresuid=lambda: (65534, 65534, 65534))
@@ -93,7 +94,7 @@ def _forget_the_outside() -> None:
 
 
 _preload()
-_refuse_processes()
+_refuse_processes_and_changes()
 vars(sys.modules["asyncio.unix_events"])["_UnixDefaultEventLoopPolicy"]._loop_factory = _EventLoop
 rehearse(_begin, reply_encoder)
 _streams = Streams()

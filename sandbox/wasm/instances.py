@@ -27,7 +27,7 @@ from sandbox.wasm.component import engine
 _PAGE_BYTES = 1 << 16
 _LARGEST_MEMORY_BYTES = 1 << 32
 _HOST_BYTES = 512 << 20  # what the runtime may take for itself: threads, copies of request and reply
-_OPEN_FILES = 64
+_OPEN_FILES = 128
 
 
 class Instance:
@@ -105,25 +105,26 @@ def _run(
     address_space: int,
     namespace: int,
     channel: int,
+    witness: int,
     cpu_seconds: float,
     memory_bytes: int,
 ) -> NoReturn:
     """Restrict this freshly forked process, serve the one request on `channel`, and end."""
     try:
+        witness = harness.take_descriptors(channel, witness, _OPEN_FILES)
         linux.die_with_parent()
         os.dup2(0, 2)  # a panic of the runtime does not reach the server's log
-        os.dup2(channel, 3)
-        os.closerange(4, _OPEN_FILES)
         ceiling = address_space + memory_bytes + _HOST_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (ceiling, ceiling))
         whole_cpu_seconds = int(cpu_seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (whole_cpu_seconds, whole_cpu_seconds))
         instance.store.set_limits(memory_size=min(own_bytes + memory_bytes, _LARGEST_MEMORY_BYTES))
+        harness.testify(witness)
     except BaseException as error:  # noqa: BLE001
-        harness.refuse(3, error)
+        harness.refuse(witness, error)
     try:
-        nonce, request, code = harness.read_request(3)
-        harness.write_reply(3, nonce, instance.serve(request.decode(), code))
+        nonce, request, code = harness.read_request(harness.CHANNEL)
+        harness.write_reply(harness.CHANNEL, nonce, instance.serve(request.decode(), code))
         os._exit(0)
     except (WasmtimeError, Trap):  # the instance ended: the server finds no reply
         os._exit(1)

@@ -1,10 +1,14 @@
-"""What a tool's code may be: a function of JSON arguments over its tables, checked on its syntax tree."""
+"""What a tool's code may be: a function of JSON arguments over its tables, checked on its syntax tree.
+
+The check tells honest tools from slips and shortcuts; it is not what keeps code in. That is the sandbox.
+"""
 
 from __future__ import annotations
 
 import ast
 from typing import Final
 
+from synthesis.environments.module_reach import check_reach
 from synthesis.records import JsonValue, ToolDocument, same_answer
 from synthesis.stage import Rejected
 
@@ -21,6 +25,13 @@ FORBIDDEN_NAMES: Final = frozenset({
 })  # fmt: skip
 
 
+FRAMES: Final = frozenset({
+    "gi_frame", "gi_code", "gi_yieldfrom", "cr_frame", "cr_code", "cr_await", "ag_frame", "ag_code", "tb_frame",
+    "tb_next", "f_back", "f_builtins", "f_code", "f_globals", "f_locals",
+})  # fmt: skip
+"""Attributes that lead from a generator or a traceback to the names of whoever runs the code."""
+
+
 def check_source(source: str, document: ToolDocument, golds: tuple[JsonValue, ...]) -> None:
     """Check a tool's code without running it; `golds` are the answers that only its data may hold.
 
@@ -33,6 +44,7 @@ def check_source(source: str, document: ToolDocument, golds: tuple[JsonValue, ..
         raise Rejected("code does not parse", str(error)) from error
     for node in ast.walk(tree):
         _check_allowed(node)
+    check_reach(tree, ALLOWED_MODULES)
     _check_signature(tree, document)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and any(_tells(node.value, gold) for gold in golds):
@@ -50,12 +62,28 @@ def _check_allowed(node: ast.AST) -> None:
     for module in modules:
         if module.split(".")[0] not in ALLOWED_MODULES:
             raise Rejected("import not allowed", f"found {module!r}, allowed are {sorted(ALLOWED_MODULES)}")
-    if isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES:
+    if isinstance(node, ast.Name) and (node.id in FORBIDDEN_NAMES or _is_special(node.id)):
         raise Rejected("name not allowed", f"{node.id!r} in line {node.lineno}")
-    if isinstance(node, ast.Attribute) and node.attr.startswith("__"):
-        raise Rejected("name not allowed", f"{node.attr!r} in line {node.lineno}")
+    match node:
+        case ast.Attribute(attr=attribute):
+            attributes = [attribute]
+        case ast.MatchClass(kwd_attrs=attributes):
+            pass
+        case _:
+            attributes = []
+    for attribute in attributes:
+        if attribute.startswith("__") or attribute in FRAMES:
+            raise Rejected("name not allowed", f"{attribute!r}{_line(node)}")
     if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.Global | ast.Nonlocal):
         raise Rejected("statement not allowed", f"{type(node).__name__} in line {node.lineno}")
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name != "__name__"
+
+
+def _line(node: ast.AST) -> str:
+    return f" in line {node.lineno}" if hasattr(node, "lineno") else ""
 
 
 def _check_signature(tree: ast.Module, document: ToolDocument) -> None:

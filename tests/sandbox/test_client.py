@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from sandbox.bearer_token import InvalidToken
 from sandbox.client import AsyncSandboxClient, SandboxClient, SandboxUnavailable
 from sandbox.protocol import ErrorKind, ExecuteRequest
 
@@ -20,7 +21,9 @@ Answer = tuple[int, bytes]
 
 
 @contextmanager
-def fake_service(answer: Callable[[int, dict], Answer | None]) -> Iterator[tuple[str, list[dict]]]:
+def fake_service(
+    answer: Callable[[int, dict], Answer | None], authorizations: list[str | None] | None = None
+) -> Iterator[tuple[str, list[dict]]]:
     """A service whose answer is a function of how often it was asked and of the request; None hangs up."""
     asked: list[dict] = []
 
@@ -29,6 +32,8 @@ def fake_service(answer: Callable[[int, dict], Answer | None]) -> Iterator[tuple
 
         def do_POST(self) -> None:
             asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            if authorizations is not None:
+                authorizations.append(self.headers["authorization"])
             found = answer(len(asked), asked[-1])
             if found is None:
                 self.close_connection = True
@@ -155,3 +160,69 @@ def test_a_batch_mixes_successes_and_failures(client: SandboxClient) -> None:
         kinds = [reply.error.kind if reply.error else None for reply in replies]
         assert kinds == [None, ErrorKind.INVALID_SOURCE, ErrorKind.INVALID_SOURCE]
     assert client.execute_batch([]) == []
+
+
+TOKEN = "t0ken-of-this-test"
+
+
+def authorization_of(url: str, kind: str, **options: str) -> None:
+    """One call by either client."""
+    if kind == "sync":
+        with SandboxClient(url, **options) as client:  # type: ignore[arg-type]
+            client.execute(SOURCE, "f", {})
+        return
+
+    async def call() -> None:
+        async with AsyncSandboxClient(url, **options) as client:  # type: ignore[arg-type]
+            await client.execute(SOURCE, "f", {})
+
+    asyncio.run(call())
+
+
+@both
+@pytest.mark.parametrize(
+    ("variable", "argument", "sent"),
+    [
+        (TOKEN, None, f"Bearer {TOKEN}"),
+        (f" {TOKEN}\n", None, f"Bearer {TOKEN}"),
+        ("", None, None),
+        (TOKEN, "another", "Bearer another"),
+        (TOKEN, "", None),
+    ],
+)
+def test_a_client_sends_the_environments_token_unless_it_is_given_one(
+    kind: str, variable: str, argument: str | None, sent: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTRA_SANDBOX_TOKEN", variable)
+    headers: list[str | None] = []
+    with fake_service(lambda *_: (200, OK_REPLY), headers) as (url, _):
+        authorization_of(url, kind, **({} if argument is None else {"token": argument}))
+    assert headers == [sent]
+
+
+@both
+@pytest.mark.parametrize("token", [TOKEN, ""])
+def test_a_token_that_is_wrong_or_missing_is_one_line_at_once_that_does_not_hold_it(kind: str, token: str) -> None:
+    refusal = b'{"error": {"code": "unauthorized", "message": "the bearer token is missing or wrong"}}'
+    with fake_service(lambda *_: (401, refusal)) as (url, asked):
+        with pytest.raises(SandboxUnavailable, match="set ASTRA_SANDBOX_TOKEN in the environment") as unavailable:
+            authorization_of(url, kind, token=token)
+        assert len(asked) == 1
+    assert ("refuses the token" if token else "wants a token") in str(unavailable.value)
+    assert TOKEN not in str(unavailable.value)
+    assert "\n" not in str(unavailable.value)
+
+
+@both
+@pytest.mark.parametrize("token", ["se cret\x00", "a\nb", "geheim-ü"])
+def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(
+    kind: str, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "\0" not in token:
+        monkeypatch.setenv("ASTRA_SANDBOX_TOKEN", token)
+        with pytest.raises(InvalidToken, match="visible ASCII characters in ASTRA_SANDBOX_TOKEN") as invalid:
+            authorization_of("http://127.0.0.1:9", kind)
+        assert token not in str(invalid.value)
+    with pytest.raises(InvalidToken) as invalid:
+        authorization_of("http://127.0.0.1:9", kind, token=token)
+    assert token not in str(invalid.value)

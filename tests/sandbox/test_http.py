@@ -32,6 +32,11 @@ def http_client(sandbox_url: str) -> Iterator[httpx.Client]:
     [
         (b"{", 400, "not JSON"),
         (b"\xff\xfe", 400, "not JSON"),
+        (json.dumps({**CALL, "arguments": {"a": 0}}).replace("0", "1e999").encode(), 400, "1e999 is too large"),
+        (json.dumps({**CALL, "arguments": {"a": 0}}).replace("0", "1" * 5000).encode(), 400, "4300 digits"),
+        (json.dumps({**CALL, "arguments": {"a": 0}}).replace("0", "[" * 961 + "]" * 961).encode(), 400, "too deeply"),
+        (json.dumps({**CALL, "\ud800": 1}).encode(), 400, "unable to parse"),
+        (json.dumps({**CALL, "limits": {"\ud800": 1}}).encode(), 400, "unable to parse"),
         (b"[" * 100_000, 400, "nested too deeply"),
         (b'{"source": NaN}', 400, "NaN"),
         (b"[]", 400, "valid dictionary"),

@@ -1,18 +1,22 @@
 """The tiers of isolation where less is allowed: simulated containers, ordinary users, refusals."""
 
+import dataclasses
 import json
 import os
 import shutil
 import struct
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from sandbox.client import SandboxClient
-from sandbox.contract.promises import FILES, PROMISES
+from sandbox.contract.promises import CHANGES, FILES, PROMISES
 from sandbox.isolation import Tier
 from sandbox.jail import linux
 from sandbox.jail.seccomp import filter_program
@@ -93,7 +97,20 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 x86_only = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the simulated container speaks x86-64")
-NAMES = ("one huge", "fork", "TCP", "killing", "the host's", "writing a reply", "NaN", "honest threads", "steady")
+NAMES = (
+    "no file outside of /tmp gets",
+    "the service's own words",
+    "nor a number that overflows",
+    "one huge",
+    "fork",
+    "TCP",
+    "killing",
+    "the host's",
+    "writing a reply",
+    "NaN",
+    "honest threads",
+    "steady",
+)
 CHOSEN = [promise for promise in PROMISES if promise.name.startswith(NAMES) and promise not in FILES]
 
 
@@ -109,8 +126,41 @@ def test_without_namespaces_landlock_and_seccomp_hold_the_same_promises(as_user:
         with SandboxClient(url) as client:
             broken = {promise.name: found for promise in CHOSEN if (found := promise.check(client))}
         assert broken == {}
+        with file_of_the_service(as_user=True) as path:  # as root or not: without namespaces tools are this user
+            before = path.stat()
+            with SandboxClient(url) as client:
+                attack = dataclasses.replace(CHANGES[0], arguments={"path": str(path)})
+                assert attack.check(client) is None
+                assert client.execute(OPEN_TO_CUT_OFF, "f", {}).value == [1, 1]  # seccomp's EPERM, on any Landlock
+            assert path.stat() == before
+            assert path.parent.stat().st_mode & 0o777 == 0o755
     finally:
         stop(process)
+
+
+# Landlock before its third version lets a file be cut off that may be read.
+OPEN_TO_CUT_OFF = """
+import os
+def f():
+    found = []
+    for flags in (os.O_RDONLY | os.O_TRUNC, os.O_RDWR):
+        try: os.open(os.__file__, flags)
+        except OSError as error: found.append(error.errno)
+    return found
+"""
+
+
+@contextmanager
+def file_of_the_service(*, as_user: bool) -> Iterator[Path]:
+    """A file in a folder, both owned by the user who runs the service."""
+    with tempfile.TemporaryDirectory(prefix="of-the-service-") as name:
+        path = Path(name) / "checkpoint"
+        path.write_text("weights")
+        for one, mode in ((path, 0o600), (path.parent, 0o755)):
+            one.chmod(mode)
+            if as_user and IS_ROOT:
+                os.chown(one, 65534, 65534)
+        yield path
 
 
 def test_an_ordinary_user_has_the_strongest_tier() -> None:
@@ -125,6 +175,11 @@ def test_an_ordinary_user_has_the_strongest_tier() -> None:
                 "import os\ndef f():\n    return [os.getuid(), os.listdir('/tmp'), open('/tmp/x', 'w').write('abc')]\n"
             )
             assert client.execute(source, "f", {}).value == [65534, [], 3]
+            with file_of_the_service(as_user=True) as path:
+                before = path.stat()
+                attack = dataclasses.replace(CHANGES[0], arguments={"path": str(path)})
+                assert attack.check(client) is None
+                assert path.stat() == before
     finally:
         stop(process)
 
@@ -152,6 +207,11 @@ def test_seccomp_alone_is_used_only_when_asked_for_by_name() -> None:
             error = client.execute("def f():\n    open('/etc/passwd')\n", "f", {}).error
             assert error is not None
             assert error.kind == "forbidden"
+            with file_of_the_service(as_user=True) as path:
+                before = path.stat()
+                attack = dataclasses.replace(CHANGES[0], arguments={"path": str(path)})
+                assert attack.check(client) is None
+                assert path.stat() == before
     finally:
         stop(process)
 
@@ -165,9 +225,10 @@ def test_a_minimum_of_namespaces_is_not_met_by_landlock() -> None:
     assert "user.max_user_namespaces" in log
 
 
+@pytest.mark.parametrize("changes", [True, False])
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_filter_of_each_architecture_is_a_program_the_kernel_could_load(machine: str) -> None:
-    program = filter_program(machine)
+def test_the_filter_of_each_architecture_is_a_program_the_kernel_could_load(machine: str, changes: bool) -> None:
+    program = filter_program(machine, changes=changes)
     count = len(program) // 8
     assert count < 4096  # the kernel's maximum
     for index, (code, jump_true, jump_false, _) in enumerate(struct.iter_unpack("=HBBI", program)):
@@ -193,6 +254,42 @@ def test_a_filter_that_lets_a_call_through_is_caught_by_the_self_test(
     )
     assert result.returncode == 1
     assert "the self-test escaped: system call bpf is not filtered" in result.stderr
+
+
+@x86_only
+@pytest.mark.parametrize(
+    ("line", "escape"),
+    [
+        ('"chmod", "fchmod", ', "system call chmod is not filtered"),
+        (
+            '"unlinkat", "renameat", "linkat", "symlinkat", "fchmodat", "utimensat", ',
+            "system call fchmodat is not filtered",
+        ),
+    ],
+)
+def test_landlock_is_refused_when_the_tools_user_may_change_its_files(line: str, escape: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copytree(ROOT / "sandbox", folder / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
+        path = folder / "sandbox" / "jail" / "seccomp.py"
+        before, _, table = path.read_text().partition("_CHANGING_CALLS = ")
+        assert line in table
+        path.write_text(f"{before}_CHANGING_CALLS = {table.replace(line, '', 1)}")
+        numbers = json.dumps([[number, 1] for number in DOCKER_REFUSES.values()])
+        arguments = ["-m", "sandbox.server", "--port", "0", "--workers", "1"]
+        result = subprocess.run(
+            [world_readable_python(), "-c", LAUNCH.format(root=name), numbers, *arguments],
+            cwd=name,
+            env={**environment(), "PYTHONPATH": environment()["PYTHONPATH"].replace(str(ROOT), name)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert result.returncode == 1
+    assert f"landlock: the self-test escaped: {escape}" in result.stderr
+    assert "of a file can be changed" in result.stderr
 
 
 def test_landlock_is_there_or_reported_missing() -> None:

@@ -1,0 +1,84 @@
+"""JSON as both sides of the service mean it: finite numbers, bounded nesting, and in replies nothing that two readers
+could read differently.
+
+What is refused, and why: NaN, infinities and numbers that overflow to one (`1e999`), because no reader after us could
+take them; nesting beyond `MAX_NESTING`, because every reader after us recurses; integers of more than 4,300 digits, as
+Python does. In requests the last of two equal keys counts, as in Python. In replies the text must be the one that the
+sandbox's own encoder writes: no key twice, no half of a surrogate pair, no other spelling of a number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+MAX_NESTING = 100  # lists and objects within each other in arguments, state and value
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_TO_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def parse(data: bytes, most_nesting: int) -> Any:
+    """The value of a JSON text; raises ValueError with one line.
+
+    >>> parse(b'{"a": [1, 2.5]}', 2)
+    {'a': [1, 2.5]}
+    >>> parse(b"[1e999]", 2)
+    Traceback (most recent call last):
+    ValueError: the number 1e999 is too large
+    """
+    if data.count(b"[") + data.count(b"{") > most_nesting and _nesting(data) > most_nesting:
+        raise ValueError(f"nested too deeply: more than {MAX_NESTING} lists and objects within each other")
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def parse_reply(data: bytes, most_nesting: int) -> Any:
+    """The value of a JSON text that the sandbox's encoder wrote; raises ValueError with one line when it did not.
+
+    >>> parse_reply(b'{"a":1,"a":2}', 1)
+    Traceback (most recent call last):
+    ValueError: two keys of an object are the same text: 'a'
+    """
+    value = parse(data, most_nesting)
+    if json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() != data:
+        json.loads(data, object_pairs_hook=_refuse_same_keys)
+        raise ValueError("it is not spelled as JSON is written here")
+    return value
+
+
+def _nesting(data: bytes) -> int:
+    """How many brackets stand within each other: how often the innermost pairs can be taken away.
+
+    >>> _nesting(b'{"a [[": [{}, []]}'), _nesting(b"[[")
+    (3, 0)
+    """
+    brackets = _STRING.sub(b"", data).translate(_TO_ONE_KIND, _NO_BRACKET)
+    depth = 0
+    while len(fewer := brackets.replace(b"[]", b"")) < len(brackets) and depth <= 2 * MAX_NESTING:
+        brackets, depth = fewer, depth + 1
+    return depth
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
+
+
+def _refuse_same_keys(pairs: list[tuple[str, Any]]) -> None:
+    seen = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ValueError(f"two keys of an object are the same text: {key[:40]!r}")
+        seen.add(key)

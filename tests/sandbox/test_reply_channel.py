@@ -1,0 +1,166 @@
+"""What a tool can do with the channel of its own reply: harm its own reply."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sandbox.protocol import ExecuteReply
+
+ROOT = Path(__file__).parent.parent.parent
+
+# Writes bytes as they are, or in the frame of a genuine reply, whose nonce it finds in its own process.
+WRITE = """
+import os, sys
+def f(data, framed, status):
+    data = bytes.fromhex(data)
+    if framed:
+        frame = sys._getframe()
+        while 'finish' not in frame.f_locals: frame = frame.f_back
+        finish = frame.f_locals['finish']
+        bound = dict(zip(finish.__code__.co_freevars, (cell.cell_contents for cell in finish.__closure__)))
+        data = bound['pack'](bound['nonce'], len(data)) + data
+    while data: data = data[os.write(3, data):]
+    os._exit(status)
+"""
+NEIGHBOUR = {"source": "def f(x):\n    return 2 * x\n", "function": "f", "arguments": {"x": 21}}
+
+texts = st.sampled_from(
+    (
+        '"ok" "error" "timeout" "crashed" "memory" null 1 {} [] 1e999 -1e400 NaN Infinity -0 1.0 1.50 "" x \xff '
+        '"\\ud800" {"a":1,"a":2} {"kind":"exception","message":"m"} {"kind":"service_fault","message":1} '
+        f'{{"kind":[],"message":"m"}} {"1" * 5000} {"[" * 150 + "]" * 150} {"[" * 3000}'
+    ).split(" ")
+)
+documents = st.dictionaries(
+    st.sampled_from(["status", "value", "state", "stdout", "stderr", "error", "usage"]), texts, max_size=7
+).map(lambda parts: ("{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}").encode("latin-1"))
+well_meant = texts.map(
+    lambda text: f'{{"status":"ok","value":{text},"state":null,"stdout":"","stderr":""}}'.encode("latin-1")
+)
+words = st.sampled_from([b"not restricted!!", b"restricted", b"\x00" * 16, b"e" + bytes(60), b'{"ready": false}'])
+
+
+@pytest.fixture(scope="module")
+def http_client(sandbox_url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=sandbox_url, trust_env=False, timeout=60) as client:
+        yield client
+
+
+def attack(client: httpx.Client, data: bytes, framed: bool, status: int = 0) -> ExecuteReply:
+    """The reply to a tool that writes `data`, between two neighbours in a batch that must not notice."""
+    arguments: dict[str, Any] = {"data": data.hex(), "framed": framed, "status": status}
+    batch = [NEIGHBOUR, {"source": WRITE, "function": "f", "arguments": arguments}, NEIGHBOUR]
+    response = client.post("/v1/execute_batch", json=batch)
+    assert response.status_code == 200, response.text
+    first, reply, last = (ExecuteReply.model_validate(document) for document in response.json())
+    assert first.value == last.value == 42
+    return reply
+
+
+def proof(max_examples: int) -> settings:
+    return settings(
+        max_examples=max_examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def _raw_bytes_end_one_call_alone(client: httpx.Client, data: bytes, status: int) -> None:
+    reply = attack(client, data, framed=False, status=status)
+    assert reply.error is not None
+    assert reply.error.kind == ("forbidden" if data else "crashed")
+
+
+def _framed_bytes_are_a_reply_or_one_calls_error(client: httpx.Client, body: bytes) -> None:
+    reply = attack(client, body, framed=True)
+    assert reply.error is None or reply.error.kind in ("invalid_result", "exception", "memory"), reply
+
+
+@proof(25)
+@given(
+    data=st.binary(max_size=200) | st.builds(bytes.__add__, words, st.binary(max_size=60)), status=st.integers(0, 255)
+)
+def test_any_bytes_on_the_channel_end_that_call_alone(http_client: httpx.Client, data: bytes, status: int) -> None:
+    _raw_bytes_end_one_call_alone(http_client, data, status)
+
+
+@proof(60)
+@given(body=documents | well_meant | st.binary(max_size=200))
+def test_any_body_in_a_genuine_frame_is_a_reply_or_that_calls_error(http_client: httpx.Client, body: bytes) -> None:
+    _framed_bytes_are_a_reply_or_one_calls_error(http_client, body)
+
+
+@pytest.mark.slow
+@proof(2000)
+@given(body=documents | well_meant | st.binary(max_size=2000), data=st.binary(max_size=2000))
+def test_two_thousand_bodies_and_as_many_bytes_end_their_calls_alone(
+    http_client: httpx.Client, body: bytes, data: bytes
+) -> None:
+    _framed_bytes_are_a_reply_or_one_calls_error(http_client, body)
+    _raw_bytes_end_one_call_alone(http_client, data, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1e999", "1e999 is too large"),
+        ('{"a":1,"a":2}', "the same text: 'a'"),
+        ("[" * 101 + "]" * 101, "nested too deeply"),
+        ("NaN", "NaN is not JSON"),
+        ("1" * 5000, "4300 digits"),
+        ('"\\ud800"', "not valid"),
+    ],
+)
+def test_each_kind_of_odd_json_is_an_invalid_result_that_says_why(
+    http_client: httpx.Client, text: str, words: str
+) -> None:
+    body = f'{{"status":"ok","value":{text},"state":null,"stdout":"","stderr":""}}'
+    reply = attack(http_client, body.encode(), framed=True)
+    assert reply.error is not None
+    assert reply.error.kind == "invalid_result"
+    assert words in reply.error.message
+
+
+def test_a_program_whose_exit_status_is_forged_is_an_error_in_the_other_services_shape(
+    http_client: httpx.Client,
+) -> None:
+    body = '{"status":"ok","value":"forged","state":null,"stdout":"","stderr":""}'
+    code = f"{WRITE}\nf({body.encode().hex()!r}, True, 0)"
+    response = http_client.post("/run_code", json={"code": code, "language": "python"})
+    assert (response.status_code, response.json()["status"]) == (200, "Failed")
+    assert "invalid_result" in response.json()["run_result"]["stderr"]
+
+
+@pytest.mark.parametrize(
+    ("instead_of_restrictions", "reason"),
+    [
+        ("raise OSError(5, 'no filter today')", "could not be isolated: OSError: [Errno 5] no filter today"),
+        ("os._exit(0)", "could not be isolated: its process ended first, wait status 0"),
+    ],
+)
+def test_a_call_that_was_not_restricted_is_the_services_fault(
+    instead_of_restrictions: str, reason: str, tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "sandbox", tmp_path / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / "sandbox" / "jail" / "harness.py"
+    text = path.read_text()
+    assert "        jail.drop()\n" in text
+    path.write_text(text.replace("        jail.drop()\n", f"        {instead_of_restrictions}\n"))
+    command = [sys.executable, "-m", "sandbox.server", "--port", "0", "--workers", "1", "--min-tier", "namespaces"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 1
+    assert reason in result.stderr

@@ -1,0 +1,84 @@
+"""Commands and stages against a sandbox that demands a token: the environment's is sent, a wrong one ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from astra_jax.cli import main
+from sandbox.client import SandboxUnavailable
+from sandbox.local import local_sandbox
+from synthesis.environments.pipeline import synthesize_environments
+from synthesis.environments.splits import TakenValues
+from synthesis.environments.worker import opened_worker
+from synthesis.teacher.procedural import ProceduralTeacher
+from tests.synthesis.environments.conftest import tiny_config
+
+TOKEN = "t0ken-of-this-test"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A service with a token, and records that were made in it by callers with the token."""
+    config = tiny_config(seed=3, count=3, out=tmp_path_factory.mktemp("guarded") / "made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASTRA_SANDBOX_TOKEN", f"{TOKEN}\n")
+        with local_sandbox(workers=1) as url:
+            assert asyncio.run(synthesize_environments(config, ProceduralTeacher(), url)).kept == 3
+            yield url, config.out
+
+
+def test_records_are_verified_in_a_sandbox_with_a_token(
+    guarded: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ASTRA_SANDBOX_TOKEN", TOKEN)
+    assert main(["records", "verify", str(guarded[1]), "--sandbox", guarded[0]]) == 0
+    out, err = capfd.readouterr()
+    assert out == "verified 3/3\n"
+    assert TOKEN not in err
+
+
+@pytest.mark.parametrize(("token", "words"), [("wr0ng-token", "refuses the token"), ("", "wants a token")])
+def test_a_wrong_or_missing_token_ends_the_command_at_once_in_one_line(
+    guarded: tuple[str, Path],
+    token: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ASTRA_SANDBOX_TOKEN", token)
+    began = time.monotonic()
+    assert main(["records", "verify", str(guarded[1]), "--sandbox", guarded[0]]) == 1
+    assert time.monotonic() - began < 30  # the deadline of a call is 120
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("astra: SandboxUnavailable: the sandbox at http://127.0.0.1:")
+    assert words in err
+    assert "wr0ng-token" not in err
+
+
+def test_a_run_without_the_token_stops(
+    guarded: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ASTRA_SANDBOX_TOKEN", raising=False)
+    config = tiny_config(seed=3, count=3, out=tmp_path / "made")
+    with pytest.raises(SandboxUnavailable, match="wants a token"):
+        asyncio.run(synthesize_environments(config, ProceduralTeacher(), guarded[0]))
+
+
+def test_the_token_is_in_no_record_and_is_sent_to_no_worker(
+    guarded: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [path for path in guarded[1].rglob("*") if path.is_file()]
+    assert files
+    assert not any(TOKEN.encode() in path.read_bytes() for path in files)
+    monkeypatch.setenv("ASTRA_SANDBOX_TOKEN", TOKEN)
+    config = tiny_config(seed=3, count=3, out=guarded[1])
+    assert TOKEN.encode() not in pickle.dumps(partial(opened_worker, config, TakenValues(()), guarded[0]))
