@@ -16,7 +16,10 @@ OURS = ("astra_jax", "synthesis", "sandbox", "scripts")
 ALLOWED = {
     "sandbox": ("sandbox",),
     "synthesis": ("synthesis", "sandbox.client", "sandbox.protocol"),
-    "astra_jax": ("astra_jax", "synthesis.records", "synthesis.record_io", "sandbox.client", "sandbox.protocol"),
+    "astra_jax": (
+        *("astra_jax", "synthesis.records", "synthesis.record_io", "synthesis.answers"),
+        *("sandbox.client", "sandbox.protocol"),
+    ),
 }
 
 
