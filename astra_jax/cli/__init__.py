@@ -295,12 +295,13 @@ def _add_sandbox(command: argparse.ArgumentParser) -> None:
 def _quickstart(options: argparse.Namespace) -> int | None:
     with _lock_beside(options.out):
         from astra_jax.cli.quickstart import quickstart
+        from astra_jax.cli.quickstart_evaluation import closing_table
 
         try:
             summary = quickstart(options.out, seed=options.seed, tool_documents=options.tool_documents)
         except Terminated as ended:  # the stage is saved, the recipe is not at its end
             return 128 + ended.signum
-    print(json.dumps(summary["heldout"], indent=2))
+    print(closing_table(summary))
     minutes = summary["seconds"]["total"] / 60
     print(f"quickstart: done in {minutes:.1f} minutes -> {options.out}/report.html, {options.out}/summary.json")
     return None
@@ -484,12 +485,11 @@ def _rl(options: argparse.Namespace) -> None:
 
 
 def _evaluate_environments(options: argparse.Namespace) -> None:
-    import dataclasses
-
     from astra_jax.config import load_config
-    from astra_jax.evaluate.environments import EvaluationConfig, HeldOutFigures, evaluate_environments
+    from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_environments, logged_episodes
     from astra_jax.policy import load_policy
     from astra_jax.rollout.engine import RolloutEngine
+    from astra_jax.rollout.episode_log import write_episodes
     from sandbox.client import AsyncSandboxClient
     from synthesis.record_io import RecordSource, require_records
     from synthesis.records import Environment
@@ -500,15 +500,23 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
     require_records(source)
     environments = list(source)
 
-    async def run(url: str) -> HeldOutFigures:
+    async def run(url: str) -> Evaluation:
         async with AsyncSandboxClient(url) as sandbox:
             engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, config.rollout)
-            figures, _ = await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
-            return figures
+            return await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
 
     with _sandbox(options) as url:
-        figures = dataclasses.asdict(asyncio.run(run(url)))
+        evaluation = asyncio.run(run(url))
+    name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
+    figures = {"policy": name, "temperature": config.rollout.temperature, **evaluation.to_json()}
     config.out.mkdir(parents=True, exist_ok=True)
+    lines = logged_episodes(
+        evaluation.groups,
+        policy.tokenizer,
+        policy=name,
+        per_environment=config.log_episodes_per_environment,
+    )
+    write_episodes(config.out / "episodes.jsonl", lines)
     (config.out / "figures.json").write_text(json.dumps(figures, indent=2) + "\n")
     print(json.dumps(figures) if options.json else f"evaluate: {figures} -> {config.out}/figures.json")
 

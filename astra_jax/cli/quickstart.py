@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import shutil
 import sys
@@ -26,21 +25,21 @@ import numpy as np
 from astra_jax.chat_format import render
 from astra_jax.cli.data_sets import describe
 from astra_jax.cli.process_memory import PeakMemory
+from astra_jax.cli.quickstart_evaluation import HELD_OUT_SPLITS, evaluate_policy, summarised
 from astra_jax.config import load_config
 from astra_jax.errors import AstraError
-from astra_jax.evaluate.environments import EvaluationConfig, HeldOutFigures, evaluate_environments
 from astra_jax.model.hf import load_hf, save_hf
 from astra_jax.model.mimetic_init import mimetic_init
 from astra_jax.model.qwen3 import bind
 from astra_jax.policy import Policy, load_policy, save_policy
 from astra_jax.report import write_report
 from astra_jax.rl.train import RLConfig, train_rl
-from astra_jax.rollout.engine import Group, RolloutEngine
-from astra_jax.rollout.episode_log import episode_to_json, write_episodes
+from astra_jax.rollout.episode_log import write_episodes
 from astra_jax.sft.train import SFTConfig, train_sft
 from astra_jax.tokenizer import Tokenizer, train_tiny_tokenizer
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
+from synthesis.environments.held_out import held_out_configs
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.verification import verify_environments
 from synthesis.record_io import RecordSource
@@ -53,10 +52,6 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 _MARK = ".quickstart"
 """Says that a folder was made by the quickstart and may be deleted by the next one."""
-_HELD_OUT_SEED_OFFSET = 1_000_000
-_HELD_OUT_COUNT = 256
-"""Many, each tried a few times: what goes wrong in an environment mostly goes wrong in all of its episodes."""
-_EPISODES_SHOWN_PER_POLICY = 4
 _LOGIT_CHECK_TOKENS = 256
 
 
@@ -106,7 +101,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path]) -> dict[
         sft = _sft_config(out, seed, tokenizer)
         assert sft.model is not None
         save_policy(Policy(sft.model, mimetic_init(sft.model, seed), tokenizer), out / "untrained")
-        held_out, shown = {}, []
+        evaluations = {}
         for name, folder in (("untrained", "untrained"), ("sft", "sft/policy"), ("rl", "rl/policy")):
             if name == "sft":
                 with stages.run("sft"):
@@ -115,17 +110,13 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path]) -> dict[
                 with stages.run("rl"):
                     print(asyncio.run(_train_rl(out, seed, url)), file=sys.stderr)
             with stages.run(f"evaluate_{name}"):
-                policy = load_policy(out / folder)
-                figures, groups = asyncio.run(_evaluate(policy, out, seed, url))
-            held_out[name] = dataclasses.asdict(figures)
-            print(f"{name}: {figures}", file=sys.stderr, flush=True)
-            shown += [
-                episode_to_json(group[0], policy.tokenizer, policy=name)
-                for group in groups[:: max(1, len(groups) // _EPISODES_SHOWN_PER_POLICY)]
-            ]
+                evaluations[name] = evaluate_policy(
+                    load_policy(out / folder), name, out, CONFIGS / "tiny_evaluation.toml", seed=seed, url=url
+                )
+            print(f"{name}: {evaluations[name].closing_line()}", file=sys.stderr, flush=True)
     with stages.run("export"):
         export = export_and_compare(out / "rl" / "policy", out / "hf")
-    write_episodes(out / "episodes.jsonl", shown)
+    write_episodes(out / "episodes.jsonl", [line for each in evaluations.values() for line in each.shown])
     summary = {
         "seed": seed,
         "seconds": {"total": round(sum(stages.seconds.values()), 2), **stages.seconds},
@@ -134,9 +125,9 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path]) -> dict[
         "trajectories": len(RecordSource(out / "trajectories", Trajectory)),
         "environments": {
             "train": len(RecordSource(out / "environments", Environment)),
-            "heldout": len(RecordSource(out / "heldout", Environment)),
+            **{name: len(RecordSource(out / name, Environment)) for name in HELD_OUT_SPLITS},
         },
-        "heldout": held_out,
+        **summarised(evaluations),
         "export": export,
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
@@ -172,19 +163,11 @@ def _synthesize_trajectories(out: Path, seed: int, tool_documents: Sequence[Path
 
 
 def _synthesize_environments(out: Path, seed: int, url: str) -> None:
-    """Training environments, then held-out ones that share no entity and no answer with them; both replayed."""
+    """Training environments, then held-out ones that share no entity and no answer with them; all replayed."""
     training = load_config(EnvironmentsConfig, CONFIGS / "tiny_environments.toml").model_copy(
         update={"seed": seed, "out": out / "environments"}
     )
-    held_out = training.model_copy(
-        update={
-            "seed": seed + _HELD_OUT_SEED_OFFSET,
-            "count": _HELD_OUT_COUNT,
-            "out": out / "heldout",
-            "disjoint_from": (training.out,),
-        }
-    )
-    for config in (training, held_out):
+    for config in (training, *held_out_configs(training).values()):
         print(asyncio.run(synthesize_environments(config, ProceduralTeacher(), url)).closing_line(), file=sys.stderr)
         verified = asyncio.run(verify_environments(config.out, url))
         print(verified.closing_line(), file=sys.stderr)
@@ -231,14 +214,6 @@ async def _train_rl(out: Path, seed: int, url: str) -> dict[str, Any]:
     )
     async with AsyncSandboxClient(url) as sandbox:
         return await train_rl(config, sandbox)
-
-
-async def _evaluate(policy: Policy, out: Path, seed: int, url: str) -> tuple[HeldOutFigures, list[Group]]:
-    config = load_config(EvaluationConfig, CONFIGS / "tiny_evaluation.toml")
-    environments = list(RecordSource(out / "heldout", Environment))
-    async with AsyncSandboxClient(url) as sandbox:
-        engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, config.rollout)
-        return await evaluate_environments(engine, policy.params, environments, config, seed=seed)
 
 
 def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
