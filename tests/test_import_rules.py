@@ -17,13 +17,8 @@ ALLOWED = {
     "sandbox": ("sandbox",),
     "synthesis": ("synthesis", "sandbox.client", "sandbox.protocol"),
     "astra_jax": (
-        "astra_jax",
-        "synthesis.records",
-        "synthesis.record_io",
-        "synthesis.destination",
-        "synthesis.fingerprint",
-        "sandbox.client",
-        "sandbox.protocol",
+        *("astra_jax", "synthesis.records", "synthesis.record_io", "synthesis.answers"),
+        *("synthesis.destination", "synthesis.fingerprint", "sandbox.client", "sandbox.protocol"),
     ),
 }
 

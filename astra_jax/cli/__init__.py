@@ -294,6 +294,7 @@ def _quickstart(options: argparse.Namespace) -> int | None:
 
     with _lock_beside(options.out, QUICKSTART, options.tool_documents):
         from astra_jax.cli.quickstart import quickstart
+        from astra_jax.cli.quickstart_evaluation import closing_table
         from astra_jax.compile_cache import keep_compiled_programs
 
         keep_compiled_programs()
@@ -303,7 +304,7 @@ def _quickstart(options: argparse.Namespace) -> int | None:
             )
         except Terminated as ended:  # the stage is saved, the recipe is not at its end
             return 128 + ended.signum
-    print(json.dumps(summary["heldout"], indent=2))
+    print(closing_table(summary))
     minutes = summary["seconds"]["total"] / 60
     print(f"quickstart: done in {minutes:.1f} minutes -> {options.out}/report.html, {options.out}/summary.json")
     return None
@@ -513,19 +514,19 @@ def _print_figures(options: argparse.Namespace, stage: str, figures: dict, out: 
 
 
 def _evaluate_environments(options: argparse.Namespace) -> None:
-    import dataclasses
-
     from astra_jax.chat_template import require_chat_template
     from astra_jax.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
     from astra_jax.evaluate.environments import (
+        Evaluation,
         EvaluationConfig,
-        HeldOutFigures,
         evaluate_environments,
+        logged_episodes,
         open_evaluation,
     )
     from astra_jax.policy import load_policy
     from astra_jax.rollout.engine import RolloutEngine
+    from astra_jax.rollout.episode_log import write_episodes
     from astra_jax.run_record import EVALUATION
     from sandbox.client import AsyncSandboxClient
     from synthesis.destination import require_destination, whole_file
@@ -547,15 +548,23 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
     require_records(source)
     environments = list(source)
 
-    async def run(url: str) -> HeldOutFigures:
+    async def run(url: str) -> Evaluation:
         async with AsyncSandboxClient(url) as sandbox:
             engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, config.rollout)
-            figures, _ = await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
-            return figures
+            return await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
 
     with _sandbox(options) as url:
-        figures = dataclasses.asdict(asyncio.run(run(url)))
+        evaluation = asyncio.run(run(url))
+    name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
+    figures = {"policy": name, "temperature": config.rollout.temperature, **evaluation.to_json()}
     record.begin()
+    lines = logged_episodes(
+        evaluation.groups,
+        policy.tokenizer,
+        policy=name,
+        per_environment=config.log_episodes_per_environment,
+    )
+    write_episodes(config.out / "episodes.jsonl", lines)
     with whole_file(config.out / "figures.json") as file:
         file.write_text(json.dumps(figures, indent=2) + "\n")
     record.finish(figures)

@@ -27,10 +27,10 @@ from astra_jax.chat_format import render
 from astra_jax.chat_template import require_chat_template
 from astra_jax.checkpoint import read_model
 from astra_jax.cli.data_sets import describe
+from astra_jax.cli.quickstart_evaluation import HELD_OUT_SPLITS, PolicyEvaluation, evaluate_policy, summarised
 from astra_jax.cli.stages import Stages, make_room
 from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.errors import AstraError
-from astra_jax.evaluate.environments import EvaluationConfig, HeldOutFigures, evaluate_environments
 from astra_jax.model.hf import load_hf, save_hf
 from astra_jax.model.mimetic_init import mimetic_init
 from astra_jax.model.qwen3 import bind
@@ -38,13 +38,13 @@ from astra_jax.model_card import MODEL_CARD, model_card
 from astra_jax.policy import Policy, load_policy, save_policy
 from astra_jax.report import write_report
 from astra_jax.rl.train import RLConfig, train_rl
-from astra_jax.rollout.engine import Group, RolloutEngine
-from astra_jax.rollout.episode_log import episode_to_json, write_episodes
+from astra_jax.rollout.episode_log import write_episodes
 from astra_jax.sft.train import SFTConfig, train_sft
 from astra_jax.tokenizer import Tokenizer, train_tiny_tokenizer
 from astra_jax.transformers_library import transformers_library
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
+from synthesis.environments.held_out import held_out_configs
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.verification import verify_environments
 from synthesis.fingerprint import Fingerprint, digest, digest_of_files
@@ -61,10 +61,6 @@ _CONFIG_TYPES: dict[str, type[BaseModel]] = {
     "tiny_rl.toml": RLConfig,
     "tiny_evaluation.toml": EvaluationConfig,
 }
-_HELD_OUT_SEED_OFFSET = 1_000_000
-_HELD_OUT_COUNT = 256
-"""Many, each tried a few times: what goes wrong in an environment mostly goes wrong in all of its episodes."""
-_EPISODES_SHOWN_PER_POLICY = 4
 _LOGIT_CHECK_TOKENS = 256
 _CARD, _WEIGHTS = "dataset.json", "params.whole.json"
 """What is written last into a record directory and into a policy folder."""
@@ -88,13 +84,9 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
     make_room(out, checked_inputs(seed, tool_documents), sources=tool_documents, resume=resume)
     stages = Stages(out / "stages")
 
-    def evaluated(name: str, folder: Path) -> dict[str, Any]:
-        """The figures of a policy, and some of its episodes."""
-        policy = load_policy(folder)
-        figures, groups = asyncio.run(_evaluate(policy, out, seed, url))
-        shown = groups[:: max(1, len(groups) // _EPISODES_SHOWN_PER_POLICY)]
-        episodes = [episode_to_json(group[0], policy.tokenizer, policy=name) for group in shown]
-        return {"figures": dataclasses.asdict(figures), "episodes": episodes}
+    def evaluation_of(name: str, folder: Path) -> dict[str, Any]:
+        config_path = CONFIGS / "tiny_evaluation.toml"
+        return dataclasses.asdict(evaluate_policy(load_policy(folder), name, out, config_path, seed=seed, url=url))
 
     with local_sandbox(workers=2) as url:
         stages.run("tools", lambda: _ingest_tools(out, tool_documents), makes=[out / "tools" / _CARD])
@@ -106,23 +98,22 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         stages.run(
             "environments",
             lambda: _synthesize_environments(out, seed, url),
-            makes=[out / "environments" / _CARD, out / "heldout" / _CARD],
+            makes=[out / split / _CARD for split in ("environments", *HELD_OUT_SPLITS)],
         )
         stages.run("tokenizer", lambda: _begin_policy(out, seed), makes=[out / "untrained" / _WEIGHTS])
-        held_out, shown = {}, []
+        evaluations = {}
         for name, folder in (("untrained", out / "untrained"), ("sft", out / "sft/policy"), ("rl", out / "rl/policy")):
             if name == "sft":
                 stages.run("sft", lambda: train_sft(_sft_config(out, seed)), makes=[folder / _WEIGHTS])
             if name == "rl":
                 stages.run("rl", lambda: asyncio.run(_train_rl(out, seed, url)), makes=[folder / _WEIGHTS])
-            evaluation = stages.run(f"evaluate_{name}", functools.partial(evaluated, name, folder))
-            held_out[name] = evaluation["figures"]
-            shown += evaluation["episodes"]
-            print(f"{name}: {held_out[name]}", file=sys.stderr, flush=True)
+            evaluated = stages.run(f"evaluate_{name}", functools.partial(evaluation_of, name, folder))
+            evaluations[name] = PolicyEvaluation(**evaluated)
+            print(f"{name}: {evaluations[name].closing_line()}", file=sys.stderr, flush=True)
     export = stages.run(
         "export", lambda: export_and_compare(out / "rl" / "policy", out / "hf"), makes=[out / "hf" / "config.json"]
     )
-    write_episodes(out / "episodes.jsonl", shown)
+    write_episodes(out / "episodes.jsonl", [line for each in evaluations.values() for line in each.shown])
     summary = {
         "seed": seed,
         "seconds": {"total": round(sum(stages.seconds.values()), 2), **stages.seconds},
@@ -131,9 +122,9 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         "trajectories": len(RecordSource(out / "trajectories", Trajectory)),
         "environments": {
             "train": len(RecordSource(out / "environments", Environment)),
-            "heldout": len(RecordSource(out / "heldout", Environment)),
+            **{name: len(RecordSource(out / name, Environment)) for name in HELD_OUT_SPLITS},
         },
-        "heldout": held_out,
+        **summarised(evaluations),
         "export": export,
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
@@ -177,19 +168,11 @@ def _synthesize_trajectories(out: Path, seed: int, tool_documents: Sequence[Path
 
 
 def _synthesize_environments(out: Path, seed: int, url: str) -> None:
-    """Training environments, then held-out ones that share no entity and no answer with them; both replayed."""
+    """Training environments, then held-out ones that share no entity and no answer with them; all replayed."""
     training = load_config(EnvironmentsConfig, CONFIGS / "tiny_environments.toml").model_copy(
         update={"seed": seed, "out": out / "environments"}
     )
-    held_out = training.model_copy(
-        update={
-            "seed": seed + _HELD_OUT_SEED_OFFSET,
-            "count": _HELD_OUT_COUNT,
-            "out": out / "heldout",
-            "disjoint_from": (training.out,),
-        }
-    )
-    for config in (training, held_out):
+    for config in (training, *held_out_configs(training).values()):
         print(asyncio.run(synthesize_environments(config, ProceduralTeacher(), url)).closing_line(), file=sys.stderr)
         verified = asyncio.run(verify_environments(config.out, url))
         print(verified.closing_line(), file=sys.stderr)
@@ -243,14 +226,6 @@ async def _train_rl(out: Path, seed: int, url: str) -> dict[str, Any]:
     )
     async with AsyncSandboxClient(url) as sandbox:
         return await train_rl(config, sandbox)
-
-
-async def _evaluate(policy: Policy, out: Path, seed: int, url: str) -> tuple[HeldOutFigures, list[Group]]:
-    config = load_config(EvaluationConfig, CONFIGS / "tiny_evaluation.toml")
-    environments = list(RecordSource(out / "heldout", Environment))
-    async with AsyncSandboxClient(url) as sandbox:
-        engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, config.rollout)
-        return await evaluate_environments(engine, policy.params, environments, config, seed=seed)
 
 
 def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:

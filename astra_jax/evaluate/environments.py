@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from astra_jax.chat_format import Source
+from astra_jax.evaluate.intervals import clustered_interval
 from astra_jax.model.qwen3 import Params
-from astra_jax.rl.f1_reward import episode_reward, precision, recall
+from astra_jax.rl.f1_reward import episode_reward
 from astra_jax.rl.tool_mixing import mix_tools
-from astra_jax.rollout.engine import Group, RolloutConfig, RolloutEngine, Start
+from astra_jax.rollout.engine import Group, PromptTooLong, RolloutConfig, RolloutEngine, Start
 from astra_jax.rollout.episode import Episode
+from astra_jax.rollout.episode_log import episode_to_json
+from astra_jax.rollout.figures import EpisodeFigures, episode_figures, f1, num_irrelevant_calls
 from astra_jax.run_record import EVALUATION, RunRecord, digest_of_policy, digest_of_records, open_run
-from synthesis.records import Environment, SimilarityBand
+from astra_jax.tokenizer import Tokenizer
+from synthesis.records import Environment, JsonObject, SimilarityBand
 
 
 class EvaluationConfig(BaseModel):
@@ -30,10 +35,13 @@ class EvaluationConfig(BaseModel):
     """A record directory of environments that the policy has not been trained on."""
     out: Path
     rollout: RolloutConfig
+    """`rollout.temperature=0` evaluates greedily."""
     max_irrelevant_per_band: dict[SimilarityBand, int] = {}
     """K: distractors of each similarity band that an episode is shown."""
     episodes_per_environment: int = Field(default=1, gt=0)
     environments_at_once: int = Field(default=16, gt=0)
+    log_episodes_per_environment: int = Field(default=1, ge=0)
+    """Episodes of each environment that are written to `episodes.jsonl`, with their token ids."""
 
 
 _SOURCES = (
@@ -43,6 +51,8 @@ _SOURCES = (
     "astra_jax/rl/tool_mixing.py",
     "astra_jax/rollout/engine.py",
     "astra_jax/rollout/episode.py",
+    "astra_jax/rollout/figures.py",
+    "synthesis/answers/final_answer.py",
     "synthesis/records.py",
 )
 """Files that decide the figures."""
@@ -59,25 +69,33 @@ def open_evaluation(config: EvaluationConfig) -> RunRecord:
             "policy": digest_of_policy(config.policy),
             "environments": digest_of_records(config.environments),
         },
-        may_change=(),
+        may_change=("log_episodes_per_environment",),
         sources=_SOURCES,
     )
 
 
 @dataclass(frozen=True)
-class HeldOutFigures:
-    """Means over episodes, but for the last two, which are ratios of totals."""
+class Evaluation:
+    """What a policy did in environments, and what that comes to."""
 
-    f1: float
-    recall: float
-    precision: float
-    solved_fraction: float
-    """Share of episodes that solved every sub-task."""
-    tool_calls_per_episode: float
-    tokens_per_turn: float
-    """Sampled tokens per assistant message."""
-    irrelevant_call_share: float
-    """Share of all tool calls that went to a distractor; 0 where there was no call."""
+    figures: EpisodeFigures
+    intervals: dict[str, tuple[float, float]]
+    """95 % bootstrap intervals over environments, of some of the figures."""
+    groups: list[Group]
+    """The episodes, by environment."""
+    num_not_fitting: int
+    """Environments whose prompt exceeds `max_prompt_tokens`: they are no part of the figures. The tokenizer decides
+    which, so they are the same for every policy that has it."""
+
+    def to_json(self) -> JsonObject:
+        """Return the figures, `NAME_interval` beside those that have one, and how much they were taken from."""
+        return {
+            **dataclasses.asdict(self.figures),
+            **{f"{name}_interval": list(interval) for name, interval in self.intervals.items()},
+            "environments": len(self.groups),
+            "episodes": sum(map(len, self.groups)),
+            "not_fitting": self.num_not_fitting,
+        }
 
 
 async def evaluate_environments(
@@ -87,45 +105,61 @@ async def evaluate_environments(
     config: EvaluationConfig,
     *,
     seed: int,
-) -> tuple[HeldOutFigures, list[Group]]:
-    """Run every environment and return the figures and the episodes.
+) -> Evaluation:
+    """Run every environment whose prompt fits.
 
     Raises:
+        PromptTooLong: no prompt fits, or there is no environment.
         SandboxUnavailable: the sandbox is down; there are no figures then.
     """
+    starts = [
+        Start(environment, mix_tools(environment, max_per_band=config.max_irrelevant_per_band, seed=seed))
+        for environment in environments
+    ]
+    fitting = [start for start in starts if engine.fits(start)]
+    if not fitting:
+        raise PromptTooLong(
+            f"expected environments with prompts of at most {config.rollout.max_prompt_tokens} tokens, found none "
+            f"among {len(environments)}; raise rollout.max_prompt_tokens or show fewer irrelevant tools"
+        )
     groups: list[Group] = []
-    for first in range(0, len(environments), config.environments_at_once):
-        starts = [
-            Start(environment, mix_tools(environment, max_per_band=config.max_irrelevant_per_band, seed=seed))
-            for environment in environments[first : first + config.environments_at_once]
-        ]
-        groups += await engine.run(params, starts, group_size=config.episodes_per_environment, seed=seed + first)
-    return held_out_figures([episode for group in groups for episode in group]), groups
+    for first in range(0, len(fitting), config.environments_at_once):
+        chosen = fitting[first : first + config.environments_at_once]
+        groups += await engine.run(params, chosen, group_size=config.episodes_per_environment, seed=seed + first)
+    return sum_up(groups, seed=seed, num_not_fitting=len(starts) - len(fitting))
 
 
-def held_out_figures(episodes: Sequence[Episode]) -> HeldOutFigures:
-    """Sum up finished episodes.
+def sum_up(groups: Sequence[Group], *, seed: int, num_not_fitting: int = 0) -> Evaluation:
+    """Sum up finished episodes, given by environment; `seed` draws the bootstrap.
 
     Raises:
         ValueError: there are none.
     """
-    if not episodes:
-        raise ValueError("expected at least one episode to sum up, found none")
-    counts = [episode.counts for episode in episodes]
-    num_calls = sum(len(episode.outcomes) for episode in episodes)
-    num_irrelevant = sum(outcome.irrelevant for episode in episodes for outcome in episode.outcomes)
-    num_turns = sum(episode.num_turns for episode in episodes)
-    num_sampled = sum(source == Source.MODEL for episode in episodes for source in episode.ledger.sources)
-    return HeldOutFigures(
-        f1=_mean([episode_reward(episode) for episode in episodes]),
-        recall=_mean([recall(each.num_solved, each.num_subtasks) for each in counts]),
-        precision=_mean([precision(each.num_solved, each.num_tool_calls) for each in counts]),
-        solved_fraction=_mean([float(each.num_solved == each.num_subtasks) for each in counts]),
-        tool_calls_per_episode=num_calls / len(episodes),
-        tokens_per_turn=num_sampled / num_turns,
-        irrelevant_call_share=num_irrelevant / num_calls if num_calls else 0.0,
+    episodes = [episode for group in groups for episode in group]
+
+    def interval(value: Callable[[Episode], float], weight: Callable[[Episode], float]) -> tuple[float, float]:
+        return clustered_interval(
+            [sum(map(value, group)) for group in groups], [sum(map(weight, group)) for group in groups], seed=seed
+        )
+
+    return Evaluation(
+        figures=episode_figures(episodes, [episode_reward(episode) for episode in episodes]),
+        intervals={
+            "f1": interval(lambda episode: f1(**episode.counts._asdict()), lambda _: 1),
+            "answer_accuracy": interval(lambda episode: episode.is_answer_accurate, lambda _: 1),
+            "irrelevant_call_share": interval(num_irrelevant_calls, lambda episode: len(episode.outcomes)),
+        },
+        groups=list(groups),
+        num_not_fitting=num_not_fitting,
     )
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def logged_episodes(
+    groups: Sequence[Group], tokenizer: Tokenizer, *, policy: str, per_environment: int = 1
+) -> list[dict[str, Any]]:
+    """Return the lines of the episode log: the first episodes of every environment."""
+    return [
+        episode_to_json(episode, tokenizer, policy=policy, reward=episode_reward(episode))
+        for group in groups
+        for episode in group[:per_environment]
+    ]

@@ -2,6 +2,7 @@
 
     page                reads the folder, lays the page out          layout, run, data_set .html.jinja, style.css.jinja
     before_and_after    the held-out figures of every policy
+    temperatures        their F1 and final answers at every temperature on every kind of unseen environment
     charts              curves over steps and histograms             charts.html.jinja
     data_sets           what a record directory's page shows
     episodes            which episodes are shown, token by token     episodes.html.jinja

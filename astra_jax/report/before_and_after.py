@@ -5,8 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from astra_jax.report.episodes import policy_order
+
+PolicyFigures: TypeAlias = Mapping[str, float | tuple[float, float]]
+"""Figures of one policy by name; `NAME_interval` is the 95 % interval of NAME."""
 
 
 @dataclass(frozen=True)
@@ -15,6 +19,8 @@ class Cell:
 
     text: str
     is_best: bool
+    interval: str = ""
+    """Its 95 % interval; empty where it has none."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class _Figure:
     is_cost: bool = False
 
 
-def before_and_after(held_out: Mapping[str, Mapping[str, float]], *, gold_calls: float | None) -> list[Row]:
+def before_and_after(held_out: Mapping[str, PolicyFigures], *, gold_calls: float | None) -> list[Row]:
     """Return one row per figure over the policies in the order in which they are compared.
 
     `gold_calls` is how many tool calls a perfect episode makes on average; without it no number of calls is best. A
@@ -49,10 +55,11 @@ def before_and_after(held_out: Mapping[str, Mapping[str, float]], *, gold_calls:
     [('0.000', False), ('0.400', True)]
     """
     policies = policy_order(list(held_out))
-    solving = [policy for policy in policies if held_out[policy].get("f1", 0) > 0]
+    solving = [policy for policy in policies if number(held_out[policy], "f1")]
     rows = []
     for figure in _figures(gold_calls):
-        values = {policy: held_out[policy][figure.key] for policy in policies if figure.key in held_out[policy]}
+        found = {policy: number(held_out[policy], figure.key) for policy in policies}
+        values = {policy: value for policy, value in found.items() if value is not None}
         if not values:
             continue
         distances: dict[str, float] = {}
@@ -61,7 +68,11 @@ def before_and_after(held_out: Mapping[str, Mapping[str, float]], *, gold_calls:
             distances = {policy: round(figure.distance(values[policy]), 9) for policy in ranked}
         least = min(distances.values(), default=None)
         cells = [
-            Cell(figure.format.format(values[policy]), policy in distances and distances[policy] == least)
+            Cell(
+                figure.format.format(values[policy]),
+                policy in distances and distances[policy] == least,
+                interval_in_words(held_out[policy], figure.key, figure.format),
+            )
             if policy in values
             else Cell("–", is_best=False)
             for policy in policies
@@ -70,16 +81,36 @@ def before_and_after(held_out: Mapping[str, Mapping[str, float]], *, gold_calls:
     return rows
 
 
+def number(figures: PolicyFigures, key: str) -> float | None:
+    """Return a figure; None where it is not there."""
+    value = figures.get(key)
+    return value if isinstance(value, int | float) else None
+
+
+def interval_in_words(figures: PolicyFigures, key: str, form: str) -> str:
+    """Write the interval of a figure; empty where it has none.
+
+    >>> interval_in_words({"f1": 0.5, "f1_interval": (0.45, 0.54)}, "f1", "{:.2f}")
+    '0.45–0.54'
+    """
+    interval = figures.get(f"{key}_interval")
+    return "–".join(map(form.format, interval)) if isinstance(interval, tuple) else ""
+
+
 def _figures(gold_calls: float | None) -> list[_Figure]:
     higher, lower = ("higher is better", operator.neg), ("lower is better", operator.pos)
     near_gold: tuple[str, Callable[[float], float] | None] = ("", None)
     if gold_calls is not None:
         near_gold = f"a perfect episode makes {gold_calls:.2f}", lambda calls: abs(calls - gold_calls)
     return [
-        _Figure("f1", "F1 reward", "{:.3f}", *higher),
+        _Figure("f1", "F1", "{:.3f}", *higher),
+        _Figure("f1_unseen_tools", "F1, unseen tools", "{:.3f}", *higher),
+        _Figure("f1_unseen_domains", "F1, unseen domains", "{:.3f}", *higher),
         _Figure("recall", "Recall", "{:.3f}", *higher),
         _Figure("precision", "Precision", "{:.3f}", *higher),
         _Figure("solved_fraction", "Episodes solved whole", "{:.1%}", *higher),
+        _Figure("answer_accuracy", "Final answer right", "{:.1%}", *higher),
+        _Figure("reward", "Reward", "{:.3f}", *higher),
         _Figure("tool_calls_per_episode", "Tool calls per episode", "{:.2f}", *near_gold, is_cost=True),
         _Figure("tokens_per_turn", "Tokens per turn", "{:.1f}", *lower, is_cost=True),
         _Figure("irrelevant_call_share", "Calls to irrelevant tools", "{:.1%}", *lower, is_cost=True),

@@ -56,14 +56,16 @@ def choose_episodes(episodes: Sequence[LoggedEpisode]) -> list[list[ShownEpisode
     for episode in episodes:
         by_environment.setdefault(episode.environment_id, {}).setdefault(episode.policy, episode)
     policies = policy_order([episode.policy for episode in episodes])
+    num_shown = 0
     waiting = list(by_environment.values())
     shown: list[list[ShownEpisode]] = []
     times_shown: Counter[tuple[str, str]] = Counter()
-    for _ in range(min(len(waiting), math.ceil(MAX_EPISODES / max(1, len(policies))))):
+    while waiting and num_shown < MAX_EPISODES:
         chosen = min(waiting, key=lambda by_policy: times_shown[_kind(by_policy)])
         waiting.remove(chosen)
         times_shown[_kind(chosen)] += 1
         shown.append([show(chosen[policy]) for policy in policies if policy in chosen])
+        num_shown += len(chosen)
     return shown
 
 

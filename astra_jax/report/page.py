@@ -18,7 +18,8 @@ from astra_jax.report.before_and_after import before_and_after
 from astra_jax.report.charts import LineChart, figure, line_chart
 from astra_jax.report.data_sets import Bar, DataSet, mean_subtasks
 from astra_jax.report.episodes import choose_episodes, policy_order
-from astra_jax.rollout.episode_log import read_episodes
+from astra_jax.report.temperatures import KINDS, by_temperature
+from astra_jax.rollout.episode_log import logs_of_run, read_episodes
 from synthesis.destination import require_file_destination, whole_file
 
 
@@ -47,9 +48,22 @@ class Summary(BaseModel):
     stage_peak_rss_bytes: dict[str, int] = {}
     trajectories: int | None = None
     environments: dict[str, int] = {}
-    heldout: dict[str, dict[str, float]] = {}
-    """Policy to its figures on held-out environments."""
+    heldout: dict[str, dict[str, float | tuple[float, float]]] = {}
+    """Policy to its figures on held-out environments, sampled at temperature 1."""
+    heldout_greedy: dict[str, dict[str, float | tuple[float, float]]] = {}
+    heldout_best: dict[str, dict[str, float | tuple[float, float]]] = {}
+    """Each policy at the best of a few temperatures, chosen on other environments."""
+    not_fitting: dict[str, int] = {}
+    """Split to its environments whose prompt is too long, left out of every figure."""
     export: Export | None = None
+
+
+class EvaluatedPolicy(BaseModel):
+    """What `astra evaluate` writes as `figures.json`: whose figures, and the figures."""
+
+    model_config = ConfigDict(extra="allow")
+
+    policy: str
 
 
 _GENERATOR = b'<meta name="generator" content="astra report">'
@@ -58,6 +72,8 @@ _DATA_SETS = {
     "trajectories": "Trajectories",
     "environments": "Training environments",
     "heldout": "Held-out environments",
+    "heldout_tools": "Held-out environments with unseen tools",
+    "heldout_domains": "Held-out environments of unseen domains",
 }
 """Record directories of a run's folder and what they are called."""
 
@@ -113,24 +129,42 @@ def _write_page(path: Path, template: str, **shown: Any) -> Path:
 
 def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
     """Read what the page of a run shows."""
-    summary = _read_summary(run_dir / "summary.json")
+    summary = _read_summary(run_dir / "summary.json") or _evaluation(run_dir / "figures.json") or Summary()
     runs = _training_runs(run_dir)
-    episodes_path = run_dir / "episodes.jsonl"
-    episodes = read_episodes(episodes_path) if episodes_path.is_file() else []
+    episodes = [episode for path in logs_of_run(run_dir) for episode in read_episodes(path)]
     data_sets = {
         title: describe(run_dir / name) for name, title in _DATA_SETS.items() if _is_record_directory(run_dir / name)
     }
     if not (summary.model_fields_set or runs or episodes or data_sets):
         raise RunFolderError(
-            f"expected a record directory, or summary.json, metrics.jsonl, episodes.jsonl or record directories in "
-            f"{run_dir}, found none; name the `out` folder of a run or of a synthesis"
+            f"expected a record directory, or summary.json, figures.json, metrics.jsonl, episode logs or record "
+            f"directories in {run_dir}, found none; name the `out` folder of a run or of a synthesis"
         )
     held_out_directory = run_dir / "heldout"
     gold_calls = mean_subtasks(held_out_directory) if _is_record_directory(held_out_directory) else None
+    settings = {
+        title: figures
+        for title, figures in (
+            (_title_of_first(summary), summary.heldout),
+            ("Greedy", summary.heldout_greedy),
+            ("Each at its best temperature", summary.heldout_best),
+        )
+        if figures
+    }
     return {
         "summary": summary,
         "policies": policy_order(list(summary.heldout)),
-        "rows": before_and_after(summary.heldout, gold_calls=gold_calls),
+        "tables": {
+            title: before_and_after(figures, gold_calls=gold_calls) for title, figures in settings.items() if figures
+        },
+        "settings": list(settings),
+        "kinds": list(KINDS.values()),
+        "blocks": by_temperature(list(settings.values())) if len(settings) > 1 else [],
+        "best_temperatures": {
+            policy: figures["temperature"]
+            for policy, figures in summary.heldout_best.items()
+            if isinstance(figures.get("temperature"), float)
+        },
         "runs": runs,
         "stage_seconds": _bars({k: v for k, v in summary.seconds.items() if k != "total"}, in_words_seconds),
         "stage_memory": _bars(summary.stage_peak_rss_bytes, in_words_bytes),
@@ -138,6 +172,12 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
         "num_episodes": len(episodes),
         "episodes": choose_episodes(episodes),
     }
+
+
+def _title_of_first(summary: Summary) -> str:
+    """The quickstart samples at temperature 1; an evaluation says what it did."""
+    temperatures = {figures.get("temperature", 1.0) for figures in summary.heldout.values()}
+    return "Greedy" if temperatures == {0.0} else f"At temperature {', '.join(f'{t:g}' for t in temperatures)}"
 
 
 def in_words_seconds(seconds: float) -> str:
@@ -165,9 +205,20 @@ def in_words_bytes(size: float) -> str:
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
-def _read_summary(path: Path) -> Summary:
+def _evaluation(path: Path) -> Summary | None:
+    """What `astra evaluate` wrote, as the summary of one policy."""
     if not path.is_file():
-        return Summary()
+        return None
+    try:
+        evaluated = EvaluatedPolicy.model_validate_json(path.read_text(encoding="utf-8"))
+        return Summary.model_validate({"heldout": {evaluated.policy: evaluated.model_extra}})
+    except ValidationError as error:
+        raise RunFolderError(f"expected the figures of an evaluation in {path}; evaluate again") from error
+
+
+def _read_summary(path: Path) -> Summary | None:
+    if not path.is_file():
+        return None
     try:
         return Summary.model_validate_json(path.read_text(encoding="utf-8"))
     except ValidationError as error:
@@ -215,7 +266,7 @@ def _sft_charts(rows: Sequence[dict[str, Any]]) -> list[LineChart | None]:
 
 
 def _rl_charts(rows: Sequence[dict[str, Any]]) -> list[LineChart | None]:
-    parts = {"F1 reward": "reward", "recall": "recall", "precision": "precision"}
+    parts = {"reward": "reward", "recall": "recall", "precision": "precision"}
     groups = {"valid": "groups_valid", "degenerate": "groups_degenerate", "stale": "groups_stale"}
     seconds = {"whole step": "seconds", "rollout": "rollout_seconds"}
     return [

@@ -23,12 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from astra_jax.chat_template import require_chat_template
 from astra_jax.checkpoint import Checkpoints, TrainState, load_params
 from astra_jax.config import ConfigError
-from astra_jax.evaluate.environments import held_out_figures
 from astra_jax.metrics import MetricsLog, Progress, last_metric
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.logprobs import token_logprobs
@@ -53,8 +52,11 @@ from astra_jax.rl.f1_reward import episode_reward
 from astra_jax.rl.grpo_loss import grpo_token_losses
 from astra_jax.rl.tool_mixing import mix_tools
 from astra_jax.rollout.engine import Group, RolloutConfig, RolloutEngine, Start
+from astra_jax.rollout.episode_log import episode_to_json, step_episodes_path, write_episodes
+from astra_jax.rollout.figures import episode_figures
 from astra_jax.run_record import RL_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
 from astra_jax.termination import Terminated, Termination
+from astra_jax.tokenizer import Tokenizer
 from astra_jax.wandb_run import WandbConfig, require_wandb
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource, require_records
@@ -63,6 +65,7 @@ from synthesis.records import Environment, SimilarityBand
 _MAY_CHANGE = (
     "mesh",
     "checkpoint_every_steps",
+    "log_episodes_every_steps",
     "keep_weights",
     "max_not_finite_steps",
     "logprob_chunk_tokens",
@@ -85,6 +88,17 @@ _SOURCES = (
 """Files that decide what is learnt: episodes, what solves a sub-task, reward, filling, advantage, loss and step."""
 
 
+class SampledRollout(RolloutConfig):
+    """Episodes to learn from: sampled, not greedy."""
+
+    @field_validator("temperature")
+    @classmethod
+    def _is_above_0(cls, temperature: float) -> float:
+        if temperature == 0:
+            raise ValueError("expected above 0: greedy episodes of a group are all alike, so none is learnt from")
+        return temperature
+
+
 class RLConfig(BaseModel):
     """What to learn from, for how long, and where to write."""
 
@@ -99,7 +113,7 @@ class RLConfig(BaseModel):
     """What changes of its model: numerics, remat, rope scaling."""
     environments: Path
     """A record directory of environments."""
-    rollout: RolloutConfig
+    rollout: SampledRollout
     optimizer: OptimizerConfig
     group_size: int = Field(gt=1)
     """G: episodes per environment."""
@@ -123,6 +137,8 @@ class RLConfig(BaseModel):
     max_not_finite_steps: int = Field(default=5, gt=0)
     """Steps in a row whose loss or gradient is not finite, and that are therefore not applied, before the run stops."""
     checkpoint_every_steps: int = Field(default=20, gt=0)
+    log_episodes_every_steps: int = Field(default=10, gt=0)
+    """How often, and at the last step, the first episode of every group is written to `episodes/`, with token ids."""
     keep_weights: int | None = Field(default=None, gt=0)
     """Checkpoints whose weights are kept; without it all, for analysis. Optimiser state is kept for the newest two."""
     wandb: WandbConfig | None = None
@@ -260,14 +276,20 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                         clip_epsilon=config.clip_epsilon,
                         chunk_tokens=config.logprob_chunk_tokens,
                     )
-                reward = float(np.mean([group.rewards for group in rolled_out or batch_groups]))
-                figures = held_out_figures([episode for group in rolled_out or batch_groups for episode in group.group])
+                seen = rolled_out or batch_groups
+                figures = episode_figures(
+                    [episode for group in seen for episode in group.group],
+                    [reward for group in seen for reward in group.rewards],
+                )
+                reward = figures.reward
                 line = {
                     **{name: float(value) for name, value in metrics.items()},
                     "applied": int(metrics["applied"]),
                     "reward": reward,
+                    "f1": figures.f1,
                     "recall": figures.recall,
                     "precision": figures.precision,
+                    "answer_accuracy": figures.answer_accuracy,
                     "tool_calls_per_episode": figures.tool_calls_per_episode,
                     "tokens_per_turn": figures.tokens_per_turn,
                     "irrelevant_call_share": figures.irrelevant_call_share,
@@ -278,6 +300,8 @@ async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, A
                     "rollout_seconds": round(rollout_seconds, 3),
                     "seconds": round(time.monotonic() - started, 3),
                 }
+                if step % config.log_episodes_every_steps == 0 or step + 1 == config.steps:
+                    write_step_episodes(config.out, step, seen, tokenizer)
                 log.write(step, line)
                 progress.report(step, line)
                 not_finite.note(step, line, batch)
@@ -385,6 +409,14 @@ def make_rl_batch(groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens:
         sampled_logprobs_BT=jnp.asarray(logprobs[:, 1:]),
         advantages_BT=jnp.asarray(loss_mask[:, 1:] * advantages[:, None]),
     )
+
+
+def write_step_episodes(out: Path, step: int, groups: Sequence[ScoredGroup[Group]], tokenizer: Tokenizer) -> None:
+    """Write the first episode of each group of a step; a resumed run writes the same file again."""
+    lines = [
+        episode_to_json(group.group[0], tokenizer, policy=f"step {step}", reward=group.rewards[0]) for group in groups
+    ]
+    write_episodes(step_episodes_path(out, step), lines)
 
 
 def _starts(config: RLConfig, environments: Sequence[Environment], *, first: int) -> Iterator[Start]:

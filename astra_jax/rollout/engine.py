@@ -9,7 +9,7 @@ One round is one turn of every episode that still runs:
     append   template and tool-response tokens enter the cache, in one compiled call per length bucket
 
 A group's prompt is prefilled once and shared. A sampled token depends on the run's seed, the episode and the position
-alone, so the same policy, environments and seed give the same episodes.
+alone, so the same policy, environments and seed give the same episodes; greedy ones (temperature 0) need no seed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class RolloutConfig(BaseModel):
     max_response_tokens: int = Field(gt=0)
     """Tokens after the prompt, tool responses included."""
     max_turns: int = Field(gt=0)
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, ge=0)
+    """What divides the logits; at 0 each token is the most likely one (greedy)."""
     append_bucket_tokens: int = Field(default=64, gt=0)
     """Lengths are padded to multiples of this, so that few shapes are compiled."""
 
@@ -77,6 +78,14 @@ class RolloutEngine:
     def __init__(self, model: ModelConfig, tokenizer: Tokenizer, sandbox: AsyncSandboxClient, config: RolloutConfig):
         model.require_context(config.max_prompt_tokens + config.max_response_tokens)
         self.model, self.tokenizer, self.sandbox, self.config = model, tokenizer, sandbox, config
+
+    def fits(self, start: Start) -> bool:
+        """Say whether the prompt of an environment is within `max_prompt_tokens`."""
+        try:
+            self.prompt_tokens(start)
+        except PromptTooLong:
+            return False
+        return True
 
     def prompt_tokens(self, start: Start) -> list[int]:
         """Return the tokens before the first turn.
@@ -227,9 +236,10 @@ def _decode_turn(
     """Sample one message per running episode, `<|im_end|>` included.
 
     Returns the cache, the hidden state [E, D] after each episode's last token, and the sampled tokens [E, T], their
-    log-probs at the sampling temperature [E, T] and how many there are [E].
+    log-probs at the sampling temperature [E, T], of the raw policy where it is greedy, and how many there are [E].
     """
     model = bind(config, params)
+    is_greedy = temperature == 0
     num_episodes = len(hidden_ED)
     rows_E = jnp.arange(num_episodes)
 
@@ -238,9 +248,10 @@ def _decode_turn(
 
     def sample_one(carry: tuple) -> tuple:
         cache, hidden_ED, active_E, tokens_ET, logprobs_ET, counts_E = carry
-        logprobs_EV = jax.nn.log_softmax(model.logits(hidden_ED) / temperature)
+        logprobs_EV = jax.nn.log_softmax(model.logits(hidden_ED) / jnp.where(is_greedy, 1.0, temperature))
         keys = jax.vmap(jax.random.fold_in)(keys_E, cache.response_counts_E)
-        token_E = jax.vmap(jax.random.categorical)(keys, logprobs_EV).astype(jnp.int32)
+        sampled_E = jax.vmap(jax.random.categorical)(keys, logprobs_EV)
+        token_E = jnp.where(is_greedy, logprobs_EV.argmax(-1), sampled_E).astype(jnp.int32)
         column_E = jnp.where(active_E, counts_E, max_response_tokens)  # out of bounds for finished episodes: dropped
         tokens_ET = tokens_ET.at[rows_E, column_E].set(token_E, mode="drop")
         logprobs_ET = logprobs_ET.at[rows_E, column_E].set(logprobs_EV[rows_E, token_E], mode="drop")

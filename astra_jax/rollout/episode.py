@@ -12,6 +12,7 @@ from astra_jax.rollout.ledger import TokenLedger
 from astra_jax.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
 from sandbox.client import AsyncSandboxClient
 from sandbox.protocol import ExecuteReply
+from synthesis.answers.final_answer import is_answer_accurate
 from synthesis.records import Environment, EnvironmentTool, EpisodeCounts, JsonObject, JsonValue, count_episode
 
 StopReason = Literal["no_tool_call", "max_turns", "max_response_tokens"]
@@ -57,6 +58,11 @@ class Episode:
             final_state=self.state,
             final_text=self.final_text,
         )
+
+    @property
+    def is_answer_accurate(self) -> bool:
+        """Whether the final message tells the gold answer, or refuses as it should; F1 does not depend on it."""
+        return is_answer_accurate(self.environment, self.final_text)
 
     async def take_turn(self, text: str, sandbox: AsyncSandboxClient) -> list[Segment]:
         """Run the tool calls of an assistant message; return what the template and the tools say next.

@@ -1,6 +1,7 @@
-"""The episode log: finished episodes as JSON lines that say, for every token, who wrote it.
+"""The episode log: finished episodes as JSON lines that say, for every token, its id and who wrote it.
 
-One line per episode. The texts of its tokens, joined, are exactly what the policy read and wrote.
+One line per episode. The texts of its tokens, joined, are exactly what the policy read and wrote. The quickstart and
+`astra evaluate` write `episodes.jsonl`, `astra rl` one file a step under `episodes/`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astra_jax.chat_format import Source
 from astra_jax.errors import AstraError
-from astra_jax.rl.f1_reward import episode_reward
 from astra_jax.rollout.episode import Episode
+from astra_jax.rollout.figures import f1, num_irrelevant_calls
 from astra_jax.tokenizer import Tokenizer
 from synthesis.records import JsonObject, JsonValue, Language, Scenario, count_solved
 
@@ -28,8 +29,9 @@ class EpisodeLogError(AstraError):
 
 
 class LoggedToken(NamedTuple):
-    """One token: `[text, source, sampled log-prob, turn]`."""
+    """One token: `[id, text, source, sampled log-prob, turn]`."""
 
+    id: int
     text: str
     """Empty where the character that the token is part of began in an earlier token."""
     source: SourceName
@@ -65,8 +67,14 @@ class LoggedEpisode(BaseModel):
     language: Language
     scenario: Scenario
     policy: str
-    """Whose episode it is: `untrained`, `sft`, `rl`."""
+    """Whose episode it is: `untrained`, `sft`, `rl`, or `step 10` of a training run."""
     reward: float
+    f1: float
+    """The paper's, whatever the reward is."""
+    final_text: str
+    """The message that ended the episode, without its reasoning; empty when a limit ended it."""
+    is_answer_accurate: bool
+    """Whether that message tells the gold answer."""
     num_solved: int
     num_subtasks: int
     num_tool_calls: int
@@ -77,8 +85,8 @@ class LoggedEpisode(BaseModel):
     tokens: tuple[LoggedToken, ...]
 
 
-def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str) -> JsonObject:
-    """Return the line of a finished episode.
+def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, reward: float) -> JsonObject:
+    """Return the line of a finished episode and its reward.
 
     Raises:
         ValueError: the episode still runs.
@@ -86,9 +94,8 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str) -> J
     if episode.stop_reason is None:
         raise ValueError(f"expected a finished episode, found one that runs, in {episode.environment.id}")
     environment, ledger = episode.environment, episode.ledger
-    columns = zip(
-        token_texts(ledger.ids, tokenizer), ledger.sources, ledger.sampled_logprobs, ledger.turns, strict=True
-    )
+    texts = token_texts(ledger.ids, tokenizer)
+    columns = zip(ledger.ids, texts, ledger.sources, ledger.sampled_logprobs, ledger.turns, strict=True)
     return LoggedEpisode(
         environment_id=environment.id,
         question=environment.question,
@@ -97,15 +104,18 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str) -> J
         language=environment.language,
         scenario=environment.scenario,
         policy=policy,
-        reward=episode_reward(episode),
+        reward=reward,
+        f1=f1(**episode.counts._asdict()),
+        final_text=episode.final_text,
+        is_answer_accurate=episode.is_answer_accurate,
         **episode.counts._asdict(),
-        num_irrelevant_calls=sum(outcome.irrelevant for outcome in episode.outcomes),
+        num_irrelevant_calls=num_irrelevant_calls(episode),
         num_turns=episode.num_turns,
         stop_reason=episode.stop_reason,
         sub_questions=_sub_questions(episode),
         tokens=tuple(
-            LoggedToken(text, _SOURCE_NAMES[Source(source)], round(logprob, 6), turn)
-            for text, source, logprob, turn in columns
+            LoggedToken(id_, text, _SOURCE_NAMES[Source(source)], round(logprob, 6), turn)
+            for id_, text, source, logprob, turn in columns
         ),
     ).model_dump(mode="json")
 
@@ -116,11 +126,29 @@ def write_episodes(path: Path, episodes: Iterable[JsonObject]) -> int:
     Raises:
         OSError: the disk is full or not writable; what was at `path` is still there.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     lines = [LoggedEpisode.model_validate(episode).model_dump_json() + "\n" for episode in episodes]
     partial.write_text("".join(lines), encoding="utf-8")
     partial.replace(path)
     return len(lines)
+
+
+def step_episodes_path(out: Path, step: int) -> Path:
+    """The log of one training step.
+
+    >>> str(step_episodes_path(Path("runs/rl"), 20))
+    'runs/rl/episodes/step_000020.jsonl'
+    """
+    return out / "episodes" / f"step_{step:06d}.jsonl"
+
+
+def logs_of_run(run_dir: Path) -> list[Path]:
+    """Return the logs that a run's folder holds: its `episodes.jsonl`, or those of its first and last logged steps."""
+    if (run_dir / "episodes.jsonl").is_file():
+        return [run_dir / "episodes.jsonl"]
+    steps = sorted((run_dir / "episodes").glob("step_*.jsonl"))
+    return [*steps[:1], *steps[1:][-1:]]
 
 
 def read_episodes(path: Path) -> list[LoggedEpisode]:
@@ -139,7 +167,7 @@ def read_episodes(path: Path) -> list[LoggedEpisode]:
                 where = ".".join(map(str, first["loc"])) or "the line"
                 raise EpisodeLogError(
                     f"expected an episode in line {number} of {path}, found a fault at {where}: {first['msg']}; "
-                    "write the log again by evaluating again"
+                    "write it again by running again"
                 ) from error
     return episodes
 

@@ -28,7 +28,8 @@ class TokenLedger:
     sources: list[int] = field(default_factory=list)
     """Values of `chat_format.Source`."""
     sampled_logprobs: list[float] = field(default_factory=list)
-    """Log-probability of each sampled token under the policy at its sampling temperature; 0 elsewhere."""
+    """Log-probability of each sampled token under the policy at its sampling temperature, at 1 where that is 0; 0
+    elsewhere."""
     turns: list[int] = field(default_factory=list)
     """0 for the prompt; k for the tokens of turn k, its tool responses included."""
     policy_version: int = 0

@@ -107,7 +107,7 @@ def finished_episode(*, response: str = '"Amber Falcon"', answer: str = "The ren
         ToolOutcome("get_weather", {}, True, "rain", '"rain"', irrelevant=True),
     ]
     episode = Episode(environment, environment.tools, ledger, outcomes=outcomes, num_turns=2)
-    episode.stop_reason = "no_tool_call"
+    episode.stop_reason, episode.final_text = "no_tool_call", answer
     return episode
 
 
@@ -141,12 +141,19 @@ def trajectory(index: int) -> Trajectory:
     )
 
 
-def figures(f1: float, *, calls: float, irrelevant: float) -> dict[str, float]:
+def figures(f1: float, *, calls: float, irrelevant: float, temperature: float = 1.0) -> dict[str, Any]:
     return {
         "f1": f1,
+        "f1_interval": [f1 - 0.03, f1 + 0.04],
+        "f1_unseen_tools": f1 / 3,
+        "f1_unseen_tools_interval": [f1 / 3, f1 / 3 + 0.01],
+        "f1_unseen_domains": f1 / 4,
         "recall": f1,
         "precision": f1,
         "solved_fraction": f1 / 2,
+        "answer_accuracy": f1 / 10,
+        "answer_accuracy_interval": [0.0, f1 / 5],
+        "temperature": temperature,
         "tool_calls_per_episode": calls,
         "tokens_per_turn": 40.0,
         "irrelevant_call_share": irrelevant,
@@ -176,6 +183,9 @@ def write_run(run_dir: Path) -> None:
         "trajectories": 3,
         "environments": {"train": 1, "heldout": 1},
         "heldout": HELD_OUT,
+        "heldout_greedy": {"rl": figures(0.625, calls=2.5, irrelevant=0.05, temperature=0.0)},
+        "heldout_best": {"rl": figures(0.875, calls=2.5, irrelevant=0.05, temperature=0.25)},
+        "not_fitting": {"heldout": 0, "heldout_domains": 7},
         "export": {"max_abs_logit_difference": 2.5e-5, "bit_equal": True},
         "a key of tomorrow": {},
     }
@@ -186,12 +196,12 @@ def write_run(run_dir: Path) -> None:
     write_records(run_dir / "trajectories", [trajectory(i) for i in range(3)], kind="trajectory")
     write_records(run_dir / "environments", [tiny_environment()], kind="environment", rejected={"no tool": 4})
     write_records(run_dir / "heldout", [tiny_environment(owner="Pale Ibis", flat="Red Gate")], kind="environment")
-    lines = [episode_to_json(finished_episode(), TOKENIZER, policy=policy) for policy in HELD_OUT]
+    lines = [episode_to_json(finished_episode(), TOKENIZER, policy=policy, reward=0.5) for policy in HELD_OUT]
     write_episodes(run_dir / "episodes.jsonl", lines)
 
 
 def logged(environment_id: str, policy: str, **changes: Any) -> LoggedEpisode:
-    line = episode_to_json(finished_episode(), TOKENIZER, policy=policy)
+    line = episode_to_json(finished_episode(), TOKENIZER, policy=policy, reward=0.5)
     return LoggedEpisode.model_validate({**line, "environment_id": environment_id, **changes})
 
 
@@ -209,9 +219,47 @@ def test_the_page_shows_every_part_of_a_run(tmp_path: Path) -> None:
     for text in ("0.750", "+0.350", "8 min 12 s", "3.00 GiB", "2.5e-5", "bit-equal", "a perfect episode makes 2.00"):
         assert text in html, text
     page = Page(html)
-    assert sum(tag == "details" and "open" in attributes for tag, attributes in page.elements) == 1
+    opened = [attributes["class"] for tag, attributes in page.elements if tag == "details" and "open" in attributes]
+    assert opened == ["setting", "episode"], "the first of each"
     assert sum(attributes.get("class") == "episode" for _, attributes in page.elements) == 3
     assert html.count('class="chart"') == 4  # loss and time of SFT; reward and loss of RL
+
+
+def test_every_policy_stands_at_every_temperature_on_every_kind_of_environment(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    html = write_report(tmp_path / "run").read_text()
+    grid = re.search(r'<table class="figures grid">.*?</table>', html, re.DOTALL)
+    assert grid is not None
+    columns = re.findall(r"<th [^>]*>(?:At temperature 1|Greedy|Each at its best temperature)</th>", grid[0])
+    assert len(columns) == 3
+    assert len(re.findall(r"<th [^>]*>unseen (?:worlds|tools|domains)</th>", grid[0])) == 9
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', grid[0])
+    assert [name for name, _ in rows] == ["Untrained", "SFT", "RL"] * 2
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", rows[2][1])
+    assert cells[:4] == [
+        "0.750<small>0.720–0.790</small>",
+        "0.250<small>0.250–0.260</small>",
+        "0.188",
+        "0.625<small>0.595–0.665</small>",
+    ]
+    assert re.findall(r"<td[^>]*>(.*?)</td>", rows[5][1])[0] == "7.5%<small>0.0%–15.0%</small>"
+    assert "7 environments of heldout_domains are left out for every policy" in html
+    assert "RL 0.25." in html
+
+
+def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
+    found = {"policy": "sft", **figures(0.4, calls=3.5, irrelevant=0.2, temperature=0.0)}
+    (tmp_path / "figures.json").write_text(json.dumps(found))
+    write_episodes(
+        tmp_path / "episodes.jsonl", [episode_to_json(finished_episode(), TOKENIZER, policy="sft", reward=0.5)]
+    )
+    html = write_report(tmp_path).read_text()
+    assert "0.400<small>0.370–0.440</small>" in html
+    assert "<h3>Greedy</h3>" in html
+    assert "final answer right" in html
+    (tmp_path / "figures.json").write_text("[]")
+    with pytest.raises(RunFolderError, match=r"figures\.json; evaluate again"):
+        write_report(tmp_path)
 
 
 def test_the_page_loads_and_runs_nothing(tmp_path: Path) -> None:
@@ -230,7 +278,7 @@ def test_the_page_loads_and_runs_nothing(tmp_path: Path) -> None:
 
 def test_markup_in_records_and_tool_responses_stays_text(tmp_path: Path) -> None:
     episode = finished_episode(response=HOSTILE, answer=HOSTILE + "\x00\r\x1b")
-    line = episode_to_json(episode, TOKENIZER, policy=HOSTILE)
+    line = episode_to_json(episode, TOKENIZER, policy=HOSTILE, reward=0.5)
     line |= {"question": HOSTILE, "domain": HOSTILE, "answer": {HOSTILE: 1}, "stop_reason": HOSTILE}
     line["sub_questions"][0] |= {"question": HOSTILE, "answer": HOSTILE, "tool": HOSTILE}
     run_dir = tmp_path / "<script>run"
@@ -249,7 +297,7 @@ def test_markup_in_records_and_tool_responses_stays_text(tmp_path: Path) -> None
 
 def test_the_tokens_on_the_page_joined_are_the_episode_and_loss_is_on_the_models_alone(tmp_path: Path) -> None:
     episode = finished_episode(response='"河畔公寓 🏠"')
-    write_episodes(tmp_path / "episodes.jsonl", [episode_to_json(episode, TOKENIZER, policy="rl")])
+    write_episodes(tmp_path / "episodes.jsonl", [episode_to_json(episode, TOKENIZER, policy="rl", reward=0.5)])
     runs = Page(write_report(tmp_path).read_text()).runs[4:]  # after the legend
     assert "".join(text for _, text in runs) == TOKENIZER.decode(episode.ledger.ids)
     ids_of_model = [i for i, source in zip(episode.ledger.ids, episode.ledger.sources, strict=True) if source == 2]
@@ -257,7 +305,9 @@ def test_the_tokens_on_the_page_joined_are_the_episode_and_loss_is_on_the_models
 
 
 def test_a_sampled_token_says_its_turn_and_log_prob(tmp_path: Path) -> None:
-    write_episodes(tmp_path / "episodes.jsonl", [episode_to_json(finished_episode(), TOKENIZER, policy="rl")])
+    write_episodes(
+        tmp_path / "episodes.jsonl", [episode_to_json(finished_episode(), TOKENIZER, policy="rl", reward=0.5)]
+    )
     html = write_report(tmp_path).read_text()
     assert "model · turn 1 · log p -0.250 (p 77.9%)" in html
     assert "tool · turn 1 · no loss" in html
@@ -303,7 +353,7 @@ def best_of(key_label: str, *, gold_calls: float | None = 2.4, held_out: Any = H
 
 
 def test_the_best_of_a_row_is_marked_and_doing_nothing_is_never_best() -> None:
-    assert best_of("F1 reward") == [False, False, True]
+    assert best_of("F1") == [False, False, True]
     assert best_of("Calls to irrelevant tools") == [False, False, True]
     assert best_of("Tokens per turn") == [False, True, True], "equals are both best"
 
@@ -486,11 +536,15 @@ def test_a_stray_byte_does_not_swallow_the_token_after_it() -> None:
 
 
 def test_an_episode_is_logged_with_what_it_solved(tmp_path: Path) -> None:
-    write_episodes(tmp_path / "episodes.jsonl", [episode_to_json(finished_episode(), TOKENIZER, policy="sft")])
+    write_episodes(
+        tmp_path / "episodes.jsonl", [episode_to_json(finished_episode(), TOKENIZER, policy="sft", reward=0.25)]
+    )
     (episode,) = read_episodes(tmp_path / "episodes.jsonl")
     assert (episode.num_solved, episode.num_subtasks, episode.num_tool_calls) == (1, 2, 2)
     assert episode.num_irrelevant_calls == 1
-    assert episode.reward == pytest.approx(0.5)
+    assert (episode.reward, episode.f1) == (0.25, pytest.approx(0.5)), "an edited reward stands beside F1"
+    assert (episode.final_text, episode.is_answer_accurate) == ("The rent is 2150.", True)
+    assert [token.id for token in episode.tokens] == finished_episode().ledger.ids
     assert [(sub.tool, sub.answer, sub.solved) for sub in episode.sub_questions] == [
         ("find_flat", "Amber Falcon", True),
         ("get_rent", 2150, False),
@@ -503,12 +557,12 @@ def test_an_episode_that_still_runs_is_not_logged() -> None:
     episode = finished_episode()
     episode.stop_reason = None
     with pytest.raises(ValueError, match="expected a finished episode"):
-        episode_to_json(episode, TOKENIZER, policy="rl")
+        episode_to_json(episode, TOKENIZER, policy="rl", reward=0.5)
 
 
 def test_a_damaged_log_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "episodes.jsonl"
-    write_episodes(path, [episode_to_json(finished_episode(), TOKENIZER, policy="rl")])
+    write_episodes(path, [episode_to_json(finished_episode(), TOKENIZER, policy="rl", reward=0.5)])
     path.write_text(path.read_text() + '{"environment_id": 1}\n')
     with pytest.raises(EpisodeLogError, match="line 2 of"):
         write_report(tmp_path)

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 
 from astra_jax.checkpoint import CheckpointError, load_params
+from astra_jax.cli.data_sets import describe
+from astra_jax.config import ConfigError, parse_config
 from astra_jax.metrics import read_metrics
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.policy import load_policy, save_policy
+from astra_jax.report import write_report
 from astra_jax.rl import train
 from astra_jax.rl.batch_filling import BatchFillingStalled
 from astra_jax.rl.train import RLBatch, RLConfig, rl_step, train_rl
+from astra_jax.rollout.episode_log import logs_of_run, read_episodes
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
@@ -58,6 +62,29 @@ async def test_a_policy_whose_groups_never_vary_is_not_updated(config, untrained
         await train_rl(stuck, InProcessSandbox())
     assert read_metrics(stuck.out / "metrics.jsonl") == []
     assert not (stuck.out / "policy").exists()
+
+
+def test_greedy_training_is_refused_in_one_line(config, tmp_path):
+    changes = {"rollout": {**config.rollout.model_dump(), "temperature": 0}}
+    with pytest.raises(
+        ConfigError, match=r"rollout\.temperature: .*greedy episodes of a group are all alike.*found 0$"
+    ):
+        parse_config(RLConfig, {**config.model_dump(), **changes}, where="rl.toml")
+
+
+async def test_a_run_logs_episodes_with_their_token_ids_and_its_report_shows_them(config, taught, tmp_path):
+    run = config.model_copy(update={"out": tmp_path / "run", "steps": 3, "log_episodes_every_steps": 2})
+    await train_rl(run, InProcessSandbox())
+    assert sorted(path.name for path in (run.out / "episodes").iterdir()) == ["step_000000.jsonl", "step_000002.jsonl"]
+    first, last = logs_of_run(run.out)
+    for path, name in ((first, "step 0"), (last, "step 2")):
+        for episode in read_episodes(path):
+            assert episode.policy == name
+            text = taught.tokenizer.decode([token.id for token in episode.tokens])
+            assert text == "".join(token.text for token in episode.tokens)
+    html = write_report(run.out, describe).read_text()
+    assert '<span class="policy">step 0</span>' in html
+    assert '<span class="policy">step 2</span>' in html
 
 
 class DiesLater(InProcessSandbox):

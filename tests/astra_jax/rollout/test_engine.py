@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
 from astra_jax.chat_format import Source, render
+from astra_jax.model.qwen3 import bind
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.rl.f1_reward import episode_reward
 from astra_jax.rl.train import make_rl_batch, rl_loss
@@ -105,6 +107,28 @@ async def test_a_cold_policy_solves_what_it_was_taught_through_a_real_sandbox(ta
         assert taught.tokenizer.decode(episode.ledger.ids) + "\n" == render(KNOWN.gold_messages(), documents)
         assert (episode.stop_reason, episode.num_turns) == ("no_tool_call", 3)
         assert episode_reward(episode) == pytest.approx(1.0, abs=1e-5)
+
+
+async def test_greedy_episodes_take_the_most_likely_token_whatever_the_seed(taught):
+    """And their log-probs are the raw policy's."""
+    greedy = LIMITS.model_copy(update={"temperature": 0.0})
+    groups = await roll_out(taught, config=greedy)
+    assert [list(map(rows, group)) for group in groups] == [
+        list(map(rows, group)) for group in await roll_out(taught, config=greedy, seed=1)
+    ]
+    assert all(len({tuple(episode.ledger.ids) for episode in group}) == 1 for group in groups)
+    scored = [ScoredGroup(group, tuple(map(float, range(GROUP_SIZE))), 4) for group in groups]
+    batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
+    qwen3 = bind(taught.model, taught.params)
+    hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+    logprobs_BTV = np.asarray(jax.nn.log_softmax(qwen3.logits(hidden_BTD)))
+    is_sampled = np.asarray(batch.loss_mask_BT) > 0
+    assert is_sampled.sum() > 100
+    taken_BT = np.take_along_axis(logprobs_BTV, np.asarray(batch.targets_BT)[..., None], axis=-1)[..., 0]
+    np.testing.assert_allclose(taken_BT[is_sampled], logprobs_BTV.max(axis=-1)[is_sampled], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(
+        taken_BT[is_sampled], np.asarray(batch.sampled_logprobs_BT)[is_sampled], rtol=0, atol=2e-4
+    )
 
 
 async def test_an_untrained_policy_runs_to_the_token_limit_and_earns_nothing(untrained):

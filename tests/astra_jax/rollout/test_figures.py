@@ -1,4 +1,4 @@
-"""The F1 reward rewards solving, and neither calling everything nor calling nothing."""
+"""F1 praises solving, and neither calling everything nor calling nothing; an edited reward leaves it alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.rl.f1_reward import PRECISION_EPSILON, f1_reward, precision, recall
+from astra_jax.rollout.figures import PRECISION_EPSILON, f1, precision, recall
 from synthesis.records import SubQuestion, ToolCall, count_solved
 
 
@@ -23,7 +23,7 @@ def counts(draw) -> dict[str, int]:
 @given(counts())
 def test_the_reward_is_the_harmonic_mean_and_lies_between_0_and_1(counts):
     solved, subtasks, calls = counts.values()
-    reward = f1_reward(**counts)
+    reward = f1(**counts)
     assert 0 <= reward <= 1
     assert (reward == 0) == (solved == 0)
     # 2pr/(p+r) with p = s/(c+e), r = s/n is 2s/(n+c+e)
@@ -36,17 +36,17 @@ def test_a_call_in_vain_lowers_it_and_a_solved_sub_task_raises_it(counts, more):
     solved, subtasks, calls = counts.values()
     if solved:
         in_vain = {**counts, "num_tool_calls": calls + more}
-        assert f1_reward(**in_vain) < f1_reward(**counts)
+        assert f1(**in_vain) < f1(**counts)
         less = {**counts, "num_solved": solved - 1}
-        assert f1_reward(**less) < f1_reward(**counts)
+        assert f1(**less) < f1(**counts)
     if solved < subtasks:
         with_one_more_call = {**counts, "num_solved": solved + 1, "num_tool_calls": calls + 1}
-        assert f1_reward(**with_one_more_call) > f1_reward(**counts)
+        assert f1(**with_one_more_call) > f1(**counts)
 
 
 @pytest.mark.parametrize("num_subtasks", [1, 2, 7])
 def test_solving_everything_without_a_call_in_vain_is_worth_1(num_subtasks):
-    reward = f1_reward(num_solved=num_subtasks, num_subtasks=num_subtasks, num_tool_calls=num_subtasks)
+    reward = f1(num_solved=num_subtasks, num_subtasks=num_subtasks, num_tool_calls=num_subtasks)
     assert reward == pytest.approx(1.0, abs=1e-6)
 
 

@@ -1,0 +1,1 @@
+"""What answers a question: `final_answer` reads the message that ends an episode; `records` says what is solved."""

@@ -1,0 +1,199 @@
+"""The final answer: whether the message that ends an episode tells the gold answer.
+
+The F1 reward counts what tools returned; this reads what the policy says in the end.
+
+    gold answer      the message holds it where
+    number           a number of that value stands there: separators, units and 万 or million are read; a part of a
+                     date, a code, a range or a longer number is no number
+    text             it stands there whole, in any case and width, and not inside a longer name of the environment;
+                     a date may be written out
+    Boolean          it says yes or true, or no or false, and not both
+    list, object     every item stands there, in any order
+
+A message that leaves the choice to its reader tells nothing. Beside the gold answer and what the question names it may
+hold three further values, or as many as there are sub-questions: what an explanation names on its way. And where the
+answer is one of several candidates (the highest of three rents), the last sentence that names a candidate names the
+gold one alone. Nothing is rounded, and no negation is read.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from synthesis.records import Environment, JsonValue, meets_expectation, same_answer
+
+MIN_OTHER_VALUES: Final = 3
+"""Values beside the answer that any message may hold."""
+
+_LETTER = r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+"""A letter or digit of a script that puts something between words; Chinese characters may stand beside any value."""
+_DASHES = str.maketrans(dict.fromkeys("−–‒", "-") | {"，": ", ", "、": ", "})
+_LIST_MARKER = re.compile(r"^[ \t]*[0-9]{1,2}[.)][ \t]+", re.MULTILINE)
+_SENTENCE_END = re.compile(r"[。！？!?\n]|\.(?=\s|$)")
+_VALUE = re.compile(rf"{_LETTER}+(?:[-/:.,']{_LETTER}+)*")
+_NUMBER = re.compile(
+    rf"(?<!{_LETTER})(?<![0-9][-/:.])"
+    r"(?P<digits>-?(?:[0-9]{1,3}(?:,[0-9]{3}){1,30}|[0-9]{1,100})(?:\.[0-9]+)?(?:e[-+]?[0-9]{1,4})?)"
+    rf"(?!{_LETTER}*[0-9]|[-/:.][0-9])"
+    r"(?:\s*(?P<scale>万|亿|thousand|million|billion))?"
+)
+_SCALES = {"万": 10**4, "亿": 10**8, "thousand": 10**3, "million": 10**6, "billion": 10**9}
+_DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+_CLAUSE = r"(?:^|[\s,。;:]|答案是|回答是)"
+_CLAUSE_END = r"(?=\s*(?:[.,;:!*。\"')]|$))"
+_YES = re.compile(
+    rf"(?<!{_LETTER})(?:true(?!{_LETTER})|yes{_CLAUSE_END})|{_CLAUSE}(?:是的?|对的?|正确){_CLAUSE_END}", re.MULTILINE
+)
+_NO = re.compile(
+    rf"(?<!{_LETTER})(?:false(?!{_LETTER})|no{_CLAUSE_END})|{_CLAUSE}(?:不是的?|否|不对|错误){_CLAUSE_END}",
+    re.MULTILINE,
+)
+
+
+def is_answer_accurate(environment: Environment, final_text: str) -> bool:
+    """Say whether the final message of an episode tells the environment's gold answer.
+
+    Where the environment expects a refusal, or a question back, `records.meets_expectation` decides. An episode that a
+    limit ended has no final message, and no answer.
+    """
+    if environment.expectation != "answer":
+        return meets_expectation(environment.expectation, final_text)
+    answers = {sub_question.id: sub_question.answer for sub_question in environment.sub_questions}
+    candidates: Iterable[JsonValue] = ()
+    if environment.composition is not None and environment.composition.operation not in _DERIVED:
+        candidates = environment.composition.choices or [answers[name] for name in environment.composition.inputs]
+    return holds_answer(
+        final_text,
+        environment.answer,
+        question=environment.question,
+        candidates=candidates,
+        names={*environment.entities, *(answer for answer in answers.values() if isinstance(answer, str))},
+        max_other_values=max(MIN_OTHER_VALUES, len(answers)),
+    )
+
+
+_DERIVED = ("same", "list", "sum", "difference")
+"""Compositions whose answer is not one of several candidates."""
+
+
+def holds_answer(
+    text: str,
+    gold: JsonValue,
+    *,
+    question: str = "",
+    candidates: Iterable[JsonValue] = (),
+    names: Iterable[str] = (),
+    max_other_values: int = MIN_OTHER_VALUES,
+) -> bool:
+    """Say whether a message tells the gold answer of a question, by the rule at the head of this file.
+
+    `candidates` are the values among which the answer is one; `names` are names that a message may be about.
+
+    >>> holds_answer("The rent is €1,500.", 1500), holds_answer("error code 1500", 5), holds_answer("room WS1500", 1500)
+    (True, False, False)
+    >>> holds_answer("答案是竹园编钟。", "竹园编钟"), holds_answer("答案是竹园编钟。", "竹园", names=["竹园编钟"])
+    (True, False)
+    >>> holds_answer("1, 2, 3, 4, 5 or 6", 5), holds_answer("2 + 3 = 5", 5)
+    (False, True)
+    """
+    said, known = _readable(text), {_readable(name) for name in names}
+    if not _holds(said, gold, known):
+        return False
+    rivals = [candidate for candidate in candidates if not same_answer(gold, candidate)]
+    if rivals and not _concludes(said, gold, rivals, known):
+        return False
+    others = set(_values(_without(said, gold), known)) - set(_values(_readable(question), known))
+    return len(others) <= max_other_values
+
+
+def _readable(text: str) -> str:
+    """One width, case, dash and comma; without the numbers of a numbered list."""
+    plain = unicodedata.normalize("NFKC", text.translate(_DASHES)).casefold().translate(_DASHES)
+    return _LIST_MARKER.sub("", plain)
+
+
+def _holds(text: str, gold: JsonValue, names: set[str]) -> bool:
+    if isinstance(gold, dict):
+        gold = list(gold.values())
+    if isinstance(gold, list | tuple):
+        return bool(gold) and all(_holds(text, item, names) for item in gold)
+    if isinstance(gold, bool):
+        return (_YES.search(text) is not None, _NO.search(text) is not None) == (gold, not gold)
+    if isinstance(gold, int | float):
+        return any(_is(gold, number) for number, _ in _numbers(text))
+    wanted = _words(gold)
+    if not wanted:
+        return False
+    for name in names:
+        if wanted in name and wanted != name:
+            text = text.replace(name, "|")
+    return _standing(gold).search(text) is not None
+
+
+def _concludes(text: str, gold: JsonValue, rivals: list[JsonValue], names: set[str]) -> bool:
+    """Whether the last sentence that names a candidate names the gold one alone."""
+    for sentence in reversed(_SENTENCE_END.split(text)):
+        names_rival = any(_holds(sentence, rival, names) for rival in rivals)
+        if names_rival or _holds(sentence, gold, names):
+            return not names_rival
+    return False
+
+
+def _numbers(text: str) -> Iterator[tuple[int | float, re.Match[str]]]:
+    for match in _NUMBER.finditer(text):
+        digits = match["digits"].replace(",", "")
+        number = int(digits) if digits.lstrip("-").isdigit() else float(digits)
+        yield number * _SCALES.get(match["scale"], 1), match
+
+
+def _is(gold: int | float, number: int | float) -> bool:
+    """Whole numbers are exact; others differ by the rounding of their arithmetic."""
+    return number == gold if isinstance(gold, int) else same_answer(gold, number)
+
+
+def _words(gold: JsonValue) -> str:
+    return " ".join(_readable("null" if gold is None else str(gold)).split())
+
+
+def _standing(gold: JsonValue) -> re.Pattern[str]:
+    """The places where a text, or a date in any of its ways, stands whole."""
+    words = _words(gold)
+    spelled = [r"\s+".join(map(re.escape, words.split()))]
+    if date := _DATE.fullmatch(words):
+        year, month, day = (int(part) for part in date.groups())
+        if 1 <= month <= 12:
+            name, ordinal = rf"(?:{_MONTHS[month - 1]}|{_MONTHS[month - 1][:3]})", rf"0?{day}(?:st|nd|rd|th)?"
+            spelled += [rf"{year}[/.]0?{month}[/.]0?{day}", rf"{year}\s*年\s*0?{month}\s*月\s*0?{day}\s*[日号]"]
+            spelled += [rf"{name}\s+{ordinal},?\s+{year}", rf"{ordinal}(?:\s+of)?\s+{name},?\s+{year}"]
+    return re.compile(rf"(?<!{_LETTER})(?<![0-9][-/:.])(?:{'|'.join(spelled)})(?!{_LETTER}|[-/:.][0-9])")
+
+
+def _without(text: str, gold: JsonValue) -> str:
+    """The text without the gold answer, so that what is left are other values."""
+    if isinstance(gold, dict):
+        gold = list(gold.values())
+    if isinstance(gold, list | tuple):
+        for item in gold:
+            text = _without(text, item)
+        return text
+    if isinstance(gold, bool):
+        return text
+    if isinstance(gold, int | float):
+        for number, match in reversed(list(_numbers(text))):
+            if _is(gold, number):
+                text = f"{text[: match.start()]}|{text[match.end() :]}"
+        return text
+    return _standing(gold).sub("|", text)
+
+
+def _values(text: str, names: set[str]) -> Iterator[str]:
+    """What a message names: everything with a digit in it, and the names that are known."""
+    yield from (word for word in _VALUE.findall(text) if any(character.isdigit() for character in word))
+    yield from (name for name in names if name in text)

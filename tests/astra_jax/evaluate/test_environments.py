@@ -1,0 +1,87 @@
+"""Evaluations: F1 is the paper's whatever the reward, final answers have a figure, what does not fit is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from astra_jax.cli import main
+from astra_jax.evaluate import environments as evaluation_module
+from astra_jax.evaluate.environments import EvaluationConfig, evaluate_environments, sum_up
+from astra_jax.policy import save_policy
+from astra_jax.rl.f1_reward import episode_reward
+from astra_jax.rollout.engine import PromptTooLong, RolloutConfig, RolloutEngine
+from astra_jax.rollout.episode_log import read_episodes
+from astra_jax.testing import InProcessSandbox, tiny_environment
+from synthesis.record_io import write_records
+
+KNOWN = tiny_environment()
+ROLLOUT = RolloutConfig(max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=0.0)
+CONFIG = EvaluationConfig(
+    seed=0, policy=Path("policy"), environments=Path("environments"), out=Path("out"), rollout=ROLLOUT
+)
+
+
+async def evaluate(policy, environments, config=CONFIG):
+    engine = RolloutEngine(policy.model, policy.tokenizer, InProcessSandbox(), config.rollout)
+    return await evaluate_environments(engine, policy.params, environments, config, seed=0)
+
+
+@pytest.fixture(scope="module")
+def evaluation(taught):
+    return asyncio.run(evaluate(taught, [KNOWN]))
+
+
+def test_a_policy_that_says_the_gold_episode_is_right_in_every_figure(evaluation):
+    found = evaluation.to_json()
+    assert found["f1"] == pytest.approx(1.0, abs=1e-5)
+    assert (found["answer_accuracy"], found["answer_accuracy_interval"]) == (1.0, [1.0, 1.0])
+    assert found["f1_interval"] == pytest.approx([1.0, 1.0], abs=1e-5)
+    assert (found["environments"], found["episodes"], found["not_fitting"]) == (1, 1, 0)
+
+
+def test_halving_the_reward_leaves_f1_alone(evaluation, monkeypatch):
+    monkeypatch.setattr(evaluation_module, "episode_reward", lambda episode: 0.5 * episode_reward(episode))
+    halved = sum_up(evaluation.groups, seed=0)
+    assert halved.figures.f1 == evaluation.figures.f1
+    assert halved.figures.reward == pytest.approx(0.5 * evaluation.figures.reward)
+
+
+def test_solving_every_sub_task_and_saying_another_answer_is_not_accurate(evaluation):
+    ((episode,),) = evaluation.groups
+    episode = type(episode)(**{**vars(episode), "final_text": "The rent is 21500."})
+    wrong = sum_up([[episode]], seed=0).figures
+    assert (wrong.f1, wrong.solved_fraction, wrong.answer_accuracy) == (pytest.approx(1.0, abs=1e-5), 1.0, 0.0)
+
+
+async def test_an_environment_whose_prompt_does_not_fit_is_counted_and_left_out(taught):
+    long = KNOWN.model_copy(update={"id": "long", "question": KNOWN.question * 40})
+    found = await evaluate(taught, [long, KNOWN])
+    assert (found.num_not_fitting, len(found.groups), found.figures.answer_accuracy) == (1, 1, 1.0)
+    with pytest.raises(PromptTooLong, match=r"found none among 1; raise rollout\.max_prompt_tokens"):
+        await evaluate(taught, [long])
+
+
+def test_the_command_writes_figures_and_episodes_with_their_token_ids(taught, tmp_path, capsys):
+    save_policy(taught, tmp_path / "sft" / "policy")
+    write_records(tmp_path / "environments", [KNOWN], kind="environment")
+    config = tmp_path / "evaluation.toml"
+    config.write_text(
+        f'seed = 0\nout = "{tmp_path}/out"\n'
+        f'policy = "{tmp_path}/sft/policy"\nenvironments = "{tmp_path}/environments"\n'
+        "[rollout]\nmax_prompt_tokens = 256\nmax_response_tokens = 160\nmax_turns = 6\ntemperature = 0\n"
+    )
+    assert main(["evaluate", "environments", str(config), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert figures == json.loads((tmp_path / "out" / "figures.json").read_text())
+    assert (figures["policy"], figures["temperature"], figures["answer_accuracy"]) == ("sft", 0.0, 1.0)
+    (episode,) = read_episodes(tmp_path / "out" / "episodes.jsonl")
+    text = taught.tokenizer.decode([token.id for token in episode.tokens])
+    assert text == "".join(token.text for token in episode.tokens)
+    assert main(["report", str(tmp_path / "out")]) == 0
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert "The answer is 2150." in re.sub("</?i[^>]*>", "", html)

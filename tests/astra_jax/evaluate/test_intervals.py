@@ -1,0 +1,46 @@
+"""Bootstrap intervals draw environments, with all of their episodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astra_jax.evaluate.intervals import RESAMPLES, clustered_interval
+
+groups = st.lists(st.lists(st.floats(0, 1, width=32), min_size=0, max_size=4), min_size=1, max_size=6)
+
+
+@settings(max_examples=5, deadline=None)
+@given(groups, st.integers(0, 5))
+def test_the_interval_is_that_of_a_direct_computation(by_environment: list[list[float]], seed: int) -> None:
+    """Environment by environment, episode by episode, resample by resample."""
+    drawn = np.random.default_rng(seed).integers(len(by_environment), size=(RESAMPLES, len(by_environment)))
+    means = []
+    for resample in drawn:
+        episodes = [value for environment in resample for value in by_environment[environment]]
+        means.append(sum(episodes) / len(episodes) if episodes else 0.0)
+    sums, counts = [sum(group) for group in by_environment], [len(group) for group in by_environment]
+    found = clustered_interval(sums, counts, seed=seed)
+    np.testing.assert_allclose(found, np.quantile(means, [0.025, 0.975]), rtol=1e-12, atol=1e-12)
+
+
+def test_it_is_as_wide_as_the_normal_interval_of_independent_environments() -> None:
+    values = np.random.default_rng(0).normal(0.5, 0.2, 400)
+    low, high = clustered_interval(values.tolist(), [1] * 400, seed=1)
+    half = 1.96 * values.std() / 20
+    assert low == pytest.approx(values.mean() - half, abs=0.1 * half)
+    assert high == pytest.approx(values.mean() + half, abs=0.1 * half)
+
+
+def test_episodes_that_repeat_one_another_make_it_no_narrower() -> None:
+    one_each = clustered_interval([0.0, 1.0] * 40, [1] * 80, seed=2)
+    assert clustered_interval([0.0, 8.0] * 40, [8] * 80, seed=2) == pytest.approx(one_each)
+
+
+def test_no_environment_has_no_interval() -> None:
+    with pytest.raises(ValueError, match="found 0 and 0"):
+        clustered_interval([], [], seed=0)
+    with pytest.raises(ValueError, match="found 1 and 2"):
+        clustered_interval([1.0], [1, 1], seed=0)

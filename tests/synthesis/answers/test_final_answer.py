@@ -1,0 +1,223 @@
+"""A final message tells the gold answer only where the answer stands there whole, and not as one of many."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from synthesis.answers.final_answer import holds_answer, is_answer_accurate
+from synthesis.records import Composition, Environment, Language, Provenance, QualityScore, Scenario, SubQuestion
+from synthesis.teacher import BadReply
+from synthesis.teacher.procedural.world_questions import draw_instance
+from synthesis.teacher.procedural.worlds import domains, world_of
+
+SHAPES: list[tuple[Scenario, int]] = [
+    ("single_hop", 1),
+    ("parallel_single_hop", 2),
+    ("multi_hop", 3),
+    ("parallel_multi_hop", 4),
+    ("parallel_multi_hop", 8),
+]
+
+
+def question_of(answer: object, **fields: object) -> Environment:
+    """An environment with a question and an answer, and no tools: nothing else is read here."""
+    defaults = {
+        "id": f"e-{answer}",
+        "domain": "d",
+        "language": "en",
+        "scenario": "single_hop",
+        "hops": 1,
+        "question": "What is it?",
+        "answer": answer,
+        "sub_questions": (SubQuestion(id="q1", question="What is it?", answer=answer),),
+        "tools": (),
+        "quality": QualityScore(dependency_consistency=1, atomicity=1, sequential_rationality=1, task_completeness=1),
+        "provenance": Provenance(teacher="hand-written", prompt_version="none", seed=0),
+    }
+    return Environment.model_validate({**defaults, **fields})
+
+
+def drawn_environments() -> Iterator[Environment]:
+    """Questions of every domain, language, shape and composition, as the embedded teacher asks them."""
+    languages: tuple[Language, ...] = ("en", "zh")
+    for seed in range(100):
+        for language in languages:
+            rng = random.Random(f"{seed}/{language}")
+            scenario, num_lookups = SHAPES[seed % len(SHAPES)]
+            domain = rng.choice(sorted(domains()))
+            try:
+                instance = draw_instance(
+                    world_of(domain, language, seed), rng, scenario, num_lookups,
+                    with_computation="parallel" in scenario and seed % 2 == 0, max_hops=4,
+                )  # fmt: skip
+            except BadReply:
+                continue
+            yield question_of(
+                instance.answer,
+                id=f"{seed}-{language}",
+                language=language,
+                question=instance.question,
+                composition=instance.composition,
+                entities=instance.entities,
+                sub_questions=tuple(
+                    SubQuestion(id=node.id, question=node.question, answer=node.answer, depends_on=node.depends_on)
+                    for node in instance.nodes
+                ),
+            )
+
+
+@pytest.fixture(scope="module")
+def environments() -> list[Environment]:
+    drawn = list(islice(drawn_environments(), 200))
+    operations = {environment.composition.operation for environment in drawn if environment.composition}
+    assert len(drawn) >= 190
+    assert operations == set(Composition.model_fields["operation"].annotation.__args__)  # type: ignore[union-attr]
+    return drawn
+
+
+def test_every_gold_final_message_tells_the_gold_answer(environments: list[Environment]) -> None:
+    missed = [each for each in environments if not is_answer_accurate(each, each.gold_messages()[-1].content)]
+    assert missed == []
+
+
+def test_the_answer_to_another_question_is_not_the_answer_to_this_one(environments: list[Environment]) -> None:
+    shifted = [environments[shift:] + environments[:shift] for shift in (1, 2, 3, 30, 100)]
+    pairs = [pair for others in shifted for pair in zip(environments, others, strict=True)]
+    wrong = [pair for pair in pairs if is_answer_accurate(pair[0], pair[1].gold_messages()[-1].content)]
+    assert len(wrong) <= len(pairs) / 1000, [(a.question, b.gold_messages()[-1].content) for a, b in wrong[:5]]
+
+
+def test_all_that_the_tools_of_a_whole_chain_said_is_no_choice_among_them(environments: list[Environment]) -> None:
+    """Every value of the environment, said without saying which: never an answer where the answer is one of them."""
+    choosing = [each for each in environments if each.composition and "est" in each.composition.operation]
+    assert len(choosing) > 10
+    for environment in choosing:
+        assert environment.composition is not None
+        candidates = environment.composition.choices or [each.answer for each in environment.sub_questions]
+        assert len(set(candidates)) > 1, environment
+        assert not is_answer_accurate(environment, f"The answer is one of {', '.join(map(str, candidates))}.")
+
+
+@given(
+    st.integers(-(10**9), 10**9),
+    st.sampled_from(["The answer is {}.", "答案是{}。", "{}", "**{}** km", "It costs {}元，谢谢", "= {}\n", "({})"]),
+    st.booleans(),
+)
+def test_a_number_is_found_with_its_separators_and_unit(number: int, sentence: str, with_separators: bool) -> None:
+    said = sentence.format(f"{number:,}" if with_separators else number)
+    assert holds_answer(said, number)
+    assert holds_answer(said, float(number))
+    assert not holds_answer(said, number + 1 if abs(number) < 1000 else number + number // 1000)
+
+
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from("0123456789"),
+    st.sampled_from(["{d}{n}", "{n}{d}", "{n}.{d}5", "{d}.{n}", "W{n}", "{n}-{n}"]),
+)
+def test_a_number_is_not_found_inside_another_value(number: int, digit: str, form: str) -> None:
+    said = form.format(n=number, d=digit)
+    with contextlib.suppress(ValueError):
+        assume(float(said) != number)
+    assert not holds_answer(f"error code {said}", number)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=5, max_size=12, unique=True), st.data())
+def test_a_message_that_lists_many_numbers_answers_with_none(numbers: list[int], data: st.DataObject) -> None:
+    gold = data.draw(st.sampled_from(numbers))
+    assert not holds_answer(f"It may be {', '.join(map(str, numbers))}.", gold)
+    assert holds_answer(f"It may be {', '.join(map(str, numbers))}.", gold, question=f"Is it {numbers}?")
+
+
+@given(st.lists(st.one_of(st.integers(0, 10**6), st.sampled_from(["MK5118", "2015-07-24", "Amber Fox"])), min_size=1))
+def test_of_a_list_every_item_must_stand_there(items: list[object]) -> None:
+    assert holds_answer("They are " + " and ".join(map(str, items)), items)
+    others = [item for item in items if item != items[-1]]
+    assert not holds_answer("They are " + " and ".join(map(str, others)), items)
+
+
+@pytest.mark.parametrize(
+    ("gold", "text", "holds"),
+    [
+        (5, "There are 5 rooms.", True),
+        (5, "There are 1,500 rooms.", False),
+        (5, "5-10 rooms", False),
+        (5, "1. flat\n2. house\n5. boat", False),
+        (20, "since 1996-03-20", False),
+        (-5, "It is −5 °C.", True),
+        (50_000, "5万元", True),
+        (3_200_000, "about 3.2 million", True),
+        (5, "5万元", False),
+        (561.9, "The score is 561.90.", True),
+        (561.9, "The score is 562.", False),
+        (7, "9" * 10_000, False),
+        (7, "7" + "9" * 10_000, False),
+        ("Amber Falcon", "It is amber   FALCON's flat.", True),
+        ("Amber Falcon", "It is Amber Falcons.", False),
+        ("1784411", "Call 1784411.", True),
+        ("1784411", "Call 1784411.5 or 21784411.", False),
+        ("2015-07-24", "on 24 July 2015", True),
+        ("2015-07-24", "July 24th, 2015", True),
+        ("2015-07-24", "2015年7月24日入驻", True),
+        ("2015-07-24", "on 2015-07-241", False),
+        ("SB3718", "ＳＢ３７１８", True),
+        ("", "anything", False),
+        ([], "anything", False),
+        ({"rent": 5, "owner": "Lee"}, "Lee pays 5.", True),
+        ({"rent": 5, "owner": "Lee"}, "It is 5.", False),
+        (True, "Yes, it does.", True),
+        (True, "The answer is true.", True),
+        (True, "答案是true。", True),
+        (True, "是的，有。", True),
+        (True, "It is yes or no.", False),
+        (False, "No.", True),
+        (False, "不是。", True),
+        (False, "There is no such flat", False),
+        (True, "答案是false。", False),
+    ],
+)  # fmt: skip
+def test_what_stands_for_an_answer_is_decided_narrowly(gold: object, text: str, holds: bool) -> None:
+    assert holds_answer(text, gold) is holds
+
+
+def test_a_name_inside_a_longer_name_is_another_name() -> None:
+    asked = question_of("竹园", entities=("竹园", "竹园编钟"))
+    assert is_answer_accurate(asked, "答案是竹园。")
+    assert not is_answer_accurate(asked, "答案是竹园编钟。")
+
+
+def test_the_last_sentence_that_names_a_candidate_must_choose() -> None:
+    asked = question_of(
+        "Oak",
+        question="Which is higher, Oak or Elm?",
+        composition=Composition(operation="which_largest", inputs=("q1", "q2"), choices=("Oak", "Elm")),
+        sub_questions=(SubQuestion(id="q1", question="?", answer=9), SubQuestion(id="q2", question="?", answer=7)),
+    )
+    assert is_answer_accurate(asked, "Oak has 9 and Elm 7. So it is Oak.")
+    assert is_answer_accurate(asked, "It is Oak.")
+    assert not is_answer_accurate(asked, "Oak or Elm.")
+    assert not is_answer_accurate(asked, "Oak has 9. So it is Elm.")
+
+
+def test_where_a_refusal_is_expected_the_rule_of_refusals_decides() -> None:
+    refuse = question_of(5, expectation="refuse", missing="get_rent")
+    ask_back = question_of(5, expectation="ask_back", missing="flat")
+    assert is_answer_accurate(refuse, "I cannot answer: no tool gives the rent.")
+    assert not is_answer_accurate(refuse, "It is 5.")
+    assert is_answer_accurate(ask_back, "Which flat do you mean?")
+    assert not is_answer_accurate(ask_back, "It is 5.")
+    for environment in (refuse, ask_back):
+        assert is_answer_accurate(environment, environment.gold_messages()[-1].content)
+
+
+@given(st.text(max_size=60), st.one_of(st.text(max_size=8), st.integers(), st.floats(allow_nan=False), st.booleans()))
+def test_any_message_and_any_answer_can_be_read(text: str, gold: object) -> None:
+    assert holds_answer(text, gold) in (True, False)
+    assert not holds_answer("", gold)
