@@ -91,7 +91,7 @@ class _Session:
     def _not_let_in(self) -> str:
         who, where = f"the sandbox at {self.url}", f"the environment of this process on {socket.gethostname()}"
         if self._has_token:
-            return f"{who} refuses the token it was sent (HTTP 401): set {TOKEN_VARIABLE} in {where} to the service's own"
+            return f"{who} refuses the token it was sent (HTTP 401): set {TOKEN_VARIABLE} in {where} to its own"
         return f"{who} wants a token (HTTP 401): set {TOKEN_VARIABLE} in {where} to the one that it was started with"
 
     def _pause(self, attempt: int, retry_after: str | None) -> float:

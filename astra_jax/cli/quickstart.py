@@ -31,6 +31,7 @@ from astra_jax.cli.quickstart_evaluation import HELD_OUT_SPLITS, PolicyEvaluatio
 from astra_jax.cli.stages import Stages, make_room
 from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.errors import AstraError
+from astra_jax.evaluate.environments import EvaluationConfig
 from astra_jax.model.hf import load_hf, save_hf
 from astra_jax.model.mimetic_init import mimetic_init
 from astra_jax.model.qwen3 import bind
