@@ -60,6 +60,8 @@ def main() -> int:
         config = load_config(EnvironmentsConfig, options.config, overrides)
         started = time.monotonic()
         report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), url))
+        if report.already_complete:
+            parser.error(f"expected a new --out to measure, found finished records in {out}")
         seconds = time.monotonic() - started
         verified = asyncio.run(verify_environments(out, url))
         verify_seconds = time.monotonic() - started - seconds

@@ -127,17 +127,17 @@ def whole_folder(out: str | os.PathLike[str], result: Result) -> Iterator[Path]:
     require_destination(out, result)
     place = out.resolve()
     for left in _siblings(place, "partial"):
-        if (left / _UNFINISHED).is_file():
+        if (left / _UNFINISHED).is_file() or is_earlier_result(left, result):
             shutil.rmtree(left)
     partial = _new_sibling(place, "partial")
     partial.mkdir(parents=True)
     try:
         (partial / _UNFINISHED).touch()
         yield partial
-        (partial / _UNFINISHED).unlink()
         if result.manifest == MARK:
-            names = sorted(entry.name for entry in partial.iterdir())
+            names = sorted(entry.name for entry in partial.iterdir() if entry.name != _UNFINISHED)
             (partial / MARK).write_text(json.dumps({"kind": result.kind, "files": names}, indent=2) + "\n")
+        (partial / _UNFINISHED).unlink()
         _put_in_place(partial, place, result)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

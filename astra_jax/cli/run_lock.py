@@ -37,11 +37,6 @@ def run_lock(path: Path) -> Iterator[None]:
         AnotherRun: another process holds it.
         DestinationRefused: a file of that name is there that no run has written.
     """
-    if path.exists() and is_no_lock(path):
-        raise DestinationRefused(
-            f"{path}: expected no file, or the lock of an earlier run, found another file; name another place to "
-            "write to, or move it away"
-        )
     is_new_folder = not path.parent.exists()
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,6 +48,11 @@ def run_lock(path: Path) -> Iterator[None]:
             _lock(file, path)
             if not _lies_at(file, path):
                 continue  # the run that held it has just ended and taken it away
+            if is_no_lock(path):
+                raise DestinationRefused(
+                    f"{path}: expected no file, or the lock of an earlier run, found another file; name another "
+                    "place to write to, or move it away"
+                )
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}")
             file.flush()

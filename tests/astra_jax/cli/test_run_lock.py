@@ -113,14 +113,14 @@ def sft_command(folder: Path, tokenizer, *overrides: str) -> list[str]:
 
 
 def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path, tokenizer):
-    command, out = sft_command(tmp_path, tokenizer, "steps=200"), tmp_path / "run"
+    command, out = sft_command(tmp_path, tokenizer, "steps=60"), tmp_path / "run"
     first = astra(*command)
     with stopped_at_work([first], lambda: len(read_metrics(out / "metrics.jsonl")) >= 5):
         before = contents(tmp_path)
         assert_refused(astra(*command), out / ".lock", first)
         assert contents(tmp_path) == before
     assert main(command) == 0
-    assert len(read_metrics(out / "metrics.jsonl")) == 200
+    assert len(read_metrics(out / "metrics.jsonl")) == 60
     assert not (out / ".lock").exists()
 
 

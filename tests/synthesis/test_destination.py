@@ -1,0 +1,126 @@
+"""A folder appears whole or not at all, and what is taken away is known to be ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from synthesis import destination
+from synthesis.destination import MARK, DestinationRefused, Result, require_destination, whole_file, whole_folder
+
+TABLE = Result("table", MARK, "table", is_replaced=True)
+RUN = Result("run", "run.json", "run", advice="an older version wrote none")
+
+
+def write_table(out: Path, text: str) -> None:
+    with whole_folder(out, TABLE) as folder:
+        (folder / "table.txt").write_text(text)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_result_is_replaced_by_the_next_and_says_what_it_holds(tmp_path):
+    for text in ("first", "second"):
+        write_table(tmp_path / "out", text)
+    assert (tmp_path / "out" / "table.txt").read_text() == "second"
+    assert json.loads((tmp_path / "out" / MARK).read_text()) == {"kind": "table", "files": ["table.txt"]}
+    assert names(tmp_path) == ["out"]
+
+
+def fail_half_way(entered) -> None:
+    with entered as path:
+        (path / "half" if path.is_dir() else path).write_text("a half")
+        raise OSError("disk is full")
+
+
+def test_a_block_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
+    write_table(tmp_path / "out", "first")
+    for entered in (whole_folder(tmp_path / "out", TABLE), whole_file(tmp_path / "file")):
+        with pytest.raises(OSError, match="disk is full"):
+            fail_half_way(entered)
+    assert names(tmp_path) == ["out"]
+    assert (tmp_path / "out" / "table.txt").read_text() == "first"
+
+
+class Killed(BaseException):
+    """Stands for `kill -9`: nothing of the process runs after it."""
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_kill_at_any_rename_loses_nothing_and_the_next_result_tidies_up(tmp_path, monkeypatch, renames):
+    write_table(tmp_path / "out", "first")
+    left, replace = [renames], os.replace
+
+    def dying(source, target):
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(destination.os, "replace", dying)
+        patch.setattr(destination.shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(Killed):
+            write_table(tmp_path / "out", "second")
+    texts = {path.read_text() for path in tmp_path.rglob("table.txt")}
+    assert texts == {"first", "second"}
+    write_table(tmp_path / "out", "third")
+    assert names(tmp_path) == ["out"]
+    assert (tmp_path / "out" / "table.txt").read_text() == "third"
+
+
+def test_names_like_ours_without_our_mark_are_left_alone(tmp_path):
+    alike = f".out.{'0' * 32}"
+    for name in (f"{alike}.partial", f"{alike}.replaced", ".out.partial", "out.partial", "out.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").write_text("mine")
+    before = names(tmp_path)
+    for text in ("first", "second"):
+        write_table(tmp_path / "out", text)
+    assert names(tmp_path) == sorted([*before, "out"])
+    assert all((tmp_path / name / "mine").exists() for name in before)
+
+
+def test_another_kind_of_result_is_not_replaced(tmp_path):
+    write_table(tmp_path / "out", "first")
+    for other in (Result("chart", MARK, "chart", is_replaced=True), RUN):
+        with pytest.raises(DestinationRefused, match=f"expected a new or empty folder, or an earlier {other.name}"):
+            require_destination(tmp_path / "out", other)
+
+
+def test_a_run_may_hold_more_than_its_manifest_names_and_says_what_to_do_without_one(tmp_path):
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(DestinationRefused, match=r"found metrics\.jsonl in it \(an older version wrote none\)"):
+        require_destination(tmp_path, RUN)
+    (tmp_path / "run.json").write_text('{"kind": "run"}')
+    require_destination(tmp_path, RUN)
+
+
+def test_locks_of_a_killed_run_do_not_make_a_folder_foreign(tmp_path):
+    for folder in (tmp_path, tmp_path / "hosts" / "1"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".lock").write_text("process 7 on a-host")
+    require_destination(tmp_path, RUN)
+    (tmp_path / ".lock").write_text("[[package]]")
+    with pytest.raises(DestinationRefused, match=r"found \.lock in it"):
+        require_destination(tmp_path, RUN)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("place", ["there", "there/new", "own/new"])
+def test_a_place_of_another_user_is_refused(tmp_path, place):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "own").mkdir(mode=0o700)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(DestinationRefused, match=r"read-only|leads nowhere"):
+            require_destination(tmp_path / place, RUN)
+    finally:
+        os.seteuid(0)

@@ -1,0 +1,186 @@
+"""Both tracks know what they were made with: an edited prompt neither mixes wordings nor costs paid-for work."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from synthesis import fingerprint
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.fingerprint import MadeOtherwise, source_of
+from synthesis.record_io import DatasetCard, read_card
+from synthesis.stage import Journal, StageReport
+from synthesis.teacher import TeacherUnavailable
+from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+from tests.synthesis.journals import finished_items
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch) -> Path:
+    """A copy of the source that fingerprints are taken of, to edit."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "synthesis", tmp_path / "tree" / "synthesis", ignore=ignored)
+    monkeypatch.setattr(fingerprint, "_ROOT", tmp_path / "tree")
+    fingerprint._imported.cache_clear()
+    yield tmp_path / "tree"
+    fingerprint._imported.cache_clear()
+
+
+def edit(tree: Path, name: str) -> None:
+    path = tree / name
+    path.write_text(path.read_text(encoding="utf-8") + "# another wording\n", encoding="utf-8")
+
+
+class Outage(ProceduralTeacher):
+    """Answers so many questions, then none; the same teacher otherwise."""
+
+    def __init__(self, answers: int):
+        self.answers = answers
+
+    async def ask(self, request, *, seed):
+        self.answers -= 1
+        if self.answers < 0:
+            raise TeacherUnavailable("down")
+        return await super().ask(request, seed=seed)
+
+
+class NoSandbox:
+    """An address that nothing listens at: these tests end before a tool runs."""
+
+    url = "http://127.0.0.1:9"
+
+
+def trajectories(out: Path, teacher=None, **changes) -> StageReport:
+    small = {"count": 6, "out": out, "max_offered_tools": 6, "walks_per_server": 3, "chain_votes": 1, "concurrency": 1}
+    config = TrajectoriesConfig(**(small | changes))
+    return asyncio.run(synthesize_trajectories(config, teacher or ProceduralTeacher(), progress=io.StringIO()))
+
+
+def environments(out: Path, teacher=None, **changes) -> StageReport:
+    config = EnvironmentsConfig.model_validate({"seed": 0, "count": 6, "out": out, "concurrency": 1} | changes)
+    return asyncio.run(synthesize_environments(config, teacher or ProceduralTeacher(), NoSandbox.url))
+
+
+@pytest.mark.parametrize(
+    ("synthesize", "journal", "answers", "prompt"),
+    [
+        (trajectories, "out.work/chains.sqlite", 20, "synthesis/prompts/task_writing.py"),
+        (environments, "out.drafted.sqlite", 5, "synthesis/prompts/tool_merging.py"),
+        (environments, "out.drafted.sqlite", 5, "synthesis/environments/merging.py"),
+    ],
+)
+def test_a_journal_of_another_wording_or_code_is_refused_and_kept(tree, tmp_path, synthesize, journal, answers, prompt):
+    journal = tmp_path / journal
+    with pytest.raises(TeacherUnavailable):
+        synthesize(tmp_path / "out", Outage(answers))
+    finished = finished_items(journal)
+    assert finished
+    edit(tree, prompt)
+    with pytest.raises(MadeOtherwise) as refused:
+        synthesize(tmp_path / "out")
+    message = str(refused.value)
+    assert message.startswith(f"{journal}: ")
+    assert f"made with another: source of {prompt}: changed. To start afresh, name another `out`, or delete" in message
+    assert finished_items(journal) == finished
+    shutil.copyfile(ROOT / prompt, tree / prompt)
+    with pytest.raises(TeacherUnavailable):  # the wording that it was begun with is gone on with
+        synthesize(tmp_path / "out", Outage(0))
+
+
+@pytest.mark.parametrize("synthesize", [trajectories, environments])
+def test_a_journal_of_another_seed_is_refused_and_names_both(tmp_path, synthesize):
+    with pytest.raises(TeacherUnavailable):
+        synthesize(tmp_path / "out", Outage(20 if synthesize is trajectories else 5))
+    with pytest.raises(MadeOtherwise, match="seed: 0 before, 7 now"):
+        synthesize(tmp_path / "out", seed=7)
+
+
+def test_prompts_that_a_track_does_not_ask_are_not_its_wording():
+    tracks = ("synthesis.environments.pipeline", "synthesis.trajectories.pipeline")
+    of_environments, of_trajectories = ({name for name in source_of(track) if "/prompts/" in name} for track in tracks)
+    prompts = {f"source of synthesis/prompts/{path.name}" for path in (ROOT / "synthesis" / "prompts").glob("*.py")}
+    assert of_environments | of_trajectories == prompts
+    assert "source of synthesis/prompts/tool_merging.py" in of_environments - of_trajectories
+    assert "source of synthesis/prompts/task_writing.py" in of_trajectories - of_environments
+
+
+def test_a_finished_synthesis_is_already_complete_and_with_another_config_refused(tmp_path):
+    out = tmp_path / "out"
+    first = trajectories(out)
+    before = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    again = trajectories(out, Outage(0))
+    assert again.already_complete
+    assert (again.read, again.kept, again.repaired, again.rejected) == (
+        first.read, first.kept, first.repaired, +first.rejected,
+    )  # fmt: skip
+    assert again.closing_line().startswith(f"trajectories: already complete, kept 6 of {first.read}")
+    with pytest.raises(MadeOtherwise, match=r"count: 6 before, 7 now; failure_rate: 0\.2 before, 0\.5 now"):
+        trajectories(out, count=7, failure_rate=0.5)
+    assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_records_that_do_not_say_what_they_were_made_with_are_not_replaced(tmp_path):
+    trajectories(tmp_path / "out")
+    card = tmp_path / "out" / "dataset.json"
+    older = DatasetCard.model_validate_json(card.read_text()).model_dump(exclude={"made_with", "read", "repaired"})
+    card.write_text(DatasetCard.model_validate(older).model_dump_json(exclude={"made_with", "read", "repaired"}))
+    assert read_card(tmp_path / "out").made_with == {}
+    with pytest.raises(MadeOtherwise, match="found those of an older version or another program"):
+        trajectories(tmp_path / "out")
+
+
+def test_a_card_names_no_path_and_no_text_of_the_config(tmp_path):
+    source = tmp_path / "very-private-place"
+    source.mkdir()
+    (source / "hotels.json").write_bytes(
+        (ROOT / "synthesis" / "trajectories" / "examples" / "hotels_en.json").read_bytes()
+    )
+    trajectories(tmp_path / "out", tool_documents=[source], shipped_examples=False)
+    assert "very-private-place" not in (tmp_path / "out" / "dataset.json").read_text()
+
+
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path):
+    text, database = tmp_path / "a.sqlite", tmp_path / "b.sqlite"
+    text.write_text("years of work")
+    with closing(sqlite3.connect(database)) as mine:
+        mine.execute("CREATE TABLE work (year INTEGER)")
+    before = database.read_bytes()
+    for path in (text, database):
+        with pytest.raises(MadeOtherwise, match="expected a journal of finished work, found another"):
+            Journal(path, "drafted", {"seed": 0})
+    assert text.read_text() == "years of work"
+    assert database.read_bytes() == before
+
+
+def test_a_journal_without_an_item_is_taken_over(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    Journal(path, "drafted", {"seed": 0}).close()
+    Journal(path, "drafted", {"seed": 1}).close()
+    journal = Journal(path, "drafted", {"seed": 2})
+    journal.append(0, {"result": None})
+    journal.close()
+    with pytest.raises(MadeOtherwise, match="seed: 2 before, 3 now"):
+        Journal(path, "drafted", {"seed": 3})
+
+
+def test_a_journal_of_an_older_version_is_refused(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    with closing(sqlite3.connect(path)) as older:
+        older.execute("CREATE TABLE purpose (text TEXT)")
+        older.execute("CREATE TABLE outcomes (item INTEGER UNIQUE NOT NULL, outcome TEXT NOT NULL)")
+        older.execute("INSERT INTO purpose VALUES ('drafted 1f0c procedural')")
+        older.execute("INSERT INTO outcomes VALUES (0, '{}')")
+        older.commit()
+    with pytest.raises(MadeOtherwise, match=r"found that of another version\. To start afresh"):
+        Journal(path, "drafted", {"seed": 0})
+    assert finished_items(path) == [0]
