@@ -470,9 +470,11 @@ def _rl(options: argparse.Namespace) -> None:
     from astra_jax.cli.run_lock import run_lock
     from astra_jax.config import load_config
     from astra_jax.rl.train import RLConfig, train_rl
+    from astra_jax.wandb_run import require_wandb
     from sandbox.client import AsyncSandboxClient
 
     config = load_config(RLConfig, options.config, options.overrides)
+    require_wandb(config.wandb)  # before a sandbox is looked for
 
     async def run(url: str) -> dict:
         async with AsyncSandboxClient(url) as sandbox:
