@@ -90,14 +90,18 @@ class StageReport:
         >>> report.reject(Rejected("unusable reply", "not JSON"))
         >>> report.require_kept("a task")
         Traceback (most recent call last):
-        synthesis.stage.NothingKept: expected a task, found none in 1 that were read; unusable reply: not JSON
+        synthesis.stage.NothingKept: expected a task, found none in 1 read (unusable reply 1); unusable reply: not JSON
         """
         if not self.kept:
             raise NothingKept(self.nothing_kept(expected))
 
     def nothing_kept(self, expected: str) -> str:
         """Return what is said of a stage that kept nothing."""
-        return "; ".join([f"expected {expected}, found none in {self.read} that were read", *self.first_rejections])
+        found = f"none in {self.read} read" + (f" ({self._reasons()})" if self.rejected else "")
+        return "; ".join([f"expected {expected}, found {found}", *self.first_rejections])
+
+    def _reasons(self) -> str:
+        return ", ".join(f"{reason} {count}" for reason, count in sorted(self.rejected.items()))
 
     def closing_line(self) -> str:
         """Return the one line a stage ends with.
@@ -105,8 +109,7 @@ class StageReport:
         >>> StageReport("chains", read=5, kept=3, rejected=Counter({"incoherent": 2}), out="runs/x").closing_line()
         'chains: kept 3 of 5, rejected 2 (incoherent 2) -> runs/x [0.0 s]'
         """
-        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.rejected.items()))
-        rejected = f", rejected {self.rejected.total()}" + (f" ({reasons})" if reasons else "")
+        rejected = f", rejected {self.rejected.total()}" + (f" ({self._reasons()})" if self.rejected else "")
         repaired = f", repaired {self.repaired}" if self.repaired else ""
         where = f" -> {self.out}" if self.out else ""
         complete = "already complete, " if self.already_complete else ""

@@ -487,6 +487,7 @@ def _rl(options: argparse.Namespace) -> None:
     from astra_jax.placement import are_hosts_announced, join_hosts
     from astra_jax.rl.train import RLConfig, require_one_host, train_rl
     from astra_jax.run_record import RL_RUN
+    from astra_jax.wandb_run import require_wandb
     from sandbox.client import AsyncSandboxClient
     from synthesis.destination import require_destination
 
@@ -496,6 +497,7 @@ def _rl(options: argparse.Namespace) -> None:
     if config.mesh is not None or are_hosts_announced():
         join_hosts()
     require_one_host()
+    require_wandb(config.wandb)  # before a sandbox is looked for
 
     async def run(url: str) -> dict:
         async with AsyncSandboxClient(url) as sandbox:

@@ -174,7 +174,10 @@ def plan(config: PlanConfig, topology: str) -> Plan:
 def _devices(topology: str) -> Sequence[jax.Device]:
     if importlib.util.find_spec("libtpu") is None:
         raise CompilerMissing("expected the TPU compiler libtpu, found none: pip install 'astra-jax[plan]'")
-    devices: Sequence[jax.Device] = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    try:
+        devices: Sequence[jax.Device] = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    except jax.errors.JaxRuntimeError as error:
+        raise ConfigError(f"there is no topology {topology!r}: {str(error).splitlines()[0]}") from error
     return devices
 
 

@@ -92,7 +92,9 @@ def _normalise_into(
         if earlier := servers.near_duplicates.duplicate_of(document):
             raise Rejected("near-duplicate server", f"{document.name!r} repeats {earlier!r}")
     except Rejected as rejected:
-        servers.report.reject(Rejected(rejected.reason, f"{where}: {rejected.detail}"))
+        servers.report.reject(
+            Rejected(rejected.reason, rejected.detail if where in rejected.detail else f"{where}: {rejected.detail}")
+        )
         outcome.update(outcome="rejected", reason=rejected.reason, detail=rejected.detail)
         return None
     outcome.update(outcome="repaired" if document.repairs else "kept", tools=len(document.tools))

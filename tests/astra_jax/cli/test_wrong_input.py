@@ -9,12 +9,13 @@ import shutil
 import threading
 from collections.abc import Iterator
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from astra_jax.cli import main
+from astra_jax.cli import _parsed, _parser, main
 from astra_jax.model.hf import save_hf
 from astra_jax.model.qwen3 import init_params
 from astra_jax.policy import Policy, save_policy
@@ -358,7 +359,14 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("each", ROWS, ids=[each.command for each in ROWS])
+WITH_LIBTPU = row("plan PLAN --topology v5p:9x9x9", 2, "no topology 'v5p:9x9x9'")
+needs_libtpu = pytest.mark.skipif(not find_spec("libtpu"), reason="needs the extra `plan`")
+
+
+@pytest.mark.parametrize(
+    "each",
+    [*(pytest.param(each, id=each.command) for each in ROWS), pytest.param(WITH_LIBTPU, marks=needs_libtpu)],
+)
 def test_one_line_says_what_is_wrong_and_nothing_is_made(each, world, monkeypatch, capsys):
     port = (world / "port").read_text()
     live = f"http://127.0.0.1:{port}"
@@ -393,3 +401,31 @@ def test_one_line_says_what_is_wrong_and_nothing_is_made(each, world, monkeypatc
     finally:
         for name in ("out", "out.work"):
             shutil.rmtree(world / name, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["--json out=x seed=1", "out=x --json seed=1", "out=x seed=1 --json", "out=x --sandbox http://h:1 seed=1 --json"],
+)
+def test_options_stand_before_between_and_after_what_they_override(written):
+    command = ["rl", "rl.toml", *written.split()]
+    options = _parsed(_parser(), command)
+    assert (options.config, options.overrides, options.json) == (Path("rl.toml"), ["out=x", "seed=1"], True)
+
+
+def test_the_version_the_help_and_the_directions_of_a_conversion_are_told(capsys):
+    assert main([]) == 0
+    assert "astra quickstart" in capsys.readouterr().out
+    for command, words in ((["--version"], "astra "), (["convert", "--help"], "hf-to-orbax")):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main(command)
+        assert words in capsys.readouterr().out
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def broken(*_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("astra_jax.cli._record_source", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        main(["records", "show", "nothing"])

@@ -18,6 +18,7 @@ from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_envir
 from synthesis.environments.verification import verify_environments
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment
+from synthesis.stage import NothingKept
 from synthesis.teacher.procedural import ProceduralTeacher
 from tests.shared_data import shared_data
 
@@ -163,8 +164,10 @@ def test_prose_without_a_language_model_is_rejected_and_counted(
     passage = tmp_path / "passage.json"
     passage.write_text(json.dumps({"text": "A flat is let for 950.", "lang": "en", "domain": "real_estate"}))
     config = make_config(seed=0, count=3, out=tmp_path / "out", knowledge=(passage,))
-    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-    assert (report.kept, dict(report.rejected)) == (0, {"unusable reply": 3})
+    with pytest.raises(
+        NothingKept, match=r"none in 3 read \(unusable reply 3\); .*can read tables .*, found a passage about"
+    ):
+        asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
 
 
 def test_every_shared_passage_and_line_is_read() -> None:

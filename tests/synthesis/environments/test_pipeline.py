@@ -21,6 +21,7 @@ from synthesis.environments.statistics import environment_statistics
 from synthesis.environments.verification import verify_environments
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment, count_solved
+from synthesis.stage import NothingKept
 from synthesis.teacher import BadReply, Reply, Request, TeacherUnavailable
 from synthesis.teacher.procedural import ProceduralTeacher
 from tests.synthesis.journals import num_finished
@@ -153,8 +154,10 @@ class FailingTeacher(ProceduralTeacher):
 def test_a_judge_that_cannot_be_read_accepts_nothing(make_config: MakeConfig, tmp_path: Path, sandbox_url: str) -> None:
     teacher = FailingTeacher("JudgeDecomposition", BadReply("no JSON in the reply"))
     config = make_config(seed=0, count=5, out=tmp_path / "out")
-    report = asyncio.run(synthesize_environments(config, teacher, sandbox_url))
-    assert (report.read, report.kept, dict(report.rejected)) == (5, 0, {"unusable reply": 5})
+    with pytest.raises(
+        NothingKept, match=r"none in 5 read \(unusable reply 5\); unusable reply: no JSON in the reply$"
+    ):
+        asyncio.run(synthesize_environments(config, teacher, sandbox_url))
 
 
 def test_an_outage_stops_the_run_and_the_next_run_finishes_it(

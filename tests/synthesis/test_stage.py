@@ -1,0 +1,64 @@
+"""A stage that keeps nothing says why in full, and takes no earlier result away."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from synthesis.environments.config import EnvironmentsConfig
+from synthesis.environments.pipeline import synthesize_environments
+from synthesis.stage import Journal, JournalError, NothingKept, Rejected, StageReport, run_stage
+from synthesis.teacher import BadReply
+from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.trajectories.config import TrajectoriesConfig
+from synthesis.trajectories.pipeline import synthesize_trajectories
+
+
+async def test_the_first_three_reasons_that_differ_are_told_in_full_in_the_order_of_the_items(tmp_path):
+    async def work(item: int) -> int:
+        raise Rejected("odd" if item % 2 else "even", f"of {item // 2}")
+
+    report, journal = StageReport("numbers"), Journal(tmp_path / "journal.sqlite", "numbers")
+    await run_stage(report, [3, 2, 3, 2, 0, 1], work, journal=journal, concurrency=4)
+    journal.close()
+    assert report.rejected == {"odd": 3, "even": 3}
+    with pytest.raises(
+        NothingKept, match=r"^expected a number, found none in 6 read \(even 3, odd 3\); odd: of 1; even: of 1; e"
+    ):
+        report.require_kept("a number")
+    report.kept = 1
+    report.require_kept("a number")
+
+
+class MuteTeacher(ProceduralTeacher):
+    """Never gives a reply that can be used."""
+
+    async def ask(self, request, *, seed):
+        raise BadReply(f"{type(request).__name__}: not JSON: Expecting value")
+
+
+@pytest.mark.parametrize("track", ["environments", "trajectories"])
+async def test_a_track_that_keeps_nothing_fails_with_the_reasons_and_leaves_an_earlier_result(tmp_path, track):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "dataset.json").write_text("an earlier one")
+    if track == "environments":
+        environments = EnvironmentsConfig(seed=0, count=3, out=out)
+        run = synthesize_environments(environments, MuteTeacher(), "http://127.0.0.1:9")
+    else:
+        run = synthesize_trajectories(TrajectoriesConfig(count=3, out=out), MuteTeacher())
+    with pytest.raises(NothingKept, match=r"^expected at least one .*; .*not JSON: Expecting value"):
+        await run
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (out / "dataset.json").read_text() == "an earlier one"
+
+
+def test_a_journal_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    path.write_text("my diary, not a database, of a hundred lines" * 100)
+    with pytest.raises(JournalError, match=r"journal.sqlite: file is not a database") as told:
+        Journal(path, "numbers")
+    assert isinstance(told.value.__cause__, sqlite3.DatabaseError)
+    assert path.read_text().startswith("my diary")
