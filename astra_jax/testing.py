@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from astra_jax.chat_format import render
+from astra_jax.chat.format import render
+from astra_jax.chat.tokenizer import Tokenizer, train_tiny_tokenizer
 from astra_jax.model.config import ModelConfig
-from astra_jax.tokenizer import Tokenizer, train_tiny_tokenizer
 from sandbox.client import AsyncSandboxClient
 from sandbox.protocol import ErrorKind, ExecuteReply, Limits, ToolError, Usage
 from synthesis.records import (

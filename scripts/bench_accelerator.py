@@ -21,16 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from astra_jax.mesh.placement import init_optimizer_state, place_batch, place_params
 from astra_jax.model.attention import attention
 from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, YarnScaling
 from astra_jax.model.flops import model_flops_utilisation
 from astra_jax.model.qwen3 import init_params
 from astra_jax.model.sharding import MeshConfig, make_mesh
-from astra_jax.optimizer import OptimizerConfig, make_optimizer
-from astra_jax.placement import init_optimizer_state, place_batch, place_params
 from astra_jax.rl.train import RLBatch, rl_step
 from astra_jax.sft.data import SFTBatch
 from astra_jax.sft.train import sft_step
+from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
 
 PUBLISHED_TOKENS_PER_SECOND = {("sft", 8192): 26_005, ("rl", 16_384): 11_896, ("rl", 65_536): 10_147}
 OPTIMIZER = OptimizerConfig(learning_rate=1e-5)

@@ -33,8 +33,8 @@ def make(model: str, folder: Path) -> None:
     import numpy as np
     from safetensors.numpy import save_file
 
+    from astra_jax.checkpoints.hf import hf_tensors
     from astra_jax.model.config import QWEN3_PRESETS
-    from astra_jax.model.hf import hf_tensors
 
     config = QWEN3_PRESETS[model]
     shards: list[list] = [[]]

@@ -21,13 +21,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from astra_jax.cli.process_memory import PeakMemory
 from astra_jax.config import load_config
+from astra_jax.recipes.process_memory import PeakMemory
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.statistics import PAPER, EnvironmentStatistics, environment_statistics
 from synthesis.environments.verification import verify_environments
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.procedural.teacher import ProceduralTeacher
 
 POINTS = 2.0
 

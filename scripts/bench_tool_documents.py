@@ -26,7 +26,7 @@ from jsonschema.exceptions import SchemaError
 
 from synthesis.record_io import RecordSource
 from synthesis.records import ServerDocument
-from synthesis.trajectories.tool_ingestion import synthesize_tools
+from synthesis.tools.ingestion import synthesize_tools
 
 SECONDS_WANTED = 60.0
 

@@ -31,7 +31,7 @@ def ours() -> Callable[[], float]:
     from astra_jax.model.config import ModelConfig
     from astra_jax.model.logprobs import token_logprobs
     from astra_jax.model.qwen3 import bind, init_params
-    from astra_jax.optimizer import OptimizerConfig, make_optimizer
+    from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
 
     config = ModelConfig(
         vocab_size=VOCABULARY,

@@ -30,7 +30,7 @@ LATENCY_SECONDS, CONCURRENCY = 0.5, 256
 
 def embedded_run(count: int, settings: dict[str, Any]) -> dict[str, float | int | None]:
     """Synthesise `count` trajectories with the embedded teacher, and count them."""
-    from synthesis.teacher.procedural import ProceduralTeacher
+    from synthesis.procedural.teacher import ProceduralTeacher
     from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
     from synthesis.trajectories.statistics import trajectory_statistics
 

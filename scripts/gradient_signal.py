@@ -19,14 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.config import load_config
-from astra_jax.policy import Policy, load_policy
+from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.rollout import Group, RolloutEngine, Start
+from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.rl.advantage import is_valid_group
 from astra_jax.rl.batch_filling import ScoredGroup
-from astra_jax.rl.f1_reward import episode_reward
-from astra_jax.rl.tool_mixing import mix_tools
 from astra_jax.rl.train import RLConfig, make_rl_batch, rl_loss
-from astra_jax.rollout.engine import Group, RolloutEngine, Start
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.record_io import RecordSource

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from synthesis.destination import DestinationRefused
 from synthesis.records import SCHEMA_VERSION, JsonValue, canonical_json
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
 
 _ROOT: Final = Path(__file__).parents[1]
 _SHOWN_AT_ONCE: Final = 8

@@ -22,9 +22,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar, TypeVarTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from synthesis.errors import SynthesisError
-from synthesis.teacher import Teacher
+from synthesis.teacher.cache import CachedReply, ReplyFile
 from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
-from synthesis.teacher.reply_cache import CachedReply, ReplyFile
+from synthesis.teacher.protocol import Teacher
 
 Worker = TypeVar("Worker", covariant=True)
 Item = TypeVarTuple("Item")

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.slow
 
 _READ_ALL = """
 import json, pathlib, tomllib
-import astra_jax, astra_jax.config, astra_jax.tokenizer, astra_jax.cli.quickstart as quickstart
+import astra_jax, astra_jax.config, astra_jax.chat.tokenizer, astra_jax.recipes.quickstart as quickstart
 configs = sorted(quickstart.CONFIGS.glob("*.toml"))
 for path in configs:
     tomllib.loads(path.read_text())
-assert astra_jax.tokenizer.CHAT_TEMPLATE_PATH.read_text()
+assert astra_jax.chat.tokenizer.CHAT_TEMPLATE_PATH.read_text()
 print(json.dumps([astra_jax.__file__, [path.name for path in configs]]))
 """
 

@@ -23,16 +23,16 @@ from urllib.parse import urlsplit
 
 from astra_jax.config import require_local_paths
 from astra_jax.errors import AstraError, UsageError
-from astra_jax.termination import Interruption, Terminated, name_of
+from astra_jax.training.termination import Interruption, Terminated, name_of
 from sandbox.errors import SandboxError
 from synthesis.errors import SynthesisError
 
 if TYPE_CHECKING:
+    from synthesis.cost.estimate import CostEstimate
     from synthesis.destination import Result
     from synthesis.stage import StageReport
-    from synthesis.teacher import Teacher
-    from synthesis.teacher.cost_estimate import CostEstimate
     from synthesis.teacher.openai import OpenAITeacherConfig
+    from synthesis.teacher.protocol import Teacher
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _GOES_ON = "; what is finished is kept, and the same command goes on from there"
@@ -290,12 +290,12 @@ def _add_sandbox(command: argparse.ArgumentParser) -> None:
 
 
 def _quickstart(options: argparse.Namespace) -> int | None:
-    from astra_jax.cli.stages import QUICKSTART
+    from astra_jax.recipes.stages import QUICKSTART
 
     with _lock_beside(options.out, QUICKSTART, options.tool_documents):
-        from astra_jax.cli.quickstart import quickstart
-        from astra_jax.cli.quickstart_evaluation import closing_table
-        from astra_jax.compile_cache import keep_compiled_programs
+        from astra_jax.cli.compile_cache import keep_compiled_programs
+        from astra_jax.recipes.quickstart import quickstart
+        from astra_jax.recipes.quickstart_evaluation import closing_table
 
         keep_compiled_programs()
         try:
@@ -311,8 +311,8 @@ def _quickstart(options: argparse.Namespace) -> int | None:
 
 
 def _synthesize_tools(options: argparse.Namespace) -> None:
+    from synthesis.tools.ingestion import TOOL_DOCUMENTS
     from synthesis.trajectories.pipeline import synthesize_tools
-    from synthesis.trajectories.tool_ingestion import TOOL_DOCUMENTS
 
     with _lock_beside(options.out, TOOL_DOCUMENTS, options.sources):
         report = asyncio.run(synthesize_tools(options.sources, options.out))
@@ -325,7 +325,7 @@ def _trajectories(options: argparse.Namespace) -> None:
 
     config = load_config(TrajectoriesConfig, options.config, options.overrides)
     if options.estimate:
-        from synthesis.trajectories.cost_estimate import estimate_costs
+        from synthesis.cost.trajectories import estimate_costs
 
         _print_estimate(options, "trajectories", asyncio.run(estimate_costs(config)), config.teacher)
         return
@@ -345,7 +345,7 @@ def _environments(options: argparse.Namespace) -> None:
 
     config = load_config(EnvironmentsConfig, options.config, options.overrides)
     if options.estimate:
-        from synthesis.environments.cost_estimate import estimate_costs
+        from synthesis.cost.environments import estimate_costs
 
         with _sandbox(options) as url:
             _print_estimate(options, "environments", asyncio.run(estimate_costs(config, url)), config.teacher)
@@ -370,8 +370,8 @@ def _print_estimate(
 @contextlib.asynccontextmanager
 async def _teacher(config: OpenAITeacherConfig | None) -> AsyncIterator[Teacher]:
     """The endpoint that the config names, or the embedded teacher."""
+    from synthesis.procedural.teacher import ProceduralTeacher
     from synthesis.teacher.openai import OpenAITeacher
-    from synthesis.teacher.procedural import ProceduralTeacher
 
     if config is None:
         yield ProceduralTeacher()
@@ -390,7 +390,7 @@ def _records_show(options: argparse.Namespace) -> None:
 
 
 def _records_stats(options: argparse.Namespace) -> None:
-    from astra_jax.cli.data_sets import count_records, describe
+    from astra_jax.recipes.data_sets import count_records, describe
 
     if options.json:
         print(count_records(options.directory).model_dump_json())
@@ -438,7 +438,7 @@ def _sandbox_serve(options: argparse.Namespace) -> None:
 
 def _lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> contextlib.AbstractContextManager[None]:
     """The lock for a folder that is replaced as a whole: a file beside it; refused where that would lose something."""
-    from astra_jax.cli.run_lock import run_lock
+    from astra_jax.training.run_lock import run_lock
     from synthesis.destination import require_destination
 
     require_destination(out, result, sources=sources)
@@ -461,12 +461,12 @@ def _sandbox(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _sft(options: argparse.Namespace) -> None:
-    from astra_jax.cli.run_lock import run_lock
-    from astra_jax.compile_cache import keep_compiled_programs
+    from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
-    from astra_jax.placement import are_hosts_announced, host_folder, join_hosts, require_shared_folder
-    from astra_jax.run_record import SFT_RUN
+    from astra_jax.mesh.placement import are_hosts_announced, host_folder, join_hosts, require_shared_folder
     from astra_jax.sft.train import SFTConfig, train_sft
+    from astra_jax.training.run_lock import run_lock
+    from astra_jax.training.run_record import SFT_RUN
     from synthesis.destination import require_destination
 
     config = load_config(SFTConfig, options.config, options.overrides)
@@ -481,13 +481,13 @@ def _sft(options: argparse.Namespace) -> None:
 
 
 def _rl(options: argparse.Namespace) -> None:
-    from astra_jax.cli.run_lock import run_lock
-    from astra_jax.compile_cache import keep_compiled_programs
+    from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
-    from astra_jax.placement import are_hosts_announced, join_hosts
+    from astra_jax.mesh.placement import are_hosts_announced, join_hosts
     from astra_jax.rl.train import RLConfig, require_one_host, train_rl
-    from astra_jax.run_record import RL_RUN
-    from astra_jax.wandb_run import require_wandb
+    from astra_jax.training.run_lock import run_lock
+    from astra_jax.training.run_record import RL_RUN
+    from astra_jax.training.wandb_run import require_wandb
     from sandbox.client import AsyncSandboxClient
     from synthesis.destination import require_destination
 
@@ -516,9 +516,12 @@ def _print_figures(options: argparse.Namespace, stage: str, figures: dict, out: 
 
 
 def _evaluate_environments(options: argparse.Namespace) -> None:
-    from astra_jax.chat_template import require_chat_template
-    from astra_jax.compile_cache import keep_compiled_programs
+    from astra_jax.chat.template import require_chat_template
+    from astra_jax.checkpoints.policy import load_policy
+    from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
+    from astra_jax.episodes.log import write_episodes
+    from astra_jax.episodes.rollout import RolloutEngine
     from astra_jax.evaluate.environments import (
         Evaluation,
         EvaluationConfig,
@@ -526,10 +529,7 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
         logged_episodes,
         open_evaluation,
     )
-    from astra_jax.policy import load_policy
-    from astra_jax.rollout.engine import RolloutEngine
-    from astra_jax.rollout.episode_log import write_episodes
-    from astra_jax.run_record import EVALUATION
+    from astra_jax.training.run_record import EVALUATION
     from sandbox.client import AsyncSandboxClient
     from synthesis.destination import require_destination, whole_file
     from synthesis.record_io import RecordSource, require_records
@@ -574,8 +574,8 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
 
 
 def _hf_to_orbax(options: argparse.Namespace) -> None:
-    from astra_jax.compile_cache import keep_compiled_programs
-    from astra_jax.convert import CHECKPOINT, hf_to_orbax
+    from astra_jax.checkpoints.convert import CHECKPOINT, hf_to_orbax
+    from astra_jax.cli.compile_cache import keep_compiled_programs
 
     keep_compiled_programs()
     with _lock_beside(options.destination, CHECKPOINT, [options.source]):
@@ -584,9 +584,9 @@ def _hf_to_orbax(options: argparse.Namespace) -> None:
 
 
 def _orbax_to_hf(options: argparse.Namespace) -> None:
-    from astra_jax.compile_cache import keep_compiled_programs
-    from astra_jax.convert import orbax_to_hf
-    from astra_jax.model.hf import HF_FOLDER
+    from astra_jax.checkpoints.convert import orbax_to_hf
+    from astra_jax.checkpoints.hf import HF_FOLDER
+    from astra_jax.cli.compile_cache import keep_compiled_programs
 
     keep_compiled_programs()
     with _lock_beside(options.destination, HF_FOLDER, [options.source]):
@@ -607,7 +607,7 @@ def _plan(options: argparse.Namespace) -> int | None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from astra_jax.cli.data_sets import describe
+    from astra_jax.recipes.data_sets import describe
     from astra_jax.report import write_report
 
     print(f"report -> {write_report(options.folder, describe)}")

@@ -10,16 +10,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.episodes.episode import Episode
+from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.figures import EpisodeFigures, episode_figures, f1, num_irrelevant_calls
+from astra_jax.episodes.log import episode_to_json
+from astra_jax.episodes.rollout import Group, PromptTooLong, RolloutConfig, RolloutEngine, Start
+from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.evaluate.intervals import clustered_interval
 from astra_jax.model.qwen3 import Params
-from astra_jax.rl.f1_reward import episode_reward
-from astra_jax.rl.tool_mixing import mix_tools
-from astra_jax.rollout.engine import Group, PromptTooLong, RolloutConfig, RolloutEngine, Start
-from astra_jax.rollout.episode import Episode
-from astra_jax.rollout.episode_log import episode_to_json
-from astra_jax.rollout.figures import EpisodeFigures, episode_figures, f1, num_irrelevant_calls
-from astra_jax.run_record import EVALUATION, RunRecord, digest_of_policy, digest_of_records, open_run
-from astra_jax.tokenizer import Tokenizer
+from astra_jax.training.run_record import EVALUATION, RunRecord, digest_of_policy, digest_of_records, open_run
 from synthesis.records import Environment, JsonObject, SimilarityBand
 
 
@@ -45,13 +45,13 @@ class EvaluationConfig(BaseModel):
 
 
 _SOURCES = (
-    "astra_jax/chat_format.py",
+    "astra_jax/chat/format.py",
     "astra_jax/evaluate/environments.py",
-    "astra_jax/rl/f1_reward.py",
-    "astra_jax/rl/tool_mixing.py",
-    "astra_jax/rollout/engine.py",
-    "astra_jax/rollout/episode.py",
-    "astra_jax/rollout/figures.py",
+    "astra_jax/episodes/f1_reward.py",
+    "astra_jax/episodes/tool_mixing.py",
+    "astra_jax/episodes/rollout.py",
+    "astra_jax/episodes/episode.py",
+    "astra_jax/episodes/figures.py",
     "synthesis/answers/final_answer.py",
     "synthesis/records.py",
 )

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, ModelOverrides
 from astra_jax.model.sharding import MeshConfig, require_divisible
 from astra_jax.model.splash_attention import block_tokens
-from astra_jax.optimizer import OptimizerConfig
+from astra_jax.training.optimizer import OptimizerConfig
 
 
 class StepShape(BaseModel):

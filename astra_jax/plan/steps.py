@@ -12,20 +12,20 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
+from astra_jax.episodes.rollout import _decode_turn, _episode_keys, _prefill
+from astra_jax.mesh.placement import sharded_shapes
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops, matrix_parameters, model_flops
 from astra_jax.model.kv_cache import cache_shardings
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import spec
 from astra_jax.model.splash_attention import kernel_flops
-from astra_jax.optimizer import make_optimizer
-from astra_jax.placement import sharded_shapes
 from astra_jax.plan.config import PlanConfig, RolloutShape, StepShape
 from astra_jax.plan.costs import KernelFlops
 from astra_jax.rl.train import RLBatch, rl_step
-from astra_jax.rollout.engine import _decode_turn, _episode_keys, _prefill
 from astra_jax.sft.data import SFTBatch
 from astra_jax.sft.train import sft_step
+from astra_jax.training.optimizer import make_optimizer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from astra_jax.rollout.episode_log import LoggedEpisode, LoggedToken, SourceName
+from astra_jax.episodes.log import LoggedEpisode, LoggedToken, SourceName
 
 MAX_EPISODES = 12
 

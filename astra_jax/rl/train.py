@@ -25,17 +25,18 @@ import optax
 from jax.sharding import Mesh
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from astra_jax.chat_template import require_chat_template
-from astra_jax.checkpoint import Checkpoints, TrainState, load_params
+from astra_jax.chat.template import require_chat_template
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState, load_params
+from astra_jax.checkpoints.policy import Policy, read_policy, save_policy
+from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.config import ConfigError
-from astra_jax.metrics import MetricsLog, Progress, last_metric
-from astra_jax.model.config import ModelConfig, ModelOverrides
-from astra_jax.model.logprobs import token_logprobs
-from astra_jax.model.qwen3 import Params, bind
-from astra_jax.model.sharding import MeshConfig, param_shardings, require_divisible
-from astra_jax.not_finite import NotFiniteSteps
-from astra_jax.optimizer import OptimizerConfig, make_optimizer, update_if_finite
-from astra_jax.placement import (
+from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.figures import episode_figures
+from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_episodes
+from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start
+from astra_jax.episodes.tool_mixing import mix_tools
+from astra_jax.mesh.placement import (
     in_force,
     init_optimizer_state,
     place_batch,
@@ -44,20 +45,19 @@ from astra_jax.placement import (
     rollout_mesh,
     training_mesh,
 )
-from astra_jax.policy import Policy, read_policy, save_policy
-from astra_jax.provenance import training_stage
+from astra_jax.model.config import ModelConfig, ModelOverrides
+from astra_jax.model.logprobs import token_logprobs
+from astra_jax.model.qwen3 import Params, bind
+from astra_jax.model.sharding import MeshConfig, param_shardings, require_divisible
 from astra_jax.rl.advantage import group_advantages
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, ScoredGroup
-from astra_jax.rl.f1_reward import episode_reward
 from astra_jax.rl.grpo_loss import grpo_token_losses
-from astra_jax.rl.tool_mixing import mix_tools
-from astra_jax.rollout.engine import Group, RolloutConfig, RolloutEngine, Start
-from astra_jax.rollout.episode_log import episode_to_json, step_episodes_path, write_episodes
-from astra_jax.rollout.figures import episode_figures
-from astra_jax.run_record import RL_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
-from astra_jax.termination import Terminated, Termination
-from astra_jax.tokenizer import Tokenizer
-from astra_jax.wandb_run import WandbConfig, require_wandb
+from astra_jax.training.metrics import MetricsLog, Progress, last_metric
+from astra_jax.training.not_finite import NotFiniteSteps
+from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, update_if_finite
+from astra_jax.training.run_record import RL_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
+from astra_jax.training.termination import Terminated, Termination
+from astra_jax.training.wandb_run import WandbConfig, require_wandb
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource, require_records
 from synthesis.records import Environment, SimilarityBand
@@ -74,15 +74,15 @@ _MAY_CHANGE = (
 )
 """Keys of the config that may change when a run resumes: where it works, in what memory, and what it keeps."""
 _SOURCES = (
-    "astra_jax/chat_format.py",
-    "astra_jax/optimizer.py",
+    "astra_jax/chat/format.py",
+    "astra_jax/training/optimizer.py",
     "astra_jax/rl/advantage.py",
     "astra_jax/rl/batch_filling.py",
-    "astra_jax/rl/f1_reward.py",
+    "astra_jax/episodes/f1_reward.py",
     "astra_jax/rl/grpo_loss.py",
-    "astra_jax/rl/tool_mixing.py",
+    "astra_jax/episodes/tool_mixing.py",
     "astra_jax/rl/train.py",
-    "astra_jax/rollout/episode.py",
+    "astra_jax/episodes/episode.py",
     "synthesis/records.py",
 )
 """Files that decide what is learnt: episodes, what solves a sub-task, reward, filling, advantage, loss and step."""

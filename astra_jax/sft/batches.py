@@ -17,11 +17,11 @@ import grain
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import ConfigError
 from astra_jax.sft.data import SFTBatch, make_batch
 from astra_jax.sft.sample_source import SampleSource
 from astra_jax.sft.schedule import batch_schedule, rows_per_batch
-from astra_jax.tokenizer import Tokenizer
 
 _BATCHES_AHEAD = 4
 _THREADS = 4

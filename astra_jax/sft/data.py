@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from astra_jax.chat_format import Source, segments
-from astra_jax.rl.tool_mixing import mix_tools
-from astra_jax.tokenizer import Tokenizer
+from astra_jax.chat.format import Source, segments
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.episodes.tool_mixing import mix_tools
 from synthesis.records import Environment, Message, ToolDocument
 
 

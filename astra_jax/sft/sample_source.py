@@ -18,9 +18,9 @@ import grain
 import numpy as np
 from tqdm import tqdm
 
+from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import ConfigError
 from astra_jax.sft.data import SFTSample, gold_sample, render_sample, user_turn_ends
-from astra_jax.tokenizer import Tokenizer
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, Trajectory
 

@@ -15,25 +15,13 @@ import optax
 from jax.sharding import Mesh
 from pydantic import Field
 
-from astra_jax.chat_template import require_chat_template
-from astra_jax.checkpoint import Checkpoints, TrainState, load_params
+from astra_jax.chat.template import require_chat_template
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState, load_params
+from astra_jax.checkpoints.policy import Policy, read_policy, save_policy
+from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.config import ConfigError
-from astra_jax.metrics import MetricsLog, Progress, last_metric
-from astra_jax.model.config import ModelConfig, ModelOverrides
-from astra_jax.model.flops import model_flops_utilisation
-from astra_jax.model.logprobs import token_logprobs
-from astra_jax.model.mimetic_init import mimetic_init
-from astra_jax.model.qwen3 import Params, bind
-from astra_jax.model.sharding import MeshConfig, constrain, constrain_params, require_divisible
-from astra_jax.not_finite import NotFiniteSteps
-from astra_jax.optimizer import (
-    OptimizerConfig,
-    learning_rate_schedule,
-    make_optimizer,
-    update_if_finite,
-    updates_applied,
-)
-from astra_jax.placement import (
+from astra_jax.mesh.placement import (
     host_folder,
     host_rows,
     in_force,
@@ -43,14 +31,26 @@ from astra_jax.placement import (
     require_rows,
     training_mesh,
 )
-from astra_jax.policy import Policy, read_policy, save_policy
-from astra_jax.provenance import training_stage
-from astra_jax.run_record import SFT_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
+from astra_jax.model.config import ModelConfig, ModelOverrides
+from astra_jax.model.flops import model_flops_utilisation
+from astra_jax.model.logprobs import token_logprobs
+from astra_jax.model.mimetic_init import mimetic_init
+from astra_jax.model.qwen3 import Params, bind
+from astra_jax.model.sharding import MeshConfig, constrain, constrain_params, require_divisible
 from astra_jax.sft.batches import SFTBatches, SFTDataConfig
 from astra_jax.sft.data import SFTBatch
-from astra_jax.termination import Terminated, Termination
-from astra_jax.tokenizer import Tokenizer
-from astra_jax.wandb_run import WandbConfig, require_wandb
+from astra_jax.training.metrics import MetricsLog, Progress, last_metric
+from astra_jax.training.not_finite import NotFiniteSteps
+from astra_jax.training.optimizer import (
+    OptimizerConfig,
+    learning_rate_schedule,
+    make_optimizer,
+    update_if_finite,
+    updates_applied,
+)
+from astra_jax.training.run_record import SFT_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
+from astra_jax.training.termination import Terminated, Termination
+from astra_jax.training.wandb_run import WandbConfig, require_wandb
 from synthesis.fingerprint import digest, digest_of_files
 
 _MAY_CHANGE = (
@@ -66,8 +66,8 @@ _MAY_CHANGE = (
 )
 """Keys of the config that may change when a run resumes: where it works, in what memory, and what it keeps."""
 _SOURCES = (
-    "astra_jax/chat_format.py",
-    "astra_jax/optimizer.py",
+    "astra_jax/chat/format.py",
+    "astra_jax/training/optimizer.py",
     "astra_jax/sft/batches.py",
     "astra_jax/sft/data.py",
     "astra_jax/sft/sample_source.py",

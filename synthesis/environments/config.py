@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.environments.embeddings import EmbeddingEndpoint
-from synthesis.environments.knowledge import Unseen
 from synthesis.environments.quality import Percentile
 from synthesis.environments.quotas import Variety
+from synthesis.questions.knowledge import Unseen
 from synthesis.records import Language, Scenario, SimilarityBand
 from synthesis.teacher.openai import OpenAITeacherConfig
 from synthesis.workers import RayConfig

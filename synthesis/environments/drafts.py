@@ -8,16 +8,16 @@ from typing import Final
 
 from pydantic import Field
 
-from synthesis.environments.decomposition import QAInstance
-from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.qa_instances import write_qa_instance
 from synthesis.environments.quality import score_quality
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.environments.splits import TakenValues
 from synthesis.environments.sub_environments import write_document
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import QualityScore, Record, ToolDocument
 from synthesis.stage import Rejected
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
 from synthesis.teacher.usage import Usage, metered_usage
 
 MAX_DRAWS: Final = 40

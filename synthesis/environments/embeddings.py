@@ -18,7 +18,7 @@ from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from synthesis.records import ToolDocument
-from synthesis.teacher import TeacherUnavailable
+from synthesis.teacher.protocol import TeacherUnavailable
 
 _LOCAL: Final = HashingVectorizer(
     analyzer="char_wb", ngram_range=(2, 4), n_features=2**16, alternate_sign=False, norm="l2", dtype=np.float32

@@ -15,7 +15,7 @@ from synthesis.environments.sub_environments import SubEnvironment
 from synthesis.prompts.tool_merging import MergeTools
 from synthesis.records import EnvironmentTool, SubQuestion
 from synthesis.stage import Rejected
-from synthesis.teacher import BadReply, Teacher
+from synthesis.teacher.protocol import BadReply, Teacher
 
 
 async def merge_sub_environments(

@@ -26,17 +26,17 @@ from synthesis.destination import records_of, require_destination
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.drafts import Draft
 from synthesis.environments.irrelevant_tools import ToolPool
-from synthesis.environments.knowledge import Knowledge, read_knowledge
 from synthesis.environments.quality import least_quality
 from synthesis.environments.quotas import EnvironmentPlan, Variety, plan_environments
 from synthesis.environments.refusals import withhold_tool
 from synthesis.environments.splits import TakenValues
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
 from synthesis.fingerprint import Fingerprint, digest, synthesis_fingerprint
+from synthesis.questions.knowledge import Knowledge, read_knowledge
 from synthesis.record_io import read_card, write_records
 from synthesis.records import Environment, JsonValue
 from synthesis.stage import Journal, Rejected, StageReport, StageResults, finished_report, run_stage
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
 from synthesis.workers import WorkerHere, Workers, workers_on_ray
 
 __all__ = ["ENVIRONMENTS", "EnvironmentsConfig", "fingerprint_of", "synthesize_environments"]

@@ -10,13 +10,13 @@ import unicodedata
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
-from synthesis.environments.decomposition import CompositionError, QAInstance, compose, depths, scenario_of
-from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.questions.decomposition import CompositionError, QAInstance, compose, depths, scenario_of
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import JsonValue, same_answer
 from synthesis.stage import Rejected
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
 
 _SCALARS: Final = (str, int, float, bool)
 

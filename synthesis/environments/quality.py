@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from synthesis.environments.decomposition import QAInstance
-from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.qa_instances import mentions
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import QualityScore
 from synthesis.stage import Rejected
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
 
 
 class Percentile(BaseModel):

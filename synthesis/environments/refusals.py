@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import random
 
-from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.qa_instances import mentions
 from synthesis.prompts.parameter_omission import OmitParameter
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, Expectation
 from synthesis.stage import Rejected
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
 
 
 def withhold_tool(environment: Environment, rng: random.Random) -> Environment:

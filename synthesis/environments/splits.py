@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.environments.decomposition import QAInstance
-from synthesis.environments.knowledge import Unseen
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Unseen
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonValue, ToolDocument, canonical_json
 

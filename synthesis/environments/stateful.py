@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from sandbox.client import ExecuteRequest
 from synthesis.environments.call_batches import Sandbox
-from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.proof import Trial, check_replies, trials
 from synthesis.environments.qa_instances import check_structure
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.environments.sub_environments import MAX_REQUESTS
 from synthesis.environments.tool_source import check_source
 from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, JsonObject, SubQuestion, same_answer
 from synthesis.stage import Rejected
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
 
 
 async def write_stateful_task(

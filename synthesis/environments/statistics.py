@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.environments.decomposition import DecompositionNode, depths
+from synthesis.questions.decomposition import DecompositionNode, depths
 from synthesis.record_io import RecordDirectoryError, RecordSource
 from synthesis.records import Environment, SubQuestion
 

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from synthesis.environments.call_batches import Sandbox
-from synthesis.environments.decomposition import DecompositionNode, QAInstance
-from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.proof import prove
 from synthesis.environments.tool_scaling import scale_document
 from synthesis.prompts.tool_call_writing import WriteToolCall
 from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
 from synthesis.prompts.tool_necessity import JudgeToolNecessity
+from synthesis.questions.decomposition import DecompositionNode, QAInstance
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected, all_in_order
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
 
 MAX_REQUESTS: Final = 12
 """Questions to the teacher per sub-question: necessity where it is asked, document, scaling, call, and for what is left

@@ -13,11 +13,11 @@ import random
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from synthesis.environments.knowledge import Knowledge
 from synthesis.prompts.tool_document_scaling import ScaleToolDocument
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import ToolDocument
 from synthesis.stage import Rejected
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
 
 
 async def scale_document(

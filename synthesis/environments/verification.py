@@ -7,10 +7,10 @@ from pathlib import Path
 
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 from synthesis.environments.call_batches import CallBatches, Sandbox
-from synthesis.environments.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.environments.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
 from synthesis.environments.stateful import prove_stateful
 from synthesis.environments.tool_source import check_source
+from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, same_answer
 from synthesis.stage import Rejected, all_in_order

@@ -10,9 +10,7 @@ from typing import Final, TypeVar
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.decomposition import QAInstance
 from synthesis.environments.drafts import ENTITY_OR_ANSWER, MAX_DRAWS, TOOL, Draft, draw_seeds, write_draft
-from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.merging import merge_sub_environments
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.environments.refusals import omit_parameter
@@ -31,9 +29,11 @@ from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
 from synthesis.prompts.tool_merging import MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, Provenance, QualityScore, record_id
 from synthesis.stage import Rejected
-from synthesis.teacher import BadReply, Teacher
+from synthesis.teacher.protocol import BadReply, Teacher
 from synthesis.teacher.usage import metered_usage
 
 Made = TypeVar("Made")

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from synthesis.prompts.rendering import messages_shown, question, tools_shown, version_of
 from synthesis.records import JsonObject, Language, Message, Task, ToolDocument
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\

@@ -7,7 +7,7 @@ from typing import ClassVar
 from synthesis.prompts.judgement import HOW_TO_SCORE, Judgement
 from synthesis.prompts.rendering import messages_shown, question, tools_shown, version_of
 from synthesis.records import Language, Message, Task, ToolDocument
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\

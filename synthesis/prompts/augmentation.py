@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.prompts.rendering import question, version_of
 from synthesis.records import Chain, Language, ServerDocument, Task
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 Axis = Literal["diversity", "complexity", "persona"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from synthesis.environments.decomposition import QAInstance
-from synthesis.environments.knowledge import Knowledge
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import QualityScore, canonical_json
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
 Judge a question that was taken apart into sub-questions. Give four numbers between 0 and 1:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.prompts.rendering import question, tools_shown, version_of
 from synthesis.records import JsonObject, JsonValue, Language, ToolDocument
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\

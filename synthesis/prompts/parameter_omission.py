@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.environments.knowledge import Knowledge
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import ToolCall, canonical_json
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
 Rewrite the question so that it leaves out one value that the call needs, as a hurried user would, and stays natural.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from synthesis.environments.decomposition import QAInstance
-from synthesis.environments.knowledge import Knowledge
 from synthesis.prompts.unseen_tools import SELDOM_ASKED, seldom
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Scenario, canonical_json
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
 Write one question that can only be answered by looking several facts up, and take it apart.

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from synthesis.prompts.rendering import question, tools_shown, version_of
 from synthesis.records import Language, TaskScores, ToolDocument
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\

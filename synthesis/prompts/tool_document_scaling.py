@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from synthesis.environments.knowledge import Knowledge
 from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import ToolDocument, canonical_json
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
 Make the document of a tool as complex as that of a real service: add one to three optional parameters, such as a unit,

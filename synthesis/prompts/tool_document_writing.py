@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from synthesis.environments.decomposition import DecompositionNode
-from synthesis.environments.knowledge import Knowledge
 from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
+from synthesis.questions.decomposition import DecompositionNode
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Language, ToolDocument, canonical_json
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
 Write the document of one tool that would answer the sub-question, and others of its kind.

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.environments.decomposition import DecompositionNode
-from synthesis.environments.knowledge import Knowledge
+from synthesis.questions.decomposition import DecompositionNode
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import JsonObject, ToolCall, ToolDocument, canonical_json
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
 Implement the tool in Python so that the call returns the answer.

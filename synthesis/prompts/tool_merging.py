@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from synthesis.prompts.tool_implementation_writing import ToolImplementation
 from synthesis.records import EnvironmentTool, JsonValue, SubQuestion, canonical_json
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
 Two tools have the same document and answer different sub-questions. Join them: return one implementation whose data

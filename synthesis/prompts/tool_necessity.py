@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.environments.decomposition import DecompositionNode
+from synthesis.questions.decomposition import DecompositionNode
 from synthesis.records import JsonValue, canonical_json
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
 The last sub-question of a task only works on answers that are already known. Say whether answering it still needs a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from synthesis.environments.knowledge import Knowledge
+from synthesis.questions.knowledge import Knowledge
 
 PROMPT_VERSION: Final = "unseen-tools-1"
 SELDOM_ASKED: Final = "\n- Ask for facts of this domain that questions seldom ask for."

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.prompts.rendering import messages_shown, question, version_of
 from synthesis.records import FollowUp, Language, Message, Task
-from synthesis.teacher import Request
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\

@@ -26,9 +26,9 @@ import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from synthesis.records import JsonValue, canonical_json
-from synthesis.teacher import BadReply, Reply, Request, TeacherUnavailable
 from synthesis.teacher.adaptive_concurrency import AdaptiveConcurrency
-from synthesis.teacher.reply_cache import CachedReply, ReplyCache, ReplyFile
+from synthesis.teacher.cache import CachedReply, ReplyCache, ReplyFile
+from synthesis.teacher.protocol import BadReply, Reply, Request, TeacherUnavailable
 from synthesis.teacher.usage import Ledger, record_usage
 
 _FIRST_DELAY_SECONDS: Final = 0.5

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from synthesis.teacher import Reply, Request, Teacher
+from synthesis.teacher.protocol import Reply, Request, Teacher
 
 
 class ScriptedTeacher:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from synthesis.prompts.augmentation import AugmentTask, Axis
 from synthesis.records import Chain, ServerDocument, Task
 from synthesis.stage import Rejected
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
+from synthesis.tools.documents import language_of
 from synthesis.trajectories.tasks import check_text, is_stated
-from synthesis.trajectories.tool_documents import language_of
 
 
 async def augment_task(

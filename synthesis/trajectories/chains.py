@@ -15,8 +15,8 @@ from typing import Final
 from synthesis.prompts.chain_vote import VoteOnChain
 from synthesis.records import ArgumentBinding, Chain, JsonObject, JsonValue, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
-from synthesis.teacher import Teacher
-from synthesis.trajectories.seeding import derived_seed
+from synthesis.teacher.protocol import Teacher
+from synthesis.track.seeds import derived_seed
 
 _CREDENTIALS: Final = frozenset(
     {"api_key", "apikey", "access_token", "auth_token", "token", "password", "secret", "secret_key", "private_key"}

@@ -11,11 +11,11 @@ from typing import Literal
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.simulated_user import AnswerAsUser
 from synthesis.records import Message, ServerDocument, Task, ToolCall, ToolDocument
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
+from synthesis.tools.backends import ToolBackend, ToolResponse
+from synthesis.track.seeds import derived_random, derived_seed
 from synthesis.trajectories.follow_ups import next_request, task_so_far
-from synthesis.trajectories.seeding import derived_random, derived_seed
 from synthesis.trajectories.tasks import argument_error
-from synthesis.trajectories.tool_backends import ToolBackend, ToolResponse
 
 StopReason = Literal["no_tool_call", "max_turns", "deadline"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.teacher.openai import OpenAITeacherConfig
-from synthesis.trajectories.mcp_servers import McpServerConfig
+from synthesis.tools.documents import ToolDocumentFilters
+from synthesis.tools.mcp_servers import McpServerConfig
 from synthesis.trajectories.reward_axes import RewardThresholds
 from synthesis.trajectories.task_scores import TaskThresholds
-from synthesis.trajectories.tool_documents import ToolDocumentFilters
 from synthesis.workers import RayConfig
 
 

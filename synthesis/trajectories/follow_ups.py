@@ -16,9 +16,9 @@ from synthesis.prompts.follow_up_writing import WriteFollowUp
 from synthesis.prompts.user_continuation import ContinueAsUser
 from synthesis.records import Chain, FollowUp, Message, ServerDocument, Task, ToolDocument
 from synthesis.stage import Rejected
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
+from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.chains import task_slots
-from synthesis.trajectories.seeding import derived_seed
 from synthesis.trajectories.tasks import check_facts, check_text, is_stated, leaked_tool_names
 
 MAX_REQUESTS: Final = 3

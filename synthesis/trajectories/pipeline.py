@@ -24,12 +24,8 @@ from synthesis.fingerprint import Fingerprint, digest, synthesis_fingerprint
 from synthesis.record_io import write_records
 from synthesis.records import Chain, JsonObject, ServerDocument, Task, Trajectory
 from synthesis.stage import Journal, Rejected, StageReport, finished_report, run_stage
-from synthesis.teacher import Teacher
-from synthesis.trajectories.config import TrajectoriesConfig
-from synthesis.trajectories.follow_ups import requests_of
-from synthesis.trajectories.near_duplicate_tasks import near_duplicates
-from synthesis.trajectories.seeding import derived_random
-from synthesis.trajectories.tool_ingestion import (
+from synthesis.teacher.protocol import Teacher
+from synthesis.tools.ingestion import (
     JOURNALS,
     NoToolDocuments,
     Servers,
@@ -41,7 +37,11 @@ from synthesis.trajectories.tool_ingestion import (
     synthesize_tools,
     work_directory_of,
 )
-from synthesis.trajectories.tool_sources import EXAMPLES_DIRECTORY
+from synthesis.tools.sources import EXAMPLES_DIRECTORY
+from synthesis.track.seeds import derived_random
+from synthesis.trajectories.config import TrajectoriesConfig
+from synthesis.trajectories.follow_ups import requests_of
+from synthesis.trajectories.near_duplicate_tasks import near_duplicates
 from synthesis.trajectories.worker import TrajectoriesWorker, opened_worker
 from synthesis.workers import WorkerHere, Workers, workers_on_ray
 

@@ -31,10 +31,10 @@ from synthesis.prompts.response_planning import JudgeResponsePlanning
 from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
 from synthesis.records import Message, RewardAxes, Task, ToolDocument, canonical_json
 from synthesis.stage import Rejected
-from synthesis.teacher import Request, Teacher
+from synthesis.teacher.protocol import Request, Teacher
+from synthesis.tools.documents import language_of
+from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.follow_ups import request_positions, task_so_far
-from synthesis.trajectories.seeding import derived_seed
-from synthesis.trajectories.tool_documents import language_of
 
 _NUMBER: Final = re.compile(r"(?<![\w.])-?\d+(?:[.,:]\d+)*(?!\w)")
 _URL: Final = re.compile(r"https?://[^\s\"'<>)\]}，。]+")

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.records import JsonObject, Language, TaskScores, ToolDocument
 from synthesis.stage import Rejected
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
 
 
 class TaskThresholds(BaseModel):

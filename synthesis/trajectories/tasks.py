@@ -13,9 +13,9 @@ from jsonschema import Draft202012Validator
 from synthesis.prompts.task_writing import WriteTask, WrittenTask
 from synthesis.records import Chain, Expectation, JsonObject, JsonValue, ServerDocument, ToolDocument, canonical_json
 from synthesis.stage import Rejected
-from synthesis.teacher import Teacher
+from synthesis.teacher.protocol import Teacher
+from synthesis.tools.documents import language_of
 from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots
-from synthesis.trajectories.tool_documents import language_of
 
 MAX_TASK_CHARACTERS: Final = 4000
 

@@ -39,19 +39,19 @@ from synthesis.records import (
     record_id,
 )
 from synthesis.stage import Rejected
-from synthesis.teacher import BadReply, Request, Teacher
+from synthesis.teacher.protocol import BadReply, Request, Teacher
 from synthesis.teacher.usage import metered_usage
+from synthesis.tools.backends import Emulator, ToolBackend
+from synthesis.tools.mcp_servers import McpBackend, McpPool, McpServerConfig, ToolServerDied
+from synthesis.track.seeds import derived_random, derived_seed
 from synthesis.trajectories.augmentation import augment_task
 from synthesis.trajectories.chains import bind_chain, vote_on_chain, with_optional_arguments
 from synthesis.trajectories.collection import Conversation, collect_conversation, offered_tools
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import calls_per_request, first_calls, requests_of, task_so_far, write_follow_ups
-from synthesis.trajectories.mcp_servers import McpBackend, McpPool, McpServerConfig, ToolServerDied
 from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
-from synthesis.trajectories.seeding import derived_random, derived_seed
 from synthesis.trajectories.task_scores import score_task
 from synthesis.trajectories.tasks import askable_slots, write_task
-from synthesis.trajectories.tool_backends import Emulator, ToolBackend
 from synthesis.trajectories.tool_graph import build_tool_graph, edge_coverage, sample_candidate_chains
 
 Item = ParamSpec("Item")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from astra_jax.chat_format import render
+from astra_jax.chat.format import render
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.checkpoints.policy import Policy
 from astra_jax.model.qwen3 import init_params
-from astra_jax.optimizer import OptimizerConfig, make_optimizer
-from astra_jax.policy import Policy
 from astra_jax.sft.data import make_batch, render_sample
 from astra_jax.sft.train import sft_step
 from astra_jax.testing import tiny_environment, tiny_model_config, tiny_tokenizer
-from astra_jax.tokenizer import Tokenizer
+from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
 
 GOLD_STEPS = 50
 """Enough to solve the tiny environment nearly always at temperature 0.3, and only sometimes at 1."""

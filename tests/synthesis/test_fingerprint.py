@@ -14,10 +14,10 @@ import pytest
 from synthesis import fingerprint
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.fingerprint import MadeOtherwise, source_of
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import DatasetCard, read_card
 from synthesis.stage import Journal, StageReport
-from synthesis.teacher import TeacherUnavailable
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.protocol import TeacherUnavailable
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.journals import finished_items
 

@@ -9,9 +9,9 @@ import pytest
 
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import synthesize_environments
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.stage import Journal, JournalError, NothingKept, Rejected, StageReport, run_stage
-from synthesis.teacher import BadReply
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.protocol import BadReply
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.pipeline import synthesize_trajectories
 

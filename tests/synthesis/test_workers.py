@@ -21,13 +21,13 @@ import pytest
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.fingerprint import synthesis_fingerprint
+from synthesis.procedural.teacher import ANSWERS, ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.record_io import RecordSource, read_card
 from synthesis.records import Trajectory
 from synthesis.stage import Rejected
-from synthesis.teacher import TeacherUnavailable
 from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
-from synthesis.teacher.procedural import ANSWERS, ProceduralTeacher
+from synthesis.teacher.protocol import TeacherUnavailable
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.workers import RayConfig, WorkersUnavailable, workers_on_ray
 from tests.synthesis.journals import finished_items
@@ -39,7 +39,7 @@ CLOCK = {
     "name": "Time",
     "domain": "Time",
     "command": [
-        "python", "-m", "synthesis.trajectories.frozen_clock", "2026-03-02T09:00:00+00:00",
+        "python", "-m", "synthesis.tools.frozen_clock", "2026-03-02T09:00:00+00:00",
         "mcp_server_time", "--local-timezone=UTC",
     ],
     "argument_values": {"timezone": ZONES, "source_timezone": ZONES, "target_timezone": ZONES},

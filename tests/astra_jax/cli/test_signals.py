@@ -24,15 +24,15 @@ import httpx
 import psutil
 import pytest
 
-from astra_jax.checkpoint import load_params
+from astra_jax.checkpoints.checkpoint import load_params
+from astra_jax.checkpoints.convert import hf_to_orbax
+from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli import main
-from astra_jax.convert import hf_to_orbax
-from astra_jax.metrics import read_metrics
-from astra_jax.policy import save_policy
 from astra_jax.testing import tiny_environment
+from astra_jax.training.metrics import read_metrics
 from synthesis.record_io import check_shards, write_records
-from tests.astra_jax.cli.test_run_lock import sft_command
-from tests.astra_jax.test_convert import write_hf_folder
+from tests.astra_jax.checkpoints.test_convert import write_hf_folder
+from tests.astra_jax.training.test_run_lock import sft_command
 from tests.synthesis.journals import num_finished
 
 ROOT = Path(__file__).parents[3]
@@ -305,7 +305,7 @@ def test_a_verification_ends_while_it_waits_for_a_tool(astra, tmp_path, slow_san
 
 SLOW_CONVERSION = """
 import sys, time
-from astra_jax.model import hf
+from astra_jax.checkpoints import hf
 read, to_hf = hf.HFParameter.__getitem__, hf._to_hf
 def slow_read(*arguments):
     time.sleep(0.05)
@@ -444,7 +444,7 @@ def test_output_that_nobody_takes_is_one_line(tmp_path, tail, words):
 @pytest.mark.parametrize(
     "command",
     [
-        ["synthesize", "tools", f"{ROOT}/synthesis/trajectories/examples", "--out", "out"],
+        ["synthesize", "tools", f"{ROOT}/synthesis/tools/examples", "--out", "out"],
         ["records", "export", "records", "--out", "out"],
         pytest.param(
             ["synthesize", "trajectories", f"{CONFIGS}/tiny_trajectories.toml", "mcp_servers=[]", "out=out"],

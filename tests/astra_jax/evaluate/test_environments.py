@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli import main
+from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.log import read_episodes
+from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine
 from astra_jax.evaluate import environments as evaluation_module
 from astra_jax.evaluate.environments import EvaluationConfig, evaluate_environments, sum_up
-from astra_jax.policy import save_policy
-from astra_jax.rl.f1_reward import episode_reward
-from astra_jax.rollout.engine import PromptTooLong, RolloutConfig, RolloutEngine
-from astra_jax.rollout.episode_log import read_episodes
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.record_io import write_records
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from astra_jax.checkpoints.hf import save_hf
 from astra_jax.model.config import ModelConfig, YarnScaling
-from astra_jax.model.hf import save_hf
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind, init_params
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.sft.train import SFTConfig
 from astra_jax.testing import tiny_model_config
-from astra_jax.tokenizer import Tokenizer
 from synthesis.record_io import write_records
 from synthesis.records import Environment
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from astra_jax.placement import join_hosts, require_shared_folder
+from astra_jax.mesh.placement import join_hosts, require_shared_folder
 from astra_jax.sft.train import SFTConfig, train_sft
 
 if __name__ == "__main__":

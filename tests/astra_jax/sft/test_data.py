@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.chat_format import render
+from astra_jax.chat.format import render
 from astra_jax.sft.data import (
     SFTSample,
     gold_sample,

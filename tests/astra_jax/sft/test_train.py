@@ -10,21 +10,21 @@ import jax
 import numpy as np
 import pytest
 
-from astra_jax import checkpoint
-from astra_jax.checkpoint import CheckpointError, Checkpoints
-from astra_jax.metrics import read_metrics
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.checkpoints import checkpoint
+from astra_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
+from astra_jax.checkpoints.policy import load_policy
 from astra_jax.model import flops
 from astra_jax.model.context_parallel import balance
 from astra_jax.model.qwen3 import bind
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
-from astra_jax.not_finite import NotFinite
-from astra_jax.optimizer import learning_rate_schedule, make_optimizer
-from astra_jax.policy import load_policy
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.data import SFTBatch, make_batch, render_sample
 from astra_jax.sft.train import SFTConfig, sft_loss, train_sft
 from astra_jax.testing import tiny_environment
-from astra_jax.tokenizer import Tokenizer
+from astra_jax.training.metrics import read_metrics
+from astra_jax.training.not_finite import NotFinite
+from astra_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from tests.astra_jax.killed_process import kill_after_steps
 from tests.astra_jax.sft.configs import tiny_sft_config
 

@@ -14,14 +14,14 @@ import jax
 import numpy as np
 import pytest
 
+from astra_jax.checkpoints.policy import load_policy
 from astra_jax.config import ConfigError
-from astra_jax.metrics import read_metrics
 from astra_jax.model.config import ModelOverrides
 from astra_jax.model.sharding import MeshConfig
-from astra_jax.policy import load_policy
 from astra_jax.sft.data import make_batch, render_sample
 from astra_jax.sft.train import SFTConfig, loss_and_gradients, train_sft
 from astra_jax.testing import tiny_environment
+from astra_jax.training.metrics import read_metrics
 from tests.astra_jax.killed_process import ROOT
 from tests.astra_jax.sft.configs import tiny_sft_config
 from tests.astra_jax.two_hosts import finish, two_hosts

@@ -12,10 +12,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from synthesis.answers.final_answer import holds_answer, is_answer_accurate
+from synthesis.procedural.world_questions import draw_instance
+from synthesis.procedural.worlds import domains, world_of
 from synthesis.records import Composition, Environment, Language, Provenance, QualityScore, Scenario, SubQuestion
-from synthesis.teacher import BadReply
-from synthesis.teacher.procedural.world_questions import draw_instance
-from synthesis.teacher.procedural.worlds import domains, world_of
+from synthesis.teacher.protocol import BadReply
 
 SHAPES: list[tuple[Scenario, int]] = [
     ("single_hop", 1),

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from sandbox.local import local_sandbox
-from synthesis.environments.decomposition import QAInstance
-from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, Language, Scenario
-from synthesis.teacher.procedural import ProceduralTeacher
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from astra_jax.cli import main
-from synthesis.environments.cost_estimate import estimate_costs
+from synthesis.cost.environments import estimate_costs
+from synthesis.cost.estimate import MeteringTeacher
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.teacher.cost_estimate import MeteringTeacher
 
 MakeConfig = Callable[..., EnvironmentsConfig]
 

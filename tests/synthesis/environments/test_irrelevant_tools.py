@@ -15,7 +15,7 @@ import pytest
 from synthesis.environments.embeddings import EmbeddingEndpoint, embed
 from synthesis.environments.irrelevant_tools import BANDS, ToolPool
 from synthesis.records import Environment, EnvironmentTool, ToolDocument
-from synthesis.teacher import TeacherUnavailable
+from synthesis.teacher.protocol import TeacherUnavailable
 
 
 def document(name: str, description: str) -> ToolDocument:

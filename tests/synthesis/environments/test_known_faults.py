@@ -10,11 +10,11 @@ import pytest
 
 from synthesis.environments import worker
 from synthesis.environments.pipeline import synthesize_environments
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonValue, SubQuestion, ToolCall, count_solved
-from synthesis.teacher import BadReply, Reply, Request
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.protocol import BadReply, Reply, Request
 
 
 @pytest.mark.parametrize("value", ["error code 1500", "5", "5 rooms", [5], {"rooms": 5}, True, None, ""])

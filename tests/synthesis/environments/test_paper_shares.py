@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from synthesis.environments.decomposition import QAInstance
-from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.pipeline import EnvironmentsConfig
 from synthesis.environments.qa_instances import write_qa_instance
 from synthesis.environments.quotas import EnvironmentPlan, plan_environments
 from synthesis.environments.statistics import PAPER, num_parallel_calls
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
 
 CONFIG = Path(__file__).parents[3] / "configs" / "paper_environments.toml"
 POINTS = 0.01

@@ -19,11 +19,11 @@ from sandbox.client import SandboxClient
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.statistics import environment_statistics
 from synthesis.environments.verification import verify_environments
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment, count_solved
 from synthesis.stage import NothingKept
-from synthesis.teacher import BadReply, Reply, Request, TeacherUnavailable
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.protocol import BadReply, Reply, Request, TeacherUnavailable
 from tests.synthesis.journals import num_finished
 
 MakeConfig = Callable[..., EnvironmentsConfig]
@@ -176,7 +176,7 @@ def test_an_outage_stops_the_run_and_the_next_run_finishes_it(
 RUN = """
 import asyncio, sys
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.procedural.teacher import ProceduralTeacher
 config = EnvironmentsConfig.model_validate_json(sys.argv[1])
 asyncio.run(synthesize_environments(config, ProceduralTeacher(), sys.argv[2]))
 """

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from synthesis.environments.decomposition import QAInstance
 from synthesis.environments.qa_instances import check_structure
 from synthesis.environments.quality import check_dependencies
+from synthesis.questions.decomposition import QAInstance
 from synthesis.stage import Rejected
 
 NAMES = [

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.quality import Percentile, least_quality
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
 from synthesis.record_io import RecordSource, read_card
 from synthesis.records import Environment, QualityScore
-from synthesis.teacher import Reply, Request
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.protocol import Reply, Request
 
 MakeConfig = Callable[..., EnvironmentsConfig]
 

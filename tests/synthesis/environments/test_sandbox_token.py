@@ -17,7 +17,7 @@ from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.splits import TakenValues
 from synthesis.environments.worker import opened_worker
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.procedural.teacher import ProceduralTeacher
 from tests.synthesis.environments.conftest import tiny_config
 
 TOKEN = "t0ken-of-this-test"

@@ -15,22 +15,22 @@ from synthesis.environments.call_batches import CallBatches
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.drafts import MAX_DRAWS, Draft, draw_seeds, write_draft
 from synthesis.environments.held_out import held_out_configs
-from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.quotas import EnvironmentPlan, Variety
 from synthesis.environments.splits import TakenValues, shared_between
 from synthesis.environments.verification import verify_environments
 from synthesis.environments.worker import EnvironmentsWorker
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.procedural.tool_options import OPTIONS
+from synthesis.procedural.tool_wording import KNOWN, UNSEEN
+from synthesis.procedural.worlds import domains
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, ToolDocument
 from synthesis.stage import Rejected
-from synthesis.teacher import Reply, Request
-from synthesis.teacher.procedural import ProceduralTeacher
-from synthesis.teacher.procedural.tool_options import OPTIONS
-from synthesis.teacher.procedural.tool_wording import KNOWN, UNSEEN
-from synthesis.teacher.procedural.worlds import domains
+from synthesis.teacher.protocol import Reply, Request
 
 MakeConfig = Callable[..., EnvironmentsConfig]
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from sandbox.client import AsyncSandboxClient
-from synthesis.environments.decomposition import QAInstance
-from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.merging import merge_sub_environments
 from synthesis.environments.proof import prove
 from synthesis.environments.sub_environments import SubEnvironment, build_sub_environments
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
 from synthesis.prompts.tool_merging import MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
 from synthesis.stage import Rejected
-from synthesis.teacher import BadReply, Reply, Request
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.protocol import BadReply, Reply, Request
 
 KNOWLEDGE = Knowledge(domain="library", language="en", seed=3)
 ALIKE = "en parallel_single_hop computed"

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from sandbox.client import AsyncSandboxClient
-from synthesis.environments.decomposition import QAInstance
-from synthesis.environments.knowledge import Knowledge
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.proof import prove
 from synthesis.environments.sub_environments import build_sub_environments
 from synthesis.environments.tool_scaling import check_scaled, documented_defaults
 from synthesis.environments.verification import verify_environments
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.procedural.tool_options import OPTIONS
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
-from synthesis.teacher import Reply, Request
-from synthesis.teacher.procedural import ProceduralTeacher
-from synthesis.teacher.procedural.tool_options import OPTIONS
+from synthesis.teacher.protocol import Reply, Request
 
 FLAT = {"type": "string"}
 UNIT = {"type": "string", "enum": ["one", "thousand"], "default": "thousand"}

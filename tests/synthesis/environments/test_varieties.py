@@ -15,10 +15,10 @@ from synthesis.environments.quotas import plan_environments
 from synthesis.environments.stateful import prove_stateful
 from synthesis.environments.statistics import statistics_of
 from synthesis.environments.verification import verify_environments
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment, count_episode
 from synthesis.stage import Rejected
-from synthesis.teacher.procedural import ProceduralTeacher
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
+from synthesis.procedural.teacher import ANSWERS
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.record_io import RecordSource
 from synthesis.records import TaskScores, Trajectory
-from synthesis.teacher import BadReply, TeacherUnavailable
 from synthesis.teacher.adaptive_concurrency import AdaptiveConcurrency
 from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
-from synthesis.teacher.procedural import ANSWERS
+from synthesis.teacher.protocol import BadReply, TeacherUnavailable
 from synthesis.teacher.usage import metered_usage
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint

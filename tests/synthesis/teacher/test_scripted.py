@@ -2,10 +2,10 @@
 
 import pytest
 
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.records import TaskScores
-from synthesis.teacher import BadReply
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 
 REQUEST = ScoreTask(text="x", language="en", slots={}, hidden_slots=(), tools=())

@@ -24,8 +24,8 @@ import aiohttp  # noqa: F401 - imported here, so that a life is spent on work
 import datasketch  # noqa: F401
 import openai  # noqa: F401
 
+from synthesis.procedural.teacher import ANSWERS, ProceduralTeacher
 from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
-from synthesis.teacher.procedural import ANSWERS, ProceduralTeacher
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 

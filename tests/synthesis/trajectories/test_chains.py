@@ -4,7 +4,7 @@ import pytest
 
 from synthesis.prompts.chain_vote import Vote, VoteOnChain
 from synthesis.stage import Rejected
-from synthesis.teacher import BadReply
+from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.trajectories.chains import bind_chain, is_statable, vote_on_chain
 from tests.synthesis.trajectories.servers import HOTELS, TEXT, server, tool

@@ -5,13 +5,13 @@ import json
 
 import pytest
 
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
 from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
-from synthesis.teacher import BadReply
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.tools.backends import Emulator, ToolResponse
 from synthesis.trajectories.collection import collect_conversation
-from synthesis.trajectories.tool_backends import Emulator, ToolResponse
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 DONE = AgentMessage(reasoning="enough", content="It is 21 degrees.")

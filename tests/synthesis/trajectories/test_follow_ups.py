@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
 from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
 from synthesis.prompts.answer_summary import JudgeAnswerSummary
@@ -17,8 +18,9 @@ from synthesis.prompts.user_continuation import ContinueAsUser, UserTurn
 from synthesis.record_io import RecordSource
 from synthesis.records import FollowUp, Task, Trajectory
 from synthesis.stage import Rejected
-from synthesis.teacher.procedural import ProceduralTeacher
 from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.tools.backends import Emulator
+from synthesis.track.seeds import derived_random
 from synthesis.trajectories.chains import bind_chain
 from synthesis.trajectories.collection import collect_conversation
 from synthesis.trajectories.follow_ups import (
@@ -29,9 +31,7 @@ from synthesis.trajectories.follow_ups import (
     write_follow_ups,
 )
 from synthesis.trajectories.reward_axes import judge_axes
-from synthesis.trajectories.seeding import derived_random
 from synthesis.trajectories.statistics import trajectory_statistics
-from synthesis.trajectories.tool_backends import Emulator
 from tests.synthesis.trajectories.servers import HOTELS, task
 from tests.synthesis.trajectories.test_pipeline import bytes_of, synthesize
 

@@ -1,11 +1,11 @@
 """Faults that the original is known for, and that no other test of this track rules out for a whole run."""
 
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.chain_vote import Vote, VoteOnChain
 from synthesis.prompts.planning import JudgePlanning
 from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
-from synthesis.teacher import BadReply
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.protocol import BadReply
 from tests.synthesis.trajectories.test_pipeline import synthesize
 
 

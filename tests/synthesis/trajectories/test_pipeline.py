@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.planning import JudgePlanning
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Trajectory
 from synthesis.stage import NothingKept
-from synthesis.teacher import BadReply, TeacherUnavailable
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.protocol import BadReply, TeacherUnavailable
 from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.tools.sources import SourceMissing
 from synthesis.trajectories.pipeline import NoToolDocuments, TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.tasks import argument_error, is_stated, leaked_tool_names
-from synthesis.trajectories.tool_sources import SourceMissing
 from tests.shared_data import shared_data
 from tests.synthesis.journals import num_finished
 
@@ -62,7 +62,7 @@ async def test_order_of_work_and_a_second_run_change_no_byte(tmp_path):
 RUN = """
 import asyncio, sys
 from pathlib import Path
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 
 class SlowTeacher(ProceduralTeacher):
@@ -169,7 +169,7 @@ async def test_no_key_no_header_and_no_path_of_the_machine_is_in_a_record(tmp_pa
     git = {
         "name": "Git",
         "command": ["python", "-m", "mcp_server_git", "--repository", "."],
-        "prepare": ["python", "-m", "synthesis.trajectories.demo_repositories"],
+        "prepare": ["python", "-m", "synthesis.tools.demo_repositories"],
         "environment": {"GIT_TOKEN": "ghp-other-secret"},
         "argument_values": {
             "repo_path": ["notes"],

@@ -2,6 +2,7 @@
 
 import pytest
 
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
 from synthesis.prompts.answer_summary import JudgeAnswerSummary
 from synthesis.prompts.judgement import Judgement
@@ -11,8 +12,7 @@ from synthesis.prompts.response_planning import JudgeResponsePlanning
 from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
 from synthesis.records import Message, ToolCall
 from synthesis.stage import Rejected
-from synthesis.teacher import BadReply
-from synthesis.teacher.procedural import ProceduralTeacher
+from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.trajectories.reward_axes import (
     RewardThresholds,

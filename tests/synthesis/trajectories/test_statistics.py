@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
+from synthesis.cost.estimate import MeteringTeacher
+from synthesis.cost.trajectories import estimate_costs
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Message, ToolCall, Trajectory
-from synthesis.teacher.cost_estimate import MeteringTeacher
-from synthesis.trajectories.cost_estimate import estimate_costs
 from synthesis.trajectories.statistics import trajectory_statistics
 from tests.synthesis.trajectories.test_pipeline import config, synthesize
 

@@ -7,7 +7,7 @@ from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.prompts.task_writing import WriteTask, WrittenTask
 from synthesis.records import TaskScores
 from synthesis.stage import Rejected
-from synthesis.teacher import BadReply
+from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.trajectories.augmentation import augment_task
 from synthesis.trajectories.chains import bind_chain

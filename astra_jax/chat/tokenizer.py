@@ -1,0 +1,168 @@
+"""The tokenizer: text to token ids and back, with the Qwen3 control tokens.
+
+A checkpoint folder carries its own `tokenizer.json`; the official Qwen3 one and the small one that the quickstart
+trains are used alike.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+
+from astra_jax.chat.format import (
+    END_OF_TEXT,
+    END_THINK,
+    END_TOOL_CALL,
+    END_TOOL_RESPONSE,
+    IM_END,
+    IM_START,
+    THINK,
+    TOOL_CALL,
+    TOOL_RESPONSE,
+    TOOLS_FOOT,
+    TOOLS_HEAD,
+    Segment,
+)
+from astra_jax.errors import AstraError
+
+SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END)
+FORMAT_TOKENS = (TOOL_CALL, END_TOOL_CALL, TOOL_RESPONSE, END_TOOL_RESPONSE, THINK, END_THINK)
+
+TOKENIZER = "tokenizer.json"
+CHAT_TEMPLATE_PATH = Path(__file__).with_name("qwen3_chat_template.jinja")
+
+
+class TokenizerError(AstraError):
+    """A tokenizer is missing or is not a Qwen3 one; the message says what was expected and where."""
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """Token ids and who wrote each of them."""
+
+    ids: np.ndarray
+    """int32 [tokens]"""
+    sources: np.ndarray
+    """int8 [tokens], values of `chat_format.Source`"""
+
+
+class Tokenizer:
+    """A Qwen3 tokenizer read from a folder."""
+
+    def __init__(self, backend: tokenizers.Tokenizer):
+        self.backend = backend
+        missing = [token for token in SPECIAL_TOKENS + FORMAT_TOKENS if backend.token_to_id(token) is None]
+        if missing:
+            raise TokenizerError(f"expected the Qwen3 control tokens in the tokenizer, found none of {missing}")
+        vocabulary = backend.get_vocab()
+        self.pad_id = vocabulary[END_OF_TEXT]
+        self.end_id = vocabulary[IM_END]
+        self.vocab_size: int = backend.get_vocab_size()
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """Read `tokenizer.json` from a checkpoint folder.
+
+        Raises:
+            TokenizerError: there is none, it is damaged, or it lacks the Qwen3 control tokens.
+        """
+        path = Path(folder) / TOKENIZER
+        if not path.is_file():
+            raise TokenizerError(
+                f"expected a tokenizer.json, found none at {path}; `init` must name a checkpoint folder"
+            )
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:
+            raise TokenizerError(f"{path} is damaged: {error}; copy it again from its checkpoint") from error
+        return cls(backend)
+
+    def save(self, folder: Path, *, model_max_length: int) -> None:
+        """Write `tokenizer.json`, `tokenizer_config.json` and the chat template where `transformers` looks for them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.backend.save(str(folder / TOKENIZER))
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": IM_END,
+            "pad_token": END_OF_TEXT,
+            "model_max_length": model_max_length,
+            "clean_up_tokenization_spaces": False,
+            "chat_template": CHAT_TEMPLATE_PATH.read_text(),
+        }
+        (folder / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False, indent=2) + "\n")
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text; nothing is added before or after."""
+        return self.backend.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, control tokens included."""
+        return self.backend.decode(list(ids), skip_special_tokens=False)
+
+    def encode_segments(self, segments: Iterable[Segment]) -> EncodedText:
+        """Tokenise the joined text of segments at once, and give every token the writer of its first character."""
+        segments = list(segments)
+        encoding = self.backend.encode("".join(segment.text for segment in segments), add_special_tokens=False)
+        ends = np.cumsum([len(segment.text) for segment in segments])
+        starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
+        sources = np.array([segment.source for segment in segments], dtype=np.int8)
+        segment_of_token = np.searchsorted(ends, starts, side="right")
+        return EncodedText(np.array(encoding.ids, dtype=np.int32), sources[segment_of_token])
+
+
+# Names, numbers and Chinese characters are cut the same way wherever they stand, so that a tiny model can copy them:
+# a space is never glued to a capitalised word, a digit or a Chinese character. Digits go in pairs: one digit often
+# stands twice in a number, and then what follows it cannot be copied from what followed it before.
+_TINY_PIECES = Regex(r"\p{Lu}\p{Ll}*| ?[\p{Ll}_]+|\p{N}{1,2}|\p{Lo}|\n+|[^\p{L}\p{N}\n]+")
+
+
+# The fixed text of the chat format is one token a phrase, so that a tiny model reads and writes only what varies.
+_FORMAT_PHRASES = (
+    TOOLS_HEAD,
+    TOOLS_FOOT,
+    '{"type": "function", "function": {"name": "',
+    '", "description": "',
+    '", "parameters": {"type": "object", "properties": {"',
+    '": {"type": "string"}',
+    '}, "required": ["',
+    '"]}}}',
+    '{"name": "',
+    '", "arguments": {"',
+    '"}}',
+)
+
+
+def train_tiny_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
+    """Train a small byte-level BPE with the Qwen3 control tokens on the texts that a tiny model will read.
+
+    For the quickstart and for tests; a real run uses the tokenizer of the checkpoint it starts from.
+    """
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(_TINY_PIECES, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(FORMAT_TOKENS) - len(_FORMAT_PHRASES),
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    whole = sorted(SPECIAL_TOKENS + FORMAT_TOKENS + _FORMAT_PHRASES, key=len, reverse=True)
+    phrases = re.compile("|".join(map(re.escape, whole)))
+    pieces = (piece for text in texts for piece in phrases.split(text) if piece)
+    backend.train_from_iterator(pieces, trainer)
+    added = [AddedToken(token, special=False, normalized=False) for token in FORMAT_TOKENS + _FORMAT_PHRASES]
+    backend.add_tokens(added)
+    return Tokenizer(backend)

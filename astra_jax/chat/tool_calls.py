@@ -1,0 +1,94 @@
+"""Reading an assistant message back: its reasoning, its text and its tool calls.
+
+The only parser of model output. A block that cannot be read is kept as a `MalformedToolCall`, which is answered with an
+error and counted as a call; nothing is repaired and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from pydantic_core import from_json
+
+from astra_jax.chat.format import END_THINK, END_TOOL_CALL, IM_END, THINK, TOOL_CALL
+from synthesis.records import JsonObject, canonical_json
+
+
+@dataclass(frozen=True)
+class ParsedToolCall:
+    """A call the environment can be asked for."""
+
+    name: str
+    arguments: JsonObject
+
+
+@dataclass(frozen=True)
+class MalformedToolCall:
+    """A block between tool-call tags that is not a call; `problem` is what the model is told."""
+
+    text: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class ParsedTurn:
+    """One assistant message, taken apart."""
+
+    reasoning_content: str
+    content: str
+    tool_calls: tuple[ParsedToolCall | MalformedToolCall, ...]
+
+
+def parse_turn(text: str) -> ParsedTurn:
+    r"""Take an assistant message apart; tags inside the reasoning are text, not calls.
+
+    >>> parse_turn('<think>\nlook it up\n</think>\n\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>')
+    ParsedTurn(reasoning_content='look it up', content='', tool_calls=(ParsedToolCall(name='f', arguments={'a': 1}),))
+    >>> parse_turn("<tool_call>\nf(1)\n</tool_call><|im_end|>").tool_calls[0].problem
+    'the tool call is not valid JSON'
+    """
+    text = text.removesuffix(IM_END)
+    reasoning, found, said = text.partition(END_THINK)
+    if not found:
+        reasoning, said = ("", text) if THINK not in text else (text, "")
+    content, blocks = _cut_out_blocks(said)
+    return ParsedTurn(
+        reasoning.replace(THINK, "", 1).strip("\n"), content.strip("\n"), tuple(_parse_call(block) for block in blocks)
+    )
+
+
+def _cut_out_blocks(text: str) -> tuple[str, list[str]]:
+    """Return the text outside tool-call tags, and the blocks between them; one that never closes runs to the end."""
+    outside, blocks, position = "", [], 0
+    while (opened := text.find(TOOL_CALL, position)) >= 0:
+        start = opened + len(TOOL_CALL)
+        closed = text.find(END_TOOL_CALL, _json_end(text, start))
+        end = closed if closed >= 0 else len(text)
+        outside += text[position:opened]
+        blocks.append(text[start:end])
+        position = end + len(END_TOOL_CALL)
+    return outside + text[position:], blocks
+
+
+def _json_end(text: str, start: int) -> int:
+    """Return the index after the JSON value at `start`, so that a tag inside one of its strings closes nothing."""
+    start += len(text[start:]) - len(text[start:].lstrip())
+    try:
+        return json.JSONDecoder().raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return start
+
+
+def _parse_call(block: str) -> ParsedToolCall | MalformedToolCall:
+    try:
+        value = from_json(block, allow_inf_nan=False)
+        canonical_json(value)  # refuses what JSON cannot express but Python reads: 1e999 is infinity
+    except ValueError:
+        return MalformedToolCall(block, "the tool call is not valid JSON")
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return MalformedToolCall(block, 'the tool call needs a "name" that is a string')
+    arguments = value.get("arguments", {})
+    if not isinstance(arguments, dict):
+        return MalformedToolCall(block, 'the "arguments" of the tool call must be a JSON object')
+    return ParsedToolCall(value["name"], arguments)

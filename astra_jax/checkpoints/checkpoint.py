@@ -1,0 +1,301 @@
+"""Checkpoints of a training run: Orbax arrays beside a manifest that is written last, so that half of one never counts.
+
+A save copies the arrays to the host and returns; they are written, and then the manifest, while training goes on.
+
+    DIRECTORY/00000100/
+        params/  Orbax arrays                    params.json  the ModelConfig           params.whole.json
+        train/   Orbax optimiser state and RNG   train.json   step and data position    train.whole.json
+
+A part counts only when its manifest (`*.whole.json`: size and CRC-32 of each of its files) exists and agrees with them.
+Weights are kept for analysis; the train part only for the newest saves. A killed process leaves at most a folder
+without manifest, which the next save of that step replaces. Where there are several hosts, all of them make each call
+here, on one file system: each writes and reads its parts of the arrays, the first writes the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+from pydantic import ValidationError
+
+from astra_jax.checkpoints.hf import PIECE_BYTES
+from astra_jax.errors import AstraError
+from astra_jax.mesh.placement import sharded_shapes
+from astra_jax.model.config import ModelConfig, ModelOverrides, Params
+from astra_jax.model.qwen3 import abstract_params
+from astra_jax.model.sharding import require_divisible
+
+_log = logging.getLogger(__name__)
+_AS_IT_IS = ModelOverrides()
+
+
+class CheckpointError(AstraError, ValueError):
+    """A checkpoint is absent, damaged, or of another model; the message says which and what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """All that a run needs to go on as if it had never stopped."""
+
+    step: int
+    """Optimiser updates done."""
+    params: Params
+    optimizer_state: Any
+    rng: jax.Array
+    """A typed PRNG key."""
+    data_position: dict[str, Any]
+    """JSON: where the data pipeline stands."""
+
+
+class Checkpoints:
+    """The checkpoints of one run, in `directory`; left as a context, it waits for this host's part of the last save."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        config: ModelConfig,
+        *,
+        keep_train_states: int = 2,
+        keep_weights: int | None = None,
+    ) -> None:
+        """Keeps optimiser state for the newest `keep_train_states` saves, weights for `keep_weights` (None: all)."""
+        self.directory = Path(directory)
+        self.config = config
+        self._keep_train_states = keep_train_states
+        self._keep_weights = keep_weights
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_writing()  # no barrier: where one host has failed, the others may never arrive
+        self._writer.shutdown()
+
+    def save(self, state: TrainState) -> Path:
+        """Starts to write the state of one step, when the save before has ended; `wait` says when it is whole.
+
+        Lets go of what the retention rule no longer keeps. Raises what the save before failed with.
+        """
+        self._end_writing()
+        path = self.directory / f"{state.step:08d}"
+        _clear(path)
+        # The key is the same on every host: as a host's own array, the first host writes it.
+        train = {"optimizer_state": state.optimizer_state, "rng": np.asarray(jax.random.key_data(state.rng))}
+        parts = [
+            _begin_part(path, "params", state.params, self.config.model_dump(mode="json"), _chunks(state.params)),
+            _begin_part(path, "train", train, {"step": state.step, "data_position": state.data_position}),
+        ]
+        self._writing = self._writer.submit(self._finish, parts)
+        return path
+
+    def _finish(self, parts: Sequence[Callable[[], None]]) -> None:
+        for finish in parts:
+            finish()
+        if jax.process_index() == 0:
+            self._retire()
+
+    def wait(self) -> None:
+        """Returns when the last save is whole, on every host; raises what it failed with."""
+        self._end_writing()
+        # JAX kills hosts that have not all ended within 300 seconds, even if the first is still writing manifests.
+        multihost_utils.sync_global_devices(f"saves in {self.directory}")
+
+    def _end_writing(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def steps(self) -> list[int]:
+        """Steps that have a folder, oldest first, whole or not."""
+        if not self.directory.is_dir():
+            return []
+        return sorted(int(entry.name) for entry in self.directory.iterdir() if entry.name.isdecimal())
+
+    def restore_latest(self, optimizer: optax.GradientTransformation, *, mesh: Mesh | None = None) -> TrainState | None:
+        """The newest whole state of a run with `optimizer`, over `mesh` or on the first device; None without one.
+
+        It works from shapes alone: only what is read is allocated. A damaged checkpoint is passed over with a
+        warning that names it. Raises CheckpointError for another model.
+        """
+        self._end_writing()
+        newest = self._newest_whole_step() if jax.process_index() == 0 else None
+        step = int(multihost_utils.broadcast_one_to_all(np.int32(-1 if newest is None else newest)))
+        return None if step < 0 else self._restore(self.directory / f"{step:08d}", optimizer, mesh)
+
+    def _newest_whole_step(self) -> int | None:
+        for step in reversed(self.steps()):
+            path = self.directory / f"{step:08d}"
+            fault = _fault(path, "params") or _fault(path, "train")
+            if fault is None:
+                return step
+            _log.warning("checkpoint %s is passed over: %s", path, fault)
+        return None
+
+    def _restore(self, path: Path, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:
+        found = read_model(path)
+        if found.to_hf() != self.config.to_hf():
+            raise CheckpointError(f"{path} holds another model: expected {self.config}, found {found}")
+        position = json.loads((path / "train.json").read_text(encoding="utf-8"))
+        params = abstract_params(self.config)
+        optimizer_state = sharded_shapes(jax.eval_shape(optimizer.init, params), mesh)
+        rng = np.asarray(jax.random.key_data(jax.random.key(0)))
+        train = _read_part(path, "train", {"optimizer_state": optimizer_state, "rng": rng})
+        return TrainState(
+            step=position["step"],
+            params=_read_part(path, "params", sharded_shapes(params, mesh)),
+            optimizer_state=train["optimizer_state"],
+            rng=jax.random.wrap_key_data(train["rng"]),
+            data_position=position["data_position"],
+        )
+
+    def _retire(self) -> None:
+        steps = self.steps()
+        weightless = [] if self._keep_weights is None else steps[: -self._keep_weights]
+        for step in steps[: -self._keep_train_states]:
+            _remove_part(self.directory / f"{step:08d}", "train")
+        for step in weightless:
+            _remove_part(self.directory / f"{step:08d}", "params")
+            shutil.rmtree(self.directory / f"{step:08d}")
+
+
+def save_params(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> None:
+    """Writes weights alone, replacing what `path` held."""
+    path = Path(path)
+    _clear(path)
+    _begin_part(path, "params", params, config.model_dump(mode="json"), _chunks(params))()
+    multihost_utils.sync_global_devices(f"weights in {path}")
+
+
+def read_model(path: str | os.PathLike[str]) -> ModelConfig:
+    """Reads which model the weights of a checkpoint folder are of, and nothing more.
+
+    Raises CheckpointError when there are none, or their description is damaged.
+    """
+    description = Path(path) / "params.json"
+    if not description.is_file():
+        raise CheckpointError(f"{path}: expected a checkpoint folder, found no params.json; try one of its sub-folders")
+    try:
+        return ModelConfig.model_validate_json(description.read_bytes())
+    except ValidationError as error:
+        raise CheckpointError(f"{description} is damaged: {error.errors()[0]['msg']}; restore it") from error
+
+
+def load_params(
+    path: str | os.PathLike[str], *, mesh: Mesh | None = None, overrides: ModelOverrides = _AS_IT_IS
+) -> tuple[ModelConfig, Params]:
+    """Reads the weights of a checkpoint folder, over `mesh` or onto the first device; a host reads its own part.
+
+    Raises CheckpointError when the folder is not a whole checkpoint, ValueError when the mesh does not fit its model.
+    """
+    path = Path(path)
+    config = overrides.of(read_model(path))
+    require_divisible(config, mesh)
+    require_whole(path)
+    return config, _read_part(path, "params", sharded_shapes(abstract_params(config), mesh))
+
+
+def require_whole(path: Path) -> None:
+    """Raises CheckpointError unless every byte of the weights is found as it was written."""
+    if (fault := _fault(path, "params")) is not None:
+        raise CheckpointError(f"{path} is damaged: {fault}; restore an earlier checkpoint")
+
+
+def declare_whole(path: Path, config: ModelConfig) -> None:
+    """Makes the arrays in `path`/params a checkpoint: from now on they count."""
+    _write_manifest(path, "params", config.model_dump(mode="json"))
+
+
+def _clear(path: Path) -> None:
+    """Takes away what a folder held, before any host writes there."""
+    if jax.process_index() == 0:
+        for part in ("train", "params"):
+            _remove_part(path, part)
+        path.mkdir(parents=True, exist_ok=True)
+    multihost_utils.sync_global_devices(f"clear {path}")
+
+
+def _begin_part(
+    path: Path, part: str, tree: Any, description: dict[str, Any], save_args: Any = None
+) -> Callable[[], None]:
+    """Copies the arrays to the host and starts to write them; what it returns makes the part whole."""
+    checkpointer = ocp.StandardCheckpointer()
+    checkpointer.save((path / part).absolute(), tree, save_args=save_args)
+
+    def finish() -> None:
+        checkpointer.close()  # waits, on the first host for all of them
+        if jax.process_index() == 0:
+            _write_manifest(path, part, description)
+
+    return finish
+
+
+def _chunks(params: Params) -> Any:
+    """Chunks that are read alone: a layer, or some rows. Who exports a checkpoint never needs all of a parameter."""
+
+    def chunks(path: jax.tree_util.KeyPath, _: Any) -> ocp.SaveArgs:
+        stacked = path[0] == jax.tree_util.DictKey("layers")
+        return ocp.SaveArgs(shard_axes=(0,)) if stacked else ocp.SaveArgs(chunk_byte_size=PIECE_BYTES)
+
+    return jax.tree_util.tree_map_with_path(chunks, params)
+
+
+def _write_manifest(path: Path, part: str, description: dict[str, Any]) -> None:
+    (path / f"{part}.json").write_text(json.dumps(description, indent=2), encoding="utf-8")
+    files = [path / f"{part}.json", *sorted(file for file in (path / part).rglob("*") if file.is_file())]
+    manifest = {str(file.relative_to(path)): [file.stat().st_size, _crc32(file)] for file in files}
+    unnamed = path / f".{part}.whole.json"
+    unnamed.write_text(json.dumps(manifest), encoding="utf-8")
+    unnamed.replace(path / f"{part}.whole.json")
+
+
+def _read_part(path: Path, part: str, like: Any) -> Any:
+    with ocp.StandardCheckpointer() as checkpointer:
+        return checkpointer.restore((path / part).absolute(), jax.tree.map(ocp.utils.to_shape_dtype_struct, like))
+
+
+def _remove_part(path: Path, part: str) -> None:
+    # The manifest goes first: from then on the part does not count.
+    (path / f"{part}.whole.json").unlink(missing_ok=True)
+    if (path / part).exists():
+        shutil.rmtree(path / part)
+
+
+def _fault(path: Path, part: str) -> str | None:
+    """Why a part is not whole; None when it is."""
+    manifest_path = path / f"{part}.whole.json"
+    if not manifest_path.is_file():
+        return f"{manifest_path.name} is missing (the save did not finish)"
+    for name, (size, crc32) in json.loads(manifest_path.read_text(encoding="utf-8")).items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != size:
+            return f"{name} has {file.stat().st_size} bytes, expected {size}"
+        if _crc32(file) != crc32:
+            return f"{name} has another checksum than when it was written"
+    return None
+
+
+def _crc32(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            value = zlib.crc32(block, value)
+    return value

@@ -1,0 +1,142 @@
+"""Checkpoints to and from HuggingFace, a layer or some rows at a time: memory does not grow with the model.
+
+In a checkpoint of ours each parameter is a Zarr array whose chunks are a layer, or some rows: a piece is written and
+read without the rest. The arrays are TensorStore's here, all that surrounds them is Orbax's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+import orbax.checkpoint as ocp
+import tensorstore as ts
+
+from astra_jax.chat.tokenizer import TOKENIZER
+from astra_jax.checkpoints.checkpoint import CheckpointError, declare_whole, read_model, require_whole
+from astra_jax.checkpoints.hf import HF_FOLDER, KEPT_CONFIG, HFParameter, copy_companions, open_hf, save_hf
+from astra_jax.checkpoints.provenance import PROVENANCE, Provenance, base_model
+from astra_jax.model.config import DType, ModelConfig, Params
+from astra_jax.model.qwen3 import abstract_params
+from synthesis.destination import MARK, Result, require_destination, whole_folder
+
+CHECKPOINT: Final = Result("converted checkpoint", MARK, "checkpoint", is_replaced=True)
+"""What `hf_to_orbax` makes. A checkpoint that was trained is none: it is never replaced."""
+
+
+def hf_to_orbax(
+    source: str | os.PathLike[str], destination: str | os.PathLike[str], *, param_dtype: DType = "float32"
+) -> ModelConfig:
+    """Makes a checkpoint folder of a HuggingFace folder, with tokenizer, chat template and generation config.
+
+    It appears whole or not at all, replacing an earlier conversion. Raises as `open_hf` before anything is written,
+    DestinationRefused when something else is at its place.
+    """
+    require_destination(Path(destination), CHECKPOINT, sources=[Path(source)])
+    config, params = open_hf(source, param_dtype=param_dtype)
+    _say_if_no_tokenizer(Path(source))
+    with whole_folder(destination, CHECKPOINT) as folder:
+        registry = ocp.type_handlers.create_type_handler_registry(
+            (HFParameter, _PieceByPiece()), (jax.Array, ocp.type_handlers.ArrayHandler())
+        )
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(type_handler_registry=registry)) as checkpointer:
+            checkpointer.save((folder / "params").absolute(), params)
+        copy_companions(source, folder)
+        if not (folder / PROVENANCE).is_file():
+            Provenance(base=base_model(Path(source))).write(folder)
+        (folder / KEPT_CONFIG).write_bytes((Path(source) / "config.json").read_bytes())
+        declare_whole(folder, config)
+    return config
+
+
+def orbax_to_hf(
+    source: str | os.PathLike[str], destination: str | os.PathLike[str], *, dtype: DType | None = None
+) -> ModelConfig:
+    """Makes a HuggingFace folder of a checkpoint folder, in `dtype` or the parameters' own.
+
+    Raises CheckpointError when the source is not a whole checkpoint, before anything is written; else as `save_hf`.
+    """
+    require_destination(Path(destination), HF_FOLDER, sources=[Path(source)])
+    config = read_model(source)
+    require_whole(Path(source))
+    _say_if_no_tokenizer(Path(source))
+    save_hf(_open_params(Path(source), config), config, destination, dtype=dtype, companions=source)
+    return config
+
+
+def _say_if_no_tokenizer(source: Path) -> None:
+    """Weights alone are converted all the same: a tokenizer can be put beside them later."""
+    if not (source / TOKENIZER).is_file():
+        print(
+            f"astra: {source}: expected a {TOKENIZER} beside the weights, found none; they are converted without one, "
+            "so nothing there says where a text ends and no run can start from them",
+            file=sys.stderr,
+        )
+
+
+class _PieceByPiece(ocp.type_handlers.NumpyHandler):
+    """How Orbax writes a parameter that is still in a HuggingFace folder."""
+
+    async def serialize(
+        self,
+        values: Sequence[HFParameter],
+        infos: Sequence[ocp.type_handlers.ParamInfo],
+        args: Sequence[ocp.SaveArgs] | None = None,
+    ) -> Sequence[ocp.future.Future]:
+        for parameter, info in zip(values, infos, strict=True):
+            await info.await_path_creation()
+            array = ts.open(
+                {
+                    "driver": "zarr",
+                    # Where Orbax has the arrays of each host until it merges them: here of the only one.
+                    "kvstore": _store(info.parent_dir / "ocdbt.process_0", info.name),
+                    "metadata": {"chunks": parameter.piece_shape, "compressor": {"id": "zstd", "level": 1}},
+                },
+                shape=parameter.shape,
+                dtype=parameter.dtype,
+                create=True,
+            ).result()
+            for rows, piece in parameter.pieces():
+                array[rows] = piece
+        return []
+
+
+def _open_params(path: Path, config: ModelConfig) -> Params:
+    """The parameters of a checkpoint as arrays on disk: a part is read when it is made a NumPy array.
+
+    Raises CheckpointError naming every parameter that is not what its model says.
+    """
+    folder = (path / "params").absolute()
+    with ocp.StandardCheckpointer() as checkpointer:
+        stored = checkpointer.metadata(folder).item_metadata.tree
+    expected, found = _layout(abstract_params(config)), _layout(stored)
+    faults = [
+        f"expected {name} {expected.get(name, 'absent')}, found {found.get(name, 'none')}"
+        for name in sorted(expected.keys() | found.keys())
+        if expected.get(name) != found.get(name)
+    ]
+    if faults:
+        raise CheckpointError(f"{path}: {len(faults)} parameters do not fit its params.json:\n  " + "\n  ".join(faults))
+
+    def open_array(array: Any) -> ts.TensorStore:
+        store = _store(folder, array.name)
+        return ts.open({"driver": "zarr", "kvstore": store, "fill_missing_data_reads": False}, read=True).result()
+
+    return jax.tree.map(open_array, stored)
+
+
+def _store(folder: Path, name: str) -> dict[str, Any]:
+    """Where Orbax keeps the chunks of an array, in TensorStore's terms."""
+    return {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "path": f"{name}/"}
+
+
+def _layout(tree: Params) -> dict[str, str]:
+    """Shape and type of each parameter by its name."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): f"{leaf.shape} {leaf.dtype}" for path, leaf in leaves
+    }

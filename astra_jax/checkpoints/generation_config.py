@@ -1,0 +1,53 @@
+"""Where a HuggingFace model stops and how it samples: `generation_config.json`, and `eos_token_id` in `config.json`."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.transformers_library import transformers_library
+
+GENERATION_CONFIG = "generation_config.json"
+
+_QWEN3_SAMPLING = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
+"""What every Qwen3 is published with (arXiv 2505.09388, section 4.7, thinking mode)."""
+
+
+def ending_at_turns(hf_config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+    """The `config.json` that ends a text where an assistant message ends.
+
+    A base model's says that only `<|endoftext|>` does: it would write the user's next message as well.
+    """
+    return {**hf_config, "eos_token_id": _with_end(hf_config.get("eos_token_id"), tokenizer)}
+
+
+def generation_config(source: Path | None, tokenizer: Tokenizer) -> str:
+    """The text of `generation_config.json`: the one in the folder `source`, or Qwen3's; with every token that ends.
+
+    One that has them is left as it is, to the byte.
+    """
+    path = None if source is None else source / GENERATION_CONFIG
+    library = transformers_library()
+    if path is None or not path.is_file():
+        both = [tokenizer.end_id, tokenizer.pad_id]
+        settings = library.GenerationConfig(**_QWEN3_SAMPLING, eos_token_id=both, pad_token_id=tokenizer.pad_id)
+        return str(settings.to_json_string())
+    text = path.read_text(encoding="utf-8")
+    found = json.loads(text)
+    ends = _with_end(found.get("eos_token_id"), tokenizer)
+    if ends == found.get("eos_token_id") and found.get("pad_token_id") is not None:
+        return text
+    mended = {**found, "eos_token_id": ends, "pad_token_id": found.get("pad_token_id", tokenizer.pad_id)}
+    return str(library.GenerationConfig.from_dict(copy.deepcopy(mended)).to_json_string())
+
+
+def _with_end(ends: int | list[int] | None, tokenizer: Tokenizer) -> int | list[int]:
+    """Ids that end a text, with that of `<|im_end|>` first if it was not among them."""
+    if ends is None:
+        return tokenizer.end_id
+    others = ends if isinstance(ends, list) else [ends]
+    return ends if tokenizer.end_id in others else [tokenizer.end_id, *others]

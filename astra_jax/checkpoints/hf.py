@@ -1,0 +1,401 @@
+"""HuggingFace folders of Qwen3, both ways, through one table; sharded safetensors, one tensor at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import ml_dtypes
+import numpy as np
+from jax.sharding import Mesh
+from safetensors import SafetensorError, safe_open
+
+from astra_jax.chat.tokenizer import TOKENIZER, Tokenizer
+from astra_jax.checkpoints.generation_config import GENERATION_CONFIG, ending_at_turns, generation_config
+from astra_jax.checkpoints.model_card import MODEL_CARD, model_card
+from astra_jax.checkpoints.provenance import PROVENANCE
+from astra_jax.errors import AstraError
+from astra_jax.model.config import DType, ModelConfig, Params
+from astra_jax.model.qwen3 import abstract_params
+from astra_jax.model.sharding import param_shardings
+from synthesis.destination import MARK, Result, whole_folder
+
+HF_FOLDER = Result("HuggingFace folder that we wrote", MARK, "huggingface", is_replaced=True)
+"""What `save_hf` makes. One that was downloaded is none: it is never replaced."""
+
+COMPANION_FILES = (
+    GENERATION_CONFIG,
+    PROVENANCE,
+    TOKENIZER,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+)
+"""What travels beside the weights when present: tokenizer, chat template, generation settings, where they come from."""
+
+KEPT_CONFIG = "hf_config.json"
+"""The name beside our weights of the config.json they came with, which has keys that we do not read (token ids)."""
+
+
+class HFCheckpointError(AstraError, ValueError):
+    """A HuggingFace folder does not hold the model that was expected; the message names every tensor at fault."""
+
+
+class TensorRow(NamedTuple):
+    """One parameter of ours and its tensors there."""
+
+    ours: tuple[str, ...]
+    hf: str
+    """With `{layer}` where ours is stacked over layers."""
+    input_axes: int | None
+    """How many of our leading axes (after L) are inputs of the matrix, which HuggingFace keeps as [out, in]; None: a
+    tensor kept alike on both sides."""
+
+
+TENSORS = (
+    TensorRow(("embedding",), "model.embed_tokens.weight", None),
+    TensorRow(("layers", "attention_norm"), "model.layers.{layer}.input_layernorm.weight", None),
+    TensorRow(("layers", "q_proj"), "model.layers.{layer}.self_attn.q_proj.weight", 1),
+    TensorRow(("layers", "k_proj"), "model.layers.{layer}.self_attn.k_proj.weight", 1),
+    TensorRow(("layers", "v_proj"), "model.layers.{layer}.self_attn.v_proj.weight", 1),
+    TensorRow(("layers", "q_norm"), "model.layers.{layer}.self_attn.q_norm.weight", None),
+    TensorRow(("layers", "k_norm"), "model.layers.{layer}.self_attn.k_norm.weight", None),
+    TensorRow(("layers", "o_proj"), "model.layers.{layer}.self_attn.o_proj.weight", 2),
+    TensorRow(("layers", "mlp_norm"), "model.layers.{layer}.post_attention_layernorm.weight", None),
+    TensorRow(("layers", "gate_proj"), "model.layers.{layer}.mlp.gate_proj.weight", 1),
+    TensorRow(("layers", "up_proj"), "model.layers.{layer}.mlp.up_proj.weight", 1),
+    TensorRow(("layers", "down_proj"), "model.layers.{layer}.mlp.down_proj.weight", 1),
+    TensorRow(("final_norm",), "model.norm.weight", None),
+    TensorRow(("unembedding",), "lm_head.weight", None),
+)
+_TIED_COPY = "lm_head.weight"
+_DTYPES: Mapping[str, tuple[str, Any]] = {"float32": ("F32", np.float32), "bfloat16": ("BF16", ml_dtypes.bfloat16)}
+_READABLE = {"F32", "BF16", "F16"}
+
+PIECE_BYTES = 64 * 2**20
+"""How much of a tensor is held at once where all of it need not be: rows of an embedding."""
+
+
+class HFTensor(NamedTuple):
+    """One tensor of the folder: its name, shape there, and which part of which of our parameters it is."""
+
+    name: str
+    shape: tuple[int, ...]
+    row: TensorRow
+    layer: int | None
+
+
+def hf_tensors(config: ModelConfig) -> Iterator[HFTensor]:
+    """Every tensor that a HuggingFace folder of this model has, in the order of the table."""
+    shapes = abstract_params(config)
+    for row in TENSORS:
+        if row.ours == ("unembedding",) and config.tie_word_embeddings:
+            continue
+        shape = _leaf(shapes, row.ours).shape
+        if row.ours[0] != "layers":
+            yield HFTensor(row.hf, _hf_shape(shape, row.input_axes), row, None)
+            continue
+        for layer in range(config.num_layers):
+            yield HFTensor(row.hf.format(layer=layer), _hf_shape(shape[1:], row.input_axes), row, layer)
+
+
+@dataclasses.dataclass(frozen=True)
+class HFParameter:
+    """One parameter of ours, still in the files of a HuggingFace folder; indexed with slices, it reads that part."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    tensors: tuple[HFTensor, ...]
+    """One per layer, or the only one."""
+    files: Mapping[str, Path]
+    """Where each tensor lies."""
+
+    @property
+    def piece_shape(self) -> tuple[int, ...]:
+        """What is read at once: one matrix, or of what is alike on both sides PIECE_BYTES."""
+        rows = _rows_at_once(self.shape, self.dtype) if self.tensors[0].row.input_axes is None else 1
+        return (rows, *self.shape[1:])
+
+    def pieces(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """All of it, in order: which rows, and what they hold."""
+        for rows in _blocks(self.shape[0], self.piece_shape[0]):
+            yield rows, self[(rows,)]
+
+    def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
+        if self.tensors[0].layer is None:  # alike on both sides
+            return self._read(self.tensors[0], index).astype(self.dtype, copy=False)
+        layers, within = self.tensors[index[0]], index[1:]
+        parts = (_from_hf(self._read(x), self.shape[1:], x.row.input_axes)[within] for x in layers)
+        first = next(parts)
+        stacked = np.empty((len(layers), *first.shape), self.dtype)
+        stacked[0] = first
+        for i, part in enumerate(parts, start=1):
+            stacked[i] = part
+        return stacked
+
+    def _read(self, tensor: HFTensor, index: tuple[slice, ...] = (slice(None),)) -> np.ndarray:
+        # Opened for each tensor: pages of a file stay in the memory of the process while it is mapped.
+        with safe_open(self.files[tensor.name], framework="numpy") as file:
+            return file.get_slice(tensor.name)[index]
+
+
+def open_hf(
+    directory: str | os.PathLike[str], *, dtype: DType = "float32", param_dtype: DType = "float32"
+) -> tuple[ModelConfig, Params]:
+    """The model of a HuggingFace folder, its parameters (`HFParameter`) still in the files; they read as `param_dtype`.
+
+    Raises HFCheckpointError naming every missing, extra or misshapen tensor, and what was expected.
+    """
+    directory = Path(directory)
+    config = read_hf_config(directory, dtype=dtype, param_dtype=param_dtype)
+    files = _require_tensors(config, directory)
+    by_parameter: dict[tuple[str, ...], list[HFTensor]] = {}
+    for tensor in hf_tensors(config):
+        by_parameter.setdefault(tensor.row.ours, []).append(tensor)
+    shapes = abstract_params(config)
+    params: Params = {}
+    for path, tensors in by_parameter.items():
+        leaf = _leaf(shapes, path)
+        _set_leaf(params, path, HFParameter(leaf.shape, np.dtype(leaf.dtype), tuple(tensors), files))
+    return config, params
+
+
+def load_hf(
+    directory: str | os.PathLike[str],
+    *,
+    dtype: DType = "float32",
+    param_dtype: DType = "float32",
+    mesh: Mesh | None = None,
+) -> tuple[ModelConfig, Params]:
+    """Reads a HuggingFace folder; parameters in `param_dtype`, over `mesh` or on the first device.
+
+    Each device's share is read from the files directly: a host touches no more than its own part. Raises as `open_hf`.
+    """
+    config, params = open_hf(directory, dtype=dtype, param_dtype=param_dtype)
+
+    def place(parameter: HFParameter, sharding: jax.sharding.Sharding) -> jax.Array:
+        def read(index: Any) -> np.ndarray:
+            return parameter[index]
+
+        return jax.make_array_from_callback(parameter.shape, sharding, read)
+
+    return config, jax.tree.map(place, params, param_shardings(params, mesh))
+
+
+def save_hf(
+    params: Params,
+    config: ModelConfig,
+    directory: str | os.PathLike[str],
+    *,
+    dtype: DType | None = None,
+    companions: str | os.PathLike[str] | None = None,
+    max_shard_bytes: int = 4 * 2**30,
+) -> None:
+    """Writes a HuggingFace folder: config, safetensors (sharded, with index, when larger than `max_shard_bytes`).
+
+    The parameters are asked for a layer, or some rows, at a time: they may be arrays that are still on disk.
+    `dtype` defaults to the parameters' own. Tokenizer and chat template are copied from the folder `companions`, whose
+    `hf_config.json` is the config.json written, as long as it describes this model. With a tokenizer it is known where
+    a text ends: generation settings say so, of `companions` or Qwen3's. With `companions` there is a model card. The
+    folder appears whole or not at all, replacing an earlier one that we wrote; anything else at its place is a
+    DestinationRefused.
+
+    Raises TokenizerError when the tokenizer is not a Qwen3 one, before anything is written.
+    """
+    dtype = dtype or config.param_dtype
+    companions = None if companions is None else Path(companions)
+    hf_config = _config_json(config, dtype, companions)
+    settings = None
+    if companions is not None and (companions / TOKENIZER).is_file():
+        tokenizer = Tokenizer.load(companions)
+        hf_config, settings = ending_at_turns(hf_config, tokenizer), generation_config(companions, tokenizer)
+    with whole_folder(directory, HF_FOLDER) as folder:
+        _write_shards(params, list(hf_tensors(config)), folder, dtype, max_shard_bytes)
+        (folder / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
+        if companions is not None:
+            copy_companions(companions, folder)
+            (folder / MODEL_CARD).write_text(model_card(companions, config.num_parameters), encoding="utf-8")
+        if settings is not None:
+            (folder / GENERATION_CONFIG).write_text(settings, encoding="utf-8")
+
+
+def copy_companions(source: str | os.PathLike[str], destination: str | os.PathLike[str]) -> None:
+    """Copies what travels beside the weights from one folder, of either kind, to another."""
+    for name in COMPANION_FILES:
+        if (file := Path(source) / name).is_file():
+            shutil.copyfile(file, Path(destination) / name)
+
+
+def read_hf_config(directory: str | os.PathLike[str], **numerics: Any) -> ModelConfig:
+    """The model that a HuggingFace folder says it holds."""
+    path = Path(directory) / "config.json"
+    if not path.is_file():
+        raise HFCheckpointError(f"{directory}: expected a HuggingFace folder, found no config.json")
+    try:
+        return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")), **numerics)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise HFCheckpointError(f"{path} is not JSON: {error}") from None
+    except ValueError as error:
+        raise HFCheckpointError(f"{directory}: {error}") from None
+
+
+def _leaf(tree: Params, path: tuple[str, ...]) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def _set_leaf(tree: Params, path: tuple[str, ...], value: Any) -> None:
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = value
+
+
+def _hf_shape(shape: tuple[int, ...], input_axes: int | None) -> tuple[int, ...]:
+    if input_axes is None:
+        return shape
+    return math.prod(shape[input_axes:]), math.prod(shape[:input_axes])
+
+
+def _rows_at_once(shape: Sequence[int], dtype: np.dtype) -> int:
+    """How many rows of an array are PIECE_BYTES or less; at least one."""
+    return min(shape[0], max(1, PIECE_BYTES // (math.prod(shape[1:]) * dtype.itemsize)))
+
+
+def _blocks(rows: int, at_once: int) -> Iterator[slice]:
+    """Slices of at most `at_once` that cover `rows`.
+
+    >>> list(_blocks(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return (slice(start, min(start + at_once, rows)) for start in range(0, rows, at_once))
+
+
+def _from_hf(tensor: np.ndarray, shape: tuple[int, ...], input_axes: int | None) -> np.ndarray:
+    return tensor if input_axes is None else _transposed(tensor).reshape(shape)
+
+
+def _to_hf(tensor: np.ndarray, input_axes: int | None) -> np.ndarray:
+    if input_axes is None:
+        return tensor
+    return _transposed(tensor.reshape(math.prod(tensor.shape[:input_axes]), -1))
+
+
+def _transposed(matrix: np.ndarray) -> np.ndarray:
+    # In blocks: numpy would walk one of the two sides from cache line to cache line, 20 times slower.
+    out = np.empty(matrix.shape[::-1], matrix.dtype)
+    for start in range(0, len(matrix), 128):
+        out[:, start : start + 128] = matrix[start : start + 128].T
+    return out
+
+
+def _files(directory: Path) -> list[str]:
+    """The weight files of a folder: those that its index names, or the only one."""
+    index = directory / "model.safetensors.index.json"
+    if not index.is_file():
+        return ["model.safetensors"]
+    try:
+        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise HFCheckpointError(
+            f"{index}: expected JSON with a weight_map from tensor to file, found {error!r}"
+        ) from None
+
+
+def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
+    """The file of each tensor that this model has, when every one of them is there and as it should be."""
+    files: dict[str, Path] = {}
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    faults: list[str] = []
+    for name in _files(directory):
+        path = directory / name
+        if not path.is_file():
+            raise HFCheckpointError(f"{directory}: expected the weights in {name}, which is not there")
+        try:
+            with safe_open(path, framework="numpy") as file:
+                for tensor in file.keys():  # noqa: SIM118 (not a dict)
+                    if tensor in files:
+                        faults.append(f"{tensor} is in {files[tensor].name} and again in {name}")
+                    piece = file.get_slice(tensor)
+                    files[tensor], found[tensor] = path, (tuple(piece.get_shape()), piece.get_dtype())
+        except SafetensorError as error:
+            raise HFCheckpointError(f"{path}: expected a whole safetensors file, found {error}") from None
+    expected = {tensor.name: tensor.shape for tensor in hf_tensors(config)}
+    if config.tie_word_embeddings:
+        found.pop(_TIED_COPY, None)  # some exporters store the tied matrix twice
+    faults += [f"missing {name} {shape}" for name, shape in expected.items() if name not in found]
+    faults += [f"extra {name} {found[name][0]}" for name in sorted(found.keys() - expected.keys())]
+    for name, shape in expected.items():
+        if name not in found:
+            continue
+        found_shape, found_dtype = found[name]
+        if found_shape != shape:
+            faults.append(f"{name}: expected shape {shape}, found {found_shape}")
+        if found_dtype not in _READABLE:
+            faults.append(f"{name}: expected dtype {sorted(_READABLE)}, found {found_dtype}")
+    if faults:
+        raise HFCheckpointError(
+            f"{directory}: {len(faults)} tensors do not fit its config.json:\n  " + "\n  ".join(faults)
+        )
+    return files
+
+
+def _config_json(config: ModelConfig, dtype: DType, companions: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """What the weights came with, where it still describes this model."""
+    kept = None if companions is None else Path(companions) / KEPT_CONFIG
+    if kept is None or not kept.is_file():
+        return config.to_hf() | {"torch_dtype": dtype}
+    hf: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+    if ModelConfig.from_hf(hf, dtype=config.dtype, param_dtype=config.param_dtype, remat=config.remat) != config:
+        return config.to_hf() | {"torch_dtype": dtype}
+    return hf | {"dtype" if "dtype" in hf else "torch_dtype": dtype}
+
+
+def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtype: DType, max_shard_bytes: int) -> None:
+    tag, numpy_dtype = _DTYPES[dtype]
+    sizes = [math.prod(tensor.shape) * np.dtype(numpy_dtype).itemsize for tensor in tensors]
+    shards: list[list[int]] = [[]]
+    for i, size in enumerate(sizes):
+        if shards[-1] and sum(sizes[j] for j in shards[-1]) + size > max_shard_bytes:
+            shards.append([])
+        shards[-1].append(i)
+    weight_map: dict[str, str] = {}
+    for number, members in enumerate(shards, start=1):
+        name = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        weight_map |= {tensors[i].name: name for i in members}
+        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        end = 0
+        for i in members:
+            start, end = end, end + sizes[i]
+            header[tensors[i].name] = {"dtype": tag, "shape": tensors[i].shape, "data_offsets": [start, end]}
+        encoded = json.dumps(header).encode()
+        encoded += b" " * (-len(encoded) % 8)  # the format aligns tensor data to 8 bytes
+        with (directory / name).open("wb") as file:
+            file.write(len(encoded).to_bytes(8, "little") + encoded)
+            for i in members:
+                for ours in _pieces(_leaf(params, tensors[i].row.ours), tensors[i].layer, np.dtype(numpy_dtype)):
+                    theirs = np.ascontiguousarray(_to_hf(ours, tensors[i].row.input_axes), dtype=numpy_dtype)
+                    file.write(theirs.view(np.uint8).data)
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}
+        path = directory / "model.safetensors.index.json"
+        path.write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _pieces(leaf: Any, layer: int | None, dtype: np.dtype) -> Iterator[np.ndarray]:
+    """What is written of a parameter for one tensor there, in order: its layer, or its rows (alike on both sides)."""
+    if layer is not None:
+        yield np.asarray(leaf[layer])
+        return
+    for rows in _blocks(leaf.shape[0], _rows_at_once(leaf.shape, dtype)):
+        yield np.asarray(leaf[rows])

@@ -1,0 +1,52 @@
+"""The model card of an exported policy: where it comes from, and the figures that lie near it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from astra_jax.checkpoints.provenance import HUB_NAME, read_provenance
+from astra_jax.training.metrics import read_metrics
+
+MODEL_CARD = "README.md"
+
+_TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
+_OF_THE_MACHINE = ("second", "mfu", "rss")
+
+
+def model_card(policy: Path, num_parameters: int) -> str:
+    """Markdown for an exported policy folder.
+
+    Figures are those of `summary.json` of a quickstart, where the policy is a part of one, and the last step of the
+    `metrics.jsonl` beside the policy.
+    """
+    provenance = read_provenance(policy)
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        base=provenance.base,
+        stages=provenance.stages,
+        num_parameters=num_parameters,
+        is_hub_name=provenance.base is not None and HUB_NAME.fullmatch(provenance.base.name) is not None,
+        held_out=_numbers(_held_out(policy)),
+        last_step=_numbers((read_metrics(policy.parent / "metrics.jsonl") or [{}])[-1]),
+    )
+
+
+def _held_out(policy: Path) -> Mapping[str, Any]:
+    summary = policy.parent.parent / "summary.json"
+    if not summary.is_file():
+        return {}
+    figures: Mapping[str, Any] = json.loads(summary.read_text(encoding="utf-8")).get("heldout", {})
+    return figures.get(policy.parent.name, {})
+
+
+def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in figures.items()
+        if isinstance(value, int | float) and not any(word in name for word in _OF_THE_MACHINE)
+    }

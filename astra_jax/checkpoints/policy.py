@@ -1,0 +1,76 @@
+"""A policy: a model's shape, its weights and its tokenizer, as one checkpoint folder.
+
+policy/
+  params/, params.json, params.whole.json     Orbax arrays, the ModelConfig, and the manifest that makes them whole
+  tokenizer.json, tokenizer_config.json       with the chat template
+  provenance.json                             the base model and every stage of training since
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+from jax.sharding import Mesh
+
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.checkpoints.checkpoint import load_params, read_model, save_params
+from astra_jax.checkpoints.hf import copy_companions
+from astra_jax.checkpoints.provenance import TrainingStage, read_provenance
+from astra_jax.model.config import ModelConfig, ModelOverrides
+from astra_jax.model.qwen3 import Params
+
+_AS_IT_IS = ModelOverrides()
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What samples and what learns."""
+
+    model: ModelConfig
+    params: Params
+    tokenizer: Tokenizer
+
+
+def save_policy(
+    policy: Policy, folder: Path, *, trained_from: Path | None = None, stage: TrainingStage | None = None
+) -> None:
+    """Write a policy folder; where there are several hosts, each calls this and writes its part.
+
+    What a checkpoint has beside its weights, such as generation settings, is taken over from the one it was trained
+    from; to where that comes from, `stage` is added.
+    """
+    if jax.process_index() == 0:
+        policy.tokenizer.save(folder, model_max_length=policy.model.context_tokens)
+        if trained_from is not None:
+            copy_companions(trained_from, folder)
+        if stage is not None:
+            read_provenance(trained_from).then(stage).write(folder)
+    save_params(folder, policy.model, policy.params)
+
+
+def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverrides = _AS_IT_IS) -> Policy:
+    """Read a policy folder, the weights over `mesh` or onto the first device.
+
+    Raises:
+        CheckpointError: the weights are missing or damaged.
+        TokenizerError: the tokenizer is missing or is not a Qwen3 one.
+        ValueError: the tokenizer has more tokens than the model's vocabulary, or the mesh does not fit the model.
+    """
+    _, tokenizer = read_policy(folder)
+    model, params = load_params(folder, mesh=mesh, overrides=overrides)
+    return Policy(model, params, tokenizer)
+
+
+def read_policy(folder: Path, *, overrides: ModelOverrides = _AS_IT_IS) -> tuple[ModelConfig, Tokenizer]:
+    """The model and tokenizer of a policy folder, without its weights.
+
+    Raises:
+        CheckpointError: the folder has no weights.
+        TokenizerError: the tokenizer is missing or is not a Qwen3 one.
+        ValueError: the tokenizer has more tokens than the model's vocabulary.
+    """
+    model, tokenizer = overrides.of(read_model(folder)), Tokenizer.load(folder)
+    model.require_vocabulary(tokenizer.vocab_size, folder)
+    return model, tokenizer

@@ -1,0 +1,111 @@
+"""One episode: the policy in one environment, turn by turn, until it stops calling tools or runs into a limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from astra_jax.chat.format import Segment, Source, generation_prompt, to_json, tool_response_segments
+from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
+from astra_jax.episodes.ledger import TokenLedger
+from sandbox.client import AsyncSandboxClient
+from sandbox.protocol import ExecuteReply
+from synthesis.answers.final_answer import is_answer_accurate
+from synthesis.records import Environment, EnvironmentTool, EpisodeCounts, JsonObject, JsonValue, count_episode
+
+StopReason = Literal["no_tool_call", "max_turns", "max_response_tokens"]
+
+
+@dataclass(frozen=True)
+class ToolOutcome:
+    """What became of one tool call of the policy."""
+
+    name: str
+    arguments: JsonObject
+    ok: bool
+    value: JsonValue
+    """What the tool returned; None when the call failed."""
+    response: str
+    """What the policy was shown."""
+    irrelevant: bool
+    """Whether it went to a distractor."""
+
+
+@dataclass
+class Episode:
+    """The state of one episode while it runs, and its record when it has stopped."""
+
+    environment: Environment
+    tools: Sequence[EnvironmentTool]
+    """The tools the policy is shown, distractors included, in the order shown."""
+    ledger: TokenLedger
+    state: JsonObject | None = None
+    num_turns: int = 0
+    outcomes: list[ToolOutcome] = field(default_factory=list)
+    stop_reason: StopReason | None = None
+    final_text: str = ""
+    """The message that ended the episode, without its reasoning; empty when a limit ended it."""
+
+    @property
+    def counts(self) -> EpisodeCounts:
+        """n̂, n and c of the F1 reward; c counts every call asked for, failed and malformed ones included."""
+        return count_episode(
+            self.environment,
+            [(outcome.name, outcome.value) for outcome in self.outcomes if outcome.ok],
+            num_tool_calls=len(self.outcomes),
+            final_state=self.state,
+            final_text=self.final_text,
+        )
+
+    @property
+    def is_answer_accurate(self) -> bool:
+        """Whether the final message tells the gold answer, or refuses as it should; F1 does not depend on it."""
+        return is_answer_accurate(self.environment, self.final_text)
+
+    async def take_turn(self, text: str, sandbox: AsyncSandboxClient) -> list[Segment]:
+        """Run the tool calls of an assistant message; return what the template and the tools say next.
+
+        Empty when the message calls no tool: the episode has ended.
+
+        Raises:
+            SandboxUnavailable: the service is down; never a tool response, never a reward.
+        """
+        said = parse_turn(text)
+        if not said.tool_calls:
+            self.stop_reason, self.final_text = "no_tool_call", said.content
+            return []
+        if self.state is None:
+            outcomes = await asyncio.gather(*(self._call(call, sandbox) for call in said.tool_calls))
+        else:  # calls of a stateful environment see one another's changes, so they run in order
+            outcomes = [await self._call(call, sandbox) for call in said.tool_calls]
+        self.outcomes.extend(outcomes)
+        shown = [Segment("\n", Source.TEMPLATE)]
+        for index, outcome in enumerate(outcomes):
+            is_last = index == len(outcomes) - 1
+            shown.extend(tool_response_segments(outcome.response, is_first=index == 0, is_last=is_last))
+        return [*shown, Segment(generation_prompt(), Source.TEMPLATE)]
+
+    async def _call(self, call: ParsedToolCall | MalformedToolCall, sandbox: AsyncSandboxClient) -> ToolOutcome:
+        if isinstance(call, MalformedToolCall):
+            return ToolOutcome("", {}, False, None, _error(call.problem), irrelevant=False)
+        tool = next((tool for tool in self.tools if tool.document.name == call.name), None)
+        if tool is None:
+            return ToolOutcome(call.name, call.arguments, False, None, _error("unknown tool"), irrelevant=False)
+        irrelevant = all(tool is not own for own in self.environment.tools)
+        reply = await sandbox.execute(tool.module_source(), call.name, call.arguments, state=self.state)
+        if reply.ok and self.state is not None:
+            self.state = reply.state
+        return ToolOutcome(call.name, call.arguments, reply.ok, reply.value, tool_response(reply), irrelevant)
+
+
+def tool_response(reply: ExecuteReply) -> str:
+    """What a policy is shown of a reply of the sandbox: the value as JSON, or the tool's error in one line."""
+    if reply.error is None:
+        return to_json(reply.value)
+    return _error(reply.error.message or reply.error.kind.value)
+
+
+def _error(message: str) -> str:
+    return to_json({"error": message})

@@ -1,0 +1,119 @@
+"""What finished episodes come to: the paper's F1, and the figures that are reported beside it.
+
+    recall         r = n̂ / n          share of sub-tasks solved
+    precision      p = n̂ / (c + ε)    share of tool calls that solved one
+    f1             2pr / (p + r)
+
+n̂, n and c are counted from tool outputs (`records.count_episode`): F1 says nothing of the final message, which has a
+figure of its own, `answer_accuracy`. These formulas stay the paper's when the reward of `rl.f1_reward` is edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from astra_jax.chat.format import Source
+from astra_jax.episodes.episode import Episode
+
+PRECISION_EPSILON = 1e-6
+"""ε of the precision's denominator: an episode without calls has precision 0 instead of 0/0."""
+
+
+def recall(num_solved: int, num_subtasks: int) -> float:
+    """r = n̂ / n: the share of sub-tasks solved; in [0, 1].
+
+    >>> recall(1, 4)
+    0.25
+    """
+    if not 0 <= num_solved <= num_subtasks or num_subtasks == 0:
+        raise ValueError(
+            f"expected 0 <= solved <= sub-tasks and at least one sub-task, found {num_solved}/{num_subtasks}"
+        )
+    return num_solved / num_subtasks
+
+
+def precision(num_solved: int, num_tool_calls: int) -> float:
+    """p = n̂ / (c + ε): the share of tool calls that solved a sub-task; in [0, 1].
+
+    >>> round(precision(2, 8), 4), precision(0, 0)
+    (0.25, 0.0)
+    """
+    if not 0 <= num_solved <= num_tool_calls:
+        raise ValueError(f"a call solves at most one sub-task, found {num_solved} solved by {num_tool_calls} calls")
+    return num_solved / (num_tool_calls + PRECISION_EPSILON)
+
+
+def f1(*, num_solved: int, num_subtasks: int, num_tool_calls: int) -> float:
+    """2pr / (p + r), and 0 where nothing was solved; in [0, 1].
+
+    Recall alone praises calling everything, precision alone calling nothing; their harmonic mean praises neither.
+
+    >>> round(f1(num_solved=2, num_subtasks=2, num_tool_calls=2), 4)
+    1.0
+    >>> round(f1(num_solved=2, num_subtasks=4, num_tool_calls=2), 4)
+    0.6667
+    >>> f1(num_solved=0, num_subtasks=3, num_tool_calls=9)
+    0.0
+    """
+    r, p = recall(num_solved, num_subtasks), precision(num_solved, num_tool_calls)
+    return 0.0 if num_solved == 0 else 2 * p * r / (p + r)
+
+
+@dataclass(frozen=True)
+class EpisodeFigures:
+    """Means over episodes, but for `tokens_per_turn` and `irrelevant_call_share`, which are ratios of totals."""
+
+    f1: float
+    """The paper's, from n̂, n and c, whatever the reward is."""
+    recall: float
+    precision: float
+    solved_fraction: float
+    """Share of episodes that solved every sub-task."""
+    answer_accuracy: float
+    """Share of episodes whose final message tells the gold answer (`synthesis.answers.final_answer`)."""
+    reward: float
+    """What the policy is trained on: F1, unless `rl.f1_reward` was edited."""
+    tool_calls_per_episode: float
+    tokens_per_turn: float
+    """Sampled tokens per assistant message."""
+    irrelevant_call_share: float
+    """Share of all tool calls that went to a distractor; 0 where there was no call."""
+
+
+def episode_figures(episodes: Sequence[Episode], rewards: Sequence[float]) -> EpisodeFigures:
+    """Sum up finished episodes and their rewards.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not episodes:
+        raise ValueError("expected at least one episode to sum up, found none")
+    counts = [episode.counts for episode in episodes]
+    num_calls = sum(len(episode.outcomes) for episode in episodes)
+    num_turns = sum(episode.num_turns for episode in episodes)
+    return EpisodeFigures(
+        f1=_mean([f1(**each._asdict()) for each in counts]),
+        recall=_mean([recall(each.num_solved, each.num_subtasks) for each in counts]),
+        precision=_mean([precision(each.num_solved, each.num_tool_calls) for each in counts]),
+        solved_fraction=_mean([float(each.num_solved == each.num_subtasks) for each in counts]),
+        answer_accuracy=_mean([float(episode.is_answer_accurate) for episode in episodes]),
+        reward=_mean(rewards),
+        tool_calls_per_episode=num_calls / len(episodes),
+        tokens_per_turn=sum(map(num_sampled_tokens, episodes)) / num_turns,
+        irrelevant_call_share=sum(map(num_irrelevant_calls, episodes)) / num_calls if num_calls else 0.0,
+    )
+
+
+def num_sampled_tokens(episode: Episode) -> int:
+    """Tokens that the policy wrote."""
+    return sum(source == Source.MODEL for source in episode.ledger.sources)
+
+
+def num_irrelevant_calls(episode: Episode) -> int:
+    """Tool calls that went to a distractor."""
+    return sum(outcome.irrelevant for outcome in episode.outcomes)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,76 @@
+"""The token ledger: the exact tokens of one episode, and for each who wrote it.
+
+Append-only. Tokens that were sampled are kept as they were sampled; tool responses are tokenised once, when they come
+in; nothing is ever tokenised again. The loss mask is 1 on sampled tokens and nowhere else.
+
+    ids               [tokens]  prompt │ sampled │ template, tool response │ sampled │ …
+    sources           [tokens]  PROMPT │  MODEL  │    TEMPLATE and TOOL    │  MODEL  │ …
+    sampled_logprobs  [tokens]    0    │ log p   │           0             │  log p  │ …
+    turns             [tokens]    0    │   1     │           1             │   2     │ …
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from astra_jax.chat.format import Source
+
+
+@dataclass
+class TokenLedger:
+    """The tokens of one episode, in order."""
+
+    ids: list[int] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+    """Values of `chat_format.Source`."""
+    sampled_logprobs: list[float] = field(default_factory=list)
+    """Log-probability of each sampled token under the policy at its sampling temperature, at 1 where that is 0; 0
+    elsewhere."""
+    turns: list[int] = field(default_factory=list)
+    """0 for the prompt; k for the tokens of turn k, its tool responses included."""
+    policy_version: int = 0
+    """Optimiser updates that the policy had seen when it sampled these tokens."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens before the first turn."""
+        return bisect.bisect_left(self.turns, 1)
+
+    @property
+    def num_response_tokens(self) -> int:
+        """Tokens after the prompt, tool responses included."""
+        return len(self) - self.num_prompt_tokens
+
+    @property
+    def loss_mask(self) -> np.ndarray:
+        """1 on sampled tokens, 0 elsewhere; float32 [tokens]."""
+        return (np.asarray(self.sources) == Source.MODEL).astype(np.float32)
+
+    def append_given(self, ids: Sequence[int], sources: Sequence[int], *, turn: int) -> None:
+        """Append tokens that the policy did not write."""
+        if any(source == Source.MODEL for source in sources):
+            raise ValueError("tokens of the model enter the ledger by `append_sampled`, with their log-probs")
+        self._append(ids, sources, [0.0] * len(ids), turn)
+
+    def append_sampled(self, ids: Sequence[int], logprobs: Sequence[float], *, turn: int) -> None:
+        """Append tokens exactly as the policy sampled them."""
+        self._append(ids, [int(Source.MODEL)] * len(ids), logprobs, turn)
+
+    def _append(self, ids: Sequence[int], sources: Sequence[int], logprobs: Sequence[float], turn: int) -> None:
+        if not len(ids) == len(sources) == len(logprobs):
+            raise ValueError(
+                f"a ledger's columns must have one length, found {len(ids)}, {len(sources)}, {len(logprobs)}"
+            )
+        if self.turns and turn < self.turns[-1]:
+            raise ValueError(f"a ledger only grows: turn {turn} cannot follow turn {self.turns[-1]}")
+        self.ids.extend(int(i) for i in ids)
+        self.sources.extend(int(source) for source in sources)
+        self.sampled_logprobs.extend(float(logprob) for logprob in logprobs)
+        self.turns.extend([turn] * len(ids))

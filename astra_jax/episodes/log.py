@@ -1,0 +1,218 @@
+"""The episode log: finished episodes as JSON lines that say, for every token, its id and who wrote it.
+
+One line per episode. The texts of its tokens, joined, are exactly what the policy read and wrote. The quickstart and
+`astra evaluate` write `episodes.jsonl`, `astra rl` one file a step under `episodes/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from astra_jax.chat.format import Source
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.episodes.episode import Episode
+from astra_jax.episodes.figures import f1, num_irrelevant_calls
+from astra_jax.errors import AstraError
+from synthesis.records import JsonObject, JsonValue, Language, Scenario, count_solved
+
+SourceName = Literal["prompt", "template", "model", "tool"]
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class EpisodeLogError(AstraError):
+    """A line of an episode log is not an episode; the message says which line, what was expected and what was found."""
+
+
+class LoggedToken(NamedTuple):
+    """One token: `[id, text, source, sampled log-prob, turn]`."""
+
+    id: int
+    text: str
+    """Empty where the character that the token is part of began in an earlier token."""
+    source: SourceName
+    """Tokens of the model, and no others, have loss."""
+    sampled_logprob: float
+    """To six decimals; 0 where the token was not sampled."""
+    turn: int
+    """0 for the prompt."""
+
+
+class LoggedSubQuestion(BaseModel):
+    """One sub-question with its gold answer, and whether the episode solved it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    question: str
+    answer: JsonValue
+    tool: str | None
+    """The tool that answers it; None where no tool is needed."""
+    solved: bool | None
+    """None where no tool is needed: it is no sub-task of the F1 reward."""
+
+
+class LoggedEpisode(BaseModel):
+    """One line of the log."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    environment_id: str
+    question: str
+    answer: JsonValue
+    domain: str
+    language: Language
+    scenario: Scenario
+    policy: str
+    """Whose episode it is: `untrained`, `sft`, `rl`, or `step 10` of a training run."""
+    reward: float
+    f1: float
+    """The paper's, whatever the reward is."""
+    final_text: str
+    """The message that ended the episode, without its reasoning; empty when a limit ended it."""
+    is_answer_accurate: bool
+    """Whether that message tells the gold answer."""
+    num_solved: int
+    num_subtasks: int
+    num_tool_calls: int
+    num_irrelevant_calls: int
+    num_turns: int
+    stop_reason: str
+    sub_questions: tuple[LoggedSubQuestion, ...]
+    tokens: tuple[LoggedToken, ...]
+
+
+def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, reward: float) -> JsonObject:
+    """Return the line of a finished episode and its reward.
+
+    Raises:
+        ValueError: the episode still runs.
+    """
+    if episode.stop_reason is None:
+        raise ValueError(f"expected a finished episode, found one that runs, in {episode.environment.id}")
+    environment, ledger = episode.environment, episode.ledger
+    texts = token_texts(ledger.ids, tokenizer)
+    columns = zip(ledger.ids, texts, ledger.sources, ledger.sampled_logprobs, ledger.turns, strict=True)
+    return LoggedEpisode(
+        environment_id=environment.id,
+        question=environment.question,
+        answer=environment.answer,
+        domain=environment.domain,
+        language=environment.language,
+        scenario=environment.scenario,
+        policy=policy,
+        reward=reward,
+        f1=f1(**episode.counts._asdict()),
+        final_text=episode.final_text,
+        is_answer_accurate=episode.is_answer_accurate,
+        **episode.counts._asdict(),
+        num_irrelevant_calls=num_irrelevant_calls(episode),
+        num_turns=episode.num_turns,
+        stop_reason=episode.stop_reason,
+        sub_questions=_sub_questions(episode),
+        tokens=tuple(
+            LoggedToken(id_, text, _SOURCE_NAMES[Source(source)], round(logprob, 6), turn)
+            for id_, text, source, logprob, turn in columns
+        ),
+    ).model_dump(mode="json")
+
+
+def write_episodes(path: Path, episodes: Iterable[JsonObject]) -> int:
+    """Write the lines of a log, or none of them; return how many.
+
+    Raises:
+        OSError: the disk is full or not writable; what was at `path` is still there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    lines = [LoggedEpisode.model_validate(episode).model_dump_json() + "\n" for episode in episodes]
+    partial.write_text("".join(lines), encoding="utf-8")
+    partial.replace(path)
+    return len(lines)
+
+
+def step_episodes_path(out: Path, step: int) -> Path:
+    """The log of one training step.
+
+    >>> str(step_episodes_path(Path("runs/rl"), 20))
+    'runs/rl/episodes/step_000020.jsonl'
+    """
+    return out / "episodes" / f"step_{step:06d}.jsonl"
+
+
+def logs_of_run(run_dir: Path) -> list[Path]:
+    """Return the logs that a run's folder holds: its `episodes.jsonl`, or those of its first and last logged steps."""
+    if (run_dir / "episodes.jsonl").is_file():
+        return [run_dir / "episodes.jsonl"]
+    steps = sorted((run_dir / "episodes").glob("step_*.jsonl"))
+    return [*steps[:1], *steps[1:][-1:]]
+
+
+def read_episodes(path: Path) -> list[LoggedEpisode]:
+    """Return the episodes of a log in order.
+
+    Raises:
+        EpisodeLogError: a line is not an episode.
+    """
+    episodes = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                episodes.append(LoggedEpisode.model_validate_json(line))
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"])) or "the line"
+                raise EpisodeLogError(
+                    f"expected an episode in line {number} of {path}, found a fault at {where}: {first['msg']}; "
+                    "write it again by running again"
+                ) from error
+    return episodes
+
+
+def token_texts(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
+    """Return the text of each token, so that all of them joined are exactly the text of all tokens.
+
+    A character may span tokens: its text stands with the first of them, and the others have none.
+    """
+    texts: list[str] = []
+    while len(texts) < len(ids):
+        start, end = len(texts), len(texts) + 1
+        text = tokenizer.decode(ids[start:end])
+        # A cut beside a whole character changes nothing: what ends, or begins, with one decodes alone as in place.
+        while text.endswith(_REPLACEMENT) and end < len(ids) and _begins_inside_a_character(ids[end], tokenizer):
+            end += 1
+            text = tokenizer.decode(ids[start:end])
+        texts += [text, *[""] * (end - start - 1)]
+    return texts
+
+
+def _begins_inside_a_character(token_id: int, tokenizer: Tokenizer) -> bool:
+    return tokenizer.decode([token_id]).startswith(_REPLACEMENT)
+
+
+def _sub_questions(episode: Episode) -> tuple[LoggedSubQuestion, ...]:
+    """Calls are matched to sub-tasks first come, first served: the k-th is solved if one more of the first k is."""
+    returned = [(outcome.name, outcome.value) for outcome in episode.outcomes if outcome.ok]
+    sub_tasks = episode.environment.sub_tasks
+    num_solved = [count_solved(sub_tasks[:k], returned) for k in range(len(sub_tasks) + 1)]
+    solved = {sub_task.id: num_solved[k + 1] > num_solved[k] for k, sub_task in enumerate(sub_tasks)}
+    return tuple(
+        LoggedSubQuestion(
+            question=sub_question.question,
+            answer=sub_question.answer,
+            tool=sub_question.call.name if sub_question.call else None,
+            solved=solved.get(sub_question.id),
+        )
+        for sub_question in episode.environment.sub_questions
+    )
+
+
+_SOURCE_NAMES: dict[Source, SourceName] = {
+    Source.PROMPT: "prompt",
+    Source.TEMPLATE: "template",
+    Source.MODEL: "model",
+    Source.TOOL: "tool",
+}

@@ -1,0 +1,278 @@
+"""The whole recipe on this machine: real tool documents in, a trained HuggingFace checkpoint out.
+
+    tools ─► trajectories ─┐
+    environments, held out ─┴─► tokenizer ─► SFT ─► RL ─► export        evaluated untrained, after SFT and after RL
+
+The stages are the ones that the single commands run, with the configs of `configs/tiny_*.toml`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from pydantic import BaseModel
+
+from astra_jax.chat.format import render
+from astra_jax.chat.template import require_chat_template
+from astra_jax.chat.tokenizer import Tokenizer, train_tiny_tokenizer
+from astra_jax.checkpoints.checkpoint import read_model
+from astra_jax.checkpoints.hf import load_hf, save_hf
+from astra_jax.checkpoints.model_card import MODEL_CARD, model_card
+from astra_jax.checkpoints.policy import Policy, load_policy, save_policy
+from astra_jax.config import CONFIGS, ConfigError, load_config
+from astra_jax.episodes.log import write_episodes
+from astra_jax.errors import AstraError
+from astra_jax.evaluate.environments import EvaluationConfig
+from astra_jax.model.mimetic_init import mimetic_init
+from astra_jax.model.qwen3 import bind
+from astra_jax.recipes.data_sets import describe
+from astra_jax.recipes.quickstart_evaluation import HELD_OUT_SPLITS, PolicyEvaluation, evaluate_policy, summarised
+from astra_jax.recipes.stages import Stages, make_room
+from astra_jax.report import write_report
+from astra_jax.rl.train import RLConfig, train_rl
+from astra_jax.sft.train import SFTConfig, train_sft
+from astra_jax.transformers_library import transformers_library
+from sandbox.client import AsyncSandboxClient
+from sandbox.local import local_sandbox
+from synthesis.environments.held_out import held_out_configs
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.environments.verification import verify_environments
+from synthesis.fingerprint import Fingerprint, digest, digest_of_files
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, Trajectory
+from synthesis.tools.sources import EXAMPLES_DIRECTORY, SourceMissing, source_files
+from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_tools, synthesize_trajectories
+
+_CONFIG_TYPES: dict[str, type[BaseModel]] = {
+    "tiny_trajectories.toml": TrajectoriesConfig,
+    "tiny_environments.toml": EnvironmentsConfig,
+    "tiny_sft.toml": SFTConfig,
+    "tiny_rl.toml": RLConfig,
+    "tiny_evaluation.toml": EvaluationConfig,
+}
+_LOGIT_CHECK_TOKENS = 256
+_CARD, _WEIGHTS = "dataset.json", "params.whole.json"
+"""What is written last into a record directory and into a policy folder."""
+
+
+class QuickstartFailed(AstraError):
+    """A stage ended without what the next one needs; the message says which and why."""
+
+
+def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: bool = False) -> dict[str, Any]:
+    """Run every stage into `out` and return the summary that it also writes there.
+
+    An earlier quickstart in `out` is moved aside, or with `resume` gone on with; any other folder is left alone. The
+    figures depend on the seed and the documents alone, seconds and bytes on the machine.
+
+    Raises:
+        DestinationRefused: `out` is something else, or with `resume` a quickstart with another seed or other documents.
+        QuickstartFailed: a record or a checkpoint did not pass its check.
+        SandboxUnavailable, ToolServerUnavailable, ConfigError: what the stages raise.
+    """
+    make_room(out, checked_inputs(seed, tool_documents), sources=tool_documents, resume=resume)
+    stages = Stages(out / "stages")
+
+    def evaluation_of(name: str, folder: Path) -> dict[str, Any]:
+        config_path = CONFIGS / "tiny_evaluation.toml"
+        return dataclasses.asdict(evaluate_policy(load_policy(folder), name, out, config_path, seed=seed, url=url))
+
+    with local_sandbox(workers=2) as url:
+        stages.run("tools", lambda: _ingest_tools(out, tool_documents), makes=[out / "tools" / _CARD])
+        stages.run(
+            "trajectories",
+            lambda: _synthesize_trajectories(out, seed, tool_documents),
+            makes=[out / "trajectories" / _CARD],
+        )
+        stages.run(
+            "environments",
+            lambda: _synthesize_environments(out, seed, url),
+            makes=[out / split / _CARD for split in ("environments", *HELD_OUT_SPLITS)],
+        )
+        stages.run("tokenizer", lambda: _begin_policy(out, seed), makes=[out / "untrained" / _WEIGHTS])
+        evaluations = {}
+        for name, folder in (("untrained", out / "untrained"), ("sft", out / "sft/policy"), ("rl", out / "rl/policy")):
+            if name == "sft":
+                stages.run("sft", lambda: train_sft(_sft_config(out, seed)), makes=[folder / _WEIGHTS])
+            if name == "rl":
+                stages.run("rl", lambda: asyncio.run(_train_rl(out, seed, url)), makes=[folder / _WEIGHTS])
+            evaluated = stages.run(f"evaluate_{name}", functools.partial(evaluation_of, name, folder))
+            evaluations[name] = PolicyEvaluation(**evaluated)
+            print(f"{name}: {evaluations[name].closing_line()}", file=sys.stderr, flush=True)
+    export = stages.run(
+        "export", lambda: export_and_compare(out / "rl" / "policy", out / "hf"), makes=[out / "hf" / "config.json"]
+    )
+    write_episodes(out / "episodes.jsonl", [line for each in evaluations.values() for line in each.shown])
+    summary = {
+        "seed": seed,
+        "seconds": {"total": round(sum(stages.seconds.values()), 2), **stages.seconds},
+        "peak_rss_bytes": max(stages.peak_rss_bytes.values()),
+        "stage_peak_rss_bytes": stages.peak_rss_bytes,
+        "trajectories": len(RecordSource(out / "trajectories", Trajectory)),
+        "environments": {
+            "train": len(RecordSource(out / "environments", Environment)),
+            **{name: len(RecordSource(out / name, Environment)) for name in HELD_OUT_SPLITS},
+        },
+        **summarised(evaluations),
+        "export": export,
+    }
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    # Again: the card that the export wrote has no held-out figures yet.
+    card = model_card(out / "rl" / "policy", read_model(out / "rl" / "policy").num_parameters)
+    (out / "hf" / MODEL_CARD).write_text(card, encoding="utf-8")
+    write_report(out, describe)
+    return summary
+
+
+def checked_inputs(seed: int, tool_documents: Sequence[Path]) -> Fingerprint:
+    """Read what a quickstart depends on, and say what it is; nothing is touched.
+
+    Raises:
+        ConfigError: a config cannot be used, or there are no tool documents where some are named.
+    """
+    for name, config_type in _CONFIG_TYPES.items():
+        load_config(config_type, CONFIGS / name)
+    try:
+        documents = [digest_of_files(source_files(source)) for source in tool_documents]
+    except SourceMissing as error:
+        raise ConfigError(f"--tool-documents: {error}") from error
+    configs = {name: digest_of_files([CONFIGS / name]) for name in _CONFIG_TYPES}
+    return {"seed": seed, "tool_documents": digest(documents), **configs}
+
+
+def _ingest_tools(out: Path, tool_documents: Sequence[Path]) -> None:
+    config = load_config(TrajectoriesConfig, CONFIGS / "tiny_trajectories.toml")
+    sources = [EXAMPLES_DIRECTORY, *tool_documents]
+    report = asyncio.run(
+        synthesize_tools(sources, out / "tools", mcp_servers=config.mcp_servers, filters=config.filters)
+    )
+    print(report.closing_line(), file=sys.stderr)
+
+
+def _synthesize_trajectories(out: Path, seed: int, tool_documents: Sequence[Path]) -> None:
+    config = load_config(TrajectoriesConfig, CONFIGS / "tiny_trajectories.toml")
+    changes = {"seed": seed, "out": out / "trajectories", "tool_documents": tuple(tool_documents)}
+    report = asyncio.run(synthesize_trajectories(config.model_copy(update=changes), ProceduralTeacher()))
+    print(report.closing_line(), file=sys.stderr)
+
+
+def _synthesize_environments(out: Path, seed: int, url: str) -> None:
+    """Training environments, then held-out ones that share no entity and no answer with them; all replayed."""
+    training = load_config(EnvironmentsConfig, CONFIGS / "tiny_environments.toml").model_copy(
+        update={"seed": seed, "out": out / "environments"}
+    )
+    for config in (training, *held_out_configs(training).values()):
+        print(asyncio.run(synthesize_environments(config, ProceduralTeacher(), url)).closing_line(), file=sys.stderr)
+        verified = asyncio.run(verify_environments(config.out, url))
+        print(verified.closing_line(), file=sys.stderr)
+        if verified.failures:
+            raise QuickstartFailed(f"{config.out}: environment {verified.failures[0][0]}: {verified.failures[0][1]}")
+
+
+def _begin_policy(out: Path, seed: int) -> None:
+    """Train the tokenizer, and write the policy that has learnt nothing yet."""
+    tokenizer, model = _train_tokenizer(out), _sft_config(out, seed).model
+    assert model is not None
+    save_policy(Policy(model, mimetic_init(model, seed), tokenizer), out / "untrained")
+
+
+def _train_tokenizer(out: Path) -> Tokenizer:
+    config = load_config(SFTConfig, CONFIGS / "tiny_sft.toml")
+    assert config.model is not None
+    texts = [
+        render(environment.gold_messages(), [tool.document for tool in environment.all_tools])
+        for environment in RecordSource(out / "environments", Environment)
+    ]
+    texts *= 10  # names stand in environments, and few times each; conversations have most of the words
+    texts += [
+        render(trajectory.messages, trajectory.tools) for trajectory in RecordSource(out / "trajectories", Trajectory)
+    ]
+    tokenizer = train_tiny_tokenizer(texts, vocab_size=config.model.vocab_size)
+    tokenizer.save(out / "tokenizer", model_max_length=config.model.context_tokens)
+    return tokenizer
+
+
+def _sft_config(out: Path, seed: int) -> SFTConfig:
+    return load_config(SFTConfig, CONFIGS / "tiny_sft.toml").model_copy(
+        update={
+            "seed": seed,
+            "out": out / "sft",
+            "tokenizer": out / "tokenizer",
+            "trajectories": (out / "trajectories",),
+            "environments": (out / "environments",),
+        }
+    )
+
+
+async def _train_rl(out: Path, seed: int, url: str) -> dict[str, Any]:
+    config = load_config(RLConfig, CONFIGS / "tiny_rl.toml").model_copy(
+        update={
+            "seed": seed,
+            "out": out / "rl",
+            "init": out / "sft" / "policy",
+            "environments": out / "environments",
+        }
+    )
+    async with AsyncSandboxClient(url) as sandbox:
+        return await train_rl(config, sandbox)
+
+
+def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
+    """Write a HuggingFace folder; compare its logits with `transformers` and its tensors after the way back.
+
+    Without torch `transformers` computes nothing: the difference is None then, and a reason stands beside it.
+
+    Raises:
+        QuickstartFailed: the tokenizer gives `transformers` other tokens than us.
+        ChatFormatDiffers: so does the chat template.
+    """
+    policy = load_policy(policy_folder)
+    save_hf(policy.params, policy.model, hf_folder, companions=policy_folder)
+    _, restored = load_hf(hf_folder)
+    bit_equal = jax.tree.all(
+        jax.tree.map(lambda a, b: np.asarray(a).tobytes() == np.asarray(b).tobytes(), policy.params, restored)
+    )
+    require_chat_template(hf_folder, policy.tokenizer)
+    tokenizer = transformers_library().AutoTokenizer.from_pretrained(hf_folder, local_files_only=True)
+    text = "What is the rent of Amber Falcon? 房租是多少？"
+    if tokenizer(text)["input_ids"] != policy.tokenizer.encode(text):
+        raise QuickstartFailed(f"the tokenizer of {hf_folder} gives other tokens than ours")
+    figures = {"max_abs_logit_difference": None, "bit_equal": bool(bit_equal)}
+    if not is_installed("torch"):
+        reason = "torch is not installed: pip install 'astra-jax[parity]'"
+        print(f"export: logits are not compared with transformers: {reason}", file=sys.stderr, flush=True)
+        return figures | {"not_compared_because": reason}
+    return figures | {"max_abs_logit_difference": _max_abs_logit_difference(policy, hf_folder)}
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module can be imported; it is not."""
+    return importlib.util.find_spec(module) is not None
+
+
+def _max_abs_logit_difference(policy: Policy, hf_folder: Path) -> float:
+    import torch
+
+    ids = np.random.default_rng(0).integers(0, policy.model.vocab_size, (2, _LOGIT_CHECK_TOKENS))
+    positions = np.broadcast_to(np.arange(_LOGIT_CHECK_TOKENS), ids.shape)
+    model = bind(policy.model, policy.params)
+    hidden = model(jnp.asarray(ids), jnp.asarray(positions), jnp.ones(ids.shape, jnp.int32))
+    ours = np.asarray(model.logits(hidden))
+    theirs_model = transformers_library().AutoModelForCausalLM.from_pretrained(
+        hf_folder, dtype=torch.float32, local_files_only=True
+    )
+    with torch.no_grad():
+        theirs = theirs_model(torch.from_numpy(ids)).logits.numpy()
+    return float(np.abs(ours - theirs).max())

@@ -1,0 +1,159 @@
+"""The quickstart's evaluation: each policy at three temperatures, on three kinds of environments it has never seen.
+
+    heldout          unseen worlds: entities, values and questions, with the tools and domains of the training
+    heldout_tools    unseen tools of the same domains, with names and documents of their own
+    heldout_domains  unseen domains
+    selection        further unseen worlds, on which each policy's best temperature is chosen and nothing is shown
+
+Temperature 1 is the policy as it is trained; greedy takes the most likely token; the best is a policy's own of
+`CANDIDATE_TEMPERATURES`. Where RL is ahead at temperature 1 alone, it made the policy colder and no wiser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from astra_jax.checkpoints.policy import Policy
+from astra_jax.config import load_config
+from astra_jax.episodes.rollout import RolloutEngine
+from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_environments, logged_episodes
+from sandbox.client import AsyncSandboxClient
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, JsonObject
+
+CANDIDATE_TEMPERATURES: Final = (0.25, 0.5, 0.75)
+"""Of equally good ones the coldest is taken."""
+SETTINGS: Final = ("heldout", "heldout_greedy", "heldout_best")
+"""Temperature 1, greedy, and the policy's best: the keys of `summary.json`."""
+UNSEEN: Final = {"unseen_tools": "heldout_tools", "unseen_domains": "heldout_domains"}
+"""What figures on further splits are called, and the splits' folders."""
+HELD_OUT_SPLITS: Final = ("heldout", *UNSEEN.values(), "selection")
+EPISODES_PER_WORLD: Final = {"heldout_greedy": 1, "heldout_best": 2}
+"""At temperature 1 the config says how many; a greedy policy does the same each time. One on every other split."""
+UNSEEN_RESPONSE_TOKENS: Final = 256
+"""On unseen tools and domains; their words are many tokens each, so that a perfect episode has up to 230."""
+EPISODES_AT_ONCE: Final = 64
+UNTRAINED_STRIDE: Final = 4
+"""The untrained policy writes until its limit and solves nothing: it is shown every fourth environment."""
+_EPISODES_SHOWN: Final = 4
+
+
+@dataclass
+class PolicyEvaluation:
+    """The figures of one policy."""
+
+    figures: dict[str, JsonObject] = field(default_factory=dict)
+    """By setting, one of `SETTINGS`."""
+    selection_f1: dict[str, float] = field(default_factory=dict)
+    """By candidate temperature: F1 on the `selection` split."""
+    not_fitting: dict[str, int] = field(default_factory=dict)
+    """By split: environments tried whose prompt is too long, left out of every figure."""
+    shown: list[dict[str, Any]] = field(default_factory=list)
+    """Lines of the episode log, at temperature 1."""
+
+    def closing_line(self) -> str:
+        """Return F1 and final answers on unseen worlds at every temperature."""
+        return "; ".join(
+            "temperature {temperature:g}: F1 {f1:.3f}, final answer right {answer_accuracy:.3f}".format_map(figures)
+            for figures in self.figures.values()
+        )
+
+
+def evaluate_policy(
+    policy: Policy, name: str, out: Path, config_path: Path, *, seed: int, url: str
+) -> PolicyEvaluation:
+    """Evaluate one policy of a quickstart in `out` on its splits.
+
+    Raises:
+        PromptTooLong: in one of the splits no prompt fits.
+        SandboxUnavailable: the sandbox is down.
+    """
+    config = load_config(EvaluationConfig, config_path).model_copy(update={"policy": out / name, "out": out})
+    return asyncio.run(_evaluate(policy, name, out, config, seed=seed, url=url))
+
+
+async def _evaluate(
+    policy: Policy, name: str, out: Path, config: EvaluationConfig, *, seed: int, url: str
+) -> PolicyEvaluation:
+    stride = UNTRAINED_STRIDE if name == "untrained" else 1
+    found = PolicyEvaluation()
+    async with AsyncSandboxClient(url) as sandbox:
+
+        async def run(split: str, temperature: float, episodes_per_environment: int = 1) -> Evaluation:
+            rollout = config.rollout.model_copy(update={"temperature": temperature})
+            if split in UNSEEN.values():
+                rollout = rollout.model_copy(update={"max_response_tokens": UNSEEN_RESPONSE_TOKENS})
+            engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, rollout)
+            environments = list(RecordSource(out / split, Environment))[::stride]
+            evaluation = await evaluate_environments(
+                engine,
+                policy.params,
+                environments,
+                config.model_copy(
+                    update={
+                        "rollout": rollout,
+                        "environments": out / split,
+                        "episodes_per_environment": episodes_per_environment,
+                        "environments_at_once": EPISODES_AT_ONCE // episodes_per_environment,
+                    }
+                ),
+                seed=seed,
+            )
+            found.not_fitting[split] = evaluation.num_not_fitting
+            return evaluation
+
+        for temperature in CANDIDATE_TEMPERATURES:
+            found.selection_f1[str(temperature)] = (await run("selection", temperature)).figures.f1
+        best = float(max(found.selection_f1, key=lambda temperature: found.selection_f1[temperature]))
+        for setting, temperature in zip(SETTINGS, (1.0, 0.0, best), strict=True):
+            worlds = await run("heldout", temperature, EPISODES_PER_WORLD.get(setting, config.episodes_per_environment))
+            figures = {"temperature": temperature, **worlds.to_json()}
+            for unseen, split in UNSEEN.items():
+                further = await run(split, temperature)
+                for figure in ("f1", "answer_accuracy"):
+                    figures[f"{figure}_{unseen}"] = getattr(further.figures, figure)
+                    figures[f"{figure}_{unseen}_interval"] = list(further.intervals[figure])
+            found.figures[setting] = figures
+            if setting == "heldout":
+                every = max(1, len(worlds.groups) // _EPISODES_SHOWN)
+                found.shown = logged_episodes(worlds.groups[::every], policy.tokenizer, policy=name)
+    return found
+
+
+def summarised(evaluations: Mapping[str, PolicyEvaluation]) -> dict[str, Any]:
+    """Return the evaluation's part of `summary.json`, from the evaluations by policy."""
+    by_setting = {
+        setting: {name: evaluation.figures[setting] for name, evaluation in evaluations.items()} for setting in SETTINGS
+    }
+    return {
+        **by_setting,
+        "selection_f1": {name: evaluation.selection_f1 for name, evaluation in evaluations.items()},
+        "not_fitting": {
+            split: max(evaluation.not_fitting[split] for evaluation in evaluations.values())
+            for split in HELD_OUT_SPLITS
+        },
+    }
+
+
+def closing_table(summary: Mapping[str, Any]) -> str:
+    """Return the F1 of every policy at every temperature on every split, and how often its final message is right.
+
+    The final message is that of unseen worlds; brackets hold 95 % intervals.
+    """
+    columns = ("f1", "f1_unseen_tools", "f1_unseen_domains", "answer_accuracy")
+    titles = ("F1, unseen worlds", "F1, unseen tools", "F1, unseen domains", "final answer right")
+    lines = [f"{'policy':<10} {'temperature':<12}" + "".join(f" {title:<21}" for title in titles)]
+    for setting in SETTINGS:
+        for name, figures in summary[setting].items():
+            cells = ("{:.3f} [{:.3f}, {:.3f}]".format(figures[key], *figures[f"{key}_interval"]) for key in columns)
+            how = {0.0: "0 (greedy)"}.get(figures["temperature"], f"{figures['temperature']:g}")
+            how += " (best)" if setting == "heldout_best" else ""
+            lines.append(f"{name:<10} {how:<12}" + "".join(f" {cell:<21}" for cell in cells))
+    left_out = ", ".join(f"{count} of {split}" for split, count in summary["not_fitting"].items() if count)
+    if left_out:
+        lines.append(f"environments whose prompt is too long, left out for every policy: {left_out}")
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,116 @@
+"""The embedded teacher as a tool's server: responses by the tool's output schema, entities kept in the session's state.
+
+What is written is read again: an id that a call gave out stands for the same fields ever after; an id that was deleted
+is not found. What the state does not know is drawn from the call itself, so the same call gives the same response.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final, Literal
+
+from synthesis.procedural.argument_values import drawn_value
+from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatedResponse, EmulatorState
+from synthesis.records import JsonObject, JsonValue, Language
+from synthesis.track.seeds import derived_random
+from synthesis.trajectories.chains import is_identifier, slot_name, words_of
+
+Effect = Literal["create", "update", "delete", "list", "read"]
+_VERBS: Final[dict[str, Effect]] = {
+    **dict.fromkeys(
+        ("create", "add", "book", "register", "new", "insert", "post", "place", "reserve", "open"), "create"
+    ),
+    **dict.fromkeys(("schedule", "order", "send", "submit", "upload", "save", "start", "issue", "request"), "create"),
+    **dict.fromkeys(
+        ("update", "set", "edit", "change", "move", "rename", "mark", "confirm", "pay", "assign"), "update"
+    ),
+    **dict.fromkeys(("close", "complete", "extend", "renew", "adjust"), "update"),
+    **dict.fromkeys(("delete", "remove", "cancel", "drop", "clear"), "delete"),
+    **dict.fromkeys(("list", "search", "find", "query", "browse"), "list"),
+    **dict.fromkeys(("get", "read", "show", "check", "fetch", "track", "calculate", "convert", "compare"), "read"),
+}
+_GENERIC_OUTPUTS: Final[dict[Effect, JsonObject]] = {
+    "create": {"id": {"type": "string"}, "status": {"const": "created"}},
+    "update": {"status": {"const": "updated"}},
+    "delete": {"status": {"const": "deleted"}},
+    "list": {"results": {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "object", "properties": {
+        "id": {"type": "string"}, "title": {"type": "string"}}}}},
+    "read": {"title": {"type": "string"}, "value": {"type": "number"}, "status": {"type": "string"}},
+}  # fmt: skip
+"""What tools return that do not say what they return."""
+
+
+def effect_of(tool_name: str) -> Effect:
+    """Tell from the words of a tool's name what a call does to the server's state.
+
+    >>> effect_of("book_table"), effect_of("get_order"), effect_of("cancelOrder")
+    ('create', 'read', 'delete')
+    """
+    for word in words_of(tool_name)[:2]:
+        if word in _VERBS:
+            return _VERBS[word]
+    return "read"
+
+
+def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
+    """Answer one call and return the state after it; `seed` is not used: the call alone decides what is drawn."""
+    tool, arguments, state = request.tool, request.arguments, request.state
+    effect = effect_of(tool.name)
+    named = next((str(value) for name, value in arguments.items() if is_identifier(name)), None)
+    known = state.entities.get(named, {}) if named is not None else {}
+    if known.get("deleted") is True:
+        error = f"{named} 不存在" if request.language == "zh" else f"{named} not found"
+        return EmulatedResponse(value=None, state=state, error=error)
+    rng = derived_random(0, tool.name, arguments)
+    schema = tool.output_schema or {"type": "object", "properties": _GENERIC_OUTPUTS[effect]}
+    context = {slot_name(name): value for name, value in (known | arguments).items()}
+    value = _value("result", schema, context, rng, request.language)
+    return EmulatedResponse(value=value, state=_after(state, effect, named, known, arguments, value))
+
+
+def _value(name: str, schema: JsonValue, context: JsonObject, rng: Random, language: Language) -> JsonValue:
+    """Draw a response that agrees with what is known: a field named like an argument or a stored field repeats it."""
+    if not isinstance(schema, dict):
+        return drawn_value(name, schema, rng, language)
+    if isinstance(properties := schema.get("properties"), dict) and properties:
+        return {field: _field(field, inner, context, rng, language) for field, inner in properties.items()}
+    if schema.get("type") == "array" and isinstance(items := schema.get("items"), dict) and "properties" in items:
+        count = rng.randint(schema.get("minItems", 1), min(schema.get("maxItems", 2), schema.get("minItems", 1) + 1))
+        shared = {key: value for key, value in context.items() if not is_identifier(key) and key != "name"}
+        return [_value(name, items, shared, rng, language) for _ in range(max(1, count))]
+    return drawn_value(name, schema, rng, language)
+
+
+def _field(field: str, schema: JsonValue, context: JsonObject, rng: Random, language: Language) -> JsonValue:
+    slot = slot_name(field)
+    if slot in context and not isinstance(context[slot], dict | list):
+        return context[slot]
+    return _value(field, schema, context, rng, language)
+
+
+def _after(
+    state: EmulatorState, effect: Effect, named: str | None, known: JsonObject, arguments: JsonObject, value: JsonValue
+) -> EmulatorState:
+    """Return the state after a call: what it gave out, changed or removed."""
+    entities = dict(state.entities)
+    if effect == "delete" and named is not None:
+        return EmulatorState(entities=entities | {named: {"deleted": True}})
+    for entity in _entities_in(value):
+        identifier = next(str(inner) for key, inner in entity.items() if is_identifier(key) and inner is not None)
+        kept = {key: inner for key, inner in (arguments | entity).items() if not is_identifier(key)}
+        entities[identifier] = entities.get(identifier, {}) | kept
+    if named is not None and isinstance(value, dict):
+        fresh = {key: inner for key, inner in (known | value | arguments).items() if not is_identifier(key)}
+        entities[named] = fresh
+    return EmulatorState(entities=entities)
+
+
+def _entities_in(value: JsonValue) -> list[JsonObject]:
+    """Return the objects of a response that carry an identifier."""
+    if isinstance(value, list):
+        return [entity for item in value for entity in _entities_in(item)]
+    if not isinstance(value, dict):
+        return []
+    inner = [entity for item in value.values() if isinstance(item, dict | list) for entity in _entities_in(item)]
+    has_id = any(is_identifier(key) and isinstance(item, str | int) for key, item in value.items())
+    return ([value] if has_id else []) + inner

@@ -1,0 +1,246 @@
+"""Answers to the questions of the environments track, looked up and computed in generated worlds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from synthesis.procedural.table_worlds import world_of_tables
+from synthesis.procedural.tool_options import (
+    ALL_OPTIONS,
+    needed_arguments,
+    option_of,
+    signature_of,
+    tables_of,
+    with_option,
+)
+from synthesis.procedural.world_actions import draw_stateful_task
+from synthesis.procedural.world_questions import draw_instance, facts_by_question
+from synthesis.procedural.worlds import Fact, World, domains, world_of
+from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.parameter_omission import OmitParameter, OmittedParameter
+from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
+from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
+from synthesis.prompts.tool_document_scaling import ScaleToolDocument
+from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
+from synthesis.prompts.tool_merging import MergeTools
+from synthesis.prompts.tool_necessity import JudgeToolNecessity, ToolNecessity
+from synthesis.questions.decomposition import CompositionError, DecompositionNode, QAInstance, compose
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import JsonObject, QualityScore, ToolDocument, same_answer
+from synthesis.teacher.protocol import BadReply, Request
+
+CAN_READ: Final = "the embedded teacher can read tables (.csv, .sqlite, .parquet) and the domains that it knows"
+DISTRACTOR_ROWS: Final = 4
+"""Rows of other entities in a tool's table beside the one that is asked for."""
+
+
+def write_qa_instance(request: WriteQAInstance, seed: int) -> QAInstance:
+    """Draw a question about the world of the knowledge's domain."""
+    return draw_instance(
+        _world(request.knowledge),
+        random.Random(f"instance/{seed}"),
+        request.scenario,
+        request.num_lookups,
+        with_computation=request.with_computation,
+        max_hops=request.max_hops,
+    )
+
+
+def write_stateful_task(request: WriteStatefulTask, seed: int) -> StatefulTask:
+    """Draw a task that moves funds in the world of the knowledge's domain."""
+    return draw_stateful_task(
+        _world(request.knowledge), random.Random(f"stateful/{seed}"), request.scenario, request.num_lookups
+    )
+
+
+def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
+    """Leave the name out and keep the type: "apartment Amber Fox" becomes "the apartment"."""
+    world = _world(request.knowledge)
+    for argument, value in request.call.arguments.items():
+        named = (
+            f"{world.label(argument)}{'' if world.language == 'zh' else ' '}{value}" if argument in world.types else ""
+        )
+        if named and request.question.count(str(value)) == request.question.count(named) > 0:
+            unnamed = f"那个{world.label(argument)}" if world.language == "zh" else f"the {world.label(argument)}"
+            question = request.question.replace(named, unnamed)
+            return OmittedParameter(question=question, argument=argument, value=value)
+    raise BadReply(f"{request.question!r} names no entity of {request.call.arguments}")
+
+
+def judge_decomposition(request: JudgeDecomposition, seed: int) -> QualityScore:
+    """Judge a decomposition by what the world can answer; each indicator is the share of nodes without a fault."""
+    instance = request.instance
+    facts = _facts(request.knowledge)
+    answers = {node.id: node.answer for node in instance.nodes}
+    names = {fact.entity for fact in facts.values()}
+
+    def answerable(node: DecompositionNode) -> bool:
+        if node.kind == "computation":
+            return all(str(answers[parent]) in node.question for parent in node.depends_on)
+        return node.question in facts and same_answer(facts[node.question].value, node.answer)
+
+    def needs_each_parent(node: DecompositionNode) -> bool:
+        told = [str(answers[parent]) for parent in node.depends_on]
+        return all(name in node.question and node.question.replace(name, "") not in facts for name in told)
+
+    def answerable_in_turn(node: DecompositionNode) -> bool:
+        known = instance.question + "".join(str(answers[parent]) for parent in node.depends_on)
+        return node.kind == "computation" or all(name in known for name in names if name in node.question)
+
+    used = {parent for node in instance.nodes for parent in node.depends_on}
+    try:
+        computed = instance.composition and compose(instance.composition, answers)
+    except CompositionError:
+        computed = None
+    used |= set(instance.composition.inputs) if instance.composition else set()
+    complete = [same_answer(instance.answer, computed)]
+    complete += [node.id in used for node in instance.nodes if node.kind == "lookup"]
+    return QualityScore(
+        dependency_consistency=_share(needs_each_parent(node) for node in instance.nodes),
+        atomicity=_share(answerable(node) for node in instance.nodes),
+        sequential_rationality=_share(answerable_in_turn(node) for node in instance.nodes),
+        task_completeness=_share(complete),
+    )
+
+
+def judge_tool_necessity(request: JudgeToolNecessity, seed: int) -> ToolNecessity:
+    """A computation whose operands are all in its question is done without a tool."""
+    given = all(str(answer) in request.node.question for answer in request.known_answers)
+    return ToolNecessity(needs_tool=not given, reason="the question states its operands" if given else "facts missing")
+
+
+def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
+    """Document the tool that looks up one property of one type of entity."""
+    world, fact = _world(request.knowledge), _fact(request.knowledge, request.node)
+    entity, asked = world.label(fact.entity_type), world.label(fact.entity_type, fact.property)
+    if request.language != "zh":
+        entity = _article(entity)
+    yearly = fact.year is not None
+    names = [fact.entity_type, *([world.wording.year] if yearly else [])]
+    properties = {name: {"type": "string"} for name in names}
+    return ToolDocument(
+        name=world.wording.lookup_of(fact.entity_type, fact.property),
+        description=world.wording.description_of(request.language, entity, asked, yearly=yearly),
+        parameters={"type": "object", "properties": properties, "required": names},
+    )
+
+
+def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
+    """Add an optional parameter that fits what the tool returns."""
+    return with_option(request.document, _world(request.knowledge), random.Random(f"option/{seed}"))
+
+
+def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
+    """Fill the tool's parameters with the entity, and the year, of the sub-question; set an option where needed."""
+    fact = _fact(request.knowledge, request.node)
+    known = {fact.entity_type: fact.entity, _world(request.knowledge).wording.year: fact.year}
+    asked = {name: known[name] for name in request.document.required}
+    return CallArguments(arguments={**asked, **needed_arguments(request.document)})
+
+
+def write_tool_implementation(request: WriteToolImplementation, seed: int) -> ToolImplementation:
+    """Look the property up in a table of the world's rows: the one that is asked for and a few others."""
+    world, fact = _world(request.knowledge), _fact(request.knowledge, request.node)
+    rows = world.values[fact.entity_type, fact.property]
+    others = random.Random(f"rows/{seed}").sample([name for name in rows if name != fact.entity], DISTRACTOR_ROWS)
+    table = {name: rows[name] for name in sorted([fact.entity, *others])}
+    option = option_of(request.document)
+    paged, further = tables_of(option, table, request.knowledge.seed)
+    return ToolImplementation(
+        source=_source(request.document, fact, world.wording.year), tables={fact.property: paged, **further}
+    )
+
+
+def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
+    """Join the tables of two tools of one property."""
+    if request.merged.source != request.inserted.source:
+        raise BadReply(f"the two implementations of {request.merged.document.name} differ in their code")
+    return ToolImplementation(
+        source=request.merged.source, tables=_joined(request.merged.tables, request.inserted.tables)
+    )
+
+
+def _source(document: ToolDocument, fact: Fact, year: str) -> str:
+    entity = fact.entity_type
+    value_type = type(fact.value).__name__
+    if fact.year is None:
+        signature, row, last = f"{entity}: str", f"rows[{entity}]", ""
+    else:
+        signature, row = f"{entity}: str, {year}: str", f"rows[{entity}][{year}]"
+        last = (
+            f"    if {year} not in rows[{entity}]:\n"
+            f'        raise ValueError(f"no {fact.property} of {{{entity}}} in {{{year}}}")\n'
+        )
+    option = option_of(document)
+    if option is not None:
+        signature += f", {signature_of(option, document)}"
+        value_type = "float" if ALL_OPTIONS[option].kind == "unit" else value_type
+    last += f"    return {row}\n" if option is None else f"    value = {row}\n{ALL_OPTIONS[option].code}"
+    return (
+        f"def {document.name}({signature}) -> {value_type}:\n"
+        f'    """{document.description}."""\n'
+        f'    rows = TABLES["{fact.property}"]\n'
+        f"    if {entity} not in rows:\n"
+        f'        raise ValueError(f"unknown {entity}: {{{entity}}}")\n'
+        f"{last}"
+    )
+
+
+def _joined(one: JsonObject, other: JsonObject) -> JsonObject:
+    joined = dict(one)
+    for key, value in other.items():
+        both = isinstance(joined.get(key), dict) and isinstance(value, dict)
+        joined[key] = _joined(joined[key], value) if both else value
+    return dict(sorted(joined.items()))
+
+
+def _world(knowledge: Knowledge) -> World:
+    if knowledge.kind == "tables":
+        return world_of_tables(knowledge.text, knowledge.domain, knowledge.language, knowledge.unseen)
+    if knowledge.kind != "domain":
+        found = f"a {knowledge.kind} about {knowledge.domain!r}"
+        raise BadReply(f"{CAN_READ}, found {found}; a language model reads it: give the config a [teacher]")
+    if knowledge.domain not in domains():
+        raise BadReply(f"{CAN_READ} ({', '.join(sorted(domains()))}), found the domain {knowledge.domain!r}")
+    return world_of(knowledge.domain, knowledge.language, knowledge.seed, knowledge.name_parts, knowledge.unseen)
+
+
+@lru_cache(maxsize=256)
+def _facts(knowledge: Knowledge) -> Mapping[str, Fact]:
+    return facts_by_question(_world(knowledge))
+
+
+def _fact(knowledge: Knowledge, node: DecompositionNode) -> Fact:
+    facts = _facts(knowledge)
+    if node.question not in facts:
+        raise BadReply(f"the {knowledge.domain} world has no fact that answers {node.question!r}")
+    return facts[node.question]
+
+
+def _share(verdicts: Any) -> float:
+    listed = [bool(verdict) for verdict in verdicts]
+    return sum(listed) / len(listed)
+
+
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+
+
+ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
+    WriteQAInstance: write_qa_instance,
+    WriteStatefulTask: write_stateful_task,
+    OmitParameter: omit_parameter,
+    JudgeDecomposition: judge_decomposition,
+    JudgeToolNecessity: judge_tool_necessity,
+    WriteToolDocument: write_tool_document,
+    ScaleToolDocument: scale_tool_document,
+    WriteToolCall: write_tool_call,
+    WriteToolImplementation: write_tool_implementation,
+    MergeTools: merge_tools,
+}
+"""Request type to the pure function (request, seed) that answers it."""

@@ -1,0 +1,47 @@
+"""The embedded teacher as a user with more to ask for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from synthesis.procedural.agent_turns import read_progress
+from synthesis.procedural.argument_values import known_or_drawn_value
+from synthesis.procedural.task_grammar import render_task
+from synthesis.prompts.follow_up_writing import WriteFollowUp, WrittenFollowUp
+from synthesis.prompts.user_continuation import ContinueAsUser, UserTurn
+from synthesis.records import Chain, Language
+from synthesis.track.seeds import derived_random
+from synthesis.trajectories.chains import task_slots
+
+_LINKS: Final[dict[Language, tuple[str, ...]]] = {
+    "en": ("Thanks. {}", "Good. {}", "Thank you. {}", "One more thing. {}", "{}"),
+    "zh": ("谢谢。{}", "好的。{}", "还有一件事。{}", "{}"),
+}
+
+
+def write_follow_up(request: WriteFollowUp, seed: int) -> WrittenFollowUp:
+    """Draw a value for every new fact and say the last calls by grammar, without what was said before."""
+    rng = derived_random(seed, "follow-up")
+    server, chain = request.server, request.chain
+    first = len(chain.tools) - request.num_calls
+    slots = {
+        slot: known_or_drawn_value(server, tool, argument, schema, rng)
+        for slot, (tool, argument, schema) in task_slots(chain, server).items()
+        if slot not in request.slots
+    }
+    bindings = tuple(
+        binding.model_copy(update={"tool_index": binding.tool_index - first})
+        for binding in chain.bindings
+        if binding.tool_index >= first and binding.source == "task"
+    )
+    last_calls = Chain(tools=chain.tools[first:], bindings=bindings)
+    text = render_task(server, last_calls, request.slots | slots, tuple(request.slots), rng)
+    return WrittenFollowUp(text=rng.choice(_LINKS[server.language]).format(text), slots=slots)
+
+
+def continue_as_user(request: ContinueAsUser, seed: int) -> UserTurn:
+    """Go on with the next request if every call that was asked for has succeeded."""
+    chain = request.task.chain
+    if chain is None or len(read_progress(chain.tools, request.conversation).responses) < len(chain.tools):
+        return UserTurn(continues=False)
+    return UserTurn(continues=True, text=request.follow_up.text)

@@ -1,0 +1,192 @@
+"""Optional parameters of generated tools: units, pages, precisions and masks, by the kind of what a tool returns.
+
+An option is written into the document, and everything else follows from there: the call sets it where the default
+does not give the plain value, the code obeys it, and the tables hold what the code needs for it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from synthesis.procedural.tool_wording import UNSEEN, OptionKind
+from synthesis.procedural.worlds import NUMERIC_KINDS, World
+from synthesis.records import JsonObject, JsonValue, Language, ToolDocument
+
+
+@dataclass(frozen=True)
+class Option:
+    """An optional parameter of a lookup."""
+
+    kind: OptionKind
+    plain: JsonValue
+    """The setting at which a tool returns a property as it stands in the world."""
+    defaults: tuple[JsonValue, ...]
+    """What leaving it out may mean."""
+    annotation: str
+    schema: JsonObject
+    descriptions: Mapping[Language, str]
+    code: str
+    """Lines that make of the looked-up `value` what the option asks for."""
+    tables: JsonObject = field(default_factory=dict)
+    """Data that the code reads."""
+
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    "unit": Option(
+        kind="unit",
+        plain="one",
+        defaults=("one", "thousand"),
+        annotation="str",
+        schema={"type": "string", "enum": ["one", "thousand"]},
+        descriptions={"en": "Unit of the number", "zh": "数字的单位"},
+        code="""\
+    sizes = TABLES["unit_sizes"]
+    if unit not in sizes:
+        raise ValueError(f"unknown unit: {unit}")
+    return value if unit == "one" else value / sizes[unit]
+""",
+        tables={"unit_sizes": {"one": 1, "thousand": 1000}},
+    ),
+    "page": Option(
+        kind="page",
+        plain=1,
+        defaults=(1,),
+        annotation="int",
+        schema={"type": "integer", "minimum": 1},
+        descriptions={"en": "One value a page, the newest first", "zh": "每页一个值，最新的在前"},
+        code="""\
+    if not 0 < page <= len(value):
+        raise ValueError(f"no page {page} of {len(value)}")
+    return value[page - 1]
+""",
+    ),
+    "precision": Option(
+        kind="precision",
+        plain="day",
+        defaults=("day", "year"),
+        annotation="str",
+        schema={"type": "string", "enum": ["day", "month", "year"]},
+        descriptions={"en": "How exact the date is", "zh": "日期的精度"},
+        code="""\
+    lengths = TABLES["precision_lengths"]
+    if precision not in lengths:
+        raise ValueError(f"unknown precision: {precision}")
+    return value[: lengths[precision]]
+""",
+        tables={"precision_lengths": {"day": 10, "month": 7, "year": 4}},
+    ),
+    "masked": Option(
+        kind="masked",
+        plain=False,
+        defaults=(False, True),
+        annotation="bool",
+        schema={"type": "boolean"},
+        descriptions={"en": "Hide all but the first character", "zh": "只显示第一个字"},
+        code="""\
+    if not isinstance(masked, bool):
+        raise ValueError(f"no Boolean: {masked}")
+    return value[:1] + "***" if masked else value
+""",
+    ),
+}
+UNSEEN_DESCRIPTIONS: Final[Mapping[OptionKind, Mapping[Language, str]]] = {
+    "unit": {"en": "Order of magnitude", "zh": "数量级"},
+    "page": {"en": "Which value, counted back from the latest", "zh": "第几个值，从最近的数起"},
+    "precision": {"en": "Part of the date to give", "zh": "给出日期的哪一部分"},
+    "masked": {"en": "Keep the rest of the text secret", "zh": "隐去其余文字"},
+}
+
+
+def _reworded(option: Option) -> Option:
+    """The option of held-out tools that does the same under another name."""
+    name = UNSEEN.options[option.kind]
+    return replace(
+        option,
+        descriptions=UNSEEN_DESCRIPTIONS[option.kind],
+        code=option.code.replace(option.kind, name),
+        tables={table.replace(option.kind, name): rows for table, rows in option.tables.items()},
+    )
+
+
+ALL_OPTIONS: Final[Mapping[str, Option]] = {
+    **OPTIONS,
+    **{UNSEEN.options[option.kind]: _reworded(option) for option in OPTIONS.values()},
+}
+"""The options of all tools, by the name that a document gives them."""
+_EARLIER_VALUES: Final = 2
+_LEAST_PAGED: Final = 100
+"""Smaller numbers could be the page numbers that stand in the code."""
+
+
+def with_option(document: ToolDocument, world: World, rng: random.Random) -> ToolDocument:
+    """Give a lookup's document an option that fits what it returns; none fits, and it stays as it is."""
+    entity_type, asked = next(key for key in world.values if document.name == world.wording.lookup_of(*key))
+    fitting = _fitting(world, entity_type, asked)
+    properties = document.parameters["properties"]
+    if not fitting or {world.wording.options[kind] for kind in fitting} & set(properties):
+        return document
+    name = world.wording.options[rng.choice(fitting)]
+    option = ALL_OPTIONS[name]
+    written = {"description": option.descriptions[world.language], "default": rng.choice(option.defaults)}
+    parameters = {**document.parameters, "properties": {**properties, name: {**option.schema, **written}}}
+    return document.model_copy(update={"parameters": parameters})
+
+
+def option_of(document: ToolDocument) -> str | None:
+    """Return the name of a generated document's option."""
+    return next((name for name in document.parameters["properties"] if name not in document.required), None)
+
+
+def signature_of(option: str, document: ToolDocument) -> str:
+    """Return the parameter as a function declares it.
+
+    >>> properties = {"page": {"type": "integer", "default": 1}}
+    >>> signature_of("page", ToolDocument(name="get_rent", description="", parameters={"properties": properties}))
+    'page: int = 1'
+    """
+    return f"{option}: {ALL_OPTIONS[option].annotation} = {document.parameters['properties'][option]['default']!r}"
+
+
+def needed_arguments(document: ToolDocument) -> JsonObject:
+    """Return the setting that a call needs to get the plain value: none where the default gives it."""
+    option = option_of(document)
+    if option is None or document.parameters["properties"][option]["default"] == ALL_OPTIONS[option].plain:
+        return {}
+    return {option: ALL_OPTIONS[option].plain}
+
+
+def tables_of(option: str | None, table: JsonObject, seed: int) -> tuple[JsonObject, JsonObject]:
+    """Return a property's table as the option needs it, and the further tables that the code reads."""
+    if option is None:
+        return table, {}
+    if ALL_OPTIONS[option].kind == "page":
+        return {entity: _paged(cell, f"{seed}/{entity}") for entity, cell in table.items()}, {}
+    return table, ALL_OPTIONS[option].tables
+
+
+def _fitting(world: World, entity_type: str, asked: str) -> list[OptionKind]:
+    cells: list[Any] = [
+        cell
+        for row in world.values[entity_type, asked].values()
+        for cell in (row.values() if isinstance(row, dict) else [row])
+    ]
+    kind = world.kind(entity_type, asked)
+    if kind in NUMERIC_KINDS:
+        return ["unit", "page"] if min(cells) > _LEAST_PAGED else ["unit"] if all(cells) else []
+    if kind == "date":
+        return ["precision"]
+    return ["masked"] if all(isinstance(cell, str) and len(cell) > 1 for cell in cells) else []
+
+
+def _paged(cell: JsonValue, key: str) -> JsonValue:
+    """Return the pages of a number: the number itself, then earlier and smaller ones; of each year where there are."""
+    if isinstance(cell, dict):
+        return {year: _paged(number, f"{key}/{year}") for year, number in cell.items()}
+    rng = random.Random(f"pages/{key}")
+    pages = [cell]
+    for _ in range(_EARLIER_VALUES):
+        pages.append(round(pages[-1] * rng.uniform(0.8, 0.95), 2 if isinstance(cell, float) else None))
+    return pages

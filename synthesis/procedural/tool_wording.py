@@ -1,0 +1,79 @@
+"""How generated tools are named and documented, apart from a domain's own words; held-out tools in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from synthesis.questions.knowledge import Unseen
+from synthesis.records import Language
+
+OptionKind = Literal["unit", "page", "precision", "masked"]
+
+
+@dataclass(frozen=True)
+class ToolWording:
+    """Names and sentences of documents; `{entity}` is a type's label, `{asked}` a property's."""
+
+    lookup_name: str
+    lookup: Mapping[Language, str]
+    yearly_lookup: Mapping[Language, str]
+    move_name: str
+    move: Mapping[Language, str]
+    year: str
+    """Parameter of a lookup whose value changes by year."""
+    source: str
+    target: str
+    amount: str
+    """Parameters of a move, with `source` and `target`."""
+    options: Mapping[OptionKind, str]
+    """Kind of an optional parameter to its name."""
+
+    def lookup_of(self, entity_type: str, asked: str) -> str:
+        """Return the name of the tool that looks a property up."""
+        return self.lookup_name.format(entity=entity_type, asked=asked)
+
+    def description_of(self, language: Language, entity: str, asked: str, *, yearly: bool = False) -> str:
+        """Return what a document says of a lookup, from the labels of the type and of the property.
+
+        >>> KNOWN.description_of("en", "a flat", "rent", yearly=True), KNOWN.description_of("zh", "公寓", "租金")
+        ('Rent of a flat in a year', '公寓的租金')
+        """
+        described = (self.yearly_lookup if yearly else self.lookup)[language].format(entity=entity, asked=asked)
+        return described if language == "zh" else described[0].upper() + described[1:]
+
+
+KNOWN: Final = ToolWording(
+    lookup_name="get_{entity}_{asked}",
+    lookup={"en": "{asked} of {entity}", "zh": "{entity}的{asked}"},
+    yearly_lookup={"en": "{asked} of {entity} in a year", "zh": "{entity}某年的{asked}"},
+    move_name="move_{entity}_{asked}",
+    move={"en": "Move {asked} from one {entity} to another", "zh": "把{asked}从一个{entity}转给另一个"},
+    year="year",
+    source="source",
+    target="target",
+    amount="amount",
+    options={"unit": "unit", "page": "page", "precision": "precision", "masked": "masked"},
+)
+UNSEEN: Final = ToolWording(
+    lookup_name="find_{asked}_of_{entity}",
+    lookup={"en": "finds the {asked} of {entity}", "zh": "查询{entity}的{asked}"},
+    yearly_lookup={"en": "finds the {asked} of {entity} by calendar year", "zh": "按年份查询{entity}的{asked}"},
+    move_name="shift_{asked}_of_{entity}",
+    move={"en": "Shift part of the {asked} of one {entity} over to another", "zh": "在两个{entity}之间划转{asked}"},
+    year="calendar_year",
+    source="giver",
+    target="receiver",
+    amount="quantity",
+    options={"unit": "scale", "page": "entry", "precision": "detail", "masked": "hidden"},
+)
+
+
+def wording_of(unseen: Unseen) -> ToolWording:
+    """Return how tools are worded where so much must be unseen.
+
+    >>> wording_of("tools").lookup_of("tenant", "utility_cost")
+    'find_utility_cost_of_tenant'
+    """
+    return KNOWN if unseen == "worlds" else UNSEEN

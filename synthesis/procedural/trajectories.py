@@ -1,0 +1,215 @@
+"""Answers to the questions of the trajectories track."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import pairwise
+from random import Random
+from typing import Any, Final
+
+from synthesis.procedural.agent_turns import take_turn
+from synthesis.procedural.argument_values import known_or_drawn_value, phrase
+from synthesis.procedural.emulated_responses import effect_of, emulate_call
+from synthesis.procedural.follow_ups import continue_as_user, write_follow_up
+from synthesis.procedural.judgements import (
+    judge_answer_relevance,
+    judge_answer_summary,
+    judge_planning,
+    judge_query_understanding,
+    judge_response_planning,
+    judge_response_understanding,
+)
+from synthesis.procedural.task_grammar import clause_of, render_task, value_in_words
+from synthesis.prompts.agent_turn import TakeTurn
+from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
+from synthesis.prompts.answer_summary import JudgeAnswerSummary
+from synthesis.prompts.augmentation import AugmentedTask, AugmentTask
+from synthesis.prompts.chain_proposal import ProposeChains, ProposedChain, ProposedChains
+from synthesis.prompts.chain_vote import Vote, VoteOnChain
+from synthesis.prompts.emulated_tool_response import EmulateCall
+from synthesis.prompts.follow_up_writing import WriteFollowUp
+from synthesis.prompts.planning import JudgePlanning
+from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
+from synthesis.prompts.response_planning import JudgeResponsePlanning
+from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
+from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
+from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.task_writing import WriteTask, WrittenTask
+from synthesis.prompts.user_continuation import ContinueAsUser
+from synthesis.records import Chain, ServerDocument, TaskScores, ToolDocument
+from synthesis.stage import Rejected
+from synthesis.teacher.protocol import BadReply, Request
+from synthesis.track.seeds import derived_random
+from synthesis.trajectories.chains import bind_chain, fits, outputs_of, slot_name, task_slots, words_of
+from synthesis.trajectories.tasks import is_stated
+
+_COMMON_WORDS: Final = frozenset({
+    "a", "an", "the", "of", "for", "from", "to", "in", "on", "at", "by", "with", "and", "or", "using", "get",
+    "set", "list", "find", "search", "create", "add", "update", "delete", "all", "new", "your", "this", "that",
+    "is", "it", "its", "as", "given", "specific", "data", "information", "info"
+})  # fmt: skip
+
+
+def propose_chains(request: ProposeChains, seed: int) -> ProposedChains:
+    """Begin with any tool, put before it what it needs, go on with tools that share data, arguments or a subject."""
+    rng = derived_random(seed, "chains")
+    tools = request.server.tools
+    proposals = []
+    for _ in range(request.count):
+        chain = _with_producers(rng.choice(tools), tools)
+        while len(chain) < 5 and (len(chain) < 2 or rng.random() < 0.6):
+            weights = {
+                index: weight
+                for index, tool in enumerate(tools)
+                if tool not in chain and (weight := max(_relatedness(earlier, tool) for earlier in chain))
+            }
+            if not weights:
+                break
+            successor = tools[rng.choices(list(weights), weights=list(weights.values()))[0]]
+            chain += [tool for tool in _with_producers(successor, tools) if tool not in chain]
+        if 2 <= len(chain) <= 5:
+            task = "; ".join(clause_of(tool, request.server.language) for tool in chain)
+            proposals.append(ProposedChain(task=task, tools=tuple(tool.name for tool in chain)))
+    return ProposedChains(proposals=tuple(proposals))
+
+
+def _with_producers(tool: ToolDocument, tools: tuple[ToolDocument, ...], depth: int = 0) -> list[ToolDocument]:
+    """Return a tool preceded by the tools that give out what it needs."""
+    chain: list[ToolDocument] = []
+    for argument in tool.required if depth < 3 else ():
+        schema = tool.parameters["properties"].get(argument, {})
+        for producer in tools:
+            if (
+                producer.name == tool.name
+                or producer in chain
+                or slot_name(argument) in map(slot_name, producer.required)
+            ):
+                continue
+            if any(fits(argument, schema, *output) for output in outputs_of(producer)):
+                chain += [earlier for earlier in _with_producers(producer, tools, depth + 1) if earlier not in chain]
+                break
+    return [earlier for earlier in chain if earlier.name != tool.name] + [tool]
+
+
+def _relatedness(earlier: ToolDocument, later: ToolDocument) -> int:
+    """Weigh how one tool can follow another: data that flows, an argument that is shared, a subject that is shared."""
+    properties = later.parameters.get("properties", {})
+    flows = any(
+        fits(argument, properties.get(argument, {}), *output)
+        for argument in later.required
+        for output in outputs_of(earlier)
+    )
+    shared = set(map(slot_name, earlier.required)) & set(map(slot_name, later.required))
+    return (
+        4 * flows
+        + 2 * bool(shared)
+        + bool(_subject(earlier.name, earlier.description) & _subject(later.name, later.description))
+    )
+
+
+@lru_cache(maxsize=16384)
+def _subject(name: str, description: str) -> frozenset[str]:
+    words = words_of(name) + words_of(description[:160])
+    chinese = {pair for word in re.findall(r"[\u3400-\u9fff]+", description) for pair in pairwise(word)}
+    return frozenset({word for word in words if len(word) > 2} - _COMMON_WORDS) | {a + b for a, b in chinese}
+
+
+def vote_on_chain(request: VoteOnChain, seed: int) -> Vote:
+    """Coherent if every later tool has to do with an earlier one, and nothing is used after it was removed."""
+    bound = {binding.tool_index for binding in request.chain.bindings if binding.source == "earlier_output"}
+    for index in range(1, len(request.tools)):
+        earlier = request.tools[:index]
+        if index not in bound and not any(_relatedness(tool, request.tools[index]) for tool in earlier):
+            return Vote(coherent=False, reason=f"{request.tools[index].name} has nothing to do with the rest")
+        if any(effect_of(tool.name) == "delete" for tool in earlier):
+            return Vote(coherent=False, reason="something is used after it was removed")
+    return Vote(coherent=True, reason="each step follows from one before")
+
+
+def write_task(request: WriteTask, seed: int) -> WrittenTask:
+    """Draw a value for every fact and say the chain by grammar; without a chain, choose one tool and what it needs."""
+    rng = derived_random(seed, "task")
+    server = request.server
+    chain = request.chain or _chosen_chain(server, rng)
+    slots = {
+        slot: known_or_drawn_value(server, tool, argument, schema, rng)
+        for slot, (tool, argument, schema) in task_slots(chain, server).items()
+    }
+    text = render_task(server, chain, slots, request.hidden_slots, rng)
+    return WrittenTask(text=text, slots=slots, tools=chain.tools)
+
+
+def _chosen_chain(server: ServerDocument, rng: Random) -> Chain:
+    for tool in rng.sample(server.tools, len(server.tools)):
+        try:
+            return bind_chain(server, [earlier.name for earlier in _with_producers(tool, server.tools)][-5:])
+        except Rejected:
+            continue
+    raise BadReply(f"no tool of {server.name!r} can be called with what a user could say")
+
+
+def augment_task(request: AugmentTask, seed: int) -> AugmentedTask:
+    """Say it again by another rule of the grammar, add a constraint, or let somebody say who they are."""
+    rng = derived_random(seed, "augment")
+    task, language = request.task, request.task.language
+    if request.axis == "persona":
+        joint = "。" if language == "zh" else ". "
+        return AugmentedTask(text=f"{phrase('role', rng, language)}{joint}{task.text}")
+    if request.axis == "complexity":
+        joint = "" if language == "zh" else " "
+        return AugmentedTask(text=f"{task.text}{joint}{phrase('constraint', rng, language)}")
+    for _ in range(8):
+        text = render_task(
+            request.server, request.chain, task.slots | task.hidden_parameters, tuple(task.hidden_parameters), rng
+        )
+        if text != task.text:
+            return AugmentedTask(text=text)
+    raise BadReply("the grammar knows no other wording")
+
+
+def score_task(request: ScoreTask, seed: int) -> TaskScores:
+    """Clarity: the share of facts that the text states. Realism: no code, no endless text. Necessity: tools exist."""
+    facts = [
+        is_stated(value, request.text) or value_in_words(value, request.language) in request.text
+        for slot, value in request.slots.items()
+        if slot not in request.hidden_slots
+    ]
+    clarity = sum(facts) / len(facts) if facts else 1.0
+    length = len(request.text) if request.language == "zh" else len(request.text.split())
+    realism = 1.0 if length <= 60 else max(0.0, 1.0 - (length - 60) / 120)
+    if re.search(r"[{}<>`\\]|\b\w+\(\)", request.text):
+        realism *= 0.6
+    return TaskScores(clarity=clarity, realism=realism, tool_necessity=1.0 if request.tools else 0.0)
+
+
+def answer_as_user(request: AnswerAsUser, seed: int) -> UserReply:
+    """Tell the hidden facts, value by value."""
+    language = request.task.language
+    values = [value_in_words(value, language) for value in request.task.hidden_parameters.values()]
+    rng = derived_random(seed, "user")
+    joined = ("，" if language == "zh" else ", ").join(values)
+    forms = {"en": ("{}.", "It's {}.", "Use {}.", "{}, please."), "zh": ("{}。", "是{}。", "用{}。", "{}，谢谢。")}
+    return UserReply(text=rng.choice(forms[language]).format(joined))
+
+
+ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
+    ProposeChains: propose_chains,
+    VoteOnChain: vote_on_chain,
+    WriteTask: write_task,
+    AugmentTask: augment_task,
+    ScoreTask: score_task,
+    TakeTurn: take_turn,
+    AnswerAsUser: answer_as_user,
+    WriteFollowUp: write_follow_up,
+    ContinueAsUser: continue_as_user,
+    EmulateCall: emulate_call,
+    JudgeQueryUnderstanding: judge_query_understanding,
+    JudgePlanning: judge_planning,
+    JudgeResponseUnderstanding: judge_response_understanding,
+    JudgeResponsePlanning: judge_response_planning,
+    JudgeAnswerRelevance: judge_answer_relevance,
+    JudgeAnswerSummary: judge_answer_summary,
+}
+"""Request type to the pure function (request, seed) that answers it."""

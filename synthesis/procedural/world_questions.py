@@ -1,0 +1,343 @@
+"""Questions about a generated world: walks over its relations, put into words in English and Chinese.
+
+A question is one or several walks. Each walk starts at a named entity, follows relations and ends in the property that
+is asked for; walks that share a beginning share its lookups. The grammar is fixed: a property is always called by its
+label, an entity that the question starts from by its type and name.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+from synthesis.procedural.worlds import NUMERIC_KINDS, YEARS, Fact, World
+from synthesis.questions.decomposition import DecompositionNode, QAInstance, compose, depths
+from synthesis.records import Composition, JsonValue, Language, Scenario
+from synthesis.teacher.protocol import BadReply
+
+MAX_DRAWS: Final = 200
+MAX_WALKS: Final = 6
+
+Walk = tuple[Fact, ...]
+Option = TypeVar("Option")
+
+MAIN_QUESTIONS: Final[Mapping[Language, Mapping[str, tuple[str, ...]]]] = {
+    "en": {
+        "same": (
+            "What is {facts}?",
+            "Tell me {facts}.",
+            "Please look up {facts}.",
+            "I need to know {facts}.",
+            "Could you find {facts}?",
+        ),
+        "list": ("What are {facts}?", "Tell me {facts}.", "Please look up {facts}.", "I need to know {facts}."),
+        "sum": ("What is the total of {facts}?", "How much do {facts} add up to?"),
+        "difference": ("What is the difference between {facts}?", "How far apart are {facts}?"),
+        "largest": ("What is the highest among {facts}?", "Find the highest among {facts}."),
+        "smallest": ("What is the lowest among {facts}?", "Find the lowest among {facts}."),
+        "which_largest": ("Which has the {more} {label}: {subjects}?", "Of {subjects}, which has the {more} {label}?"),
+        "which_smallest": ("Which has the {less} {label}: {subjects}?", "Of {subjects}, which has the {less} {label}?"),
+    },
+    "zh": {
+        "same": ("{facts}是什么？", "请查一下{facts}。", "我想知道{facts}。", "帮我查{facts}。"),
+        "list": ("{facts}分别是什么？", "请查一下{facts}。", "我想知道{facts}。"),
+        "sum": ("{facts}加起来是多少？", "{facts}的总和是多少？"),
+        "difference": ("{facts}相差多少？", "{facts}的差是多少？"),
+        "largest": ("{facts}中最高的是多少？", "请找出{facts}中最高的。"),
+        "smallest": ("{facts}中最低的是多少？", "请找出{facts}中最低的。"),
+        "which_largest": ("{subjects}，谁的{label}最{more}？", "比较{subjects}：谁的{label}最{more}？"),
+        "which_smallest": ("{subjects}，谁的{label}最{less}？", "比较{subjects}：谁的{label}最{less}？"),
+    },
+}
+MORE_AND_LESS: Final = {
+    ("en", False): ("highest", "lowest"),
+    ("en", True): ("latest", "earliest"),
+    ("zh", False): ("高", "低"),
+    ("zh", True): ("晚", "早"),
+}
+COMPUTATIONS: Final[Mapping[Language, Mapping[str, str]]] = {
+    "en": {
+        "sum": "What is the total of {values}?",
+        "difference": "What is the difference between {values}?",
+        "largest": "What is the highest among {values}?",
+        "smallest": "What is the lowest among {values}?",
+        "which_largest": "Which is the {more} of {values}?",
+        "which_smallest": "Which is the {less} of {values}?",
+    },
+    "zh": {
+        "sum": "{values}的总和是多少？",
+        "difference": "{values}的差是多少？",
+        "largest": "{values}中最高的是多少？",
+        "smallest": "{values}中最低的是多少？",
+        "which_largest": "{values}中最{more}的是哪个？",
+        "which_smallest": "{values}中最{less}的是哪个？",
+    },
+}
+
+
+def lookup_question(world: World, fact: Fact) -> str:
+    """Put the question for one fact into words.
+
+    >>> from synthesis.procedural.worlds import world_of
+    >>> world = world_of("library", "en", 0)
+    >>> lookup_question(world, world.fact("book", world.entities["book"][0], "author")).endswith("?")
+    True
+    """
+    asked = _of(world, _label(world, fact), _root(world, fact))
+    return f"{asked}是什么？" if world.language == "zh" else f"What is {asked}?"
+
+
+def facts_by_question(world: World) -> Mapping[str, Fact]:
+    """Return every fact of a world by the question that asks for it: how the teacher understands a question."""
+    facts = {}
+    for (entity_type, property_name), rows in world.values.items():
+        years = YEARS if world.kind(entity_type, property_name) == "yearly" else (None,)
+        for entity in rows:
+            for year in years:
+                fact = world.fact(entity_type, entity, property_name, year)
+                facts[lookup_question(world, fact)] = fact
+    return facts
+
+
+def draw_instance(
+    world: World, rng: random.Random, scenario: Scenario, num_lookups: int, *, with_computation: bool, max_hops: int
+) -> QAInstance:
+    """Draw a question of the given shape whose lookups have distinct answers, none of them told by the question.
+
+    Raises:
+        BadReply: the world has no such question.
+    """
+    for _ in range(MAX_DRAWS):
+        try:
+            walks = _draw_walks(world, rng, scenario, num_lookups, with_computation, max_hops)
+        except _DeadEnd:
+            continue
+        facts = list(dict.fromkeys(fact for walk in walks for fact in walk))
+        roots = list(dict.fromkeys(walk[0].entity for walk in walks))
+        answers = [fact.value for fact in facts]
+        distinct = len({str(answer) for answer in answers}) == len(answers)
+        if len(facts) == num_lookups and distinct and not set(map(str, answers)) & set(roots):
+            return _instance(world, rng, scenario, walks, with_computation)
+    raise BadReply(
+        f"the {world.domain} world has no {scenario} question of {num_lookups} lookups within {max_hops} hops"
+    )
+
+
+class _DeadEnd(Exception):
+    """This draw leads nowhere; another may."""
+
+
+def _pick(rng: random.Random, options: Sequence[Option]) -> Option:
+    if not options:
+        raise _DeadEnd
+    return rng.choice(options)
+
+
+def _draw_walks(
+    world: World, rng: random.Random, scenario: Scenario, num_lookups: int, with_computation: bool, max_hops: int
+) -> list[Walk]:
+    if scenario == "single_hop":
+        return [_draw_walk_from(world, rng, 1)]
+    if scenario == "multi_hop":
+        return [_draw_walk_from(world, rng, num_lookups)]
+    if not with_computation and rng.random() < 0.5:
+        longest_stem = max(1, min(max_hops - 1, num_lookups - 2))
+        stem = 0 if scenario == "parallel_single_hop" else max(rng.randint(1, longest_stem) for _ in range(3))
+        return _draw_fan(world, rng, stem, num_lookups - stem)
+    if scenario == "parallel_single_hop":
+        lengths = [1] * num_lookups
+    else:
+        feasible = [k for k in range(2, min(MAX_WALKS, num_lookups - 1) + 1) if -(-num_lookups // k) <= max_hops]
+        lengths = _draw_lengths(rng, num_lookups, min(_pick(rng, feasible) for _ in range(2)), max_hops)
+    return _draw_alike(world, rng, lengths, with_computation)
+
+
+def _draw_lengths(rng: random.Random, total: int, count: int, longest: int) -> list[int]:
+    """Split `total` lookups over `count` walks: evenly, or one walk after the other as long as may be."""
+    lengths = [1] * count
+    uneven = rng.random() < 0.7
+    for _ in range(total - count):
+        open_walks = [index for index in range(count) if lengths[index] < longest]
+        lengths[open_walks[0] if uneven else min(open_walks, key=lambda index: lengths[index])] += 1
+    rng.shuffle(lengths)
+    return lengths
+
+
+def _draw_walk_from(world: World, rng: random.Random, length: int) -> Walk:
+    entity_type = rng.choice(list(world.types))
+    entity = rng.choice(world.entities[entity_type])
+    stem, entity_type, entity = _follow(world, rng, entity_type, entity, length - 1)
+    return (*stem, _draw_fact(world, rng, entity_type, entity, _pick(rng, _attributes(world, entity_type))))
+
+
+def _draw_fan(world: World, rng: random.Random, stem_length: int, width: int) -> list[Walk]:
+    """One stem of relations, then several properties of the entity it leads to."""
+    entity_type = rng.choice(list(world.types))
+    entity = rng.choice(world.entities[entity_type])
+    stem, entity_type, entity = _follow(world, rng, entity_type, entity, stem_length)
+    properties = [*_attributes(world, entity_type), *world.types[entity_type].relations]
+    if len(properties) < width:
+        raise _DeadEnd
+    asked = rng.sample(properties, width)
+    return [(*stem, _draw_fact(world, rng, entity_type, entity, name)) for name in asked]
+
+
+def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], comparable: bool) -> list[Walk]:
+    """Several walks from different entities that end in one property."""
+    properties = [
+        (entity_type, name)
+        for entity_type in world.types
+        for name in _attributes(world, entity_type)
+        if not comparable or world.kind(entity_type, name) in {*NUMERIC_KINDS, "date"}
+    ]
+    entity_type, asked = _pick(rng, properties)
+    year = rng.choice(YEARS) if world.kind(entity_type, asked) == "yearly" else None
+    walks = []
+    for length in lengths:
+        types = [entity_type]
+        for _ in range(length - 1):
+            types.append(_pick(rng, [name for name in world.types if types[-1] in world.types[name].relations]))
+        types.reverse()
+        entity = rng.choice(world.entities[types[0]])
+        walk = []
+        for here, there in pairwise(types):
+            walk.append(world.fact(here, entity, there))
+            entity = str(walk[-1].value)
+        walks.append((*walk, world.fact(entity_type, entity, asked, year)))
+    return walks
+
+
+def _follow(world: World, rng: random.Random, entity_type: str, entity: str, length: int) -> tuple[Walk, str, str]:
+    facts = []
+    for _ in range(length):
+        relation = _pick(rng, world.types[entity_type].relations)
+        facts.append(world.fact(entity_type, entity, relation))
+        entity_type, entity = relation, str(facts[-1].value)
+    return tuple(facts), entity_type, entity
+
+
+def _draw_fact(world: World, rng: random.Random, entity_type: str, entity: str, name: str) -> Fact:
+    year = rng.choice(YEARS) if world.kind(entity_type, name) == "yearly" else None
+    return world.fact(entity_type, entity, name, year)
+
+
+def _attributes(world: World, entity_type: str) -> list[str]:
+    return list(world.types[entity_type].attributes)
+
+
+def _instance(
+    world: World, rng: random.Random, scenario: Scenario, walks: list[Walk], with_computation: bool
+) -> QAInstance:
+    by_depth = sorted({fact: depth for walk in walks for depth, fact in enumerate(walk)}.items(), key=lambda f: f[1])
+    ids = {fact: f"q{index + 1}" for index, (fact, _) in enumerate(by_depth)}
+    parents = {after: (ids[before],) for walk in walks for before, after in pairwise(walk)}
+    nodes = [
+        DecompositionNode(
+            id=ids[fact], question=lookup_question(world, fact), answer=fact.value, depends_on=parents.get(fact, ())
+        )
+        for fact in ids
+    ]
+    asked = [walk[-1] for walk in walks]
+    composition = _draw_composition(world, rng, asked, [ids[fact] for fact in asked], with_computation)
+    hops = max(depths(nodes).values())
+    answer = compose(composition, {node.id: node.answer for node in nodes})
+    if with_computation:
+        nodes.append(
+            DecompositionNode(
+                id=f"q{len(nodes) + 1}",
+                question=_computation_question(world, composition, asked),
+                answer=answer,
+                depends_on=composition.inputs,
+                kind="computation",
+            )
+        )
+    names = set().union(*world.entities.values())
+    mentioned = [value for walk in walks for fact in walk for value in (fact.entity, fact.value) if value in names]
+    return QAInstance(
+        question=_main_question(world, rng, composition.operation, walks),
+        answer=answer,
+        scenario=scenario,
+        hops=hops,
+        nodes=tuple(nodes),
+        composition=composition,
+        entities=tuple(dict.fromkeys(map(str, mentioned))),
+    )
+
+
+def _draw_composition(
+    world: World, rng: random.Random, asked: Sequence[Fact], ids: Sequence[str], with_computation: bool
+) -> Composition:
+    inputs = tuple(ids)
+    if not with_computation:
+        return Composition(operation="same" if len(ids) == 1 else "list", inputs=inputs)
+    operations: list[Any] = ["which_largest", "which_smallest"]
+    if world.kind(asked[0].entity_type, asked[0].property) in NUMERIC_KINDS:
+        operations += ["sum", "largest", "smallest", *(["difference"] if len(ids) == 2 else [])]
+    operation = rng.choice(operations)
+    choices = tuple(fact.entity for fact in asked) if operation.startswith("which_") else ()
+    return Composition(operation=operation, inputs=inputs, choices=choices)
+
+
+def _main_question(world: World, rng: random.Random, operation: str, walks: Sequence[Walk]) -> str:
+    template = rng.choice(MAIN_QUESTIONS[world.language][operation])
+    asked = [walk[-1] for walk in walks]
+    subjects = list(dict.fromkeys(_subject(world, walk) for walk in walks))
+    labels = list(dict.fromkeys(_label(world, fact) for fact in asked))
+    if world.language == "zh":
+        facts = f"{_series_zh(subjects)}的{_series_zh(labels)}"
+    else:
+        facts = f"the {_series(labels)} {_series([f'of {subject}' for subject in subjects])}"
+    more, less = MORE_AND_LESS[world.language, world.kind(asked[0].entity_type, asked[0].property) == "date"]
+    joined = (
+        _series_zh(subjects) if world.language == "zh" else _series(subjects, "and" if "Of {" in template else "or")
+    )
+    return template.format(facts=facts, subjects=joined, label=labels[0], more=more, less=less)
+
+
+def _computation_question(world: World, composition: Composition, asked: Sequence[Fact]) -> str:
+    values: list[JsonValue] = [fact.value for fact in asked]
+    if composition.choices and world.language == "zh":
+        values = [f"{choice}（{value}）" for choice, value in zip(composition.choices, values, strict=True)]
+    elif composition.choices:
+        values = [f"{choice} ({value})" for choice, value in zip(composition.choices, values, strict=True)]
+    joined = (
+        _series_zh([str(value) for value in values])
+        if world.language == "zh"
+        else _series([str(value) for value in values])
+    )
+    more, less = MORE_AND_LESS[world.language, world.kind(asked[0].entity_type, asked[0].property) == "date"]
+    return COMPUTATIONS[world.language][composition.operation].format(values=joined, more=more, less=less)
+
+
+def _subject(world: World, walk: Walk) -> str:
+    """Name what the last fact of a walk is about by the way that leads there."""
+    phrase = _root(world, walk[0])
+    for fact in walk[:-1]:
+        phrase = _of(world, _label(world, fact), phrase)
+    return phrase
+
+
+def _root(world: World, fact: Fact) -> str:
+    label = world.label(fact.entity_type)
+    return f"{label}{fact.entity}" if world.language == "zh" else f"{label} {fact.entity}"
+
+
+def _of(world: World, label: str, subject: str) -> str:
+    return f"{subject}的{label}" if world.language == "zh" else f"the {label} of {subject}"
+
+
+def _label(world: World, fact: Fact) -> str:
+    label = world.label(fact.entity_type, fact.property)
+    if fact.year is None:
+        return label
+    return f"{fact.year}年{label}" if world.language == "zh" else f"{label} in {fact.year}"
+
+
+def _series(items: Sequence[str], conjunction: str = "and") -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {conjunction} {items[-1]}"
+
+
+def _series_zh(items: Sequence[str]) -> str:
+    return items[0] if len(items) == 1 else f"{'、'.join(items[:-1])}和{items[-1]}"

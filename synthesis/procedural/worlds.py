@@ -1,0 +1,176 @@
+"""Generated relational worlds: the entities of one domain, their attributes and how they lead to one another.
+
+A world is a pure function of (domain, language, seed), and of whether its tools are to be unseen. Everything the
+procedural teacher says of it is looked up or computed here, so its gold answers are true by construction.
+"""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from synthesis.procedural.tool_wording import KNOWN, ToolWording, wording_of
+from synthesis.questions.knowledge import Unseen
+from synthesis.records import JsonValue, Language
+
+AttributeKind = Literal["amount", "funds", "decimal", "date", "phone", "code", "yearly"]
+
+ENTITIES_PER_TYPE: Final = 9
+YEARS: Final = ("2021", "2022", "2023", "2024", "2025")
+NUMERIC_KINDS: Final = frozenset({"amount", "funds", "decimal", "yearly"})
+
+
+class EntityType(BaseModel):
+    """What all entities of one type have: attributes of their own, and relations to entities of other types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    zh: str
+    relations: tuple[str, ...]
+    attributes: dict[str, tuple[str, AttributeKind]]
+    """English name to Chinese name and kind."""
+
+
+Domain = Mapping[str, EntityType]
+
+
+@cache
+def domains(unseen: Unseen = "worlds") -> Mapping[str, Domain]:
+    """Return the domains that worlds can be generated for; where tools are unseen, with other types and attributes."""
+    file = "unseen_tools.toml" if unseen == "tools" else "domains.toml"
+    text = files(__package__).joinpath(file).read_text(encoding="utf-8")
+    return {
+        domain: {name: EntityType.model_validate(fields) for name, fields in types.items()}
+        for domain, types in tomllib.loads(text).items()
+    }
+
+
+@cache
+def name_parts(language: Language) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the first and the second parts that entity names of a language are made of."""
+    text = files(__package__).joinpath("names.toml").read_text(encoding="utf-8")
+    parts = tomllib.loads(text)[language]
+    return tuple(parts["first"].split()), tuple(parts["second"].split())
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that can be looked up: a property of an entity, in a year where it changes by year."""
+
+    entity: str
+    entity_type: str
+    property: str
+    """An attribute of the type, or the type that the entity leads to."""
+    year: str | None
+    value: JsonValue
+
+
+@dataclass(frozen=True)
+class World:
+    """Entities by type, and the value of each of their properties; no value stands twice for one property."""
+
+    domain: str
+    language: Language
+    types: Domain
+    entities: Mapping[str, tuple[str, ...]]
+    values: Mapping[tuple[str, str], Mapping[str, JsonValue]]
+    """(type, property) to entity name to value; a yearly attribute's value maps year to amount."""
+    wording: ToolWording = KNOWN
+
+    def kind(self, entity_type: str, property_name: str) -> AttributeKind | Literal["relation"]:
+        """Return what a property's values are."""
+        if property_name in self.types[entity_type].relations:
+            return "relation"
+        return self.types[entity_type].attributes[property_name][1]
+
+    def fact(self, entity_type: str, entity: str, property_name: str, year: str | None = None) -> Fact:
+        """Look one fact up."""
+        value = self.values[entity_type, property_name][entity]
+        return Fact(entity, entity_type, property_name, year, value if year is None else value[year])
+
+    def label(self, entity_type: str, property_name: str | None = None) -> str:
+        """Return what a type, or a property of it, is called in the world's language."""
+        if property_name is None or property_name in self.types[entity_type].relations:
+            named = entity_type if property_name is None else property_name
+            return self.types[named].zh if self.language == "zh" else named.replace("_", " ")
+        if self.language == "zh":
+            return self.types[entity_type].attributes[property_name][0]
+        return property_name.replace("_", " ")
+
+
+@lru_cache(maxsize=256)
+def world_of(domain: str, language: Language, seed: int, parts: int | None = None, unseen: Unseen = "worlds") -> World:
+    """Generate the world of a domain in a language; the same arguments give the same world.
+
+    `parts` bounds how many first and second name parts are used: with few, a small model sees each of them often.
+
+    >>> world = world_of("library", "en", 0)
+    >>> book = world.entities["book"][0]
+    >>> author = world.fact("book", book, "author").value
+    >>> author in world.entities["author"]
+    True
+    """
+    rng = random.Random(f"world/{domain}/{language}/{seed}")
+    types = domains(unseen)[domain]
+    names = _entity_names(rng, language, ENTITIES_PER_TYPE * len(types), parts)
+    entities = {
+        name: tuple(names[index * ENTITIES_PER_TYPE : (index + 1) * ENTITIES_PER_TYPE])
+        for index, name in enumerate(types)
+    }
+    values: dict[tuple[str, str], Mapping[str, JsonValue]] = {}
+    for name, entity_type in types.items():
+        for target in entity_type.relations:
+            targets = rng.sample(entities[target], ENTITIES_PER_TYPE)
+            values[name, target] = dict(zip(entities[name], targets, strict=True))
+        for attribute, (_, kind) in entity_type.attributes.items():
+            drawn = iter(_distinct_values(rng, kind, ENTITIES_PER_TYPE * (len(YEARS) if kind == "yearly" else 1)))
+            values[name, attribute] = {
+                entity: {year: next(drawn) for year in YEARS} if kind == "yearly" else next(drawn)
+                for entity in entities[name]
+            }
+    return World(domain, language, types, entities, values, wording_of(unseen))
+
+
+def _entity_names(rng: random.Random, language: Language, count: int, parts: int | None) -> list[str]:
+    first, second = (listed[:parts] for listed in _spread_name_parts(language))
+    joint = "" if language == "zh" else " "
+    return [
+        f"{first[index // len(second)]}{joint}{second[index % len(second)]}"
+        for index in rng.sample(range(len(first) * len(second)), count)
+    ]
+
+
+@cache
+def _spread_name_parts(language: Language) -> tuple[list[str], ...]:
+    """The parts in an order that is not the alphabet's, so that the first few of them are as mixed as all."""
+    rng = random.Random(f"name parts/{language}")
+    return tuple(rng.sample(listed, len(listed)) for listed in name_parts(language))
+
+
+def _distinct_values(rng: random.Random, kind: AttributeKind, count: int) -> list[JsonValue]:
+    values: dict[JsonValue, None] = {}
+    while len(values) < count:
+        values[_draw(rng, kind)] = None
+    return list(values)
+
+
+def _draw(rng: random.Random, kind: AttributeKind) -> JsonValue:
+    match kind:
+        case "amount" | "funds" | "yearly":
+            return rng.randrange(3000, 100_000)
+        case "decimal":
+            return rng.randrange(1001, 100_000) / 100
+        case "date":
+            return f"{rng.randrange(1990, 2027)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
+        case "phone":
+            return f"{rng.randrange(10**6, 10**7)}"
+        case "code":
+            letters = "".join(rng.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=2))
+            return f"{letters}{rng.randrange(1000, 10_000)}"

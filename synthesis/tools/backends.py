@@ -1,0 +1,96 @@
+"""Who answers a tool call: a real MCP server (`mcp_servers`), or the emulator for tools known by document alone.
+
+The emulator keeps a typed state per trajectory, so that what one call writes a later one reads, and fails on a seeded
+share of its calls. An injected failure changes no state and is written into the record as ground truth.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Literal, Protocol
+
+from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
+from synthesis.records import InjectedFailure, JsonObject, JsonValue, Language, ToolDocument
+from synthesis.teacher.protocol import Teacher
+from synthesis.track.seeds import derived_random, derived_seed
+
+FailureKind = Literal["timeout", "server_error", "rate_limit", "malformed"]
+FAILURE_KINDS: Final[tuple[FailureKind, ...]] = ("timeout", "server_error", "rate_limit", "malformed")
+_FAILURE_TEXTS: Final[dict[FailureKind, tuple[str, ...]]] = {
+    "timeout": ("request timed out", "timeout after 30 s"),
+    "server_error": ("500 internal server error", "503 service unavailable", "502 bad gateway"),
+    "rate_limit": ("429 too many requests", "rate limit exceeded"),
+    "malformed": (),
+}
+
+
+@dataclass(frozen=True)
+class ToolResponse:
+    """What a call came back with."""
+
+    content: str
+    is_error: bool = False
+
+
+class ToolBackend(Protocol):
+    """Answers the calls of one trajectory, in order."""
+
+    kind: Literal["mcp", "emulator"]
+    injected_failures: list[InjectedFailure]
+
+    async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
+        """Make one call with arguments that satisfy the tool's schema; a tool that fails is a response."""
+        ...
+
+
+def compact_json(value: JsonValue) -> str:
+    """Write a tool response: a text as it is, anything else as JSON on one line.
+
+    >>> compact_json("done"), compact_json({"id": 3})
+    ('done', '{"id": 3}')
+    """
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class Emulator:
+    """The stateful emulator of one trajectory."""
+
+    kind: Literal["mcp", "emulator"] = "emulator"
+
+    def __init__(self, teacher: Teacher, *, language: Language, seed: int, failure_rate: float):
+        self.injected_failures: list[InjectedFailure] = []
+        self.state = EmulatorState()
+        self._teacher = teacher
+        self._language = language
+        self._seed = seed
+        self._failure_rate = failure_rate
+
+    async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
+        """Emulate one call.
+
+        Raises:
+            BadReply: the teacher's reply stayed unusable.
+        """
+        rng = derived_random(self._seed, "failure", call_id)
+        failure = rng.choice(FAILURE_KINDS) if rng.random() < self._failure_rate else None
+        if failure is not None and failure != "malformed":
+            return self._fail(call_id, failure, json.dumps({"error": rng.choice(_FAILURE_TEXTS[failure])}))
+        request = EmulateCall(language=self._language, tool=tool, arguments=arguments, state=self.state)
+        response = await self._teacher.ask(request, seed=derived_seed(self._seed, "emulate", call_id))
+        if failure is not None:
+            return self._fail(call_id, failure, _cut_short(compact_json(response.value), rng))
+        self.state = response.state
+        if response.error is not None:
+            return ToolResponse(json.dumps({"error": response.error}, ensure_ascii=False), is_error=True)
+        return ToolResponse(compact_json(response.value))
+
+    def _fail(self, call_id: str, kind: FailureKind, content: str) -> ToolResponse:
+        self.injected_failures.append(InjectedFailure(tool_call_id=call_id, kind=kind))
+        return ToolResponse(content, is_error=True)
+
+
+def _cut_short(text: str, rng: Random) -> str:
+    """Break a response off in the middle, as a lost connection does; what is left is no longer JSON."""
+    return text[: rng.randint(1, max(1, min(len(text) // 2, 40)))].rstrip('}]"0123456789') + "\ufffd"

@@ -1,0 +1,113 @@
+"""Crawled MCP servers: `{"labels": …, "metadata": {"server_info_crawled": {"tools": […]}}}`, two shapes of tool.
+
+Shape A has `input_schema`, a JSON Schema. Shape B was read off web pages: `parameters: [{name, required, type}]`, the
+type always "string", with words of the page among the parameters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Final
+
+from synthesis.records import JsonObject, JsonValue
+from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
+
+ORIGIN: Final = "crawled"
+_NOT_PARAMETERS: Final = frozenset({"true", "false", "none", "null", ""})
+
+
+def read_crawled(document: JsonValue) -> list[SourceServer] | None:
+    """Return the one server of a crawled document, or None if the document is something else."""
+    if not isinstance(document, dict) or not isinstance(metadata := document.get("metadata"), dict):
+        return None
+    crawled = metadata.get("server_info_crawled")
+    if not isinstance(crawled, dict) or "tools" not in crawled:
+        return None
+    repairs: set[str] = set()
+    tools = [_tool(tool, repairs) for tool in objects_in(crawled["tools"])]
+    return [
+        SourceServer(
+            name=str(crawled.get("name") or metadata.get("server_name") or "unnamed"),
+            origin=ORIGIN,
+            tools=tools,
+            domain=str(object_in(document.get("labels")).get("primary_label") or "General"),
+            description=str(crawled.get("overview") or ""),
+            repairs=tuple(sorted(repairs)),
+        )
+    ]
+
+
+def _tool(found: JsonObject, repairs: set[str]) -> SourceTool:
+    parameters = found.get("input_schema")
+    if isinstance(found.get("parameters"), list):
+        parameters = parameters_from_page(
+            found["parameters"], str(found.get("name")), str(found.get("description") or ""), repairs
+        )
+    return SourceTool(found.get("name"), found.get("description"), parameters, found.get("output_schema"))
+
+
+def parameters_from_page(found: list[JsonValue], tool_name: str, description: str, repairs: set[str]) -> JsonObject:
+    """Make a schema of parameters read off a page, without the words of the page.
+
+    Left out: a parameter named like its own tool, Python's `True` and `None`, a leading run of optional "parameters"
+    that is a piece of the description ("Create", "a", "new"), and the button "Add" "Item", which stands under a list.
+
+    >>> def properties_from(names, description):
+    ...     found = [{"name": name.rstrip("*"), "required": name.endswith("*")} for name in names.split()]
+    ...     return parameters_from_page(found, "create_note", description, set())["properties"]
+    >>> properties_from("create_note Create a new title* limit", "Create a new note.")
+    {'title': {'type': 'string'}, 'limit': {'type': 'string'}}
+    >>> properties_from("tags Add Item", "Create a note with tags.")
+    {'tags': {'type': 'array', 'items': {}}}
+    """
+    entries = [entry for entry in objects_in(found) if isinstance(entry.get("name"), str)]
+    parameters = [e for e in entries if e["name"] != tool_name and e["name"].strip().casefold() not in _NOT_PARAMETERS]
+    parameters = parameters[_length_of_sentence(parameters, description) :]
+    buttons = _places_of_buttons(parameters)
+    properties: JsonObject = {}
+    required = []
+    for place, entry in enumerate(parameters):
+        if place in buttons or place - 1 in buttons:
+            continue
+        name = entry["name"]
+        is_list = place + 1 in buttons
+        properties[name] = {"type": "array", "items": {}} if is_list else {"type": entry.get("type") or "string"}
+        if entry.get("required") is True and name not in required:
+            required.append(name)
+    if len(parameters) - 2 * len(buttons) < len(entries):
+        repairs.add("page residue removed")
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+
+
+def _length_of_sentence(parameters: list[JsonObject], description: str) -> int:
+    """Count the leading optional entries that are words of one sentence of the description, in its order.
+
+    The page has lost some of the words, never two in a row. One word alone is taken for the description's if it is the
+    first of a sentence.
+    """
+    words = [
+        entry["name"] for entry in itertools.takewhile(lambda entry: entry.get("required") is not True, parameters)
+    ]
+    if not words or not re.fullmatch(r"[A-Z][a-z]+", words[0]):
+        return 0
+    longest = 0
+    for sentence in re.split(r"[.:;!?\n]+", description):
+        said = re.findall(r"[\w'-]+", sentence)
+        for start in (place for place, word in enumerate(said) if word == words[0]):
+            place, count = start, 1
+            while count < len(words) and words[count] in said[place + 1 : place + 3]:
+                place = said.index(words[count], place + 1)
+                count += 1
+            if count > 1 or start == 0:
+                longest = max(longest, count)
+    return longest
+
+
+def _places_of_buttons(parameters: list[JsonObject]) -> set[int]:
+    """Return where "Add" of every "Add" "Item" stands."""
+    return {
+        place
+        for place, pair in enumerate(itertools.pairwise(parameters))
+        if [entry["name"] for entry in pair] == ["Add", "Item"] and not any(entry.get("required") for entry in pair)
+    }

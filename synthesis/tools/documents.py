@@ -1,0 +1,224 @@
+"""Tool documents: whatever a source says of a server's tools becomes one `ServerDocument`, or a reason why not.
+
+    format readers ─► SourceServer (raw, quirks included) ─► normalise_server ─► ServerDocument | Rejected
+
+What a source says is data. Text in it that speaks to a model is kept, flagged, and quoted wherever it is shown.
+
+Cleaning of descriptions, by rule:
+    page buttons     "Deploy Server … Try in Playground <name>" is a web page's, not the tool's
+    neighbours       "get-notes Lists all notes" is not about `get-note`: what begins with a longer name is another's
+    placeholders     "Description not available", "N/A", "TODO" and the like say nothing
+    white space      is collapsed inside lines; the text is NFC-normalised; control characters go
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from synthesis.records import (
+    JsonObject,
+    JsonValue,
+    Language,
+    ServerDocument,
+    ToolDocument,
+    canonical_json,
+    record_id,
+)
+from synthesis.stage import Rejected
+from synthesis.tools.names import legal_names
+from synthesis.tools.schema_repair import SchemaUnconvertible, repair_output_schema, repair_parameters
+
+CHARACTERS_PER_TOKEN: Final = 4
+"""Rough length of a token of English or JSON; Chinese has about one character per token."""
+
+_PAGE_BUTTONS = re.compile(r"^Deploy Server\b.*?\bTry in Playground\b\s*(\S+$)?", re.DOTALL)
+_ADDRESS = re.compile(r"<?https?://\S+|((GET|POST|PUT|PATCH|DELETE) )?/\S*")
+_PLACEHOLDER = re.compile(
+    r"(no |missing )?(description|desc)?[\s.:-]*(is )?"
+    r"(not available|unavailable|n/?a|none|null|todo|tbd|description)?[\s.]*",
+    re.IGNORECASE,
+)
+_SPEAKS_TO_A_MODEL = re.compile(
+    r"\b(you must|you should (always|never|first|not)|important:|always (call|use|respond|answer)"
+    r"|never (tell|reveal|mention)|ignore (all |any )?(previous|prior)|do not (tell|mention|reveal)"
+    r"|system prompt|as an ai)\b",
+    re.IGNORECASE,
+)
+_WORDS_OF_A_PHRASE: Final = 3
+"""From here on a description that repeats the tool's name is still a clear one: "Get livestream by slug"."""
+_CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+@dataclass(frozen=True)
+class SourceTool:
+    """A tool as it was found; any field may hold anything."""
+
+    name: JsonValue
+    description: JsonValue
+    parameters: JsonValue
+    output_schema: JsonValue = None
+    reference_document: JsonValue = None
+    """What `$ref`s lead into, where that is more than the schema itself."""
+
+
+@dataclass(frozen=True)
+class SourceServer:
+    """A server as it was found, before anything was mended."""
+
+    name: str
+    origin: str
+    tools: Sequence[SourceTool]
+    domain: str = "General"
+    description: str = ""
+    language: Language | None = None
+    argument_values: JsonObject = field(default_factory=dict)
+    repairs: tuple[str, ...] = ()
+    """What the reader itself had to mend."""
+
+
+def object_in(found: JsonValue) -> JsonObject:
+    """Return an object as it is, and an empty one for anything else."""
+    return found if isinstance(found, dict) else {}
+
+
+def objects_in(found: JsonValue) -> list[JsonObject]:
+    """Return the objects of a list, and none for anything else."""
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+class ToolDocumentFilters(BaseModel):
+    """Which servers are kept (paper: at least three tools, clear descriptions, a schema that converts)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    min_tools: int = 3
+    min_description_words: int = 2
+    """A description of fewer words (Chinese: twice as many characters) is vague; so is an address, and a name again."""
+    max_server_tokens: int = 32_000
+    """Servers whose documents are longer, at about four characters a token, cannot be offered in one prompt."""
+
+
+def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> ServerDocument:
+    """Make a server document whose every schema is valid, or say why that cannot be.
+
+    A tool that cannot be used is left out and named in `repairs`; the server stays while enough tools are left.
+
+    Raises:
+        Rejected: the reason is one of a short fixed list, the detail names what was found.
+    """
+    if len(source.tools) < filters.min_tools:
+        raise Rejected(f"fewer than {filters.min_tools} tools", f"{source.name!r} has {len(source.tools)}")
+    repairs = set(source.repairs)
+    usable: list[tuple[SourceTool, str, JsonObject]] = []
+    faults: dict[str, int] = {}
+    for tool in source.tools:
+        fault, description, parameters = _usable(tool, filters, repairs)
+        if fault:
+            faults[fault] = faults.get(fault, 0) + 1
+            repairs.add(f"tool left out: {fault}")
+        else:
+            usable.append((tool, description, parameters))
+    if len(usable) < filters.min_tools:
+        commonest = max(sorted(faults), key=lambda fault: faults[fault])
+        raise Rejected(commonest, f"{source.name!r}: {len(usable)} of {len(source.tools)} tools can be used; {faults}")
+    tools = []
+    names = [str(tool.name).strip() for tool, _, _ in usable]
+    for (tool, description, parameters), name, found in zip(usable, legal_names(names), names, strict=True):
+        if name != found:
+            repairs.add("name made legal and unique")
+        tools.append(
+            ToolDocument(
+                name=name,
+                description=description,
+                parameters=parameters,
+                output_schema=repair_output_schema(tool.output_schema, tool.reference_document),
+                original_name=found if name != found else None,
+            )
+        )
+    size = sum(len(canonical_json(tool.to_openai())) for tool in tools) // CHARACTERS_PER_TOKEN
+    if size > filters.max_server_tokens:
+        raise Rejected("over the token budget", f"{source.name!r} takes about {size} tokens")
+    descriptions = [tool.description for tool in tools]
+    return ServerDocument(
+        id=record_id("server", source.name, source.origin, [tool.model_dump(mode="json") for tool in tools]),
+        name=clean_text(source.name),
+        domain=clean_text(source.domain) or "General",
+        language=source.language or language_of(" ".join(descriptions)),
+        description=clean_text(source.description),
+        origin=source.origin,
+        tools=tuple(tools),
+        argument_values={name: tuple(values) for name, values in source.argument_values.items()},
+        repairs=tuple(sorted(repairs)),
+        flags=tuple(f"speaks to a model: {tool.name}" for tool in tools if _SPEAKS_TO_A_MODEL.search(tool.description)),
+    )
+
+
+def _usable(tool: SourceTool, filters: ToolDocumentFilters, repairs: set[str]) -> tuple[str, str, JsonObject]:
+    """Return (why it cannot be used or "", cleaned description, mended parameters)."""
+    if not isinstance(tool.name, str) or not tool.name.strip():
+        return "tool without a name", "", {}
+    description = clean_description(tool.description, tool.name)
+    if isinstance(tool.description, str) and description != clean_text(tool.description):
+        repairs.add("page residue removed")
+    if not description:
+        return "missing description", "", {}
+    if _is_vague(description, tool.name, filters):
+        return "vague description", "", {}
+    try:
+        parameters, rules = repair_parameters(tool.parameters, tool.reference_document)
+    except SchemaUnconvertible:
+        return "unconvertible schema", "", {}
+    repairs.update(rules)
+    return "", description, parameters
+
+
+def clean_description(found: JsonValue, tool_name: str) -> str:
+    """Return a description without page residue; empty if nothing is left.
+
+    >>> clean_description("Deploy Server X @y/x Try in Playground get_note", "get_note")
+    ''
+    >>> clean_description("Description not available", "f"), clean_description(None, "f")
+    ('', '')
+    >>> clean_description("get-notes Lists all notes.", "get-note"), clean_description("Searches notes.", "search")
+    ('', 'Searches notes.')
+    >>> clean_description("  Get  a note\\r\\nby id. ", "get_note")
+    'Get a note\\nby id.'
+    """
+    if not isinstance(found, str):
+        return ""
+    text = _PAGE_BUTTONS.sub("", clean_text(found))
+    first = text.split(" ", 1)[0]
+    is_of_another = first != tool_name and first.startswith(tool_name) and not tool_name.isalnum()
+    return "" if is_of_another or _PLACEHOLDER.fullmatch(text) else text
+
+
+def clean_text(text: str) -> str:
+    """Normalise to NFC, drop control characters, collapse white space inside lines and blank lines."""
+    text = unicodedata.normalize("NFC", text.encode("utf-8", "replace").decode("utf-8"))
+    lines = (" ".join(re.sub(r"[\x00-\x08\x0b-\x1f\x7f\ufeff]", " ", line).split()) for line in text.splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def _is_vague(description: str, tool_name: str, filters: ToolDocumentFilters) -> bool:
+    chinese = len(_CJK.findall(description))
+    words = len(description.split()) + chinese / 2
+    same_as_name = re.sub(r"\W|_", "", description).casefold() == re.sub(r"\W|_", "", tool_name).casefold()
+    says_no_more = same_as_name and not chinese and words < _WORDS_OF_A_PHRASE
+    return words < filters.min_description_words or says_no_more or bool(_ADDRESS.fullmatch(description))
+
+
+def language_of(text: str) -> Language:
+    """Tell Chinese from English by the share of Chinese characters among the letters.
+
+    >>> language_of("查询 city 的天气预报和空气质量"), language_of("Get the weather (天气)")
+    ('zh', 'en')
+    """
+    letters = len(_LETTER.findall(text))
+    return "zh" if letters and len(_CJK.findall(text)) / letters > 0.3 else "en"

@@ -1,0 +1,190 @@
+"""Ingestion: every source of tool documents is read and normalised, and what became of each is written down."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from shutil import rmtree
+from typing import Final
+
+from synthesis.destination import DestinationRefused, records_of, require_destination
+from synthesis.record_io import write_records
+from synthesis.records import JsonObject, ServerDocument
+from synthesis.stage import NothingKept, Rejected, StageReport
+from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normalise_server
+from synthesis.tools.mcp_servers import McpPool, McpServerConfig
+from synthesis.tools.near_duplicate_servers import NearDuplicates
+from synthesis.tools.sources import read_servers, source_files
+
+TOOL_DOCUMENTS: Final = records_of("server_document")
+"""What ingestion makes."""
+JOURNALS: Final = ("chains", "tasks", "trajectories")
+"""The stages of the track that keep a journal in the work directory."""
+_OURS: Final = re.compile(rf"({'|'.join(JOURNALS)})\.sqlite(-wal|-shm)?|mcp-\d+")
+
+
+class NoToolDocuments(NothingKept):
+    """No server was left to work on; the message says what was read and why nothing was kept."""
+
+
+@dataclass
+class Servers:
+    """The servers of a run: their documents, and the pools of those that are real."""
+
+    documents: list[ServerDocument]
+    pools: dict[str, McpPool]
+    """Server id to its pool."""
+    report: StageReport
+    outcomes: list[JsonObject]
+    """What became of each document that was read: kept, repaired or rejected, and why."""
+    near_duplicates: NearDuplicates
+
+
+async def gather_servers(
+    sources: Sequence[Path],
+    mcp_servers: Sequence[McpServerConfig],
+    filters: ToolDocumentFilters,
+    stack: AsyncExitStack,
+    work_directory: Path,
+) -> Servers:
+    """Read and normalise every source; start the MCP servers, which stay up until `stack` is closed.
+
+    The servers' workspaces lie in `work_directory`.
+
+    Raises:
+        SourceMissing: a source is not there.
+        ToolServerUnavailable: an MCP server does not start.
+    """
+    started = time.monotonic()
+    servers = Servers([], {}, StageReport("tool documents"), [], NearDuplicates())
+    for source in sources:
+        for path in source_files(source):
+            for found in read_servers(path):
+                _normalise_into(servers, found, filters, path.name)
+    for ordinal, config in enumerate(mcp_servers):
+        pool = McpPool(config, work_directory / f"mcp-{ordinal}")
+        stack.push_async_callback(pool.close)
+        document = _normalise_into(servers, await pool.source_server(), filters, config.name)
+        if document is not None:
+            servers.pools[document.id] = pool
+    servers.report.seconds = time.monotonic() - started
+    return servers
+
+
+def _normalise_into(
+    servers: Servers, found: SourceServer | Rejected, filters: ToolDocumentFilters, where: str
+) -> ServerDocument | None:
+    """Normalise one server and write down what became of it; None if it is not kept."""
+    servers.report.read += 1
+    outcome: JsonObject = {"document": where, "server": "" if isinstance(found, Rejected) else found.name}
+    servers.outcomes.append(outcome)
+    try:
+        if isinstance(found, Rejected):
+            raise found
+        document = normalise_server(found, filters)
+        if earlier := servers.near_duplicates.duplicate_of(document):
+            raise Rejected("near-duplicate server", f"{document.name!r} repeats {earlier!r}")
+    except Rejected as rejected:
+        servers.report.reject(
+            Rejected(rejected.reason, rejected.detail if where in rejected.detail else f"{where}: {rejected.detail}")
+        )
+        outcome.update(outcome="rejected", reason=rejected.reason, detail=rejected.detail)
+        return None
+    outcome.update(outcome="repaired" if document.repairs else "kept", tools=len(document.tools))
+    outcome.update(repairs=document.repairs, flags=document.flags)
+    servers.documents.append(document)
+    servers.report.kept += 1
+    servers.report.repaired += bool(document.repairs)
+    return document
+
+
+def require_servers(servers: Servers) -> None:
+    """Raise NoToolDocuments when no server was left to work on."""
+    if not servers.documents:
+        raise NoToolDocuments(servers.report.nothing_kept("at least one usable server"))
+
+
+def work_directory_of(out: Path) -> Path:
+    """Return where a run keeps its journals and workspaces until its records are written."""
+    out = out.resolve()
+    return out.with_name(out.name + ".work")
+
+
+def require_work_directory(work_directory: Path) -> None:
+    """Refuse a work directory that holds anything but journals and workspaces of ours.
+
+    Raises:
+        DestinationRefused: it is the user's own; the message names what was found.
+    """
+    if not os.path.lexists(work_directory):
+        return
+    entries = sorted(work_directory.iterdir()) if work_directory.is_dir() else [work_directory]
+    for entry in entries:
+        if _OURS.fullmatch(entry.name) is None:
+            raise DestinationRefused(
+                f"{work_directory}: expected a place for the journals of this run, found {entry.name} there; "
+                "name another `out`, or move it away"
+            )
+
+
+def clear_workspaces(work_directory: Path) -> None:
+    """Take away the workspaces of tool servers, and the work directory if nothing is left in it."""
+    for workspace in work_directory.glob("mcp-*"):
+        rmtree(workspace)
+    with suppress(OSError):  # it was never made, or holds journals
+        work_directory.rmdir()
+
+
+def clear_journals(work_directory: Path) -> None:
+    """Take away the journals of a run whose records are written, and the work directory if nothing is left in it."""
+    for stage in JOURNALS:
+        for journal in work_directory.glob(f"{stage}.sqlite*"):
+            journal.unlink()
+    with suppress(OSError):
+        work_directory.rmdir()
+
+
+async def synthesize_tools(
+    sources: Sequence[Path],
+    out: Path,
+    *,
+    mcp_servers: Sequence[McpServerConfig] = (),
+    filters: ToolDocumentFilters | None = None,
+) -> StageReport:
+    """Ingest and normalise tool documents only; write them as records of kind `server_document`.
+
+    Beside the records lies `report.json`: what became of each document that was read, and why.
+
+    Raises:
+        DestinationRefused: `out` is neither new nor an earlier ingestion, or holds a source.
+        SourceMissing, ToolServerUnavailable, NoToolDocuments: there is nothing to write; an earlier `out` stays.
+    """
+    filters = filters or ToolDocumentFilters()
+    require_destination(out, TOOL_DOCUMENTS, sources=sources)
+    work_directory = work_directory_of(out)
+    require_work_directory(work_directory)
+    async with AsyncExitStack() as stack:
+        stack.callback(clear_workspaces, work_directory)
+        servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
+    require_servers(servers)
+    counts = {"read": servers.report.read, "kept": servers.report.kept, "repaired": servers.report.repaired}
+    report = {**counts, "rejected": dict(sorted(servers.report.rejected.items())), "documents": servers.outcomes}
+    write_records(
+        out,
+        servers.documents,
+        kind=TOOL_DOCUMENTS.kind,
+        config_hash=sha256(filters.model_dump_json().encode()).hexdigest()[:16],
+        rejected=servers.report.rejected,
+        read=servers.report.read,
+        repaired=servers.report.repaired,
+        report=json.dumps(report, ensure_ascii=False, indent=1) + "\n",
+    )
+    servers.report.out = str(out)
+    return servers.report

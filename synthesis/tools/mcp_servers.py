@@ -1,0 +1,409 @@
+"""Real MCP servers, over stdio or streamable HTTP, with the official SDK: listed, called, pooled, restarted.
+
+Each session is a process of its own with a workspace of its own. A trajectory leases a session alone, and finds the
+workspace as it was prepared, so that trajectories see nothing of one another and their order changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from synthesis.errors import SynthesisError
+from synthesis.records import InjectedFailure, JsonObject, JsonValue, Language, ToolDocument
+from synthesis.stage import Rejected
+from synthesis.tools.backends import ToolResponse, compact_json
+from synthesis.tools.documents import SourceServer
+from synthesis.tools.tools_list import mcp_tool
+
+ORIGIN: Final = "mcp"
+MAX_RESPONSE_CHARACTERS: Final = 20_000
+WORKSPACE: Final = "{workspace}"
+"""In a server's command and environment: the folder of the session, as an absolute path."""
+_INHERITED_ENVIRONMENT: Final = ("PATH", "HOME", "TMPDIR", "SYSTEMROOT", "PYTHONPATH")
+
+
+class McpServerConfig(BaseModel):
+    """How a tool server is started or reached, and what its documents leave open."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    command: tuple[str, ...] = ()
+    """Program and arguments; `python` is the interpreter that runs this. Started in the session's workspace."""
+    url: str = ""
+    """Instead of a command: the address of a server that speaks streamable HTTP."""
+    prepare: tuple[str, ...] = ()
+    """A command run once in an empty folder; every session starts from a copy of what it left there."""
+    environment: dict[str, str] = {}
+    """Variables of the server's process; never written into a record."""
+    one_task_per_process: bool = Field(default=False, exclude_if=lambda alone: not alone)
+    """For a server whose process remembers what it was asked: every trajectory gets a process of its own."""
+    domain: str = "General"
+    language: Language | None = None
+    argument_values: dict[str, tuple[JsonValue, ...]] = {}
+    """Values that exist on this server, by `argument` or `tool.argument`."""
+    max_sessions: int = Field(default=2, ge=1)
+    start_seconds: float = Field(default=60.0, gt=0)
+    call_seconds: float = Field(default=30.0, gt=0)
+
+    @model_validator(mode="after")
+    def _is_reachable_one_way(self) -> McpServerConfig:
+        if bool(self.command) == bool(self.url):
+            raise ValueError(f"MCP server {self.name!r}: expected either `command` or `url`")
+        return self
+
+
+class ToolServerUnavailable(SynthesisError):
+    """A tool server cannot be started, reached or listed; the message says which and what was tried."""
+
+
+class ToolServerDied(SynthesisError):
+    """A tool server ended or stopped answering inside a trajectory; the trajectory can be tried again."""
+
+
+def _require_sdk() -> Any:
+    try:
+        import mcp
+    except ImportError as error:
+        raise ToolServerUnavailable(
+            "MCP servers need the official SDK, which is not installed; run: pip install 'astra-jax[mcp]'"
+        ) from error
+    return mcp
+
+
+class McpSession:
+    """One running server and the connection to it, owned by one task from start to end."""
+
+    def __init__(self, config: McpServerConfig, workspace: Path):
+        self.config = config
+        self.workspace = workspace
+        self.is_alive = False
+        self._session: Any = None
+        self._stopping = asyncio.Event()
+        self._owner: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the server and shake hands.
+
+        Raises:
+            ToolServerUnavailable: it does not start, or does not answer in time.
+        """
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = asyncio.create_task(self._own(started))
+        try:
+            async with asyncio.timeout(self.config.start_seconds):
+                await started
+        except TimeoutError as error:
+            await self.stop()
+            raise ToolServerUnavailable(
+                f"MCP server {self.config.name!r} did not answer within {self.config.start_seconds:g} s of its start"
+            ) from error
+
+    async def _own(self, started: asyncio.Future[None]) -> None:
+        """Hold the connection open until told to stop; entered and left in one task, as the SDK requires."""
+        try:
+            async with AsyncExitStack() as stack:
+                self._session = await self._connect(stack)
+                await self._agree_on_protocol()
+                self.is_alive = True
+                started.set_result(None)
+                await self._stopping.wait()
+        except Exception as error:  # noqa: BLE001 - any way of not starting is told to the one who waits
+            if not started.done():
+                started.set_exception(
+                    ToolServerUnavailable(f"MCP server {self.config.name!r} does not start: {_first_line(error)}")
+                )
+        finally:
+            self.is_alive = False
+            if not started.done():
+                started.cancel()
+
+    async def _agree_on_protocol(self) -> None:
+        """Shake hands, as every version up to 2025-11-25 does; ask a server that has no handshake for what it has."""
+        from mcp import MCPError
+
+        try:
+            await self._session.initialize()
+        except MCPError as refused:
+            if _is_of_connection(refused):
+                raise
+            await self._session.discover()
+
+    async def _connect(self, stack: AsyncExitStack) -> Any:
+        mcp = _require_sdk()
+        if self.config.url:
+            from mcp.client.streamable_http import streamable_http_client
+
+            read, write, *_ = await stack.enter_async_context(streamable_http_client(self.config.url))
+        else:
+            program, *arguments = (self._placed(part) for part in _command(self.config.command))
+            environment = {name: self._placed(value) for name, value in _environment(self.config).items()}
+            parameters = mcp.StdioServerParameters(command=program, args=arguments, cwd=self.workspace, env=environment)
+            errors = stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115 - closed by the stack
+            read, write = await stack.enter_async_context(mcp.stdio_client(parameters, errlog=errors))
+        return await stack.enter_async_context(mcp.ClientSession(read, write))
+
+    def _placed(self, text: str) -> str:
+        return text.replace(WORKSPACE, str(self.workspace))
+
+    async def list_tools(self) -> list[JsonObject]:
+        """Return the server's tools, page by page, as the protocol gives them.
+
+        Raises:
+            ToolServerUnavailable: it ends, refuses, gives pages without end, or what it gives is no list of tools.
+        """
+        from mcp import MCPError
+        from mcp.types import PaginatedRequestParams
+
+        tools: list[JsonObject] = []
+        cursor: str | None = None
+        try:
+            async with asyncio.timeout(self.config.start_seconds):
+                while True:
+                    of_page = PaginatedRequestParams(cursor=cursor) if cursor else None
+                    page = await self._answer_to(self._session.list_tools(params=of_page))
+                    tools += [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in page.tools]
+                    cursor = page.next_cursor
+                    if not cursor:
+                        return tools
+        except (TimeoutError, ToolServerDied, MCPError, ValidationError) as error:
+            raise ToolServerUnavailable(
+                f"MCP server {self.config.name!r} cannot be listed within {self.config.start_seconds:g} s: "
+                f"{_first_line(error)}"
+            ) from error
+
+    async def call(self, name: str, arguments: JsonObject) -> ToolResponse:
+        """Call a tool; what the tool reports as an error, or the server refuses, is a response.
+
+        Raises:
+            ToolServerDied: the connection ended, or no answer came in time.
+            Rejected: the answer is not one that the protocol, or the tool's own output schema, allows.
+        """
+        from mcp import MCPError
+
+        try:
+            result = await self._answer_to(self._session.call_tool(name, arguments))
+        except MCPError as refused:
+            return ToolResponse(self._shown(refused.message), is_error=True)
+        except (RuntimeError, ValidationError) as error:  # the SDK's ways of saying so
+            raise Rejected("tool broke the protocol", f"{self.config.name}.{name}: {_first_line(error)}") from error
+        return ToolResponse(self._text(result), is_error=bool(result.is_error))
+
+    def _text(self, result: Any) -> str:
+        structured = result.structured_content
+        if isinstance(structured, dict) and not result.is_error:
+            text = compact_json(structured["result"] if set(structured) == {"result"} else structured)
+        else:
+            blocks = (block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
+            text = "\n".join(blocks)
+        return self._shown(text)
+
+    def _shown(self, text: str) -> str:
+        """Return a text without this machine's paths, cut at the limit with a word on what is left out."""
+        text = text.replace(f"{self.workspace}/", "").replace(str(self.workspace), ".").strip()
+        if len(text) > MAX_RESPONSE_CHARACTERS:
+            text = f"{text[:MAX_RESPONSE_CHARACTERS]}\n[{len(text) - MAX_RESPONSE_CHARACTERS} more characters]"
+        return text
+
+    async def _answer_to(self, request: Coroutine[Any, Any, Any]) -> Any:
+        """Await the answer to a request; a session whose request was given up is not asked again.
+
+        Raises:
+            MCPError: the server lives, and answers that it refuses.
+            ToolServerDied: the connection ended, or no answer came in time.
+        """
+        from mcp import MCPError
+
+        assert self._owner is not None
+        answer = asyncio.ensure_future(request)
+        try:
+            async with asyncio.timeout(self.config.call_seconds):
+                await asyncio.wait({answer, self._owner}, return_when=asyncio.FIRST_COMPLETED)
+                if not answer.done():
+                    raise ToolServerDied(f"MCP server {self.config.name!r} ended during a call")
+                if isinstance(error := answer.exception(), MCPError) and not await self._is_connected(error):
+                    self.is_alive = False
+                    raise ToolServerDied(f"MCP server {self.config.name!r} broke off: {error}") from error
+        except TimeoutError as error:
+            self.is_alive = False
+            raise ToolServerDied(
+                f"MCP server {self.config.name!r} did not answer a call within {self.config.call_seconds:g} s"
+            ) from error
+        finally:
+            if not answer.done():
+                self.is_alive = False
+                answer.cancel()
+        return answer.result()
+
+    async def _is_connected(self, error: Any) -> bool:
+        """Tell an error of the connection from a server's own; servers use the code of a closed one, too."""
+        from mcp import MCPError
+
+        if not _is_of_connection(error):
+            return True
+        try:
+            await self._session.send_ping()
+        except MCPError as refused:
+            return not _is_of_connection(refused)
+        return True
+
+    async def stop(self) -> None:
+        """End the connection and the process; safe to call twice."""
+        self._stopping.set()
+        if self._owner is not None:
+            owner, self._owner = self._owner, None
+            done, _ = await asyncio.wait({owner}, timeout=10)
+            if not done:
+                owner.cancel()
+                await asyncio.wait({owner}, timeout=10)
+
+
+class McpPool:
+    """The sessions of one server: at most `max_sessions`, started when needed, replaced when they die."""
+
+    def __init__(self, config: McpServerConfig, folder: Path):
+        """Prepare the workspace in `folder`, which is emptied first and removed at the end."""
+        self.config = config
+        self._idle: list[McpSession] = []
+        self._slots = asyncio.Semaphore(config.max_sessions)
+        self._started = 0
+        self._folder = folder.resolve()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._pristine = self._folder / "pristine"
+        self._pristine.mkdir(parents=True)
+        if config.prepare:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        try:
+            subprocess.run(
+                _command(self.config.prepare),
+                cwd=self._pristine,
+                env={**os.environ, **self.config.environment, **_python_path()},
+                check=True,
+                capture_output=True,
+                timeout=120,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            output = getattr(error, "stderr", None) or b""
+            raise ToolServerUnavailable(
+                f"MCP server {self.config.name!r}: its `prepare` command failed: {error} {output.decode()[-300:]}"
+            ) from error
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[McpSession]:
+        """Lend a session to one trajectory, its workspace as it was prepared; waits while all are out.
+
+        A session that died is not lent again, nor are those that waited beside it: what ended it may have ended them.
+
+        Raises:
+            ToolServerUnavailable: a new session does not start.
+        """
+        async with self._slots:
+            session = self._idle.pop() if self._idle else await self._new_session()
+            try:
+                _restore(self._pristine, session.workspace)
+                yield session
+            finally:
+                if not session.is_alive:
+                    idle, self._idle = self._idle, []
+                    await asyncio.gather(*(self._end(each) for each in (session, *idle)))
+                elif self.config.one_task_per_process:
+                    await self._end(session)
+                else:
+                    self._idle.append(session)
+
+    @staticmethod
+    async def _end(session: McpSession) -> None:
+        await session.stop()
+        shutil.rmtree(session.workspace, ignore_errors=True)
+
+    async def _new_session(self) -> McpSession:
+        self._started += 1
+        workspace = self._folder / f"session-{self._started}"
+        workspace.mkdir()
+        _restore(self._pristine, workspace)
+        session = McpSession(self.config, workspace)
+        await session.start()
+        return session
+
+    async def source_server(self) -> SourceServer:
+        """List the server's tools, as a source like any other."""
+        async with self.lease() as session:
+            tools = await session.list_tools()
+        return SourceServer(
+            name=self.config.name,
+            origin=ORIGIN,
+            tools=[mcp_tool(tool) for tool in tools],
+            domain=self.config.domain,
+            language=self.config.language,
+            argument_values={name: list(values) for name, values in self.config.argument_values.items()},
+        )
+
+    async def close(self) -> None:
+        """End every session and remove the workspaces."""
+        for session in self._idle:
+            await session.stop()
+        self._idle.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class McpBackend:
+    """Answers the calls of one trajectory from a leased session."""
+
+    kind: Literal["mcp", "emulator"] = "mcp"
+
+    def __init__(self, session: McpSession):
+        self.injected_failures: list[InjectedFailure] = []
+        self._session = session
+
+    async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
+        """Make one call by the name that the server knows."""
+        return await self._session.call(tool.original_name or tool.name, arguments)
+
+
+def _command(command: tuple[str, ...]) -> list[str]:
+    return [sys.executable if command[0] == "python" else command[0], *command[1:]]
+
+
+def _python_path() -> dict[str, str]:
+    """Let a `python -m` of ours be found from a workspace, installed or not."""
+    ours = str(Path(__file__).parents[2])
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))}
+
+
+def _environment(config: McpServerConfig) -> dict[str, str]:
+    """Return what a server's process sees: little of ours, so that no key of this process reaches it."""
+    inherited = {name: os.environ[name] for name in _INHERITED_ENVIRONMENT if name in os.environ}
+    return {**inherited, **_python_path(), **config.environment}
+
+
+def _restore(pristine: Path, workspace: Path) -> None:
+    """Make a workspace equal to the pristine one; the folder itself stays, for the server stands in it."""
+    for entry in workspace.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    shutil.copytree(pristine, workspace, symlinks=True, dirs_exist_ok=True)
+
+
+def _first_line(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
+
+
+def _is_of_connection(error: Any) -> bool:
+    """Say whether an error has a code by which the SDK says that there is no connection, or no answer in time."""
+    from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+    return error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT)

@@ -1,0 +1,143 @@
+"""OpenAPI 3.x specifications: every operation is a tool, its parameters and JSON body are the tool's parameters."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from synthesis.records import JsonObject, JsonValue
+from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
+
+ORIGIN: Final = "openapi"
+_METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
+_TRANSPORT_HEADERS: Final = frozenset({"accept", "content-type", "authorization", "user-agent"})
+_LONGEST_DESCRIPTION: Final = 200
+_LINK = re.compile(r"<?https?://\S+")
+_CREDENTIAL = re.compile(r"(x[-_])?(api[-_]?key|app[-_]?id|access[-_]?token|auth([-_]?token)?|client[-_]?secret)", re.I)
+
+
+def read_openapi(document: JsonValue, name: str) -> list[SourceServer] | None:
+    """Return the server of an OpenAPI 3.x specification; None if the document is something else.
+
+    Credentials and transport headers are the operator's, not the model's: they are no parameters of the tool.
+    """
+    if not isinstance(document, dict) or not str(document.get("openapi", "")).startswith("3"):
+        return None
+    info = object_in(document.get("info"))
+    categories = info.get("x-apisguru-categories")
+    tools = []
+    for path, item in object_in(document.get("paths")).items():
+        item = _resolved(item, document)
+        if not isinstance(item, dict):
+            continue
+        for method in _METHODS:
+            if isinstance(operation := item.get(method), dict):
+                tools.append(_operation(path, method, operation, item, document))
+    return [
+        SourceServer(
+            name=str(info.get("title") or name),
+            origin=ORIGIN,
+            tools=tools,
+            domain=str(categories[0]) if isinstance(categories, list) and categories else "General",
+            description=str(info.get("description") or ""),
+        )
+    ]
+
+
+def _operation(path: str, method: str, operation: JsonObject, item: JsonObject, document: JsonObject) -> SourceTool:
+    properties: JsonObject = {}
+    required: list[str] = []
+    for parameter in _parameters(item, operation, document):
+        name = str(parameter["name"])
+        properties[name] = _parameter_schema(parameter)
+        if parameter.get("required") is True:
+            required.append(name)
+    body = _resolved(operation.get("requestBody"), document)
+    if isinstance(body, dict) and (schema := _json_content(body)) is not None:
+        _add_body(properties, required, schema, body.get("required") is True, document)
+    name = operation.get("operationId") or f"{method}_{re.sub(r'[^A-Za-z0-9]+', '_', path).strip('_')}"
+    description, summary = operation.get("description"), operation.get("summary")
+    if isinstance(summary, str) and summary.strip() and _says_less(description):
+        description = summary
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return SourceTool(name, description, parameters, _response_schema(operation, document), document)
+
+
+def _says_less(description: JsonValue) -> bool:
+    """Say whether a summary says more than a description: there is none, it is a bare link, or a page of text."""
+    return (
+        not isinstance(description, str)
+        or not description.strip()
+        or len(description) > _LONGEST_DESCRIPTION
+        or _LINK.fullmatch(description.strip()) is not None
+    )
+
+
+def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -> list[JsonObject]:
+    """Return path-level parameters overridden by the operation's own, in order."""
+    merged: dict[tuple[str, str], JsonObject] = {}
+    for level in (item, operation):
+        for entry in objects_in(level.get("parameters")):
+            parameter = _resolved(entry, document)
+            if not isinstance(parameter, dict) or "name" not in parameter:
+                continue
+            name, place = str(parameter["name"]), str(parameter.get("in", "query"))
+            is_transport = place == "cookie" or (place == "header" and name.lower() in _TRANSPORT_HEADERS)
+            if not is_transport and not _CREDENTIAL.fullmatch(name):
+                merged[name, place] = parameter
+    return list(merged.values())
+
+
+def _parameter_schema(parameter: JsonObject) -> JsonObject:
+    schema = parameter.get("schema")
+    if schema is None and isinstance(parameter.get("content"), dict):
+        schema = _json_content(parameter)
+    schema = dict(schema) if isinstance(schema, dict) else {"type": "string"}
+    if isinstance(parameter.get("description"), str):
+        schema["description"] = parameter["description"]
+    return schema
+
+
+def _add_body(
+    properties: JsonObject, required: list[str], schema: JsonValue, is_required: bool, document: JsonObject
+) -> None:
+    """Put the fields of an object body beside the parameters; any other body is one parameter `body`."""
+    target = _resolved(schema, document)
+    fields = target.get("properties") if isinstance(target, dict) else None
+    if not isinstance(fields, dict) or set(fields) & set(properties):
+        properties["body"] = schema
+        required.extend(["body"] if is_required else [])
+        return
+    properties.update(fields)
+    stated = target.get("required")
+    required.extend(name for name in fields if isinstance(stated, list) and name in stated)
+
+
+def _json_content(holder: JsonObject) -> JsonValue:
+    """Return the schema of the JSON media type, else of the first one; None where there is none."""
+    content = holder.get("content")
+    if not isinstance(content, dict) or not content:
+        return None
+    media = next((value for name, value in content.items() if "json" in str(name)), next(iter(content.values())))
+    return media.get("schema") if isinstance(media, dict) else None
+
+
+def _response_schema(operation: JsonObject, document: JsonObject) -> JsonValue:
+    for status, response in object_in(operation.get("responses")).items():
+        if str(status).startswith("2") and isinstance(resolved := _resolved(response, document), dict):
+            return _json_content(resolved)
+    return None
+
+
+def _resolved(node: JsonValue, document: JsonObject) -> JsonValue:
+    """Follow references inside the document, at most 16 of them in a row."""
+    for _ in range(16):
+        if not isinstance(node, dict) or not isinstance(reference := node.get("$ref"), str):
+            return node
+        if not reference.startswith("#/"):
+            return None
+        node = document
+        for part in reference[2:].split("/"):
+            part = part.replace("~1", "/").replace("~0", "~")
+            node = node.get(part) if isinstance(node, dict) else None
+    return None

@@ -1,0 +1,82 @@
+"""Typed Python functions as tools, read from the source text; nothing is imported or run."""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+from synthesis.records import JsonObject
+from synthesis.tools.documents import SourceServer, SourceTool
+
+ORIGIN: Final = "python"
+_SCALARS: Final = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "None": "null"}
+
+
+def read_python_functions(source: str, name: str) -> list[SourceServer]:
+    """Return the public, fully annotated functions of a module as one server.
+
+    Raises:
+        SyntaxError: the text is not Python.
+    """
+    module = ast.parse(source)
+    functions = [node for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    tools = [_tool(function) for function in functions if not function.name.startswith("_") and _is_typed(function)]
+    return [SourceServer(name=name, origin=ORIGIN, tools=tools, description=ast.get_docstring(module) or "")]
+
+
+def _is_typed(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    arguments = function.args
+    named = arguments.posonlyargs + arguments.args + arguments.kwonlyargs
+    return arguments.vararg is None and arguments.kwarg is None and all(argument.annotation for argument in named)
+
+
+def _tool(function: ast.FunctionDef | ast.AsyncFunctionDef) -> SourceTool:
+    arguments = function.args
+    positional = arguments.posonlyargs + arguments.args
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
+    pairs = [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    properties: JsonObject = {}
+    for argument, default in pairs:
+        assert argument.annotation is not None
+        properties[argument.arg] = annotation_schema(argument.annotation)
+        if isinstance(default, ast.Constant) and default.value is not None and default.value is not ...:
+            properties[argument.arg]["default"] = default.value
+    required = [argument.arg for argument, default in pairs if default is None]
+    docstring = (ast.get_docstring(function) or "").split("\n\n")[0]
+    returns = annotation_schema(function.returns) if function.returns else None
+    return SourceTool(
+        function.name, docstring, {"type": "object", "properties": properties, "required": required}, returns
+    )
+
+
+def annotation_schema(annotation: ast.expr) -> JsonObject:
+    """Return the JSON Schema of an annotation; an annotation with no counterpart is "anything".
+
+    >>> annotation_schema(ast.parse("list[int] | None", mode="eval").body)
+    {'anyOf': [{'type': 'array', 'items': {'type': 'integer'}}, {'type': 'null'}]}
+    >>> annotation_schema(ast.parse("Literal['km', 'mi']", mode="eval").body)
+    {'enum': ['km', 'mi'], 'type': 'string'}
+    """
+    match annotation:
+        case ast.Name(id=name) | ast.Constant(value=str(name)) if name in _SCALARS:
+            return {"type": _SCALARS[name]}
+        case ast.Constant(value=None):
+            return {"type": "null"}
+        case ast.Name(id="list" | "tuple" | "set"):
+            return {"type": "array", "items": {}}
+        case ast.Name(id="dict"):
+            return {"type": "object"}
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return {"anyOf": [annotation_schema(left), annotation_schema(right)]}
+        case ast.Subscript(value=ast.Name(id="list" | "List" | "Sequence" | "set"), slice=item):
+            return {"type": "array", "items": annotation_schema(item)}
+        case ast.Subscript(value=ast.Name(id="dict" | "Dict" | "Mapping"), slice=ast.Tuple(elts=[_, value])):
+            return {"type": "object", "additionalProperties": annotation_schema(value)}
+        case ast.Subscript(value=ast.Name(id="Optional"), slice=item):
+            return {"anyOf": [annotation_schema(item), {"type": "null"}]}
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
+            elements = choices.elts if isinstance(choices, ast.Tuple) else [choices]
+            values = [element.value for element in elements if isinstance(element, ast.Constant)]
+            is_text = all(isinstance(value, str) for value in values)
+            return {"enum": values, **({"type": "string"} if is_text else {})}
+    return {}

@@ -1,0 +1,100 @@
+"""RapidAPI documents, in two shapes: a list of endpoints of one API, and lines of `{"tool", "functions"}`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from synthesis.records import JsonObject, JsonValue
+from synthesis.tools.documents import SourceServer, SourceTool, objects_in
+
+ORIGIN: Final = "rapidapi"
+_BOILERPLATE = re.compile(
+    r'This is the subfunction for tool "[^"]*", you can use this tool\.\s*'
+    r'(The description of this function is: "(.*)"\s*)?',
+    re.DOTALL,
+)
+
+
+def read_endpoints(document: JsonValue) -> list[SourceServer] | None:
+    """Return the server of a list of endpoints (`api_name`, `required_parameters` …); None if it is something else."""
+    if not isinstance(document, list) or not document:
+        return None
+    if not all(isinstance(endpoint, dict) and "api_name" in endpoint for endpoint in document):
+        return None
+    first = document[0]
+    return [
+        SourceServer(
+            name=str(first.get("tool_name") or "unnamed"),
+            origin=ORIGIN,
+            tools=[_endpoint(endpoint) for endpoint in document],
+            domain=str(first.get("category_name") or "General"),
+        )
+    ]
+
+
+def _endpoint(endpoint: JsonObject) -> SourceTool:
+    properties: JsonObject = {}
+    required = []
+    for key in ("required_parameters", "optional_parameters"):
+        for parameter in objects_in(endpoint.get(key)):
+            if not isinstance(parameter.get("name"), str):
+                continue
+            schema = {"type": str(parameter.get("type") or "string").lower()}
+            if parameter.get("description"):
+                schema["description"] = parameter["description"]
+            properties[parameter["name"]] = schema
+            if key == "required_parameters":
+                required.append(parameter["name"])
+    return SourceTool(
+        endpoint["api_name"],
+        endpoint.get("api_description"),
+        {"type": "object", "properties": properties, "required": required},
+        _template_schema(endpoint.get("template_response")),
+    )
+
+
+def _template_schema(template: JsonValue) -> JsonObject:
+    """Read `{"id": "str", "rows": [{"n": "int"}]}`, a picture of a response, as a schema."""
+    if isinstance(template, dict):
+        inner = {name: _template_schema(value) for name, value in template.items() if name != "_list_length"}
+        return {"type": "object", "properties": inner}
+    if isinstance(template, list):
+        return {"type": "array", "items": _template_schema(template[0]) if template else {}}
+    return {"type": template.split(" ")[0]} if isinstance(template, str) else {}
+
+
+def read_function_line(document: JsonValue) -> list[SourceServer] | None:
+    """Return the server of one line `{"tool": …, "functions": […]}`; None if it is something else."""
+    if not isinstance(document, dict) or not isinstance(functions := document.get("functions"), list):
+        return None
+    if "tool" not in document:
+        return None
+    server = str(document["tool"])
+    tools = [
+        SourceTool(function.get("name"), _own_words(function, server), function.get("parameters"))
+        for function in objects_in(functions)
+    ]
+    return [SourceServer(name=server, origin=ORIGIN, tools=tools)]
+
+
+def _own_words(function: JsonObject, server: str) -> JsonValue:
+    """Return what the API's author wrote, without what the collection did to every description.
+
+    It put a sentence around them, and wrote its own names of functions, `<name>_for_<server>`, in the place of words.
+
+    >>> before = 'This is the subfunction for tool "x", you can use this tool.'
+    >>> said = 'The description of this function is: "list_for_x teams"'
+    >>> _own_words({"name": "list_for_x", "description": before + said}, "x")
+    'list teams'
+    >>> _own_words({"name": "list_for_x", "description": before}, "x")
+    ''
+    """
+    description, name = function.get("description"), function.get("name")
+    if not isinstance(description, str) or not isinstance(name, str):
+        return description
+    if whole := _BOILERPLATE.fullmatch(description):
+        description = whole[2] or ""
+    if description.strip(" .") == name:
+        return description
+    return description.replace(name, name.removesuffix(f"_for_{server}").replace("_", " "))

@@ -1,0 +1,129 @@
+"""Sources of tool documents: files and folders of any known format, told apart by what they hold.
+
+.json    a crawled server, a `tools/list` answer, OpenAI `tools`, RapidAPI endpoints, an OpenAPI specification
+.jsonl   one RapidAPI tool, or one of the above, per line
+.yaml    an OpenAPI specification
+.py      typed functions
+
+YAML is mended by one rule, where it cannot be read otherwise: tabs at the ends of lines go. YAML 1.2 allows them
+(section 6.2), the loader does not. The servers of such a file name the rule among their repairs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import yaml
+from yaml.scanner import ScannerError
+
+from synthesis.errors import SynthesisError
+from synthesis.records import JsonValue
+from synthesis.stage import Rejected
+from synthesis.tools.crawled import read_crawled
+from synthesis.tools.documents import SourceServer
+from synthesis.tools.openapi import read_openapi
+from synthesis.tools.python_functions import read_python_functions
+from synthesis.tools.rapidapi import read_endpoints, read_function_line
+from synthesis.tools.tools_list import read_openai_tools, read_tools_list
+
+EXAMPLES_DIRECTORY: Final = Path(__file__).parent / "examples"
+"""The tool documents that the project ships."""
+SUFFIXES: Final = (".json", ".jsonl", ".yaml", ".yml", ".py")
+
+
+class SourceMissing(SynthesisError):
+    """A named file or folder is not there or holds no tool documents; the message says what was expected."""
+
+
+def source_files(source: Path) -> list[Path]:
+    """Return the files of a source, sorted by name: itself, or those of a known suffix under the folder.
+
+    Raises:
+        SourceMissing: there is no such file or folder, or nothing in it can be a tool document.
+    """
+    if source.is_file():
+        return [source]
+    if not source.is_dir():
+        raise SourceMissing(f"expected a file or folder of tool documents, found nothing at {source}; check the path")
+    files = sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    if not files:
+        raise SourceMissing(f"expected tool documents ({', '.join(SUFFIXES)}) in {source}, found none; check the path")
+    return files
+
+
+def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
+    """Yield every server of one file as it was found, or the reason why it cannot be read."""
+    try:
+        if path.suffix == ".jsonl":
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                if line.strip():
+                    yield from _servers(_parsed_json(line), path.stem, f"{path.name}:{number}")
+        elif path.suffix == ".py":
+            yield from read_python_functions(path.read_text(encoding="utf-8"), path.stem)
+        elif path.suffix in (".yaml", ".yml"):
+            document, repairs = _parsed_yaml(path.read_text(encoding="utf-8"))
+            for found in _servers(document, path.stem, path.name):
+                yield replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
+        else:
+            yield from _servers(_parsed_json(path.read_text(encoding="utf-8-sig")), path.stem, path.name)
+    except (UnicodeDecodeError, ValueError, RecursionError, SyntaxError, yaml.YAMLError) as error:
+        yield Rejected("unreadable document", f"{path.name}: {type(error).__name__}: {str(error).splitlines()[0]}")
+    except OSError as error:
+        yield Rejected("unreadable document", f"{path.name}: {error.strerror}")
+
+
+def _servers(document: JsonValue, name: str, where: str) -> Iterator[SourceServer | Rejected]:
+    found = (
+        read_crawled(document)
+        or read_openapi(document, name)
+        or read_endpoints(document)
+        or read_function_line(document)
+        or read_tools_list(document, name)
+        or read_openai_tools(document, name)
+    )
+    if found:
+        yield from found
+    else:
+        yield Rejected("unknown format", f"{where} is none of the formats of tool documents")
+
+
+def _parsed_json(text: str) -> JsonValue:
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> JsonValue:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _parsed_yaml(text: str) -> tuple[JsonValue, tuple[str, ...]]:
+    """Return a YAML text as JSON sees it, and what had to be mended to read it."""
+    try:
+        return _as_json(yaml.load(text, _JsonLoader)), ()
+    except ScannerError:
+        mended = re.sub(r"[ \t]*\t[ \t]*$", "", text, flags=re.MULTILINE)
+        if mended == text:
+            raise
+        return _as_json(yaml.load(mended, _JsonLoader)), ("tab at the end of a YAML line removed",)
+
+
+class _JsonLoader(yaml.SafeLoader):
+    """YAML as JSON sees it: `=` and dates are text."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not re.search(r"timestamp|:value$", tag)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def _as_json(value: Any) -> JsonValue:
+    """Give YAML mappings text keys, so that `200:` in a specification is a status and not a number."""
+    if isinstance(value, dict):
+        return {str(key): _as_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_as_json(inner) for inner in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

@@ -1,0 +1,127 @@
+"""A run starts only from a checkpoint whose own chat template gives the tokens that ours gives."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from astra_jax.chat.template import PROBES, ChatFormatDiffers, require_chat_template
+from astra_jax.chat.tokenizer import CHAT_TEMPLATE_PATH, Tokenizer
+from astra_jax.checkpoints.policy import save_policy
+from astra_jax.cli import main
+from astra_jax.testing import tiny_environment
+from synthesis.record_io import write_records
+from tests.shared_data import shared_data
+
+OURS = CHAT_TEMPLATE_PATH.read_text()
+
+
+@pytest.fixture
+def folder(tmp_path, tokenizer):
+    tokenizer.save(tmp_path / "checkpoint", model_max_length=1024)
+    return tmp_path / "checkpoint"
+
+
+def give(folder, template: str | None) -> None:
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config.pop("chat_template")
+    path.write_text(json.dumps(config if template is None else config | {"chat_template": template}))
+
+
+def test_our_own_template_passes(folder, tokenizer):
+    require_chat_template(folder, tokenizer)
+
+
+def test_the_official_tokenizer_and_template_pass():
+    folder = shared_data("qwen_tokenizer", "tokenizer_config.json").parent
+    require_chat_template(folder, Tokenizer.load(folder))
+
+
+def test_a_template_in_a_file_of_its_own_is_read(folder, tokenizer):
+    give(folder, None)
+    (folder / "chat_template.jinja").write_text(OURS)
+    require_chat_template(folder, tokenizer)
+    (folder / "chat_template.jinja").write_text(OURS.replace("<tool_response>\\n'", "<tool_response>'"))
+    with pytest.raises(ChatFormatDiffers):
+        require_chat_template(folder, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("part", "other", "probe"),
+    [
+        ("# Tools", "# Functions", "tools, thinking, parallel calls, tool responses"),
+        ("'\\n' if said or not loop.first", "'\\n' if said", "tools, thinking, parallel calls, tool responses"),
+        ("'<think>\\n' ~ thought", "'<think>' ~ thought", "tools, thinking, parallel calls, tool responses"),
+        ("\\n</tool_response>", "</tool_response>", "tools, thinking, parallel calls, tool responses"),
+        ("loop.index0 > query.index and", "", "reasoning before a newer user message"),
+        ("enable_thinking is false", "enable_thinking is true", "where the next assistant message begins"),
+        ("<think>\\n\\n</think>\\n\\n", "<think></think>", "no tools, no thinking"),
+        ("{{- '<|im_start|>assistant\\n' ~ (", "{{- '<|im_start|>assistant\\n<think>\\n' ~ (", PROBES[1].name),
+    ],
+)
+def test_each_part_of_the_format_that_differs_is_found(folder, tokenizer, part, other, probe):
+    assert part in OURS
+    give(folder, OURS.replace(part, other))
+    with pytest.raises(ChatFormatDiffers) as error:
+        require_chat_template(folder, tokenizer)
+    assert f"({probe}): from token" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_first_token_that_differs_is_shown_in_its_place(folder, tokenizer):
+    give(folder, OURS.replace("<|im_start|>assistant\\n", "<|im_start|>model\\n"))
+    with pytest.raises(ChatFormatDiffers, match=r"after '.*<\|im_start\|>', expected 'assistant.*found 'model"):
+        require_chat_template(folder, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        (None, "expected a chat template in tokenizer_config.json or chat_template.jinja, found none"),
+        ("{{ raise_exception('no tools here') }}", "found a template that cannot render .*: no tools here"),
+        ("{% if %}", "found a template that cannot render"),
+    ],
+)
+def test_a_template_that_is_missing_or_cannot_render_is_refused(folder, tokenizer, template, says):
+    give(folder, template)
+    with pytest.raises(ChatFormatDiffers, match=says):
+        require_chat_template(folder, tokenizer)
+
+
+@pytest.mark.parametrize("command", ["sft", "rl", "evaluate"])
+def test_every_run_is_refused_before_it_writes_anything(tmp_path, untrained, command, capsys):
+    save_policy(untrained, tmp_path / "policy")
+    give(tmp_path / "policy", OURS.replace("# Tools", "# Functions"))
+    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
+    rollout = {"max_prompt_tokens": 640, "max_response_tokens": 160, "max_turns": 2}
+    policy, environments = str(tmp_path / "policy"), str(tmp_path / "environments")
+    config: dict = {"seed": 0, "out": str(tmp_path / "out")}
+    match command:
+        case "sft":
+            config |= {"init": policy, "environments": [environments], "length_buckets": [320], "steps": 1}
+            config |= {"batch_tokens": 320}
+        case "rl":
+            config |= {"init": policy, "environments": environments, "rollout": rollout, "steps": 1}
+            config |= {"group_size": 2, "groups_per_step": 1, "groups_per_rollout": 1}
+        case "evaluate":
+            config |= {"policy": policy, "environments": environments, "rollout": rollout}
+    if command != "evaluate":
+        config["optimizer"] = {"learning_rate": 1e-3}
+    path = tmp_path / "config.toml"
+    path.write_text(toml(config))
+    words = ["evaluate", "environments"] if command == "evaluate" else [command]
+    sandbox = [] if command == "sft" else ["--sandbox", "http://127.0.0.1:9"]
+    assert main([*words, str(path), *sandbox]) == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith(f"astra: ChatFormatDiffers: {policy}: expected the Qwen3 chat format, found another")
+    assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
+
+
+def toml(values: dict) -> str:
+    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if key not in tables]
+    for name, table in tables.items():
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"

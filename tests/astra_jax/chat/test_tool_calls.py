@@ -1,0 +1,106 @@
+"""Whatever a model writes can be read: as calls, or as malformed calls that say what was wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from astra_jax.chat.format import IM_END, assistant_body, tool_call_text
+from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, ParsedTurn, parse_turn
+from sandbox.protocol import ExecuteRequest
+from synthesis.records import Message, ToolCall
+
+fragments = st.sampled_from(
+    ["<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_end|>", "\n", "{", "}", "[", '"', "\\", ":", ",",
+     '{"name": "f", "arguments": {}}', '"name"', '"arguments"', "null", "NaN", "-", "1e999", "\\ud800", "房", "é"]
+)  # fmt: skip
+model_texts = st.lists(fragments | st.text(max_size=5), max_size=25).map("".join)
+json_texts = st.text(max_size=8) | st.sampled_from(["</tool_call>", "<tool_call>", "<think>", "a\nb", '"', "\\"])
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | json_texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(json_texts, inner, max_size=3),
+    max_leaves=8,
+)
+calls = st.builds(
+    ToolCall,
+    id=st.just("c"),
+    name=st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,20}", fullmatch=True),
+    arguments=st.dictionaries(json_texts, json_values, max_size=3),
+)
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(model_texts)
+@example('<tool_call>{"name": "f", "arguments": {"a": ' + "9" * 5000 + "}}</tool_call>")
+@example('<tool_call>{"name": "f", "arguments": {"a": ' + "[" * 5000 + "]" * 5000 + "}}</tool_call>")
+@example('<tool_call>{"name": "f", "arguments": {"a": ' + "[" * 240 + "]" * 240 + "}}</tool_call>")
+@example('<tool_call>{"name": "f", "arguments": {"a": 1e999}}</tool_call>')
+@example('<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>')
+@example('<tool_call>{"name": "f", "arguments": {"\\ud800": 1}}</tool_call>')
+def test_any_text_is_read_and_every_call_read_can_be_sent_to_the_sandbox(text):
+    turn = parse_turn(text)
+    assert isinstance(turn, ParsedTurn)
+    for call in turn.tool_calls:
+        if isinstance(call, ParsedToolCall):
+            request = ExecuteRequest(source="", function="f", arguments=call.arguments)
+            json.dumps(request.model_dump(), ensure_ascii=False, allow_nan=False).encode()
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(calls, min_size=1, max_size=3))
+def test_calls_are_read_back_as_they_were_rendered(rendered):
+    text = "\n".join(map(tool_call_text, rendered)) + IM_END
+    assert parse_turn("<think>\nso\n</think>\n\n" + text).tool_calls == tuple(
+        ParsedToolCall(call.name, call.arguments) for call in rendered
+    )
+
+
+def test_a_message_is_read_back_as_it_was_rendered():
+    call = ToolCall(id="1", name="rent", arguments={"flat": "房价"})
+    message = Message(role="assistant", reasoning_content="look it up", content="One moment.", tool_calls=(call, call))
+    turn = parse_turn(assistant_body(message) + IM_END)
+    assert turn == ParsedTurn("look it up", "One moment.", (ParsedToolCall("rent", {"flat": "房价"}),) * 2)
+
+
+def test_tags_in_the_reasoning_are_text():
+    turn = parse_turn('<think>\n<tool_call>{"name": "f"}</tool_call>\n</think>\n\nNo call.')
+    assert (turn.tool_calls, turn.content) == ((), "No call.")
+
+
+def test_a_thought_that_never_ends_calls_nothing():
+    assert parse_turn('<think>\n<tool_call>{"name": "f"}</tool_call>').tool_calls == ()
+
+
+def test_a_call_that_was_cut_short_is_malformed():
+    (call,) = parse_turn('<tool_call>\n{"name": "f", "argu').tool_calls
+    assert call == MalformedToolCall('\n{"name": "f", "argu', "the tool call is not valid JSON")
+
+
+def test_a_bad_call_does_not_swallow_the_next_one():
+    bad, good = parse_turn('<tool_call>\n{"name: 1}\n</tool_call>\n<tool_call>\n{"name": "f"}\n</tool_call>').tool_calls
+    assert isinstance(bad, MalformedToolCall)
+    assert good == ParsedToolCall("f", {})
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        ("f(1)", "not valid JSON"),
+        ('{"name": "f"} and more', "not valid JSON"),
+        ("[1]", '"name"'),
+        ('{"arguments": {}}', '"name"'),
+        ('{"name": 3}', '"name"'),
+        ('{"name": "f", "arguments": [1]}', '"arguments"'),
+        ('{"name": "f", "arguments": null}', '"arguments"'),
+        ('{"name": "f", "arguments": {"a": NaN}}', "not valid JSON"),
+        ('{"name": "f", "arguments": {"a": 1e999}}', "not valid JSON"),
+        ('{"name": "f", "arguments": {"a": "\\ud800"}}', "not valid JSON"),
+    ],
+)
+def test_a_malformed_call_says_what_is_wrong(block, problem):
+    (call,) = parse_turn(f"<tool_call>{block}</tool_call>").tool_calls
+    assert isinstance(call, MalformedToolCall)
+    assert problem in call.problem

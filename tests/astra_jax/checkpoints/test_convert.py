@@ -1,0 +1,320 @@
+"""A conversion is bit-equal both ways, holds a piece at a time, and counts when it is whole, never before."""
+
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from astra_jax.checkpoints import convert, hf
+from astra_jax.checkpoints.checkpoint import CheckpointError, load_params, save_params
+from astra_jax.checkpoints.convert import hf_to_orbax, orbax_to_hf
+from astra_jax.checkpoints.hf import HFCheckpointError, hf_tensors, load_hf, save_hf
+from astra_jax.cli import main
+from astra_jax.model.config import ModelConfig
+from astra_jax.model.qwen3 import init_params
+from astra_jax.testing import tiny_tokenizer
+from synthesis.destination import DestinationRefused
+
+ROOT = Path(__file__).parents[3]
+CONFIG = ModelConfig(
+    vocab_size=67, hidden_size=32, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=48
+)
+TOKENIZER = tiny_tokenizer()
+NUMPY_DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
+
+
+def write_hf_folder(directory, config=CONFIG, dtype="bfloat16", shards=2):
+    """A folder as HuggingFace has it, of random tensors and one of zeros, made without our writer."""
+    directory.mkdir()
+    rng = np.random.default_rng(0)
+    tensors = {x.name: rng.normal(size=x.shape).astype(NUMPY_DTYPES[dtype]) for x in hf_tensors(config)}
+    tensors["model.layers.1.mlp.up_proj.weight"][:] = 0
+    weight_map = {name: f"model-{i % shards + 1:05d}-of-{shards:05d}.safetensors" for i, name in enumerate(tensors)}
+    for file in set(weight_map.values()):
+        save_file({name: tensors[name] for name, home in weight_map.items() if home == file}, directory / file)
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    TOKENIZER.save(directory, model_max_length=1024)
+    ends = [TOKENIZER.end_id, TOKENIZER.pad_id]
+    hf_config = config.to_hf() | {"torch_dtype": dtype, "eos_token_id": ends[0], "initializer_range": 0.04}
+    (directory / "config.json").write_text(json.dumps(hf_config))
+    generation = {"eos_token_id": ends, "pad_token_id": ends[1], "temperature": 0.7, "do_sample": True}
+    (directory / "generation_config.json").write_text(json.dumps(generation))
+    (directory / "chat_template.jinja").write_text("the chat template")
+    return tensors
+
+
+def all_tensors(directory):
+    return {name: array for file in directory.glob("*.safetensors") for name, array in load_file(file).items()}
+
+
+def assert_same_tensors(found, expected):
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
+        assert found[name].tobytes() == tensor.tobytes(), name
+
+
+def bytes_of(directory):
+    files = [file for file in directory.rglob("*") if file.is_file()]
+    return {str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 1_000, hf.PIECE_BYTES])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("param_dtype", ["bfloat16", "float32"])
+def test_a_streamed_conversion_is_the_checkpoint_that_loading_and_saving_makes(
+    tmp_path, monkeypatch, param_dtype, tied, piece_bytes
+):
+    monkeypatch.setattr(hf, "PIECE_BYTES", piece_bytes)
+    config = CONFIG.model_copy(update={"tie_word_embeddings": tied})
+    original = write_hf_folder(tmp_path / "hf", config)
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours", param_dtype=param_dtype)
+    expected_config, expected = load_hf(tmp_path / "hf", param_dtype=param_dtype)
+    found_config, found = load_params(tmp_path / "ours")
+    assert found_config == expected_config
+    assert jax.tree.all(jax.tree.map(lambda a, b: a.dtype == b.dtype and a.tobytes() == b.tobytes(), found, expected))
+    orbax_to_hf(tmp_path / "ours", tmp_path / "back", dtype="bfloat16")
+    assert_same_tensors(all_tensors(tmp_path / "back"), original)
+
+
+def test_a_checkpoint_of_arrays_becomes_the_folder_that_loading_and_saving_makes(tmp_path):
+    params = init_params(CONFIG, seed=0)
+    save_params(tmp_path / "ours", CONFIG, params)
+    orbax_to_hf(tmp_path / "ours", tmp_path / "streamed")
+    save_hf(params, CONFIG, tmp_path / "whole", companions=tmp_path / "ours")
+    assert bytes_of(tmp_path / "streamed") == bytes_of(tmp_path / "whole")
+
+
+def test_a_layer_of_a_saved_parameter_is_a_chunk(tmp_path):
+    save_params(tmp_path / "ours", CONFIG, init_params(CONFIG, seed=0))
+    arrays = convert._open_params(tmp_path / "ours", CONFIG)
+    assert arrays["layers"]["q_proj"].chunk_layout.read_chunk.shape == (1, 32, 4, 16)
+
+
+def test_no_more_than_a_piece_is_read_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(hf, "PIECE_BYTES", 1_000)
+    write_hf_folder(tmp_path / "hf")
+    read = []
+    whole = hf.HFParameter.__getitem__
+
+    def reading(parameter, index):
+        read.append(whole(parameter, index))
+        return read[-1]
+
+    monkeypatch.setattr(hf.HFParameter, "__getitem__", reading)
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    largest_matrix = 4 * 32 * 64
+    assert max(piece.nbytes for piece in read) == largest_matrix
+    assert len([piece for piece in read if piece.shape[1:] == (32,) and piece.shape[0] == 7]) == 2 * 9  # 67 rows by 7
+
+
+def test_everything_beside_the_weights_travels_both_ways(tmp_path):
+    write_hf_folder(tmp_path / "hf")
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    orbax_to_hf(tmp_path / "ours", tmp_path / "back")
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"):
+        original = (tmp_path / "hf" / name).read_bytes()
+        assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "back" / name).read_bytes() == original
+    original, back = (json.loads((tmp_path / x / "config.json").read_text()) for x in ("hf", "back"))
+    assert back == original | {"torch_dtype": "float32"}
+    assert back["initializer_range"] == 0.04  # a key that we do not read
+
+
+def test_a_config_json_of_another_model_than_the_weights_does_not_travel(tmp_path):
+    write_hf_folder(tmp_path / "hf")
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    kept = tmp_path / "ours" / "hf_config.json"
+    kept.write_text(json.dumps(json.loads(kept.read_text()) | {"rope_theta": 1.0}))
+    orbax_to_hf(tmp_path / "ours", tmp_path / "back")
+    assert json.loads((tmp_path / "back" / "config.json").read_text()) == CONFIG.to_hf() | {
+        "eos_token_id": TOKENIZER.end_id
+    }
+
+
+def test_weights_without_a_tokenizer_are_converted_and_one_line_says_so(tmp_path, capsys):
+    write_hf_folder(tmp_path / "hf")
+    (tmp_path / "hf" / "tokenizer.json").unlink()
+    for converter, source, destination in ((hf_to_orbax, "hf", "ours"), (orbax_to_hf, "ours", "back")):
+        converter(tmp_path / source, tmp_path / destination)
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"astra: {tmp_path / source}: expected a tokenizer.json beside the weights, found none")
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["eos_token_id"] == TOKENIZER.end_id
+
+
+@pytest.mark.parametrize(
+    ("found", "ends"),
+    [
+        (None, [TOKENIZER.end_id, TOKENIZER.pad_id]),
+        ({"eos_token_id": TOKENIZER.pad_id, "max_new_tokens": 2048}, [TOKENIZER.end_id, TOKENIZER.pad_id]),
+        ({"temperature": 0.7, "do_sample": True}, TOKENIZER.end_id),
+    ],
+)
+def test_an_export_ends_where_an_assistant_message_ends_and_samples_as_its_source_does(tmp_path, found, ends):
+    write_hf_folder(tmp_path / "hf")
+    (tmp_path / "hf" / "generation_config.json").unlink()
+    if found is not None:
+        (tmp_path / "hf" / "generation_config.json").write_text(json.dumps(found))
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"eos_token_id": TOKENIZER.pad_id}))
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    orbax_to_hf(tmp_path / "ours", tmp_path / "back")
+    settings = json.loads((tmp_path / "back" / "generation_config.json").read_text())
+    expected = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95} if found is None else found
+    assert settings.items() >= (expected | {"eos_token_id": ends, "pad_token_id": TOKENIZER.pad_id}).items()
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["eos_token_id"][0] == TOKENIZER.end_id
+
+
+def test_every_fault_of_a_folder_is_named_and_nothing_is_written(tmp_path):
+    tensors = write_hf_folder(tmp_path / "hf")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    tensors["model.layers.0.self_attn.q_proj.bias"] = np.zeros(64, np.float32)
+    tensors["model.norm.weight"] = np.zeros(31, np.float32)
+    tensors["lm_head.weight"] = np.zeros((67, 32), np.int32)
+    save_file(tensors, tmp_path / "hf" / "model-00001-of-00002.safetensors")
+    save_file({"model.norm.weight": tensors["model.norm.weight"]}, tmp_path / "hf/model-00002-of-00002.safetensors")
+    with pytest.raises(HFCheckpointError) as error:
+        hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    assert str(error.value).splitlines()[1:] == [
+        "  model.norm.weight is in model-00001-of-00002.safetensors and again in model-00002-of-00002.safetensors",
+        "  missing model.layers.1.mlp.up_proj.weight (48, 32)",
+        "  extra model.layers.0.self_attn.q_proj.bias (64,)",
+        "  model.norm.weight: expected shape (32,), found (31,)",
+        "  lm_head.weight: expected dtype ['BF16', 'F16', 'F32'], found I32",
+    ]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["hf"]
+
+
+def test_a_cut_off_shard_and_an_index_that_is_none_are_named(tmp_path):
+    write_hf_folder(tmp_path / "hf")
+    shard = tmp_path / "hf" / "model-00002-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-10])
+    with pytest.raises(HFCheckpointError, match=f"{shard}: expected a whole safetensors file, found .*"):
+        hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    (tmp_path / "hf" / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(HFCheckpointError, match="expected JSON with a weight_map"):
+        hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+
+
+def test_a_checkpoint_that_is_not_whole_or_not_its_models_is_refused(tmp_path):
+    save_params(tmp_path / "ours", CONFIG, init_params(CONFIG, seed=0))
+    with pytest.raises(CheckpointError, match=r"expected layers\.q_norm \(4, 16\) float32, found \(3, 16\) float32"):
+        convert._open_params(tmp_path / "ours", CONFIG.model_copy(update={"num_layers": 4}))
+    tied = CONFIG.model_copy(update={"tie_word_embeddings": True})
+    with pytest.raises(CheckpointError, match=r"expected unembedding absent, found \(67, 32\) float32"):
+        convert._open_params(tmp_path / "ours", tied)
+    (tmp_path / "ours" / "params.whole.json").unlink()
+    with pytest.raises(CheckpointError, match="is damaged"):
+        orbax_to_hf(tmp_path / "ours", tmp_path / "back")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["ours"]
+
+
+def test_only_an_earlier_folder_of_its_kind_is_replaced(tmp_path):
+    write_hf_folder(tmp_path / "hf")
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    (tmp_path / "hf" / "vocab.json").touch()
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    (tmp_path / "hf" / "vocab.json").unlink()
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    assert not (tmp_path / "ours" / "vocab.json").exists()
+    shutil.copytree(tmp_path / "ours", tmp_path / "annotated")
+    (tmp_path / "annotated" / "notes.txt").write_text("of the user")
+    before = bytes_of(tmp_path)
+    for converter, source, destination, found in (
+        (hf_to_orbax, "hf", "hf", "found .*/hf itself"),
+        (orbax_to_hf, "ours", "ours", "found .*/ours itself"),
+        (orbax_to_hf, "ours", ".", "found a folder that holds .*/ours"),
+        (orbax_to_hf, "ours", "hf", r"found chat_template\.jinja in it"),
+        (hf_to_orbax, "hf", "annotated", r"found notes\.txt besides"),
+        (hf_to_orbax, "hf", "hf/config.json", "found a file"),
+    ):
+        with pytest.raises(DestinationRefused, match=found):
+            converter(tmp_path / source, tmp_path / destination)
+    assert bytes_of(tmp_path) == before
+
+
+_CONVERT_SLOWLY = """
+import sys, time
+from astra_jax.checkpoints import convert
+from astra_jax.checkpoints import hf
+{slow}
+print("converting", flush=True)
+convert.{converter}({source!r}, {destination!r})
+"""
+_SLOW_READ = """
+read = hf.HFParameter.__getitem__
+def slow(parameter, index):
+    time.sleep(0.05)
+    return read(parameter, index)
+hf.HFParameter.__getitem__ = slow
+"""
+_SLOW_WRITE = """
+to_hf = hf._to_hf
+def slow(*arguments):
+    time.sleep(0.05)
+    return to_hf(*arguments)
+hf._to_hf = slow
+"""
+
+
+@pytest.mark.parametrize(
+    ("converter", "slow", "partial_file"),
+    [("hf_to_orbax", _SLOW_READ, "ocdbt.process_0/manifest.ocdbt"), ("orbax_to_hf", _SLOW_WRITE, "model.safetensors")],
+)
+def test_a_conversion_killed_in_the_middle_leaves_what_was_there_and_can_be_repeated(
+    tmp_path, converter, slow, partial_file
+):
+    write_hf_folder(tmp_path / "hf")
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    source = tmp_path / ("hf" if converter == "hf_to_orbax" else "ours")
+    new, earlier = tmp_path / "new", tmp_path / "earlier"
+    getattr(convert, converter)(source, earlier)
+    before = bytes_of(earlier)
+    for destination in (new, earlier):
+        script = _CONVERT_SLOWLY.format(
+            slow=slow, converter=converter, source=str(source), destination=str(destination)
+        )
+        process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "converting\n"
+        while not any(
+            str(file).endswith(partial_file) for file in tmp_path.glob(f".{destination.name}.*.partial/**/*")
+        ):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    assert not new.exists()
+    assert bytes_of(earlier) == before
+    getattr(convert, converter)(source, new)
+    assert not list(tmp_path.glob(".new.*"))
+    if converter == "orbax_to_hf":
+        assert bytes_of(new) == before
+    else:
+        assert load_params(new)[0] == load_params(earlier)[0]
+
+
+def test_the_command_converts_both_ways_and_ends_in_one_line_when_it_cannot(tmp_path, capsys):
+    original = write_hf_folder(tmp_path / "hf")
+    there = ["convert", "hf-to-orbax", str(tmp_path / "hf"), str(tmp_path / "ours")]
+    again = ["convert", "orbax-to-hf", str(tmp_path / "ours"), str(tmp_path / "back")]
+    assert main(there) == 0
+    assert load_params(tmp_path / "ours")[0].param_dtype == "float32"
+    assert main([*there, "--dtype", "bfloat16"]) == 0
+    assert main(again) == 0
+    assert_same_tensors(all_tensors(tmp_path / "back"), original)
+    (tmp_path / "hf" / "config.json").write_text('{"model_type": "llama"}')
+    capsys.readouterr()
+    assert main(there) == 1
+    assert capsys.readouterr().err == (
+        f"astra: HFCheckpointError: {tmp_path / 'hf'}: config.json: expected model_type 'qwen3', found 'llama'\n"
+    )

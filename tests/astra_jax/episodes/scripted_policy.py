@@ -1,0 +1,53 @@
+"""A policy that says what it is told, in place of the compiled model; everything around it is the real engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.episodes import rollout as engine_module
+from astra_jax.episodes.episode import Episode
+from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
+from astra_jax.testing import tiny_model_config
+from sandbox.client import AsyncSandboxClient
+
+LOGPROB = -0.25
+
+
+async def run_scripted(
+    start: Start,
+    messages: Sequence[Sequence[int]],
+    *,
+    tokenizer: Tokenizer,
+    sandbox: AsyncSandboxClient,
+    max_response_tokens: int = 4096,
+    max_turns: int = 32,
+) -> Episode:
+    """Run one episode whose k-th message is `messages[k]`, cut where the engine's token limit cuts it."""
+    config = RolloutConfig(
+        max_prompt_tokens=4096, max_response_tokens=max_response_tokens, max_turns=max_turns, append_bucket_tokens=1
+    )
+    left = list(messages)
+
+    def prefill(model, params, prompts_PS, counts_P, group_size, capacity):
+        return 0, np.zeros((1, 1), np.float32)
+
+    def append(model, params, num_response_tokens, hidden_ED, tokens_ET, counts_E):
+        return num_response_tokens + int(counts_E[0]), hidden_ED
+
+    def decode_turn(model, params, num_response_tokens, hidden_ED, *_, end_id, max_response_tokens):
+        said = np.array([left.pop(0)[: max_response_tokens - num_response_tokens]])
+        counts_E = np.array([said.shape[1]])
+        return num_response_tokens + said.shape[1], hidden_ED, said, np.full(said.shape, LOGPROB), counts_E
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "_prefill", prefill)
+        patch.setattr(engine_module, "_append", append)
+        patch.setattr(engine_module, "_decode_turn", decode_turn)
+        model = tiny_model_config(tokenizer.vocab_size).model_copy(update={"max_position_embeddings": 1 << 16})
+        engine = RolloutEngine(model, tokenizer, sandbox, config)
+        ((episode,),) = await engine.run({}, [start], group_size=1, seed=0)
+    return episode

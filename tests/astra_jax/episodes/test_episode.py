@@ -1,0 +1,188 @@
+"""A turn of an episode: what the policy asks for, what it is told, and what counts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from astra_jax.chat.format import Source, tool_call_text
+from astra_jax.episodes.episode import Episode
+from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.testing import InProcessSandbox, tiny_environment
+from sandbox.client import AsyncSandboxClient, SandboxUnavailable
+from sandbox.local import local_sandbox
+from sandbox.protocol import ExecuteReply, Usage
+from synthesis.records import Environment, EnvironmentTool, ToolCall, ToolDocument
+
+ENVIRONMENT = tiny_environment()
+
+
+def tool(name: str, source: str) -> EnvironmentTool:
+    document = ToolDocument(name=name, description="", parameters={"type": "object", "properties": {}})
+    return EnvironmentTool(document=document, source=source)
+
+
+def an_episode(*more: EnvironmentTool, state=None) -> Episode:
+    return Episode(ENVIRONMENT, (*ENVIRONMENT.tools, *more), TokenLedger(), state)
+
+
+def call(name: str, **arguments) -> str:
+    return tool_call_text(ToolCall(id="c", name=name, arguments=arguments))
+
+
+def responses(said) -> list[str]:
+    return [segment.text for segment in said if segment.source is Source.TOOL]
+
+
+async def test_calls_that_cannot_be_made_are_answered_and_count_as_calls():
+    episode, sandbox = an_episode(), InProcessSandbox()
+    text = "\n".join(
+        [
+            call("find_flat", owner="Quartz Heron"),
+            call("no_such_tool"),
+            "<tool_call>\nfind_flat(1)\n</tool_call>",
+            '<tool_call>\n{"name": "find_flat", "arguments": 3}\n</tool_call>',
+            call("find_flat", owner="nobody"),
+            call("get_rent", wrong_argument=1),
+        ]
+    )
+    said = await episode.take_turn(text + "<|im_end|>", sandbox)
+    flat, *errors = map(json.loads, responses(said))
+    assert flat == "Amber Falcon"
+    assert [next(iter(error)) for error in errors] == ["error"] * 5
+    assert errors[0]["error"] == "unknown tool"
+    assert "JSON" in errors[1]["error"]
+    assert '"arguments"' in errors[2]["error"]
+    assert "no such owner: nobody" in errors[3]["error"]
+    assert "wrong_argument" in errors[4]["error"]
+    assert (episode.counts, sandbox.num_calls) == ((1, 2, 6), 3)
+    assert [outcome.ok for outcome in episode.outcomes] == [True] + [False] * 5
+    assert episode.stop_reason is None
+
+
+async def test_a_message_without_a_call_ends_the_episode():
+    episode = an_episode()
+    assert await episode.take_turn("It is 2150.<|im_end|>", InProcessSandbox()) == []
+    assert (episode.stop_reason, episode.final_text, episode.outcomes) == ("no_tool_call", "It is 2150.", [])
+
+
+async def test_a_call_to_a_distractor_is_made_and_marked():
+    distractor = tool("weather", "def weather():\n    return 'rain'")
+    episode = an_episode(distractor)
+    said = await episode.take_turn(call("weather") + "\n" + call("find_flat", owner="Quartz Heron"), InProcessSandbox())
+    assert responses(said) == ['"rain"', '"Amber Falcon"']
+    assert [outcome.irrelevant for outcome in episode.outcomes] == [True, False]
+
+
+class SlowFirst(InProcessSandbox):
+    """Answers the first call last."""
+
+    async def execute(self, source, function, arguments, **options):
+        first = self.num_calls == 0
+        reply = await super().execute(source, function, arguments, **options)
+        await asyncio.sleep(0.05 if first else 0)
+        return reply
+
+
+async def test_responses_stand_in_the_order_of_the_calls_not_of_the_answers():
+    text = call("find_flat", owner="Quartz Heron") + "\n" + call("find_flat", owner="Copper Lynx")
+    said = await an_episode().take_turn(text, SlowFirst())
+    assert responses(said) == ['"Amber Falcon"', '"Jade Otter"']
+
+
+class Counter(InProcessSandbox):
+    """A service whose one tool counts in the episode's state; the first call is slow."""
+
+    async def execute(self, source, function, arguments, *, state=None, **_):
+        await asyncio.sleep(0.05 if state["count"] == 0 else 0)
+        new = {"count": state["count"] + 1}
+        usage = Usage(wall_seconds=0, cpu_seconds=0, max_rss_bytes=0)
+        return ExecuteReply(status="ok", value=new["count"], state=new, usage=usage)
+
+
+async def test_calls_of_a_stateful_environment_see_one_anothers_changes():
+    start = {"count": 0}
+    episode = an_episode(state=start)
+    said = await episode.take_turn("\n".join([call("find_flat", owner="x")] * 3), Counter())
+    assert (responses(said), episode.state, start) == (["1", "2", "3"], {"count": 3}, {"count": 0})
+
+
+class Outage(InProcessSandbox):
+    async def execute(self, *_, **__):
+        raise SandboxUnavailable("down")
+
+
+async def test_an_outage_is_neither_a_response_nor_an_outcome():
+    episode = an_episode()
+    with pytest.raises(SandboxUnavailable):
+        await episode.take_turn(call("find_flat", owner="Quartz Heron"), Outage())
+    assert (episode.outcomes, episode.stop_reason) == ([], None)
+
+
+async def test_the_real_sandbox_answers_like_the_one_in_this_process():
+    """Values, errors, and arguments at the edge of what a policy can write."""
+    echo = tool("echo", "def echo(value):\n    return value")
+    odd = [{"deep": [[[[None]]]]}, 10**30, -0.0, 1e308, "房价\n\u0000🏠</tool_call>", [], True]
+    calls = [call("echo", value=value) for value in odd]
+    calls += [call("find_flat", owner="nobody"), call("get_rent", flat="Amber Falcon"), call("get_rent")]
+    text = "\n".join(calls)
+    there, here = an_episode(echo), an_episode(echo)
+    with local_sandbox(workers=1) as url:
+        async with AsyncSandboxClient(url) as sandbox:
+            said_there = await there.take_turn(text, sandbox)
+    said_here = await here.take_turn(text, InProcessSandbox())
+    assert responses(said_there)[: len(odd)] == responses(said_here)[: len(odd)]
+    assert [outcome.ok for outcome in there.outcomes] == [outcome.ok for outcome in here.outcomes]
+    assert [outcome.value for outcome in there.outcomes] == [outcome.value for outcome in here.outcomes]
+    assert "no such owner: nobody" in there.outcomes[len(odd)].response
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f():\n    return '\\ud800'",
+        "def f():\n    raise ValueError('\\ud800')",
+        "def f():\n    return float('nan')",
+    ],
+)
+async def test_a_tool_cannot_say_what_no_tokenizer_can_read(source, tokenizer):
+    """A lone surrogate or NaN becomes a response that can be tokenised, never a crash of the rollout."""
+    episode = an_episode(tool("f", source))
+    with local_sandbox(workers=1) as url:
+        async with AsyncSandboxClient(url, deadline_seconds=20) as sandbox:
+            said = await episode.take_turn(call("f"), sandbox)
+    assert len(tokenizer.encode_segments(said).ids) > 0
+
+
+def changed(**fields) -> Environment:
+    return Environment.model_validate({**ENVIRONMENT.model_dump(), **fields})
+
+
+async def after(environment: Environment, *texts: str) -> Episode:
+    episode = Episode(environment, environment.tools, TokenLedger(), environment.state)
+    for text in texts:
+        await episode.take_turn(text, InProcessSandbox())
+    return episode
+
+
+async def test_where_no_tool_fits_saying_so_is_rewarded_and_calling_in_vain_costs():
+    environment = changed(sub_questions=(), composition=None, expectation="refuse", missing="get_rent")
+    refusal = "<think>\nNo tool.\n</think>\n\nI cannot look that up."
+    refused = await after(environment, refusal)
+    tried_first = await after(environment, call("find_flat", owner="Quartz Heron"), refusal)
+    made_up = await after(environment, "It is 2150.")
+    only_thought = await after(environment, "<think>\nI cannot look that up.\n</think>\n\nIt is 2150.")
+    assert episode_reward(refused) == pytest.approx(1.0, abs=1e-5)
+    assert 0 < episode_reward(tried_first) < episode_reward(refused)
+    assert episode_reward(made_up) == episode_reward(only_thought) == 0
+
+
+async def test_the_state_an_episode_leaves_behind_is_a_sub_task():
+    environment = changed(state={"count": 0}, final_state={"count": 1})
+    gold = [call("find_flat", owner="Quartz Heron"), call("get_rent", flat="Amber Falcon")]
+    right, wrong = await after(environment, *gold), await after(environment, *gold)
+    right.state = {"count": 1}
+    assert (right.counts, wrong.counts) == ((3, 3, 3), (2, 3, 3))

@@ -1,0 +1,84 @@
+"""F1 praises solving, and neither calling everything nor calling nothing; an edited reward leaves it alone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astra_jax.episodes.figures import PRECISION_EPSILON, f1, precision, recall
+from synthesis.records import SubQuestion, ToolCall, count_solved
+
+
+@st.composite
+def counts(draw) -> dict[str, int]:
+    subtasks = draw(st.integers(1, 12))
+    solved = draw(st.integers(0, subtasks))
+    return {"num_solved": solved, "num_subtasks": subtasks, "num_tool_calls": solved + draw(st.integers(0, 30))}
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(counts())
+def test_the_reward_is_the_harmonic_mean_and_lies_between_0_and_1(counts):
+    solved, subtasks, calls = counts.values()
+    reward = f1(**counts)
+    assert 0 <= reward <= 1
+    assert (reward == 0) == (solved == 0)
+    # 2pr/(p+r) with p = s/(c+e), r = s/n is 2s/(n+c+e)
+    assert reward == pytest.approx(2 * solved / (subtasks + calls + PRECISION_EPSILON), rel=1e-12)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(counts(), st.integers(1, 5))
+def test_a_call_in_vain_lowers_it_and_a_solved_sub_task_raises_it(counts, more):
+    solved, subtasks, calls = counts.values()
+    if solved:
+        in_vain = {**counts, "num_tool_calls": calls + more}
+        assert f1(**in_vain) < f1(**counts)
+        less = {**counts, "num_solved": solved - 1}
+        assert f1(**less) < f1(**counts)
+    if solved < subtasks:
+        with_one_more_call = {**counts, "num_solved": solved + 1, "num_tool_calls": calls + 1}
+        assert f1(**with_one_more_call) > f1(**counts)
+
+
+@pytest.mark.parametrize("num_subtasks", [1, 2, 7])
+def test_solving_everything_without_a_call_in_vain_is_worth_1(num_subtasks):
+    reward = f1(num_solved=num_subtasks, num_subtasks=num_subtasks, num_tool_calls=num_subtasks)
+    assert reward == pytest.approx(1.0, abs=1e-6)
+
+
+def test_impossible_counts_are_refused():
+    with pytest.raises(ValueError, match="at most one sub-task"):
+        precision(2, 1)
+    with pytest.raises(ValueError, match="at least one sub-task"):
+        recall(0, 0)
+    with pytest.raises(ValueError, match="found 3/2"):
+        recall(3, 2)
+
+
+def sub_task(index: int, tool: str, answer: int) -> SubQuestion:
+    call = ToolCall(id=str(index), name=tool, arguments={})
+    return SubQuestion(id=str(index), question="?", answer=answer, call=call)
+
+
+tools, answers = st.sampled_from(["rent", "owner"]), st.integers(0, 3)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(tools, answers), max_size=6), st.lists(st.tuples(tools, answers), max_size=8), st.randoms())
+def test_a_sub_task_counts_once_and_a_call_solves_at_most_one(wanted, outcomes, order: random.Random):
+    sub_tasks = [sub_task(i, tool, answer) for i, (tool, answer) in enumerate(wanted)]
+    solved = count_solved(sub_tasks, outcomes)
+    # Multiset intersection: with sub-tasks that ask the same, each call still solves one of them.
+    assert solved == sum(min(wanted.count(pair), outcomes.count(pair)) for pair in set(wanted))
+    assert count_solved(sub_tasks, outcomes * 3) <= len(sub_tasks)
+    assert solved <= count_solved(sub_tasks, [*outcomes, ("rent", 0)]) <= solved + 1
+    order.shuffle(outcomes)
+    assert count_solved(sub_tasks, outcomes) == solved
+
+
+def test_the_right_value_from_the_wrong_tool_solves_nothing():
+    assert count_solved([sub_task(0, "rent", 3)], [("owner", 3)]) == 0

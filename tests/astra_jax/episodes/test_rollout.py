@@ -1,0 +1,185 @@
+"""Real rollouts of a tiny model: what it sampled is what the learner scores, and the same seed samples the same."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from astra_jax.chat.format import Source, render
+from astra_jax.episodes import rollout as engine_module
+from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine, Start
+from astra_jax.model.qwen3 import bind
+from astra_jax.rl.batch_filling import ScoredGroup
+from astra_jax.rl.train import make_rl_batch, rl_loss
+from astra_jax.testing import InProcessSandbox, tiny_environment
+from sandbox.client import AsyncSandboxClient, SandboxUnavailable
+from sandbox.local import local_sandbox
+
+TEMPERATURE = 0.9
+LIMITS = RolloutConfig(
+    max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=TEMPERATURE, append_bucket_tokens=64
+)
+KNOWN = tiny_environment()
+STRANGE = tiny_environment(owner="Teal Finch", flat="Opal Gate", rent=777)
+STARTS = [Start(KNOWN, KNOWN.tools), Start(STRANGE, STRANGE.tools)]
+GROUP_SIZE = 3
+
+
+async def roll_out(policy, starts=STARTS, seed=0, sandbox=None, config=LIMITS):
+    engine = RolloutEngine(policy.model, policy.tokenizer, sandbox or InProcessSandbox(), config)
+    return await engine.run(policy.params, starts, group_size=GROUP_SIZE, seed=seed, policy_version=4)
+
+
+def rows(episode):
+    ledger = episode.ledger
+    return list(zip(ledger.ids, ledger.sources, ledger.sampled_logprobs, ledger.turns, strict=True))
+
+
+@pytest.fixture
+async def groups(taught):
+    return await roll_out(taught)
+
+
+def test_groups_come_back_in_the_order_they_were_submitted(groups):
+    assert [[episode.environment for episode in group] for group in groups] == [[KNOWN] * 3, [STRANGE] * 3]
+    assert all(episode.stop_reason is not None for group in groups for episode in group)
+    assert {episode.ledger.policy_version for group in groups for episode in group} == {4}
+
+
+def test_sampled_logprobs_equal_the_learners_on_the_same_tokens(taught, groups):
+    """Also those of tokens after tool responses, which entered the cache in one piece."""
+    scored = [ScoredGroup(group, tuple(map(float, range(GROUP_SIZE))), 4) for group in groups]
+    batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
+    _, learnt_BT = rl_loss(
+        taught.params, taught.model, batch, temperature=TEMPERATURE, clip_epsilon=0.2, chunk_tokens=128
+    )
+    is_sampled = np.asarray(batch.loss_mask_BT) > 0
+    np.testing.assert_allclose(
+        np.asarray(learnt_BT)[is_sampled], np.asarray(batch.sampled_logprobs_BT)[is_sampled], rtol=0, atol=2e-4
+    )
+    turns = [turn for group in groups for e in group for *_, source, _, turn in rows(e) if source == Source.MODEL]
+    assert turns.count(1) > 50
+    assert turns.count(2) + turns.count(3) > 50
+
+
+def test_a_batch_holds_every_episode_as_it_happened(taught, groups):
+    episodes = [episode for group in groups for episode in group]
+    rewards = [(0.0, 0.5, 1.0), (0.0, 0.0, 1.0)]
+    scored = [ScoredGroup(group, reward, 4) for group, reward in zip(groups, rewards, strict=True)]
+    batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
+    for row, episode in enumerate(episodes):
+        ids, count = episode.ledger.ids, len(episode.ledger)
+        assert batch.tokens_BT[row, :count].tolist() == ids
+        assert batch.targets_BT[row, : count - 1].tolist() == ids[1:]
+        assert batch.segment_ids_BT[row].sum() == count
+        assert batch.loss_mask_BT[row].sum() == episode.ledger.loss_mask.sum()
+        given = batch.loss_mask_BT[row] == 0
+        assert not batch.advantages_BT[row][given].any()
+        assert not batch.sampled_logprobs_BT[row][given].any()
+        group, place = divmod(row, GROUP_SIZE)
+        advantage = (rewards[group][place] - np.mean(rewards[group])) / np.std(rewards[group])
+        np.testing.assert_allclose(batch.advantages_BT[row][~given], advantage, rtol=1e-6)
+
+
+async def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(taught, groups):
+    again, other = await roll_out(taught), await roll_out(taught, seed=1)
+    for group, same in zip(groups, again, strict=True):
+        assert list(map(rows, group)) == list(map(rows, same))
+        assert [episode.outcomes for episode in group] == [episode.outcomes for episode in same]
+    assert [e.ledger.ids for group in groups for e in group] != [e.ledger.ids for group in other for e in group]
+
+
+def test_episodes_of_a_group_differ(groups):
+    for group in groups:
+        assert len({tuple(episode.ledger.ids) for episode in group}) > 1
+
+
+async def test_a_cold_policy_solves_what_it_was_taught_through_a_real_sandbox(taught):
+    """SFT, tokens, cache, sandbox and reward in one: the sampled ledger is the rendered gold episode."""
+    cold = LIMITS.model_copy(update={"temperature": 0.1})
+    with local_sandbox(workers=1) as url:
+        async with AsyncSandboxClient(url) as sandbox:
+            group, _ = await roll_out(taught, sandbox=sandbox, config=cold)
+    documents = [tool.document for tool in KNOWN.tools]
+    for episode in group:
+        assert taught.tokenizer.decode(episode.ledger.ids) + "\n" == render(KNOWN.gold_messages(), documents)
+        assert (episode.stop_reason, episode.num_turns) == ("no_tool_call", 3)
+        assert episode_reward(episode) == pytest.approx(1.0, abs=1e-5)
+
+
+async def test_greedy_episodes_take_the_most_likely_token_whatever_the_seed(taught):
+    """And their log-probs are the raw policy's."""
+    greedy = LIMITS.model_copy(update={"temperature": 0.0})
+    groups = await roll_out(taught, config=greedy)
+    assert [list(map(rows, group)) for group in groups] == [
+        list(map(rows, group)) for group in await roll_out(taught, config=greedy, seed=1)
+    ]
+    assert all(len({tuple(episode.ledger.ids) for episode in group}) == 1 for group in groups)
+    scored = [ScoredGroup(group, tuple(map(float, range(GROUP_SIZE))), 4) for group in groups]
+    batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
+    qwen3 = bind(taught.model, taught.params)
+    hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+    logprobs_BTV = np.asarray(jax.nn.log_softmax(qwen3.logits(hidden_BTD)))
+    is_sampled = np.asarray(batch.loss_mask_BT) > 0
+    assert is_sampled.sum() > 100
+    taken_BT = np.take_along_axis(logprobs_BTV, np.asarray(batch.targets_BT)[..., None], axis=-1)[..., 0]
+    np.testing.assert_allclose(taken_BT[is_sampled], logprobs_BTV.max(axis=-1)[is_sampled], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(
+        taken_BT[is_sampled], np.asarray(batch.sampled_logprobs_BT)[is_sampled], rtol=0, atol=2e-4
+    )
+
+
+async def test_an_untrained_policy_runs_to_the_token_limit_and_earns_nothing(untrained):
+    for group in await roll_out(untrained):
+        for episode in group:
+            assert episode.stop_reason in ("max_response_tokens", "no_tool_call")
+            assert episode.ledger.num_response_tokens <= LIMITS.max_response_tokens
+            assert episode_reward(episode) == 0
+    assert any(episode.stop_reason == "max_response_tokens" for episode in group)
+
+
+class DeadSandbox(InProcessSandbox):
+    async def execute(self, *_, **__):
+        raise SandboxUnavailable("nobody answers")
+
+
+async def test_an_outage_of_the_sandbox_ends_the_rollout_without_a_reward(taught):
+    with pytest.raises(SandboxUnavailable, match="nobody answers"):
+        await roll_out(taught, sandbox=DeadSandbox())
+
+
+async def test_a_service_that_is_gone_ends_the_rollout_too(taught):
+    with local_sandbox(workers=1) as url:
+        pass
+    async with AsyncSandboxClient(url, deadline_seconds=0.3) as sandbox:
+        with pytest.raises(SandboxUnavailable):
+            await roll_out(taught, sandbox=sandbox)
+
+
+async def test_a_prompt_over_the_limit_is_refused_by_name(taught):
+    short = LIMITS.model_copy(update={"max_prompt_tokens": 20})
+    with pytest.raises(PromptTooLong, match=f"at most 20 tokens, found .*{KNOWN.id}.*raise max_prompt_tokens"):
+        await roll_out(taught, config=short)
+
+
+def test_limits_beyond_the_models_context_are_refused_before_anything_runs(taught):
+    long = LIMITS.model_copy(update={"max_response_tokens": 2000})
+    with pytest.raises(ValueError, match="sequences of 2256 tokens exceed the model's context of 1024"):
+        RolloutEngine(taught.model, taught.tokenizer, InProcessSandbox(), long)
+
+
+@pytest.mark.parametrize(("platform", "multiple"), [("cpu", 96), ("tpu", 384)])
+async def test_prompts_are_padded_to_what_the_attention_kernel_takes(taught, monkeypatch, platform, multiple):
+    read, prefill = [], engine_module._prefill
+
+    def reading(model, params, prompts_PS, *rest):
+        read.append(prompts_PS.shape[1])
+        return prefill(model, params, prompts_PS, *rest)
+
+    monkeypatch.setattr(engine_module, "_prefill", reading)
+    monkeypatch.setattr(engine_module, "platform", lambda: platform)
+    await roll_out(taught, config=LIMITS.model_copy(update={"append_bucket_tokens": 96, "max_response_tokens": 96}))
+    longest = max(len(RolloutEngine(taught.model, taught.tokenizer, None, LIMITS).prompt_tokens(s)) for s in STARTS)
+    assert read == [-(-longest // multiple) * multiple]

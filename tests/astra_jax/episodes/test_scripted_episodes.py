@@ -1,0 +1,135 @@
+"""Whatever a policy says, its ledger is the official rendering of the conversation, token by token as it happened."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astra_jax.chat.format import IM_END, Source, assistant_body, render
+from astra_jax.chat.tokenizer import FORMAT_TOKENS, SPECIAL_TOKENS
+from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.rollout import Start
+from astra_jax.testing import InProcessSandbox, tiny_environment
+from synthesis.records import Message, ToolCall
+from tests.astra_jax.episodes.scripted_policy import LOGPROB, run_scripted
+
+ENVIRONMENT = tiny_environment()
+START = Start(ENVIRONMENT, ENVIRONMENT.tools)
+
+# Composed characters and no control tags: what a tokenizer gives back as it came, and what no parser mistakes.
+words = st.sampled_from(["look", " up", "房价", "é", "\n", "  ", "\n\n", '"', "{", "\\", "2150", "<", "|im_end|", "🏠"])
+texts = st.lists(words, max_size=5).map("".join)
+arguments = st.fixed_dictionaries({"owner": st.sampled_from(["Quartz Heron", "Copper Lynx", "nobody", "</tool_call>"])})
+tool_calls = st.builds(
+    ToolCall, id=st.just("c"), name=st.sampled_from(["find_flat", "get_rent", "x"]), arguments=arguments
+)
+
+
+def assistant(reasoning: str, content: str, calls: list[ToolCall]) -> Message:
+    return Message(role="assistant", reasoning_content="I " + reasoning, content=content, tool_calls=tuple(calls))
+
+
+calling_messages = st.builds(assistant, texts, texts, st.lists(tool_calls, min_size=1, max_size=3))
+last_messages = st.builds(assistant, texts, texts, st.just([]))
+
+
+def spoken(message: Message, tokenizer, cut: int = 0) -> list[int]:
+    """Tokens of a message in a way of the policy's own: tokenised in two parts that need not join as one would."""
+    text = assistant_body(message, is_last=True)
+    return tokenizer.encode(text[:cut]) + tokenizer.encode(text[cut:]) + [tokenizer.end_id]
+
+
+def run(messages, tokenizer, **limits):
+    scripted = run_scripted(START, messages, tokenizer=tokenizer, sandbox=InProcessSandbox(), **limits)
+    return asyncio.run(scripted)
+
+
+def as_messages(said: list[Message], episode) -> list[list[Message]]:
+    """The conversation after the question, and after each turn."""
+    responses = [outcome.response for outcome in episode.outcomes]
+    conversation = [Message(role="user", content=ENVIRONMENT.question)]
+    stages = [list(conversation)]
+    for message in said:
+        conversation.append(message)
+        for _ in message.tool_calls:
+            conversation.append(Message(role="tool", content=responses.pop(0)))
+        stages.append(list(conversation))
+    return stages
+
+
+def test_the_ledger_is_the_rendered_conversation_and_what_was_sampled_is_kept_as_sampled(tokenizer):
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(st.lists(calling_messages, max_size=3), last_messages, st.integers(0, 40))
+    def check(calling, last, cut):
+        said = [*calling, last]
+        sampled = [spoken(message, tokenizer, cut) for message in said]
+        episode = run(sampled, tokenizer)
+        ledger = episode.ledger
+        assert episode.stop_reason == "no_tool_call"
+        documents = [tool.document for tool in ENVIRONMENT.tools]
+        stages = as_messages(said, episode)
+        for turn, stage in enumerate(stages[:-1]):
+            until = [i for i, of in zip(ledger.ids, ledger.turns, strict=True) if of <= turn]
+            assert ledger.ids[: len(until)] == until
+            assert tokenizer.decode(until) == render(stage, documents, add_generation_prompt=True)
+        assert tokenizer.decode(ledger.ids) + "\n" == render(stages[-1], documents)
+        rows = list(zip(ledger.ids, ledger.sources, ledger.sampled_logprobs, ledger.turns, strict=True))
+        for turn, ids in enumerate(sampled, start=1):
+            assert [i for i, source, _, of in rows if source == Source.MODEL and of == turn] == ids
+        assert all(logprob == (LOGPROB if source == Source.MODEL else 0.0) for _, source, logprob, _ in rows)
+        has_loss = [mask for i, mask in zip(ledger.ids, ledger.loss_mask, strict=True) if i == tokenizer.end_id]
+        # System and user messages end without loss, sampled messages with it, tool turns again without.
+        assert has_loss == [0, 0] + [mask for message in said for mask in ([1, 0] if message.tool_calls else [1])]
+
+    check()
+
+
+GOLD = [message for message in ENVIRONMENT.gold_messages() if message.role == "assistant"]
+
+
+def test_truncation_cuts_what_is_sampled_and_neither_a_tool_response_nor_a_special_token(tokenizer):
+    sampled = [spoken(message, tokenizer) for message in GOLD]
+    whole = run(sampled, tokenizer)
+    controls = [tokenizer.backend.token_to_id(token) for token in SPECIAL_TOKENS + FORMAT_TOKENS]
+    for limit in range(1, whole.ledger.num_response_tokens):
+        episode = run(sampled, tokenizer, max_response_tokens=limit)
+        ledger = episode.ledger
+        assert episode.stop_reason == "max_response_tokens"
+        assert 0 < ledger.num_response_tokens <= limit
+        assert ledger.ids == whole.ledger.ids[: len(ledger)]
+        assert ledger.sources[-1] == Source.MODEL
+        # The response alone: the prompt quotes the tags, and a tiny tokenizer has the quotation as one token.
+        response = ledger.ids[ledger.num_prompt_tokens :]
+        text, texts = tokenizer.decode(response), [*SPECIAL_TOKENS, *FORMAT_TOKENS]
+        assert [text.count(control) for control in texts] == [response.count(control) for control in controls]
+        assert not any(text.endswith(control[:length]) for control in texts for length in range(2, len(control)))
+
+
+def test_the_whole_gold_episode_is_worth_one(tokenizer):
+    episode = run([spoken(message, tokenizer) for message in GOLD], tokenizer)
+    assert episode.counts == (2, 2, 2)
+    assert episode_reward(episode) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_an_episode_stops_at_the_turn_limit_after_its_tools_have_run(tokenizer):
+    episode = run([spoken(message, tokenizer) for message in GOLD], tokenizer, max_turns=2)
+    assert (episode.stop_reason, episode.num_turns, episode.counts.num_solved) == ("max_turns", 2, 2)
+    assert episode.ledger.sources[-1] == Source.MODEL
+
+
+def test_a_message_that_was_cut_calls_no_tool(tokenizer):
+    ids = spoken(GOLD[0], tokenizer)
+    episode = run([ids], tokenizer, max_response_tokens=len(ids) - 1)
+    assert (episode.stop_reason, len(episode.outcomes)) == ("max_response_tokens", 0)
+
+
+def test_only_the_end_token_ends_a_message_not_its_spelling(tokenizer):
+    """A model can write the characters of the end token one by one; that is text."""
+    spelled = [i for character in IM_END for i in tokenizer.encode(character)]
+    ids = tokenizer.encode(assistant_body(GOLD[0])) + spelled
+    assert tokenizer.decode(ids).endswith(IM_END)
+    episode = run([ids], tokenizer, max_response_tokens=len(ids))
+    assert (episode.stop_reason, len(episode.outcomes)) == ("max_response_tokens", 0)

@@ -1,0 +1,132 @@
+"""A quickstart moves an earlier one aside, goes on with it when told to, and touches nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from astra_jax.checkpoints.policy import save_policy
+from astra_jax.cli import main, quickstart
+from astra_jax.recipes.quickstart import export_and_compare
+from astra_jax.recipes.stages import Stages, make_room
+from synthesis.destination import DestinationRefused
+from synthesis.fingerprint import MadeOtherwise
+
+INPUTS = {"seed": 0, "tool_documents": "1f"}
+
+
+def test_an_earlier_quickstart_is_moved_aside_whole_however_often(tmp_path):
+    out = tmp_path / "run"
+    (tmp_path / "run.2").write_text("mine")
+    for ordinal in range(3):
+        make_room(out, INPUTS)
+        (out / "summary.json").write_text(str(ordinal))
+    assert (out / "summary.json").read_text() == "2"
+    assert (tmp_path / "run.1" / "summary.json").read_text() == "0"
+    assert (tmp_path / "run.3" / "summary.json").read_text() == "1"
+    assert (tmp_path / "run.2").read_text() == "mine"
+
+
+def test_one_of_an_older_version_whose_mark_is_empty_is_moved_aside_and_cannot_be_resumed(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".quickstart").touch()
+    with pytest.raises(MadeOtherwise, match="seed: absent before, 0 now"):
+        make_room(out, INPUTS, resume=True)
+    make_room(out, INPUTS)
+    assert (tmp_path / "run.1" / ".quickstart").read_text() == ""
+
+
+def test_an_empty_folder_is_used_as_it_is(tmp_path):
+    make_room(tmp_path, INPUTS)
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for resume in (False, True):
+        with pytest.raises(DestinationRefused, match=r"an earlier quickstart, found thesis\.tex in it"):
+            make_room(tmp_path, INPUTS, resume=resume)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_typo_in_the_inputs_leaves_an_earlier_run_where_it_is(tmp_path, capsys):
+    out = tmp_path / "run"
+    make_room(out, INPUTS)
+    before = (out / ".quickstart").read_bytes()
+    assert main(["quickstart", "--out", str(out), "--tool-documents", str(tmp_path / "tpyo")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("astra: ConfigError: --tool-documents: expected a file or folder of tool documents")
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert (out / ".quickstart").read_bytes() == before
+
+
+def test_a_quickstart_with_another_seed_is_not_resumed(tmp_path, capsys):
+    out = tmp_path / "run"
+    make_room(out, INPUTS)
+    with pytest.raises(MadeOtherwise, match="seed: 0 before, 1 now"):
+        make_room(out, {**INPUTS, "seed": 1}, resume=True)
+    make_room(out, INPUTS, resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+class Work:
+    """The work of a stage: counts, and makes a file."""
+
+    def __init__(self, product: Path, result: object = None):
+        self.product, self.result, self.times = product, result, 0
+
+    def __call__(self) -> object:
+        self.times += 1
+        self.product.touch()
+        return self.result
+
+
+def test_resuming_does_the_unfinished_stages_alone_and_keeps_the_figures_of_the_others(tmp_path):
+    first, second, third = Work(tmp_path / "a", {"f1": 0.5}), Work(tmp_path / "b"), Work(tmp_path / "c", "end")
+
+    def dies() -> None:
+        raise KeyboardInterrupt
+
+    stages = Stages(tmp_path / "stages")
+    stages.run("first", first, makes=[first.product])
+    with pytest.raises(KeyboardInterrupt):
+        stages.run("second", dies, makes=[second.product])
+
+    resumed = Stages(tmp_path / "stages")
+    assert resumed.run("first", first, makes=[first.product]) == {"f1": 0.5}
+    resumed.run("second", second, makes=[second.product])
+    assert resumed.run("third", third, makes=[third.product]) == "end"
+    assert (first.times, second.times, third.times) == (1, 1, 1)
+    assert list(resumed.seconds) == list(resumed.peak_rss_bytes) == ["first", "second", "third"]
+    assert resumed.seconds["first"] == json.loads((tmp_path / "stages" / "first.json").read_text())["seconds"]
+
+
+def test_a_stage_whose_product_is_gone_is_done_again_and_so_are_those_after_it(tmp_path):
+    first, second = Work(tmp_path / "a"), Work(tmp_path / "b")
+    for _ in range(2):
+        stages = Stages(tmp_path / "stages")
+        stages.run("first", first, makes=[first.product])
+        stages.run("second", second, makes=[second.product])
+        first.product.unlink(missing_ok=True)
+    assert (first.times, second.times) == (2, 2)
+
+
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_an_export_is_compared_with_torch_where_it_is_installed(tmp_path, untrained, monkeypatch, capsys, has_torch):
+    if has_torch:
+        pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
+    else:
+        monkeypatch.setattr(quickstart, "is_installed", lambda module: False)
+    save_policy(untrained, tmp_path / "policy")
+    figures = export_and_compare(tmp_path / "policy", tmp_path / "hf")
+    assert figures["bit_equal"]
+    if has_torch:
+        assert figures["max_abs_logit_difference"] < 1e-4
+        assert "not_compared_because" not in figures
+    else:
+        assert figures["max_abs_logit_difference"] is None
+        assert figures["not_compared_because"].startswith("torch is not installed")
+        assert "logits are not compared with transformers" in capsys.readouterr().err

@@ -1,0 +1,88 @@
+"""The quickstart's evaluation shows every policy at three temperatures on three kinds of unseen environments."""
+
+from __future__ import annotations
+
+import pytest
+
+from astra_jax.recipes.quickstart_evaluation import (
+    CANDIDATE_TEMPERATURES,
+    HELD_OUT_SPLITS,
+    SETTINGS,
+    closing_table,
+    evaluate_policy,
+    summarised,
+)
+from astra_jax.testing import tiny_environment
+from sandbox.local import local_sandbox
+from synthesis.record_io import write_records
+
+CONFIG = """
+seed = 0
+policy = "p"
+environments = "e"
+out = "o"
+[rollout]
+max_prompt_tokens = 256
+max_response_tokens = 160
+max_turns = 6
+"""
+
+
+@pytest.fixture(scope="module")
+def summary(taught, tmp_path_factory):
+    out = tmp_path_factory.mktemp("quickstart")
+    known = tiny_environment()
+    long = known.model_copy(update={"id": "long", "question": known.question * 40})
+    for split in HELD_OUT_SPLITS:
+        environments = [known, long] if split == "heldout_domains" else [known]
+        write_records(out / split, environments, kind="environment")
+    (out / "evaluation.toml").write_text(CONFIG)
+    with local_sandbox(workers=1) as url:
+        evaluations = {
+            name: evaluate_policy(policy, name, out, out / "evaluation.toml", seed=0, url=url)
+            for name, policy in (("sft", taught), ("rl", taught))
+        }
+    return summarised(evaluations), evaluations
+
+
+def test_the_summary_has_the_figures_of_the_contract(summary):
+    found, _ = summary
+    for setting in SETTINGS:
+        for name in ("sft", "rl"):
+            figures = found[setting][name]
+            for figure in (
+                *("f1", "recall", "precision", "solved_fraction", "answer_accuracy", "tool_calls_per_episode"),
+                *("tokens_per_turn", "irrelevant_call_share", "f1_unseen_tools", "f1_unseen_domains", "temperature"),
+            ):
+                assert isinstance(figures[figure], float), figure
+            for figure in ("f1", "f1_unseen_tools", "f1_unseen_domains", "answer_accuracy", "irrelevant_call_share"):
+                low, high = figures[f"{figure}_interval"]
+                assert low <= figures[figure] <= high
+    assert found["not_fitting"] == {"heldout": 0, "heldout_tools": 0, "heldout_domains": 1, "selection": 0}
+
+
+def test_greedy_is_greedy_and_the_best_temperature_is_the_one_with_the_best_f1_on_the_selection(summary):
+    found, _ = summary
+    assert found["heldout_greedy"]["sft"]["temperature"] == 0.0
+    assert found["heldout_greedy"]["sft"]["f1"] == pytest.approx(1.0, abs=1e-5)
+    by_temperature = found["selection_f1"]["sft"]
+    assert list(by_temperature) == [str(temperature) for temperature in CANDIDATE_TEMPERATURES]
+    assert by_temperature[str(found["heldout_best"]["sft"]["temperature"])] == max(by_temperature.values())
+
+
+def test_episodes_are_shown_with_their_token_ids(summary, taught):
+    _, evaluations = summary
+    for name, evaluation in evaluations.items():
+        (line,) = evaluation.shown
+        assert line["policy"] == name
+        assert taught.tokenizer.decode([token[0] for token in line["tokens"]]).startswith("<|im_start|>")
+
+
+def test_the_closing_table_says_everything_and_what_was_left_out(summary):
+    table = closing_table(summary[0])
+    lines = table.splitlines()
+    assert len(lines) == 1 + 3 * 2 + 1
+    assert lines[0].split()[:2] == ["policy", "temperature"]
+    assert lines[3].startswith("sft        0 (greedy)   1.000 [1.000, 1.000]")
+    assert all(line.count("[") == 4 for line in lines[1:-1])
+    assert lines[-1] == "environments whose prompt is too long, left out for every policy: 1 of heldout_domains"

@@ -1,0 +1,580 @@
+"""The report page: what it shows, what it escapes, and that it needs nothing but itself."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astra_jax import report
+from astra_jax.chat.format import Source, generation_prompt, segments
+from astra_jax.cli import main
+from astra_jax.episodes.episode import Episode, ToolOutcome
+from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.episodes.log import (
+    EpisodeLogError,
+    LoggedEpisode,
+    episode_to_json,
+    read_episodes,
+    token_texts,
+    write_episodes,
+)
+from astra_jax.recipes.data_sets import describe
+from astra_jax.report import RunFolderError
+from astra_jax.report.before_and_after import before_and_after
+from astra_jax.report.charts import line_chart, nice_ticks, number_histogram
+from astra_jax.report.data_sets import MAX_BARS, distribution
+from astra_jax.report.episodes import MAX_EPISODES, choose_episodes
+from astra_jax.testing import tiny_environment, tiny_tokenizer
+from synthesis.record_io import write_records
+from synthesis.records import (
+    InjectedFailure,
+    Message,
+    Provenance,
+    RewardAxes,
+    Task,
+    TaskScores,
+    ToolCall,
+    ToolDocument,
+    Trajectory,
+)
+
+HOSTILE = "</i></span><script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>"
+TOKENIZER = tiny_tokenizer()
+
+
+def write_report(folder: Path) -> Path:
+    return report.write_report(folder, describe)
+
+
+class Page(HTMLParser):
+    """A parsed page: its elements, and the text of all tokens."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.runs: list[tuple[str, str]] = []
+        """Source and text of each run of tokens."""
+        self._open_tags: list[str] = []
+        self._run: str | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+        self._open_tags.append(tag)
+        classes = (dict(attributes).get("class") or "").split()
+        if tag == "span" and "run" in classes:
+            self._run = classes[1]
+            self.runs.append((self._run, ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open_tags and self._open_tags.pop() != tag:
+            pass
+        if tag == "span":
+            self._run = None
+
+    def handle_data(self, text: str) -> None:
+        if self._run and self._open_tags[-1] == "i":
+            source, before = self.runs[-1]
+            self.runs[-1] = (source, before + text)
+
+
+def finished_episode(*, response: str = '"Amber Falcon"', answer: str = "The rent is 2150.") -> Episode:
+    """Two calls, one of them to a distractor, then an answer; only the first sub-task is solved."""
+    environment = tiny_environment()
+    question = [Message(role="user", content=environment.question)]
+    documents = [tool.document for tool in environment.tools]
+    ledger = TokenLedger()
+    prompt = TOKENIZER.encode("".join(s.text for s in segments(question, documents)) + generation_prompt())
+    ledger.append_given(prompt, [Source.PROMPT] * len(prompt), turn=0)
+    call = TOKENIZER.encode('<tool_call>\n{"name": "find_flat", "arguments": {}}\n</tool_call><|im_end|>')
+    ledger.append_sampled(call, [-0.25] * len(call), turn=1)
+    tool = TOKENIZER.encode(response)
+    ledger.append_given([*TOKENIZER.encode("\n"), *tool], [Source.TEMPLATE, *[Source.TOOL] * len(tool)], turn=1)
+    last = TOKENIZER.encode(answer)
+    ledger.append_sampled(last, [-1.5] * len(last), turn=2)
+    outcomes = [
+        ToolOutcome("find_flat", {}, True, "Amber Falcon", response, irrelevant=False),
+        ToolOutcome("get_weather", {}, True, "rain", '"rain"', irrelevant=True),
+    ]
+    episode = Episode(environment, environment.tools, ledger, outcomes=outcomes, num_turns=2)
+    episode.stop_reason, episode.final_text = "no_tool_call", answer
+    return episode
+
+
+def trajectory(index: int) -> Trajectory:
+    calls = tuple(ToolCall(id=f"c{i}", name="find", arguments={}) for i in range(index))
+    responses = tuple(Message(role="tool", content="1", tool_call_id=call.id) for call in calls)
+    return Trajectory(
+        id=f"trajectory-{index}",
+        server="shop",
+        domain="<b>retail</b>",
+        language="en",
+        task=Task(
+            id=f"task-{index}",
+            text="Find it.",
+            language="en",
+            mode="server",
+            scores=TaskScores(clarity=1, realism=1, tool_necessity=1),
+        ),
+        tools=(ToolDocument(name="find", description="Find.", parameters={"type": "object"}),),
+        messages=(
+            Message(role="user", content="Find it."),
+            Message(role="assistant", tool_calls=calls),
+            *responses,
+            Message(role="assistant", content="Found."),
+        ),
+        tool_backend="emulator",
+        injected_failures=(InjectedFailure(tool_call_id="c0", kind="timeout"),) if index == 1 else (),
+        stop_reason="no_tool_call",
+        reward=RewardAxes(**dict.fromkeys(RewardAxes.AXES, 0.5)),
+        provenance=Provenance(teacher="hand-written", prompt_version="none", seed=0),
+    )
+
+
+def figures(f1: float, *, calls: float, irrelevant: float, temperature: float = 1.0) -> dict[str, Any]:
+    return {
+        "f1": f1,
+        "f1_interval": [f1 - 0.03, f1 + 0.04],
+        "f1_unseen_tools": f1 / 3,
+        "f1_unseen_tools_interval": [f1 / 3, f1 / 3 + 0.01],
+        "f1_unseen_domains": f1 / 4,
+        "recall": f1,
+        "precision": f1,
+        "solved_fraction": f1 / 2,
+        "answer_accuracy": f1 / 10,
+        "answer_accuracy_interval": [0.0, f1 / 5],
+        "temperature": temperature,
+        "tool_calls_per_episode": calls,
+        "tokens_per_turn": 40.0,
+        "irrelevant_call_share": irrelevant,
+    }
+
+
+HELD_OUT = {
+    "untrained": figures(0.0, calls=0.0, irrelevant=0.0),
+    "sft": figures(0.4, calls=3.5, irrelevant=0.2),
+    "rl": figures(0.75, calls=2.5, irrelevant=0.05),
+}
+
+
+def write_metrics(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"step": step, **row}) + "\n" for step, row in enumerate(rows)))
+
+
+def write_run(run_dir: Path) -> None:
+    """A whole quickstart folder, small."""
+    rng = random.Random(0)
+    summary = {
+        "seed": 7,
+        "seconds": {"total": 492.0, "sft": 200.0, "rl": 292.0},
+        "peak_rss_bytes": 3 * 2**30,
+        "stage_peak_rss_bytes": {"sft": 2**30, "rl": 3 * 2**30},
+        "trajectories": 3,
+        "environments": {"train": 1, "heldout": 1},
+        "heldout": HELD_OUT,
+        "heldout_greedy": {"rl": figures(0.625, calls=2.5, irrelevant=0.05, temperature=0.0)},
+        "heldout_best": {"rl": figures(0.875, calls=2.5, irrelevant=0.05, temperature=0.25)},
+        "not_fitting": {"heldout": 0, "heldout_domains": 7},
+        "export": {"max_abs_logit_difference": 2.5e-5, "bit_equal": True},
+        "a key of tomorrow": {},
+    }
+    run_dir.mkdir(parents=True)
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    write_metrics(run_dir / "sft/metrics.jsonl", [{"loss": 8 / (step + 1), "seconds": 1.0} for step in range(60)])
+    write_metrics(run_dir / "rl/metrics.jsonl", [{"loss": 0.0, "reward": rng.random()} for _ in range(30)])
+    write_records(run_dir / "trajectories", [trajectory(i) for i in range(3)], kind="trajectory")
+    write_records(run_dir / "environments", [tiny_environment()], kind="environment", rejected={"no tool": 4})
+    write_records(run_dir / "heldout", [tiny_environment(owner="Pale Ibis", flat="Red Gate")], kind="environment")
+    lines = [episode_to_json(finished_episode(), TOKENIZER, policy=policy, reward=0.5) for policy in HELD_OUT]
+    write_episodes(run_dir / "episodes.jsonl", lines)
+
+
+def logged(environment_id: str, policy: str, **changes: Any) -> LoggedEpisode:
+    line = episode_to_json(finished_episode(), TOKENIZER, policy=policy, reward=0.5)
+    return LoggedEpisode.model_validate({**line, "environment_id": environment_id, **changes})
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_shows_every_part_of_a_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    path = write_report(tmp_path / "run")
+    html = path.read_text()
+    assert path == tmp_path / "run" / "report.html"
+    for id_ in ("held-out", "training", "cost", "data", "episodes"):
+        assert f'<section id="{id_}">' in html
+        assert f'href="#{id_}"' in html
+    for text in ("0.750", "+0.350", "8 min 12 s", "3.00 GiB", "2.5e-5", "bit-equal", "a perfect episode makes 2.00"):
+        assert text in html, text
+    page = Page(html)
+    opened = [attributes["class"] for tag, attributes in page.elements if tag == "details" and "open" in attributes]
+    assert opened == ["setting", "episode"], "the first of each"
+    assert sum(attributes.get("class") == "episode" for _, attributes in page.elements) == 3
+    assert html.count('class="chart"') == 4  # loss and time of SFT; reward and loss of RL
+
+
+def test_every_policy_stands_at_every_temperature_on_every_kind_of_environment(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    html = write_report(tmp_path / "run").read_text()
+    grid = re.search(r'<table class="figures grid">.*?</table>', html, re.DOTALL)
+    assert grid is not None
+    columns = re.findall(r"<th [^>]*>(?:At temperature 1|Greedy|Each at its best temperature)</th>", grid[0])
+    assert len(columns) == 3
+    assert len(re.findall(r"<th [^>]*>unseen (?:worlds|tools|domains)</th>", grid[0])) == 9
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', grid[0])
+    assert [name for name, _ in rows] == ["Untrained", "SFT", "RL"] * 2
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", rows[2][1])
+    assert cells[:4] == [
+        "0.750<small>0.720–0.790</small>",
+        "0.250<small>0.250–0.260</small>",
+        "0.188",
+        "0.625<small>0.595–0.665</small>",
+    ]
+    assert re.findall(r"<td[^>]*>(.*?)</td>", rows[5][1])[0] == "7.5%<small>0.0%–15.0%</small>"
+    assert "7 environments of heldout_domains are left out for every policy" in html
+    assert "RL 0.25." in html
+
+
+def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
+    found = {"policy": "sft", **figures(0.4, calls=3.5, irrelevant=0.2, temperature=0.0)}
+    (tmp_path / "figures.json").write_text(json.dumps(found))
+    write_episodes(
+        tmp_path / "episodes.jsonl", [episode_to_json(finished_episode(), TOKENIZER, policy="sft", reward=0.5)]
+    )
+    html = write_report(tmp_path).read_text()
+    assert "0.400<small>0.370–0.440</small>" in html
+    assert "<h3>Greedy</h3>" in html
+    assert "final answer right" in html
+    (tmp_path / "figures.json").write_text("[]")
+    with pytest.raises(RunFolderError, match=r"figures\.json; evaluate again"):
+        write_report(tmp_path)
+
+
+def test_the_page_loads_and_runs_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    html = write_report(tmp_path / "run").read_text()
+    page = Page(html)
+    assert {"script", "link", "img", "iframe", "object", "embed"}.isdisjoint(tag for tag, _ in page.elements)
+    for _, attributes in page.elements:
+        assert not any(name.startswith("on") or name in ("src", "srcset") for name in attributes)
+        assert attributes.get("href", "#").startswith("#")
+    assert "url(" not in html
+    assert "@import" not in html
+    assert "http:" not in html
+    assert "https:" not in html
+
+
+def test_markup_in_records_and_tool_responses_stays_text(tmp_path: Path) -> None:
+    episode = finished_episode(response=HOSTILE, answer=HOSTILE + "\x00\r\x1b")
+    line = episode_to_json(episode, TOKENIZER, policy=HOSTILE, reward=0.5)
+    line |= {"question": HOSTILE, "domain": HOSTILE, "answer": {HOSTILE: 1}, "stop_reason": HOSTILE}
+    line["sub_questions"][0] |= {"question": HOSTILE, "answer": HOSTILE, "tool": HOSTILE}
+    run_dir = tmp_path / "<script>run"
+    write_records(run_dir / "trajectories", [trajectory(1)], kind="trajectory")
+    write_episodes(run_dir / "episodes.jsonl", [line])
+    (run_dir / "summary.json").write_text(json.dumps({"heldout": {HOSTILE: {"f1": 0.5}}, "seconds": {HOSTILE: 1}}))
+    html = write_report(run_dir).read_text()
+    page = Page(html)
+    assert {"script", "img"}.isdisjoint(tag for tag, _ in page.elements)
+    assert "<b>retail</b>" not in html
+    assert not re.search("[\x00-\x08\x0b-\x1f]", html)
+    shown = [run for run in page.runs if run != ("tool", "tool")]  # but for the legend
+    assert ("tool", HOSTILE) in shown
+    assert shown[-1] == ("model", HOSTILE + "␀␍␛")
+
+
+def test_the_tokens_on_the_page_joined_are_the_episode_and_loss_is_on_the_models_alone(tmp_path: Path) -> None:
+    episode = finished_episode(response='"河畔公寓 🏠"')
+    write_episodes(tmp_path / "episodes.jsonl", [episode_to_json(episode, TOKENIZER, policy="rl", reward=0.5)])
+    runs = Page(write_report(tmp_path).read_text()).runs[4:]  # after the legend
+    assert "".join(text for _, text in runs) == TOKENIZER.decode(episode.ledger.ids)
+    ids_of_model = [i for i, source in zip(episode.ledger.ids, episode.ledger.sources, strict=True) if source == 2]
+    assert "".join(text for source, text in runs if source == "model") == TOKENIZER.decode(ids_of_model)
+
+
+def test_a_sampled_token_says_its_turn_and_log_prob(tmp_path: Path) -> None:
+    write_episodes(
+        tmp_path / "episodes.jsonl", [episode_to_json(finished_episode(), TOKENIZER, policy="rl", reward=0.5)]
+    )
+    html = write_report(tmp_path).read_text()
+    assert "model · turn 1 · log p -0.250 (p 77.9%)" in html
+    assert "tool · turn 1 · no loss" in html
+
+
+def test_the_same_files_give_the_same_bytes_wherever_they_lie(tmp_path: Path) -> None:
+    write_run(tmp_path / "here" / "run")
+    write_run(tmp_path / "there" / "run")
+    first = write_report(tmp_path / "here" / "run").read_bytes()
+    assert write_report(tmp_path / "there" / "run").read_bytes() == first
+    assert write_report(tmp_path / "here" / "run").read_bytes() == first, "a page must not depend on an earlier one"
+    assert str(tmp_path).encode() not in first
+
+
+def test_the_folder_of_a_single_training_run_is_enough(tmp_path: Path) -> None:
+    write_metrics(tmp_path / "metrics.jsonl", [{"loss": 1.0, "reward": 0.5}, {"loss": math.nan, "reward": 0.6}])
+    html = write_report(tmp_path).read_text()
+    assert "Reinforcement learning" in html
+    assert "1 value is not finite" in html
+    assert 'id="episodes"' not in html
+    assert 'class="hero"' not in html
+
+
+def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="name the `out` folder of a run"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("text", ["{", '{"seconds": {"sft": "long"}}'])
+def test_a_damaged_summary_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(RunFolderError, match=r"summary\.json, found a fault at"):
+        write_report(tmp_path)
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def best_of(key_label: str, *, gold_calls: float | None = 2.4, held_out: Any = HELD_OUT) -> list[bool]:
+    row = next(row for row in before_and_after(held_out, gold_calls=gold_calls) if row.label == key_label)
+    return [cell.is_best for cell in row.cells]
+
+
+def test_the_best_of_a_row_is_marked_and_doing_nothing_is_never_best() -> None:
+    assert best_of("F1") == [False, False, True]
+    assert best_of("Calls to irrelevant tools") == [False, False, True]
+    assert best_of("Tokens per turn") == [False, True, True], "equals are both best"
+
+
+def test_the_best_number_of_tool_calls_is_the_one_nearest_to_perfect_episodes() -> None:
+    assert best_of("Tool calls per episode", gold_calls=3.4) == [False, True, False]
+    assert best_of("Tool calls per episode", gold_calls=None) == [False, False, False]
+
+
+def test_data_set_figures_are_counted_from_the_records(tmp_path: Path) -> None:
+    write_records(tmp_path / "trajectories", [trajectory(i) for i in range(3)], kind="trajectory")
+    write_records(tmp_path / "environments", [tiny_environment()], kind="environment", rejected={"no tool": 4})
+    html = write_report(tmp_path).read_text()
+    trajectories, environments = (
+        dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", part))
+        for part in html.split("<h3>Training environments</h3>")
+    )
+    assert trajectories["messages each"] == "4.00"  # 3, 4 and 5
+    assert trajectories["tool calls each"] == "1.00"  # 0, 1 and 2
+    assert trajectories["with 1–5 calls"] == "66.7%"
+    assert trajectories["emulated calls made to fail"] == "33.3%"
+    assert trajectories["mean reward"] == "0.500"
+    assert environments["tool calls each"] == "2.00"
+    assert environments["rejected on the way"] == "4"
+
+
+# --- the page of a record directory -----------------------------------------------------------------------------------
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_the_page_of_a_record_directory_stands_beside_it_and_leaves_it_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "set.v1"
+    write_records(directory, [trajectory(i) for i in range(3)], kind="trajectory", rejected={"low planning": 2})
+    before = contents(directory)
+    path = write_report(directory)
+    assert path == tmp_path / "set.v1.html"
+    assert contents(directory) == before
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["set.v1", "set.v1.html"]
+    html = path.read_text()
+    for name, here, paper in (
+        ("Messages each", "4.00", "10.59"),
+        ("With 1–5 calls", "66.7%", "72.2%"),
+        ("Messages of role tool", "25.0%", "41.8%"),
+        ("Distinct functions called", "1", "6,765"),
+        ("Rejected on the way", "2", "–"),
+    ):
+        assert f'<th scope="row">{name}</th><td>{here}</td><td>{paper}</td>' in html, name
+    assert html.count('class="histogram"') == 3 + 3 + 8  # sizes, task scores, the axes and their mean
+    assert "<title>0.5–0.6: 100.0%</title>" in html
+    assert "<title>0.9–1.0: 100.0%</title>" in html
+    page = Page(html)
+    assert {"script", "link", "img", "iframe"}.isdisjoint(tag for tag, _ in page.elements)
+    assert "http" not in html.replace("http-equiv", "")
+    assert "<b>retail</b>" not in html
+
+
+def test_environments_stand_beside_the_papers_shares(tmp_path: Path) -> None:
+    environments = [tiny_environment(), tiny_environment(owner="Pale Ibis", flat="Red Gate")]
+    write_records(tmp_path / "environments", environments, kind="environment")
+    html = write_report(tmp_path / "environments").read_text()
+    assert '<th scope="row">Language English</th><td>100.0%</td><td>71.2%</td>' in html
+    assert '<th scope="row">Hops (sub-questions) each</th><td>2.00</td><td>4.37</td>' in html
+    assert 'title="paper: 71.2%"' in html
+    assert "paper <b>3.98</b>" in html
+
+
+def test_the_terminal_says_what_the_page_says_and_where_the_plots_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "trajectories"
+    write_records(directory, [trajectory(i) for i in range(3)], kind="trajectory")
+    assert main(["records", "stats", str(directory)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ["messages", "each", "4.00", "10.59"] in [line.split() for line in lines]
+    assert ["Tool", "calls", "each", "0:", "33.3%,", "1:", "33.3%,", "2:", "33.3%"] in [line.split() for line in lines]
+    assert lines[-1] == f"plots: astra report {directory}"
+    assert main(["records", "stats", str(directory), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["calls_by_number"] == {"0": 1, "1": 1, "2": 1}
+    assert main(["report", str(directory)]) == 0
+    assert capsys.readouterr().out == f"report -> {directory}.html\n"
+
+
+@pytest.mark.parametrize(("kind", "found"), [("server_document", "'server_document' records"), ("trajectory", "none")])
+def test_records_that_cannot_be_counted_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, found: str
+) -> None:
+    write_records(tmp_path / "records", [], kind=kind)
+    for command in (["records", "stats"], ["report"]):
+        assert main([*command, str(tmp_path / "records")]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"found {found}" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["records"]
+
+
+@given(st.dictionaries(st.integers(0, 300), st.integers(1, 1000), min_size=1))
+def test_every_record_stands_in_one_column_of_a_histogram_inside_its_plot(counts: dict[int, int]) -> None:
+    chart = number_histogram("Calls", counts, paper_mean=4.42)
+    assert sum(column.share for column in chart.columns) == pytest.approx(1)
+    assert 5 <= len(chart.columns) <= 40
+    for before, after in itertools.pairwise(chart.columns):
+        assert after.left_percent == pytest.approx(before.left_percent + before.width_percent)
+    assert chart.columns[0].left_percent >= -1e-9
+    assert chart.columns[-1].left_percent + chart.columns[-1].width_percent <= 100 + 1e-9
+    assert max(column.height_percent for column in chart.columns) <= 100 + 1e-9
+    assert all(0 <= mark.percent <= 100 for mark in chart.marks)
+
+
+def test_many_kinds_end_in_one_bar_for_the_rest() -> None:
+    bars = distribution("Domains", {f"domain {i:02}": 1 for i in range(20)}, {"domain 00": 0.156}).bars
+    assert len(bars) == MAX_BARS
+    assert (bars[0].paper, bars[1].paper) == (0.156, None)
+    assert (bars[-1].label, bars[-1].text) == ("9 others", "45.0%")
+
+
+@given(st.floats(-1e9, 1e9), st.floats(0, 1e9), st.integers(4, 8))
+def test_ticks_cover_the_interval_evenly_and_are_few(low: float, width: float, at_most: int) -> None:
+    ticks = nice_ticks(low, low + width, at_most=at_most)
+    slack = 1e-9 * max(1.0, abs(low), width)
+    assert 2 <= len(ticks) <= at_most
+    assert ticks[0] <= low + slack
+    assert ticks[-1] >= low + width - slack
+    gaps = [after - before for before, after in itertools.pairwise(ticks)]
+    assert min(gaps) > 0
+    assert max(gaps) - min(gaps) <= 1e-6 * max(gaps) + slack
+
+
+def test_a_curve_stays_inside_its_plot_and_leaves_out_what_is_not_finite() -> None:
+    rows = [{"step": step, "loss": math.nan if step == 3 else math.sin(step)} for step in range(50)]
+    chart = line_chart("Loss", rows, {"loss": "loss"})
+    assert chart is not None
+    numbers = [float(number) for number in re.findall(r"[-\d.]+", chart.curves[0].raw_path)]
+    assert len(numbers) == 2 * 49
+    assert min(numbers) >= 0
+    assert max(numbers) <= 100
+    assert chart.notes == ["1 value is not finite and is left out"]
+
+
+def test_long_runs_are_drawn_as_means_and_say_so() -> None:
+    rows = [{"step": step, "loss": float(step % 2)} for step in range(4000)]
+    chart = line_chart("Loss", rows, {"loss": "loss"})
+    assert chart is not None
+    assert chart.notes == ["each point is the mean of 10 steps"]
+    assert chart.curves[0].raw_path.count("L") == 399
+    assert chart.curves[0].last == "0.5"
+
+
+# --- the episode log --------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=40))
+def test_token_texts_joined_are_the_exact_text_of_any_tokens(ids: list[int]) -> None:
+    texts = token_texts(ids, TOKENIZER)
+    assert len(texts) == len(ids)
+    assert "".join(texts) == TOKENIZER.decode(ids)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=30))
+def test_a_character_stands_with_the_first_of_its_tokens(text: str) -> None:
+    ids = TOKENIZER.encode(text)
+    texts = token_texts(ids, TOKENIZER)
+    assert "".join(texts) == TOKENIZER.decode(ids)
+    if "\ufffd" not in text:
+        assert all("\ufffd" not in piece for piece in texts)
+
+
+def test_characters_that_span_tokens_do_not_run_together() -> None:
+    ids = TOKENIZER.encode("房🏠x")
+    assert len(ids) == 8
+    assert token_texts(ids, TOKENIZER) == ["房", "", "", "🏠", "", "", "", "x"]
+
+
+def test_a_stray_byte_does_not_swallow_the_token_after_it() -> None:
+    ids = [TOKENIZER.encode("房")[0], TOKENIZER.end_id]
+    assert token_texts(ids, TOKENIZER) == ["\ufffd", "<|im_end|>"]
+
+
+def test_an_episode_is_logged_with_what_it_solved(tmp_path: Path) -> None:
+    write_episodes(
+        tmp_path / "episodes.jsonl", [episode_to_json(finished_episode(), TOKENIZER, policy="sft", reward=0.25)]
+    )
+    (episode,) = read_episodes(tmp_path / "episodes.jsonl")
+    assert (episode.num_solved, episode.num_subtasks, episode.num_tool_calls) == (1, 2, 2)
+    assert episode.num_irrelevant_calls == 1
+    assert (episode.reward, episode.f1) == (0.25, pytest.approx(0.5)), "an edited reward stands beside F1"
+    assert (episode.final_text, episode.is_answer_accurate) == ("The rent is 2150.", True)
+    assert [token.id for token in episode.tokens] == finished_episode().ledger.ids
+    assert [(sub.tool, sub.answer, sub.solved) for sub in episode.sub_questions] == [
+        ("find_flat", "Amber Falcon", True),
+        ("get_rent", 2150, False),
+    ]
+    sources = [source for source, _ in Page(write_report(tmp_path).read_text()).runs[4:]]
+    assert sources == ["prompt", "model", "template", "tool", "model"]
+
+
+def test_an_episode_that_still_runs_is_not_logged() -> None:
+    episode = finished_episode()
+    episode.stop_reason = None
+    with pytest.raises(ValueError, match="expected a finished episode"):
+        episode_to_json(episode, TOKENIZER, policy="rl", reward=0.5)
+
+
+def test_a_damaged_log_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    write_episodes(path, [episode_to_json(finished_episode(), TOKENIZER, policy="rl", reward=0.5)])
+    path.write_text(path.read_text() + '{"environment_id": 1}\n')
+    with pytest.raises(EpisodeLogError, match="line 2 of"):
+        write_report(tmp_path)
+
+
+def test_a_dozen_episodes_are_shown_every_policy_in_the_same_environments() -> None:
+    episodes = [
+        logged(f"e{i}", policy, scenario="multi_hop" if i < 9 else "single_hop", language="zh" if i == 8 else "en")
+        for policy in ("rl", "untrained", "sft")
+        for i in range(10)
+    ]
+    shown = choose_episodes(episodes)
+    assert sum(map(len, shown)) == MAX_EPISODES
+    assert [[episode.record.policy for episode in group] for group in shown] == [["untrained", "sft", "rl"]] * 4
+    assert [group[0].record.environment_id for group in shown] == ["e0", "e8", "e9", "e1"], "new kinds come first"

@@ -1,0 +1,236 @@
+"""A run is known by what it was begun with: refused with the differences, gone on with, or already complete."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from astra_jax.checkpoints.policy import save_policy
+from astra_jax.cli import main
+from astra_jax.config import load_config
+from astra_jax.evaluate.environments import EvaluationConfig, open_evaluation
+from astra_jax.rl import train as rl
+from astra_jax.rl.train import RLConfig
+from astra_jax.sft import train as sft
+from astra_jax.sft.train import SFTConfig
+from astra_jax.testing import tiny_environment
+from synthesis import fingerprint
+from synthesis.destination import DestinationRefused
+from synthesis.fingerprint import MadeOtherwise
+from synthesis.record_io import write_records
+from tests.astra_jax.training.test_run_lock import contents
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def sft_config(tokenizer, tmp_path) -> SFTConfig:
+    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
+    write_records(tmp_path / "others", [tiny_environment(rent=7)], kind="environment")
+    tokenizer.save(tmp_path / "tokenizer", model_max_length=1024)
+    return SFTConfig.model_validate(
+        {
+            "seed": 0,
+            "steps": 2,
+            "out": tmp_path / "run",
+            "tokenizer": tmp_path / "tokenizer",
+            "environments": [tmp_path / "environments"],
+            "length_buckets": [320],
+            "batch_tokens": 320,
+            "optimizer": {"learning_rate": 1e-3},
+        }
+    )
+
+
+@pytest.fixture
+def rl_config(untrained, tmp_path) -> RLConfig:
+    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
+    for name in ("init", "other_init"):
+        save_policy(untrained, tmp_path / name)
+    manifest = tmp_path / "other_init" / "params.whole.json"
+    manifest.write_text(manifest.read_text() + " ")
+    return RLConfig.model_validate(
+        {
+            "seed": 0,
+            "steps": 2,
+            "out": tmp_path / "run",
+            "init": tmp_path / "init",
+            "environments": tmp_path / "environments",
+            "rollout": {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6},
+            "optimizer": {"learning_rate": 1e-4},
+            "group_size": 4,
+            "groups_per_step": 1,
+            "groups_per_rollout": 1,
+        }
+    )
+
+
+def begun(open_run, config):
+    """A run that has done a step and was then killed."""
+    open_run(config).begin()
+    (config.out / "metrics.jsonl").write_text('{"step": 0, "loss": 1.0}\n')
+    return config
+
+
+def changed(config, **changes):
+    """The config with other values; nested keys have dots."""
+    values = config.model_dump()
+    for key, value in changes.items():
+        *parents, last = key.split("__")
+        table = values
+        for parent in parents:
+            table = table[parent]
+        table[last] = value
+    return type(config).model_validate(values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"seed": 1}, "seed: 0 before, 1 now"),
+        ({"steps": 3}, "steps: 2 before, 3 now"),
+        ({"optimizer__learning_rate": 2e-3}, "optimizer.learning_rate: 0.001 before, 0.002 now"),
+        ({"optimizer__schedule": "cosine"}, "optimizer.schedule: changed"),
+        ({"environments": ["others"]}, "environments: changed"),
+        ({"init": "policy"}, "init: None before, another now"),
+        ({"batch_tokens": 640}, "batch_tokens: 320 before, 640 now"),
+    ],
+)
+def test_sft_with_another_config_is_refused_with_what_differs(sft_config, untrained, tmp_path, changes, difference):
+    begun(sft._open_run, sft_config)
+    save_policy(untrained, tmp_path / "policy")
+    if "environments" in changes:
+        changes = {"environments": [tmp_path / "others"]}
+    if "init" in changes:
+        changes = {"init": tmp_path / "policy"}
+    before = contents(tmp_path)
+    with pytest.raises(MadeOtherwise) as refused:
+        sft._open_run(changed(sft_config, **changes))
+    assert f"made with another: {difference}. Name another `out`" in str(refused.value)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"clip_epsilon": 0.3}, "clip_epsilon: 0.2 before, 0.3 now"),
+        ({"rollout__temperature": 0.5}, "rollout.temperature: 1.0 before, 0.5 now"),
+        ({"init": "other_init"}, "init: changed"),
+        ({"max_irrelevant_per_band": {"high": 2}}, "max_irrelevant_per_band.high: absent before, 2 now"),
+    ],
+)
+def test_rl_with_another_config_is_refused_with_what_differs(rl_config, tmp_path, changes, difference):
+    begun(rl._open_run, rl_config)
+    if "init" in changes:
+        changes = {"init": tmp_path / "other_init"}
+    with pytest.raises(MadeOtherwise, match="made with another: ") as refused:
+        rl._open_run(changed(rl_config, **changes))
+    assert difference in str(refused.value)
+
+
+@pytest.mark.parametrize("file", ["f1_reward.py", "grpo_loss.py", "advantage.py", "batch_filling.py", "tool_mixing.py"])
+def test_rl_with_an_edited_reward_or_loss_is_refused(rl_config, tmp_path, monkeypatch, file):
+    begun(rl._open_run, rl_config)
+    for name in rl._SOURCES:
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / "tree" / name)
+    monkeypatch.setattr(fingerprint, "_ROOT", tmp_path / "tree")
+    rl._open_run(rl_config)
+    source = tmp_path / "tree" / "astra_jax" / "rl" / file
+    source.write_text(source.read_text().replace("return", "return 2 *", 1))
+    with pytest.raises(MadeOtherwise, match=f"another: source of astra_jax/rl/{file}: changed"):
+        rl._open_run(rl_config)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"checkpoint_every_steps": 7, "keep_weights": 1},
+        {"mesh": {"fsdp": 8}, "accumulation": 2, "logprob_chunk_tokens": 64},
+        {"wandb": {"project": "tools"}},
+    ],
+)
+def test_where_a_run_works_and_what_it_keeps_may_change_when_it_resumes(sft_config, changes):
+    begun(sft._open_run, sft_config)
+    assert sft._open_run(changed(sft_config, **changes)).figures is None
+
+
+def test_the_same_records_at_another_place_are_the_same_data(sft_config, tmp_path):
+    begun(sft._open_run, sft_config)
+    shutil.copytree(tmp_path / "environments", tmp_path / "moved")
+    assert sft._open_run(changed(sft_config, environments=[tmp_path / "moved"])).figures is None
+
+
+def test_a_run_that_left_nothing_is_begun_anew_with_another_config(sft_config):
+    sft._open_run(sft_config).begin()
+    (sft_config.out / "metrics.jsonl").touch()
+    another = changed(sft_config, seed=1)
+    sft._open_run(another).begin()
+    begun(sft._open_run, another)
+    with pytest.raises(MadeOtherwise, match="seed: 1 before, 0 now"):
+        sft._open_run(sft_config)
+
+
+def test_a_run_of_an_older_version_is_refused_with_what_to_do(sft_config):
+    (sft_config.out / "checkpoints" / "00000100").mkdir(parents=True)
+    with pytest.raises(DestinationRefused, match=r"an older version has no run\.json: .* begin anew elsewhere"):
+        sft._open_run(sft_config)
+
+
+def test_figures_that_are_not_finite_are_null_in_json(sft_config):
+    record = sft._open_run(sft_config)
+    assert record.finish({"loss": float("nan"), "steps": 2}) == {"loss": None, "steps": 2}
+    save_product(sft_config.out)
+    assert sft._open_run(sft_config).figures == {"loss": None, "steps": 2, "already_complete": True}
+
+
+def test_a_finished_training_says_so_and_with_another_config_what_differs(sft_config, tmp_path, capsys):
+    config = ROOT / "configs" / "tiny_sft.toml"
+    inputs = {"tokenizer": tmp_path / "tokenizer", "environments": [str(tmp_path / "environments")], "trajectories": []}
+    changes = {"out": tmp_path / "run", **inputs, "model.max_position_embeddings": 4096}
+    command = ["sft", str(config), *(f"{key}={value}" for key, value in changes.items())]
+    record = sft._open_run(load_config(SFTConfig, config, command[2:]))
+    save_product(record.out)
+    record.finish({"steps": 2, "loss": 1.5})
+    before = contents(tmp_path)
+    assert main([*command, "--json"]) == 0
+    figures = {"stage": "sft", "steps": 2, "loss": 1.5, "already_complete": True}
+    assert json.loads(capsys.readouterr().out) == figures
+    assert main(command) == 0
+    assert capsys.readouterr().out == f"sft: already complete, {{'steps': 2, 'loss': 1.5}} -> {tmp_path}/run\n"
+    assert main([*command, "seed=9", "optimizer.learning_rate=0.5"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "0.5 now; seed: 0 before, 9 now. Name another `out`" in error
+    assert contents(tmp_path) == before
+
+
+def save_product(out: Path) -> None:
+    """What makes a training count as finished."""
+    (out / "policy").mkdir(parents=True)
+    (out / "policy" / "params.whole.json").write_text("{}")
+
+
+def test_an_evaluation_of_another_policy_is_refused_and_an_equal_one_is_already_complete(rl_config, tmp_path, capsys):
+    config = EvaluationConfig.model_validate(
+        {
+            "seed": 0,
+            "policy": tmp_path / "init",
+            "environments": tmp_path / "environments",
+            "out": tmp_path / "figures",
+            "rollout": rl_config.rollout,
+        }
+    )
+    record = open_evaluation(config)
+    record.begin()
+    (config.out / "figures.json").write_text("{}")
+    record.finish({"f1": 0.25})
+    assert open_evaluation(config).figures == {"f1": 0.25, "already_complete": True}
+    with pytest.raises(MadeOtherwise, match="made with another: policy: changed"):
+        open_evaluation(config.model_copy(update={"policy": tmp_path / "other_init"}))
+    command = ["evaluate", "environments", f"{ROOT}/configs/tiny_evaluation.toml", f"out={config.out}"]
+    assert main([*command, f"policy={tmp_path}/init", f"environments={tmp_path}/environments"]) == 2
+    assert "rollout.max_turns: 6 before" in capsys.readouterr().err

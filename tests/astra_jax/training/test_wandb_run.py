@@ -1,0 +1,241 @@
+"""Weights & Biases follows `metrics.jsonl`: no step is missing or comes twice, and training goes on without it."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import types
+
+import pytest
+
+from astra_jax.cli import main
+from astra_jax.config import ConfigError
+from astra_jax.sft.train import train_sft
+from astra_jax.testing import tiny_environment
+from astra_jax.training.metrics import MetricsLog, read_metrics
+from astra_jax.training.wandb_run import WandbConfig
+from tests.astra_jax.sft.configs import tiny_sft_config
+
+CONFIG = WandbConfig(project="tools", entity="team")
+
+SFT = """
+seed = 0
+steps = 1
+out = "run"
+init = "no/such/policy"
+environments = ["no/such/records"]
+length_buckets = [128]
+batch_tokens = 128
+optimizer = { learning_rate = 1e-3 }
+wandb = { project = "tools" }
+"""
+
+RL = """
+seed = 0
+steps = 1
+out = "run"
+init = "no/such/policy"
+environments = "no/such/records"
+rollout = { max_prompt_tokens = 8, max_response_tokens = 8, max_turns = 1 }
+optimizer = { learning_rate = 1e-3 }
+group_size = 2
+groups_per_step = 1
+groups_per_rollout = 1
+wandb = { project = "tools" }
+"""
+
+
+class FakeWandb(types.ModuleType):
+    """In the place of the package: remembers what it was sent, as W&B's server does, also over several processes."""
+
+    Error = type("Error", (Exception,), {})
+    CommError = type("CommError", (Error,), {})
+    AuthenticationError = type("AuthenticationError", (CommError,), {})
+    UsageError = type("UsageError", (Error,), {})
+    errors = types.SimpleNamespace(CommError=CommError, AuthenticationError=AuthenticationError, UsageError=UsageError)
+    Settings = dict
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.starts, self.history, self.exit_codes = [], [], []
+        self.mode, self.has_key = "online", True
+        self.refusal, self.process_is_gone = None, False
+
+    def setup(self):
+        return types.SimpleNamespace(settings=types.SimpleNamespace(mode=self.mode))
+
+    def login(self, **_):
+        return self.has_key
+
+    def init(self, **options):
+        self.starts.append(options)
+        if self.refusal is not None and options["mode"] == "online":
+            raise self.refusal
+        self.id = options["id"] or "id-1"
+        self.starting_step = len(self.history) if options["resume"] == "allow" else 0
+        return self
+
+    def log(self, metrics, *, step, commit):
+        if self.process_is_gone:
+            raise ConnectionResetError("connection lost")
+        assert commit
+        self.history.append((step, metrics["loss"]))
+
+    def finish(self, *, exit_code):
+        if self.process_is_gone:
+            raise ConnectionResetError("connection lost")
+        self.exit_codes.append(exit_code)
+
+
+@pytest.fixture
+def server(monkeypatch) -> FakeWandb:
+    server = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", server)
+    return server
+
+
+def write_steps(path, first, stop):
+    with MetricsLog(path, first_step=first, wandb=CONFIG) as log:
+        for step in range(first, stop):
+            log.write(step, {"loss": 1 / (step + 1)})
+
+
+def losses(stop):
+    return [(step, 1 / (step + 1)) for step in range(stop)]
+
+
+def test_a_resumed_run_goes_on_with_its_own_run_and_sends_no_step_twice(server, tmp_path):
+    write_steps(tmp_path / "metrics.jsonl", 0, 5)
+    write_steps(tmp_path / "metrics.jsonl", 3, 8)
+    assert [(start["id"], start["resume"]) for start in server.starts] == [(None, "allow"), ("id-1", "allow")]
+    assert server.history == losses(8)
+
+
+def test_what_never_reached_the_server_is_sent_when_the_run_resumes(server, tmp_path):
+    write_steps(tmp_path / "metrics.jsonl", 0, 5)
+    del server.history[2:]
+    write_steps(tmp_path / "metrics.jsonl", 5, 7)
+    assert server.history == losses(7)
+
+
+def test_while_the_server_is_down_the_run_is_kept_offline(server, tmp_path, capsys):
+    server.refusal = server.CommError("no route to host")
+    write_steps(tmp_path / "metrics.jsonl", 0, 2)
+    assert [start["mode"] for start in server.starts] == ["online", "offline"]
+    assert f"W&B did not take the run, which stays in {tmp_path / 'wandb'}: no route to host" in capsys.readouterr().err
+
+
+def test_a_key_that_the_server_refuses_is_an_error(server, tmp_path):
+    server.refusal = server.AuthenticationError("the key was revoked")
+    with pytest.raises(ConfigError, match="the key was revoked"):
+        write_steps(tmp_path / "metrics.jsonl", 0, 2)
+
+
+def test_what_sft_reports_is_what_it_sends(server, tmp_path, tokenizer):
+    config = tiny_sft_config(
+        tmp_path,
+        tokenizer,
+        [tiny_environment(rent=rent) for rent in range(4)],
+        steps=2,
+        batch_tokens=640,
+        optimizer={"learning_rate": 1e-3},
+        wandb=CONFIG,
+    )
+    train_sft(config)
+    assert server.starts[0]["config"]["optimizer"]["learning_rate"] == 1e-3
+    assert server.history == [(line["step"], line["loss"]) for line in read_metrics(config.out / "metrics.jsonl")]
+
+
+def test_an_offline_run_holds_every_step_and_does_not_say_that_it_resumes(server, tmp_path):
+    server.mode = "offline"
+    write_steps(tmp_path / "metrics.jsonl", 0, 5)
+    server.history.clear()
+    write_steps(tmp_path / "metrics.jsonl", 3, 8)
+    assert server.history == losses(8)
+    assert [start["resume"] for start in server.starts] == [None, None]
+
+
+def test_training_outlives_the_process_that_sends(server, tmp_path, capsys):
+    with MetricsLog(tmp_path / "metrics.jsonl", first_step=0, wandb=CONFIG) as log:
+        log.write(0, {"loss": 1.0})
+        server.process_is_gone = True
+        log.write(1, {"loss": 0.5})
+        log.write(2, {"loss": 0.25})
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 3
+    assert capsys.readouterr().err.count("W&B's process is gone") == 1
+
+
+@pytest.mark.parametrize(("error", "exit_code"), [(None, 0), (SystemExit(0), 0), (ValueError("a bug"), 1)])
+def test_a_run_failed_unless_it_ended_or_was_asked_to(server, tmp_path, error, exit_code):
+    try:
+        with MetricsLog(tmp_path / "metrics.jsonl", first_step=0, wandb=CONFIG):
+            if error is not None:
+                raise error
+    except (SystemExit, ValueError):
+        pass
+    assert server.exit_codes == [exit_code]
+
+
+@pytest.mark.parametrize(("command", "config"), [("sft", SFT), ("rl", RL)])
+@pytest.mark.parametrize(
+    ("package", "message"),
+    [
+        (None, "[wandb] needs the package wandb, found none: pip install 'astra-jax[wandb]'"),
+        ("without a key", "[wandb] needs a key in WANDB_API_KEY, found none; with WANDB_MODE=offline it needs none"),
+    ],
+)
+def test_what_is_missing_is_one_line_before_anything_is_read(
+    server, monkeypatch, tmp_path, capsys, command, config, package, message
+):
+    """The policy and the records do not exist, and nobody notices."""
+    server.has_key = False
+    if package is None:
+        monkeypatch.setitem(sys.modules, "wandb", None)
+    (tmp_path / "config.toml").write_text(config)
+    monkeypatch.chdir(tmp_path)
+    sandbox = ["--sandbox", "http://127.0.0.1:9"] if command == "rl" else []
+    assert main([command, "config.toml", *sandbox]) == 2
+    assert capsys.readouterr().err == f"astra: ConfigError: {message}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+
+
+def test_without_the_table_the_package_is_not_imported(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # importing it would raise
+    with MetricsLog(tmp_path / "metrics.jsonl", first_step=0) as log:
+        log.write(0, {"loss": 1.0})
+
+
+def test_the_scalars_lie_in_the_file_that_the_real_package_writes(monkeypatch, tmp_path):
+    wandb = pytest.importorskip("wandb", reason="the extra astra-jax[wandb] is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    write_steps(tmp_path / "run" / "metrics.jsonl", 0, 3)
+    write_steps(tmp_path / "run" / "metrics.jsonl", 2, 5)
+    wandb.teardown()  # the end of a process, which waits until all is written
+    folders = sorted((tmp_path / "run" / "wandb").glob("offline-run-*"))
+    run_id = (tmp_path / "run" / "wandb_run_id").read_text()
+    assert [scalars(folder / f"run-{run_id}.wandb") for folder in folders] == [losses(3), losses(5)]
+
+
+def scalars(path):
+    """Step and loss of every history record: LevelDB's log format, after 7 bytes of a header; blocks of 32 KiB."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, record, found = path.read_bytes(), 7, b"", []
+    while at < len(data):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        record += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            items = {
+                "".join(item.nested_key) or item.key: item.value_json for item in Record.FromString(record).history.item
+            }
+            record = b""
+            if "loss" in items:
+                found.append((json.loads(items["_step"]), json.loads(items["loss"])))
+    return found

@@ -1,0 +1,108 @@
+"""The embedded teacher is a generator: its values fit any schema, its texts state them, its agent recovers."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from synthesis.procedural.agent_turns import take_turn
+from synthesis.procedural.argument_values import drawn_value
+from synthesis.procedural.task_grammar import clause_of
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.agent_turn import TakeTurn
+from synthesis.prompts.task_writing import WriteTask
+from synthesis.records import Message, ToolCall, ToolDocument
+from synthesis.trajectories.chains import bind_chain
+from tests.synthesis.trajectories.servers import HOTELS, task
+
+argument_names = st.sampled_from(
+    ["city", "order_id", "startDate", "limit", "price", "email", "url", "query", "tags", "x", "地点", "is_open", "time"]
+)
+bounds = st.integers(-50, 50)
+schemas = (
+    st.just({"type": "string"})
+    | st.builds(lambda n: {"type": "string", "maxLength": n}, st.integers(1, 30))
+    | st.builds(lambda n: {"type": "string", "minLength": n}, st.integers(1, 60))
+    | st.builds(lambda a, n: {"type": "integer", "minimum": a, "maximum": a + n}, bounds, st.integers(0, 30))
+    | st.builds(lambda a, n: {"type": "number", "minimum": a, "maximum": a + n}, bounds, st.integers(0, 30))
+    | st.builds(lambda a: {"type": "integer", "minimum": a}, bounds)
+    | st.builds(lambda a: {"type": "number", "maximum": a}, bounds)
+    | st.builds(lambda n: {"type": "integer", "multipleOf": n}, st.integers(1, 20))
+    | st.builds(lambda v: {"enum": v}, st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True))
+    | st.just({"type": "boolean"})
+    | st.builds(lambda n: {"type": "array", "items": {"type": "string"}, "minItems": n}, st.integers(0, 4))
+    | st.just({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
+    | st.just({"anyOf": [{"type": "null"}, {"type": "integer"}]})
+)
+
+
+@given(argument_names, schemas, st.integers(0, 1000), st.sampled_from(["en", "zh"]))
+@settings(max_examples=400, deadline=None)
+def test_drawn_values_fit_their_schema(name, schema, seed, language):
+    value = drawn_value(name, schema, Random(seed), language)
+    assert Draft202012Validator(schema).is_valid(value), value
+    assert value == drawn_value(name, schema, Random(seed), language)
+
+
+def test_values_are_too_varied_to_be_remembered():
+    texts = Counter(drawn_value("product", {"type": "string"}, Random(seed), "en") for seed in range(500))
+    people = Counter(drawn_value("guest_name", {"type": "string"}, Random(seed), "zh") for seed in range(500))
+    assert len(texts) > 80
+    assert len(people) > 80
+
+
+@pytest.mark.parametrize(
+    ("description", "language", "clause"),
+    [
+        ("Retrieves the weather of a city. Call list_cities first.", "en", "retrieve the weather of a city"),
+        ("Searches documents (full text).\n\nArgs: query", "en", "search documents"),
+        ("Use `getUserInfo` results to greet", "en", "use `get user info` results to greet"),
+        ("查询城市的天气。需要先登录。", "zh", "查询城市的天气"),
+    ],
+)
+def test_descriptions_become_imperative_clauses(description, language, clause):
+    assert clause_of(ToolDocument(name="f", description=description, parameters={}), language) == clause
+
+
+async def test_a_task_states_every_fact_but_the_hidden_one():
+    chain = bind_chain(HOTELS, ["find_hotel", "book_hotel"])
+    teacher = ProceduralTeacher()
+    for seed in range(30):
+        request = WriteTask(server=HOTELS, expectation="ask_back", chain=chain, hidden_slots=("city",))
+        reply = await teacher.ask(request, seed=seed)
+        assert reply.slots["guest"] in reply.text
+        assert reply.slots["city"] not in reply.text
+
+
+def conversation(*responses: tuple[str, bool]) -> tuple[Message, ...]:
+    messages = [Message(role="user", content="Find a hotel in Oslo.")]
+    for ordinal, (content, is_error) in enumerate(responses):
+        call = ToolCall(id=f"call_{ordinal}", name="find_hotel", arguments={"city": "Oslo"})
+        messages.append(Message(role="assistant", reasoning_content="x", tool_calls=(call,)))
+        messages.append(Message(role="tool", content=content, tool_call_id=call.id, is_error=is_error))
+    return tuple(messages)
+
+
+def next_turn(*responses: tuple[str, bool]):
+    request = TakeTurn(
+        language="en", tools=HOTELS.tools, conversation=conversation(*responses), task=task("find_hotel", "book_hotel")
+    )
+    return take_turn(request, 0)
+
+
+def test_the_agent_takes_an_argument_from_the_response_that_stands_there():
+    reply = next_turn(('{"hotel_id": "H77", "stars": 2}', False))
+    assert reply.tool_calls[0].arguments == {"hotel_id": "H77", "guest": "Ana"}
+
+
+def test_the_agent_tries_again_after_a_passing_failure_and_gives_up_after_three_or_a_lasting_one():
+    passing, lasting = ('{"error": "503 service unavailable"}', True), ('{"error": "Oslo not found"}', True)
+    assert next_turn(passing).tool_calls[0].name == "find_hotel"
+    assert next_turn(('{"hotel_i\ufffd', True)).tool_calls[0].name == "find_hotel"
+    for responses in ([passing] * 3, [lasting]):
+        reply = next_turn(*responses)
+        assert not reply.tool_calls
+        assert "could not" in reply.content or "not able" in reply.content

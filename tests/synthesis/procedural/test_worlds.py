@@ -1,0 +1,78 @@
+"""Generated worlds are consistent, and what the teacher says of them is looked up."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from synthesis.procedural.world_questions import draw_instance, facts_by_question
+from synthesis.procedural.worlds import domains, name_parts, world_of
+from synthesis.questions.decomposition import scenario_of
+from synthesis.records import Scenario
+from synthesis.teacher.protocol import BadReply
+
+
+def test_there_are_at_least_eight_domains_and_every_type_can_be_reached() -> None:
+    assert len(domains()) >= 8
+    for domain, types in domains().items():
+        assert {relation for entity_type in types.values() for relation in entity_type.relations} == set(types), domain
+
+
+def test_no_two_tools_of_different_domains_share_a_name() -> None:
+    names = [
+        f"get_{name}_{property_name}"
+        for types in domains().values()
+        for name, entity_type in types.items()
+        for property_name in [*entity_type.attributes, *entity_type.relations]
+    ]
+    assert len(set(names)) == len(names)
+
+
+def test_relations_lead_to_entities_and_properties_never_repeat_a_value() -> None:
+    for domain in domains():
+        world = world_of(domain, "zh", 7)
+        names = [name for entities in world.entities.values() for name in entities]
+        assert len(set(names)) == len(names)
+        for (entity_type, property_name), rows in world.values.items():
+            values = [v for row in rows.values() for v in (row.values() if isinstance(row, dict) else [row])]
+            assert len(set(values)) == len(values)
+            if world.kind(entity_type, property_name) == "relation":
+                assert set(values) <= set(world.entities[property_name])
+
+
+def test_each_question_of_a_world_asks_for_one_fact() -> None:
+    for language in ("en", "zh"):
+        for domain in domains():
+            world = world_of(domain, language, 1)
+            count = sum(len(row) if isinstance(row, dict) else 1 for r in world.values.values() for row in r.values())
+            assert len(facts_by_question(world)) == count
+
+
+def test_names_combine_at_least_eighty_first_and_second_parts() -> None:
+    for language in ("en", "zh"):
+        first, second = name_parts(language)
+        assert min(len(first), len(second)) >= 80
+        assert not set(first) & set(second)
+
+
+@pytest.mark.parametrize("scenario", ["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"])
+def test_a_drawn_question_has_the_scenario_and_size_that_were_asked_for(scenario: Scenario) -> None:
+    for seed in range(40):
+        num_lookups = 1 if scenario == "single_hop" else 3 + seed % 3
+        with_computation = scenario.startswith("parallel") and seed % 2 == 0
+        world = world_of(sorted(domains())[seed % len(domains())], "en", seed)
+        instance = draw_instance(
+            world, random.Random(seed), scenario, num_lookups, with_computation=with_computation, max_hops=5
+        )
+        lookups = [node for node in instance.nodes if node.kind == "lookup"]
+        assert scenario_of(lookups) == scenario
+        assert len(lookups) == num_lookups
+        assert len(instance.nodes) - len(lookups) == with_computation
+
+
+def test_an_impossible_shape_is_a_bad_reply() -> None:
+    with pytest.raises(BadReply, match="no parallel_multi_hop question of 40 lookups"):
+        draw_instance(
+            world_of("library", "en", 0), random.Random(0), "parallel_multi_hop", 40, with_computation=True, max_hops=2
+        )

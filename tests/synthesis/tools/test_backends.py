@@ -1,0 +1,83 @@
+"""The emulator keeps state, and really fails on its share of calls."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatedResponse, EmulatorState
+from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.tools.backends import FAILURE_KINDS, Emulator
+from tests.synthesis.trajectories.servers import HOTELS, TEXT, tool
+
+FIND, BOOK, CANCEL, WEATHER = HOTELS.tools
+GET = tool("get_booking", {"booking_id": TEXT}, {"guest": TEXT, "status": TEXT})
+
+
+def emulator(seed: int = 0, failure_rate: float = 0.0, teacher=None) -> Emulator:
+    return Emulator(teacher or ProceduralTeacher(), language="en", seed=seed, failure_rate=failure_rate)
+
+
+async def test_failures_are_injected_at_the_rate_asked_for_and_written_down():
+    kinds: Counter[str] = Counter()
+    calls = errors = 0
+    for seed in range(600):
+        backend = emulator(seed, failure_rate=0.2)
+        for ordinal in range(20):
+            response = await backend.call(f"call_{ordinal}", WEATHER, {"city": "Oslo"})
+            calls += 1
+            errors += response.is_error
+        kinds.update(failure.kind for failure in backend.injected_failures)
+    assert kinds.total() == errors
+    assert errors / calls == pytest.approx(0.2, abs=0.01)
+    assert set(kinds) == set(FAILURE_KINDS)
+    assert min(kinds.values()) > 0.2 * errors
+
+
+async def test_the_same_seed_fails_on_the_same_calls():
+    async def responses() -> list:
+        backend = emulator(3, failure_rate=0.5)
+        return [await backend.call(f"call_{n}", WEATHER, {"city": "Oslo"}) for n in range(30)]
+
+    assert await responses() == await responses()
+
+
+async def test_a_malformed_response_is_not_json_and_an_error_response_is():
+    for seed in range(60):
+        backend = emulator(seed, failure_rate=1.0)
+        response = await backend.call("call_1", WEATHER, {"city": "Oslo"})
+        assert response.is_error
+        (failure,) = backend.injected_failures
+        if failure.kind == "malformed":
+            with pytest.raises(ValueError):
+                json.loads(response.content)
+        else:
+            assert set(json.loads(response.content)) == {"error"}
+
+
+async def test_what_one_call_writes_a_later_one_reads_and_a_removed_thing_is_gone():
+    backend = emulator()
+    booked = json.loads((await backend.call("c1", BOOK, {"hotel_id": "H1", "guest": "Ana Berg"})).content)
+    read = json.loads((await backend.call("c2", GET, {"booking_id": booked["booking_id"]})).content)
+    assert read["guest"] == "Ana Berg"
+    assert not (await backend.call("c3", CANCEL, {"booking_id": booked["booking_id"]})).is_error
+    gone = await backend.call("c4", GET, {"booking_id": booked["booking_id"]})
+    assert gone.is_error
+    assert "not found" in gone.content
+    assert not backend.injected_failures
+
+
+async def test_responses_keep_to_the_schema_and_agree_with_the_arguments():
+    response = json.loads((await emulator().call("c1", FIND, {"city": "Oslo"})).content)
+    assert set(response) == {"hotel_id", "stars"}
+    assert isinstance(response["stars"], int)
+
+
+async def test_an_injected_failure_changes_no_state():
+    changed = EmulatorState(entities={"x": {"y": 1}})
+    teacher = ScriptedTeacher({EmulateCall: [EmulatedResponse(value={"id": "x"}, state=changed)] * 40})
+    for seed in range(40):
+        backend = emulator(seed, failure_rate=1.0, teacher=teacher)
+        await backend.call("c1", BOOK, {"hotel_id": "H1", "guest": "Ana"})
+        assert backend.state == EmulatorState()

@@ -1,0 +1,129 @@
+"""Parameters found in the wild become valid draft 2020-12 schemas, or are refused with a reason."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from synthesis.tools.schema_repair import SchemaUnconvertible, repair_output_schema, repair_parameters
+
+KEYWORDS = [
+    "type", "properties", "required", "items", "enum", "default", "anyOf", "oneOf", "allOf", "$ref", "minimum",
+    "exclusiveMinimum", "maxLength", "pattern", "format", "additionalProperties", "description", "nullable", "title",
+    "$defs", "const", "not", "prefixItems", "uniqueItems", "multipleOf", "examples", "patternProperties", "if",
+]  # fmt: skip
+scalars = st.none() | st.booleans() | st.integers(-9, 99) | st.floats(allow_nan=False, allow_infinity=False)
+scalars |= st.text(max_size=8) | st.sampled_from(
+    ["string", "any", "int", "object", "array", "#/properties/a", "#", "["]
+)
+schema_like = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(KEYWORDS) | st.text(max_size=4), inner, max_size=5)
+    ),
+    max_leaves=25,
+)
+
+
+@given(schema_like)
+@settings(max_examples=400, deadline=None)
+def test_whatever_is_found_becomes_a_valid_object_schema_or_is_refused(found):
+    try:
+        schema, _ = repair_parameters(found)
+    except SchemaUnconvertible:
+        return
+    Draft202012Validator.check_schema(schema)
+    assert schema["type"] == "object"
+    assert set(schema.get("required", ())) <= set(schema["properties"])
+    assert "$ref" not in json.dumps(schema["properties"]).replace('"$ref": {', "")
+
+
+@given(schema_like)
+@settings(max_examples=150, deadline=None)
+def test_mending_a_mended_schema_changes_nothing(found):
+    try:
+        schema, _ = repair_parameters(found)
+    except SchemaUnconvertible:
+        return
+    again, rules = repair_parameters(schema)
+    assert again == schema
+    assert not rules
+
+
+@pytest.mark.parametrize(
+    ("found", "property_schema", "rule"),
+    [
+        ({"type": "any"}, {}, "type_mapped"),
+        ({"type": ["str", "null", "string"]}, {"type": ["string", "null"]}, "type_mapped"),
+        ({"type": "array"}, {"type": "array", "items": {}}, "items_mended"),
+        (
+            {"type": "array", "items": [{"type": "string"}]},
+            {"type": "array", "prefixItems": [{"type": "string"}]},
+            "items_mended",
+        ),
+        ({"type": "integer", "minimum": 3, "exclusiveMinimum": True}, None, "bounds_mended"),
+        ({"type": "string", "default": None}, {"type": "string"}, "default_dropped"),
+        ({"type": "string", "nullable": True}, {"type": ["string", "null"]}, "nullable_converted"),
+        ({"$ref": "#/nowhere"}, {}, "reference_unresolved"),
+        ({"enum": ["a", "a"]}, {"enum": ["a"]}, "enum_mended"),
+        ({"type": "string", "x-order": 3}, {"type": "string"}, "keyword_dropped"),
+        ("string", {"type": "string"}, "not_a_schema"),
+    ],
+)
+def test_each_rule_mends_what_it_is_for(found, property_schema, rule):
+    schema, rules = repair_parameters({"type": "object", "properties": {"a": found}})
+    assert rule in rules
+    if property_schema is not None:
+        assert schema["properties"]["a"] == property_schema
+
+
+def test_a_reference_into_itself_is_cut_and_a_shared_one_is_copied():
+    found = {
+        "type": "object",
+        "properties": {"tree": {"$ref": "#/$defs/node"}, "leaf": {"$ref": "#/$defs/name"}},
+        "$defs": {
+            "node": {"type": "object", "properties": {"child": {"$ref": "#/$defs/node"}}},
+            "name": {"type": "string"},
+        },
+    }
+    schema, rules = repair_parameters(found)
+    assert schema["properties"]["tree"]["properties"]["child"] == {}
+    assert schema["properties"]["leaf"] == {"type": "string"}
+    assert rules == ("reference_cycle_cut",)
+
+
+def test_references_that_multiply_are_refused_rather_than_unfolded():
+    layers = {
+        f"l{n}": {"type": "object", "properties": {k: {"$ref": f"#/$defs/l{n + 1}"} for k in "abcdefgh"}}
+        for n in range(12)
+    }
+    found = {"type": "object", "properties": {"a": {"$ref": "#/$defs/l0"}}, "$defs": layers}
+    with pytest.raises(SchemaUnconvertible, match="more than"):
+        repair_parameters(found)
+
+
+def test_a_whole_schema_nested_as_its_own_properties_is_unwrapped():
+    inner = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    schema, rules = repair_parameters({"type": "object", "properties": inner})
+    assert schema == inner
+    assert "nested_schema_unwrapped" in rules
+
+
+def test_alternatives_at_the_root_require_only_what_every_way_of_calling_needs():
+    def way(*names: str) -> dict:
+        return {"properties": {name: {"type": "string"} for name in names}, "required": list(names)}
+
+    schema, _ = repair_parameters({"anyOf": [way("id", "name"), way("id")]})
+    assert list(schema["properties"]) == ["id", "name"]
+    assert schema["required"] == ["id"]
+
+
+def test_what_a_tool_returns_is_optional_and_never_a_reason_to_refuse_it():
+    assert repair_output_schema(None) is None
+    assert repair_output_schema({"type": "object", "properties": {"t": {"type": "float"}}}) == {
+        "type": "object",
+        "properties": {"t": {"type": "number"}},
+    }
