@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from astra_jax.episodes.rollout import _decode_turn, _episode_keys, _prefill
+from astra_jax.engine.sampling import slot_keys
+from astra_jax.engine.step import decode_messages, prefill_prompts
 from astra_jax.mesh.placement import sharded_shapes
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops, matrix_parameters, model_flops
@@ -102,12 +103,12 @@ def prefill_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> Abstrac
     args = (model, params, tokens_PS, counts_P, shape.episodes_per_prompt, shape.response_tokens)
     prompts = tokens_PS.shape[0]
     with jax.set_mesh(mesh):
-        cache, _ = _prefill.eval_shape(*args)
+        cache, _ = prefill_prompts.eval_shape(*args)
     attended = shape.prompt_tokens**2 / 2
     return AbstractStep(
         work=f"{prompts} prompts of {shape.prompt_tokens:,} tokens",
         mesh=mesh,
-        trace=functools.partial(_prefill.trace, *args),
+        trace=functools.partial(prefill_prompts.trace, *args),
         bytes_by_category={
             "parameters": _bytes_per_chip(params),
             "KV pool": _bytes_per_chip(_with_shardings(cache, cache_shardings(cache, mesh))),
@@ -128,10 +129,10 @@ def decode_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> Abstract
     episodes_per_shard = shape.prompts_per_shard * shape.episodes_per_prompt
     episodes = episodes_per_shard * _rows_shards(mesh)
     with jax.set_mesh(mesh):
-        cache, _ = _prefill.eval_shape(
+        cache, _ = prefill_prompts.eval_shape(
             model, params, tokens_PS, counts_P, shape.episodes_per_prompt, shape.response_tokens
         )
-        keys = jax.eval_shape(functools.partial(_episode_keys, 0, episodes))
+        keys = jax.eval_shape(functools.partial(slot_keys, 0, episodes))
     cache = _with_shardings(cache, cache_shardings(cache, mesh))
     by_row = NamedSharding(mesh, spec("batch"))
     hidden_ED = jax.ShapeDtypeStruct(
@@ -144,7 +145,7 @@ def decode_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> Abstract
         work=f"a token in each of {episodes} slots, {context_tokens:,} tokens cached",
         mesh=mesh,
         trace=functools.partial(
-            _decode_turn.trace,
+            decode_messages.trace,
             *(model, params, cache, hidden_ED, keys_E, running_E, 1.0),
             end_id=0,
             max_response_tokens=shape.response_tokens,

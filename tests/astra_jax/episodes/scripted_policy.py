@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.episodes import rollout as engine_module
+from astra_jax.engine import decoder as decoder_module
+from astra_jax.engine.step import Decoded
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
 from astra_jax.testing import tiny_model_config
@@ -41,12 +42,12 @@ async def run_scripted(
     def decode_turn(model, params, num_response_tokens, hidden_ED, *_, end_id, max_response_tokens):
         said = np.array([left.pop(0)[: max_response_tokens - num_response_tokens]])
         counts_E = np.array([said.shape[1]])
-        return num_response_tokens + said.shape[1], hidden_ED, said, np.full(said.shape, LOGPROB), counts_E
+        return Decoded(num_response_tokens + said.shape[1], hidden_ED, said, np.full(said.shape, LOGPROB), counts_E)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "_prefill", prefill)
-        patch.setattr(engine_module, "_append", append)
-        patch.setattr(engine_module, "_decode_turn", decode_turn)
+        patch.setattr(decoder_module, "prefill_prompts", prefill)
+        patch.setattr(decoder_module, "append_tokens", append)
+        patch.setattr(decoder_module, "decode_messages", decode_turn)
         model = tiny_model_config(tokenizer.vocab_size).model_copy(update={"max_position_embeddings": 1 << 16})
         engine = RolloutEngine(model, tokenizer, sandbox, config)
         ((episode,),) = await engine.run({}, [start], group_size=1, seed=0)

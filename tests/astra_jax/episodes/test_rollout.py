@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from astra_jax.chat.format import Source, render
-from astra_jax.episodes import rollout as engine_module
+from astra_jax.engine import decoder as decoder_module
 from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine, Start
 from astra_jax.model.qwen3 import bind
@@ -172,14 +172,14 @@ def test_limits_beyond_the_models_context_are_refused_before_anything_runs(taugh
 
 @pytest.mark.parametrize(("platform", "multiple"), [("cpu", 96), ("tpu", 384)])
 async def test_prompts_are_padded_to_what_the_attention_kernel_takes(taught, monkeypatch, platform, multiple):
-    read, prefill = [], engine_module._prefill
+    read, prefill = [], decoder_module.prefill_prompts
 
     def reading(model, params, prompts_PS, *rest):
         read.append(prompts_PS.shape[1])
         return prefill(model, params, prompts_PS, *rest)
 
-    monkeypatch.setattr(engine_module, "_prefill", reading)
-    monkeypatch.setattr(engine_module, "platform", lambda: platform)
+    monkeypatch.setattr(decoder_module, "prefill_prompts", reading)
+    monkeypatch.setattr(decoder_module, "platform", lambda: platform)
     await roll_out(taught, config=LIMITS.model_copy(update={"append_bucket_tokens": 96, "max_response_tokens": 96}))
     longest = max(len(RolloutEngine(taught.model, taught.tokenizer, None, LIMITS).prompt_tokens(s)) for s in STARTS)
     assert read == [-(-longest // multiple) * multiple]
