@@ -13,13 +13,15 @@ from synthesis.procedural.agent_turns import (
     take_turn,
 )
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
-from synthesis.prompts.answer_summary import JudgeAnswerSummary
-from synthesis.prompts.judgement import Judgement
-from synthesis.prompts.planning import JudgePlanning
-from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
-from synthesis.prompts.response_planning import JudgeResponsePlanning
-from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
+from synthesis.prompts.judges import (
+    JudgeAnswerRelevance,
+    JudgeAnswerSummary,
+    Judgement,
+    JudgePlanning,
+    JudgeQueryUnderstanding,
+    JudgeResponsePlanning,
+    JudgeResponseUnderstanding,
+)
 from synthesis.records import Message, canonical_json
 from synthesis.trajectories.reward_axes import ungrounded_share
 

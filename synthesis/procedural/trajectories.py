@@ -23,17 +23,19 @@ from synthesis.procedural.judgements import (
 )
 from synthesis.procedural.task_grammar import clause_of, render_task, value_in_words
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
-from synthesis.prompts.answer_summary import JudgeAnswerSummary
 from synthesis.prompts.augmentation import AugmentedTask, AugmentTask
 from synthesis.prompts.chain_proposal import ProposeChains, ProposedChain, ProposedChains
 from synthesis.prompts.chain_vote import Vote, VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
 from synthesis.prompts.follow_up_writing import WriteFollowUp
-from synthesis.prompts.planning import JudgePlanning
-from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
-from synthesis.prompts.response_planning import JudgeResponsePlanning
-from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
+from synthesis.prompts.judges import (
+    JudgeAnswerRelevance,
+    JudgeAnswerSummary,
+    JudgePlanning,
+    JudgeQueryUnderstanding,
+    JudgeResponsePlanning,
+    JudgeResponseUnderstanding,
+)
 from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.prompts.task_writing import WriteTask, WrittenTask

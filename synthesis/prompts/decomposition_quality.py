@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from synthesis.prompts.rendering import plain_question
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import QualityScore, canonical_json
+from synthesis.records import QualityScore
 from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
@@ -29,7 +30,4 @@ class JudgeDecomposition(Request[QualityScore]):
 
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
-        return [
-            {"role": "system", "content": INSTRUCTIONS},
-            {"role": "user", "content": canonical_json(self.instance.model_dump(mode="json"))},
-        ]
+        return plain_question(INSTRUCTIONS, self.instance.model_dump(mode="json"))

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from synthesis.prompts.rendering import plain_question
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import ToolCall, canonical_json
+from synthesis.records import ToolCall
 from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
@@ -38,4 +39,4 @@ class OmitParameter(Request[OmittedParameter]):
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
         wanted = {"question": self.question, "call": self.call.arguments}
-        return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": canonical_json(wanted)}]
+        return plain_question(INSTRUCTIONS, wanted)

@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping
 from hashlib import sha256
 
-from synthesis.records import JsonObject, JsonValue, Language, Message, ToolDocument
+from pydantic import BaseModel
+
+from synthesis.records import JsonObject, JsonValue, Language, Message, ToolDocument, canonical_json
 
 
 def version_of(*texts: str) -> str:
@@ -33,6 +35,25 @@ def question(instructions: Mapping[Language, str], language: Language, **data: J
     return [
         {"role": "system", "content": instructions[language]},
         {"role": "user", "content": "\n".join(quoted)},
+    ]
+
+
+def plain_question(instructions: str, asked: JsonValue) -> list[dict[str, str]]:
+    """Render a question in one language, with all that is asked as one JSON text.
+
+    >>> plain_question("Add.", {"b": 2, "a": 1})[1]["content"]
+    '{"a":1,"b":2}'
+    """
+    return [{"role": "system", "content": instructions}, {"role": "user", "content": canonical_json(asked)}]
+
+
+def correction(last_try: BaseModel | None, failure: str) -> list[dict[str, str]]:
+    """Return what a question goes on with when its last answer was not accepted; nothing at the first try."""
+    if last_try is None:
+        return []
+    return [
+        {"role": "assistant", "content": canonical_json(last_try.model_dump(mode="json"))},
+        {"role": "user", "content": f"That was not accepted: {failure}\nCorrect it."},
     ]
 
 

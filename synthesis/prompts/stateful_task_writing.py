@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from synthesis.prompts.rendering import correction, plain_question
 from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import EnvironmentTool, JsonObject, Record, Scenario, ToolCall, canonical_json
+from synthesis.records import EnvironmentTool, JsonObject, Record, Scenario, ToolCall
 from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
@@ -47,10 +48,4 @@ class WriteStatefulTask(Request[StatefulTask]):
         """Render the question for a chat model."""
         wanted = self.model_dump(mode="json", exclude={"last_try": True, "failure": True, "knowledge": {"unseen"}})
         instructions = seldom(INSTRUCTIONS, SELDOM_NAMED, self.knowledge)
-        messages = [{"role": "system", "content": instructions}, {"role": "user", "content": canonical_json(wanted)}]
-        if self.last_try is not None:
-            messages += [
-                {"role": "assistant", "content": canonical_json(self.last_try.model_dump(mode="json"))},
-                {"role": "user", "content": f"That was not accepted: {self.failure}\nCorrect it."},
-            ]
-        return messages
+        return plain_question(instructions, wanted) + correction(self.last_try, self.failure)

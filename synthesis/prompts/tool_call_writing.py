@@ -6,9 +6,10 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from synthesis.prompts.rendering import plain_question
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import JsonObject, ToolDocument, canonical_json
+from synthesis.records import JsonObject, ToolDocument
 from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
@@ -37,4 +38,4 @@ class WriteToolCall(Request[CallArguments]):
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
         wanted = {"sub_question": self.node.question, "tool": self.document.to_openai()}
-        return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": canonical_json(wanted)}]
+        return plain_question(INSTRUCTIONS, wanted)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from synthesis.prompts.rendering import plain_question
 from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import ToolDocument, canonical_json
+from synthesis.records import ToolDocument
 from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
@@ -30,5 +31,4 @@ class ScaleToolDocument(Request[ToolDocument]):
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
         wanted = {"tool": self.document.model_dump(mode="json"), "language": self.knowledge.language}
-        instructions = seldom(INSTRUCTIONS, SELDOM_NAMED, self.knowledge)
-        return [{"role": "system", "content": instructions}, {"role": "user", "content": canonical_json(wanted)}]
+        return plain_question(seldom(INSTRUCTIONS, SELDOM_NAMED, self.knowledge), wanted)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from synthesis.prompts.rendering import plain_question
 from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Language, ToolDocument, canonical_json
+from synthesis.records import Language, ToolDocument
 from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
@@ -29,5 +30,4 @@ class WriteToolDocument(Request[ToolDocument]):
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
         wanted = {"sub_question": self.node.question, "answer": self.node.answer, "language": self.language}
-        instructions = seldom(INSTRUCTIONS, SELDOM_NAMED, self.knowledge)
-        return [{"role": "system", "content": instructions}, {"role": "user", "content": canonical_json(wanted)}]
+        return plain_question(seldom(INSTRUCTIONS, SELDOM_NAMED, self.knowledge), wanted)

@@ -6,9 +6,10 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from synthesis.prompts.rendering import correction, plain_question
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import JsonObject, ToolCall, ToolDocument, canonical_json
+from synthesis.records import JsonObject, ToolCall, ToolDocument
 from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
@@ -50,10 +51,4 @@ class WriteToolImplementation(Request[ToolImplementation]):
             "call": self.call.arguments,
             "answer": self.node.answer,
         }
-        messages = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": canonical_json(wanted)}]
-        if self.last_try is not None:
-            messages += [
-                {"role": "assistant", "content": canonical_json(self.last_try.model_dump(mode="json"))},
-                {"role": "user", "content": f"That was not accepted: {self.failure}\nCorrect it."},
-            ]
-        return messages
+        return plain_question(INSTRUCTIONS, wanted) + correction(self.last_try, self.failure)

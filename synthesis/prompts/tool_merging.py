@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from synthesis.prompts.rendering import plain_question
 from synthesis.prompts.tool_implementation_writing import ToolImplementation
-from synthesis.records import EnvironmentTool, JsonValue, SubQuestion, canonical_json
+from synthesis.records import EnvironmentTool, JsonValue, SubQuestion
 from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
@@ -34,4 +35,4 @@ class MergeTools(Request[ToolImplementation]):
             "tools": [self.merged.model_dump(mode="json"), self.inserted.model_dump(mode="json")],
             "calls": calls,
         }
-        return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": canonical_json(wanted)}]
+        return plain_question(INSTRUCTIONS, wanted)

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from synthesis.prompts.rendering import plain_question
 from synthesis.questions.decomposition import DecompositionNode
-from synthesis.records import JsonValue, canonical_json
+from synthesis.records import JsonValue
 from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS = """\
@@ -35,7 +36,4 @@ class JudgeToolNecessity(Request[ToolNecessity]):
 
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
-        return [
-            {"role": "system", "content": INSTRUCTIONS},
-            {"role": "user", "content": canonical_json(self.model_dump(mode="json"))},
-        ]
+        return plain_question(INSTRUCTIONS, self.model_dump(mode="json"))

@@ -22,13 +22,15 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
-from synthesis.prompts.answer_summary import JudgeAnswerSummary
-from synthesis.prompts.judgement import Judgement
-from synthesis.prompts.planning import JudgePlanning
-from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
-from synthesis.prompts.response_planning import JudgeResponsePlanning
-from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
+from synthesis.prompts.judges import (
+    JudgeAnswerRelevance,
+    JudgeAnswerSummary,
+    Judgement,
+    JudgePlanning,
+    JudgeQueryUnderstanding,
+    JudgeResponsePlanning,
+    JudgeResponseUnderstanding,
+)
 from synthesis.records import Message, RewardAxes, Task, ToolDocument, canonical_json
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher

@@ -11,18 +11,20 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal, ParamSpec
 
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
-from synthesis.prompts.answer_summary import JudgeAnswerSummary
 from synthesis.prompts.augmentation import AugmentTask, Axis
 from synthesis.prompts.chain_proposal import ProposeChains
 from synthesis.prompts.chain_vote import VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
 from synthesis.prompts.follow_up_writing import WriteFollowUp
-from synthesis.prompts.planning import JudgePlanning
-from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
+from synthesis.prompts.judges import (
+    JudgeAnswerRelevance,
+    JudgeAnswerSummary,
+    JudgePlanning,
+    JudgeQueryUnderstanding,
+    JudgeResponsePlanning,
+    JudgeResponseUnderstanding,
+)
 from synthesis.prompts.rendering import version_of
-from synthesis.prompts.response_planning import JudgeResponsePlanning
-from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
 from synthesis.prompts.simulated_user import AnswerAsUser
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.prompts.task_writing import WriteTask

@@ -6,14 +6,16 @@ from hypothesis import strategies as st
 
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
-from synthesis.prompts.answer_relevance import JudgeAnswerRelevance
-from synthesis.prompts.answer_summary import JudgeAnswerSummary
 from synthesis.prompts.follow_up_writing import WriteFollowUp, WrittenFollowUp
-from synthesis.prompts.judgement import Judgement
-from synthesis.prompts.planning import JudgePlanning
-from synthesis.prompts.query_understanding import JudgeQueryUnderstanding
-from synthesis.prompts.response_planning import JudgeResponsePlanning
-from synthesis.prompts.response_understanding import JudgeResponseUnderstanding
+from synthesis.prompts.judges import (
+    JudgeAnswerRelevance,
+    JudgeAnswerSummary,
+    Judgement,
+    JudgePlanning,
+    JudgeQueryUnderstanding,
+    JudgeResponsePlanning,
+    JudgeResponseUnderstanding,
+)
 from synthesis.prompts.user_continuation import ContinueAsUser, UserTurn
 from synthesis.record_io import RecordSource
 from synthesis.records import FollowUp, Task, Trajectory

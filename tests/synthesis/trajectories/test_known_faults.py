@@ -2,7 +2,7 @@
 
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.chain_vote import Vote, VoteOnChain
-from synthesis.prompts.planning import JudgePlanning
+from synthesis.prompts.judges import JudgePlanning
 from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
 from synthesis.teacher.protocol import BadReply

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.planning import JudgePlanning
+from synthesis.prompts.judges import JudgePlanning
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Trajectory
 from synthesis.stage import NothingKept
