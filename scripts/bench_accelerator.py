@@ -27,7 +27,9 @@ from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, YarnScaling
 from astra_jax.model.flops import model_flops_utilisation
 from astra_jax.model.qwen3 import init_params
 from astra_jax.model.sharding import MeshConfig, make_mesh
-from astra_jax.rl.train import RLBatch, rl_step
+from astra_jax.rl.batch import RLBatch
+from astra_jax.rl.grpo_loss import Objective
+from astra_jax.rl.train import rl_step
 from astra_jax.sft.data import SFTBatch
 from astra_jax.sft.train import sft_step
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
@@ -143,15 +145,14 @@ def step_and_batch(
         "segment_ids_BT": ones_BT,
         "positions_BT": np.broadcast_to(np.arange(tokens, dtype=np.int32), (rows, tokens)),
     }
-    static: dict[str, Any] = {"model": model, "optimizer": OPTIMIZER, "steps": SCHEDULE_STEPS}
-    static["chunk_tokens"] = chunk_tokens
+    static: dict[str, Any] = {"model_config": model, "optimizer_config": OPTIMIZER, "steps": SCHEDULE_STEPS}
     if stage == "sft":
-        return functools.partial(sft_step, **static), SFTBatch(**fields)
+        return functools.partial(sft_step, chunk_tokens=chunk_tokens, **static), SFTBatch(**fields)
     if stage != "rl":
         raise SystemExit(f"expected sft:TOKENS or rl:TOKENS, found {stage}:{tokens}")
     fields["sampled_logprobs_BT"] = np.full((rows, tokens), -np.log(model.vocab_size), np.float32)
     fields["advantages_BT"] = rng.standard_normal((rows, tokens)).astype(np.float32)
-    return functools.partial(rl_step, temperature=1.0, clip_epsilon=0.2, **static), RLBatch(**fields)
+    return functools.partial(rl_step, objective=Objective(1.0, 0.2, chunk_tokens), **static), RLBatch(**fields)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -25,8 +26,11 @@ from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.rollout import Group, RolloutEngine, Start
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.rl.advantage import is_valid_group
+from astra_jax.rl.batch import make_rl_batch
 from astra_jax.rl.batch_filling import ScoredGroup
-from astra_jax.rl.train import RLConfig, make_rl_batch, rl_loss
+from astra_jax.rl.config import RLConfig
+from astra_jax.rl.grpo_loss import Objective
+from astra_jax.rl.train import rl_loss
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.record_io import RecordSource
@@ -96,15 +100,12 @@ def main() -> None:
         groups = asyncio.run(valid_groups(policy, config, options.run, options.groups, url))
     columns = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     flat, unravel = ravel_pytree(policy.params)
-    static = {
-        "temperature": config.rollout.temperature,
-        "clip_epsilon": config.clip_epsilon,
-        "chunk_tokens": config.logprob_chunk_tokens,
-    }
+    objective = Objective(config.rollout.temperature, config.clip_epsilon, config.logprob_chunk_tokens)
+    loss_of = functools.partial(rl_loss, model_config=policy.model, objective=objective)
 
     @jax.jit
     def gradient_sum(batch):  # type: ignore[no-untyped-def]
-        gradient = jax.grad(lambda params: rl_loss(params, policy.model, batch, **static)[0])(policy.params)
+        gradient = jax.grad(lambda params: loss_of(params, batch)[0])(policy.params)
         return ravel_pytree(gradient)[0] * batch.loss_mask_BT.sum()
 
     batches = [make_rl_batch([group], length_bucket_tokens=columns, pad_id=policy.tokenizer.pad_id) for group in groups]
@@ -118,7 +119,7 @@ def main() -> None:
 
     @jax.jit
     def logprobs(moved):  # type: ignore[no-untyped-def]
-        return rl_loss(unravel(moved), policy.model, probe, **static)[1]
+        return loss_of(unravel(moved), probe)[1]
 
     before = np.asarray(logprobs(flat))[sampled]
     places, start = {}, 0

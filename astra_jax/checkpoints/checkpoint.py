@@ -4,7 +4,7 @@ A save copies the arrays to the host and returns; they are written, and then the
 
     DIRECTORY/00000100/
         params/  Orbax arrays                    params.json  the ModelConfig           params.whole.json
-        train/   Orbax optimiser state and RNG   train.json   step and data position    train.whole.json
+        train/   Orbax optimiser state           train.json   step and data position    train.whole.json
 
 A part counts only when its manifest (`*.whole.json`: size and CRC-32 of each of its files) exists and agrees with them.
 Weights are kept for analysis; the train part only for the newest saves. A killed process leaves at most a folder
@@ -56,10 +56,9 @@ class TrainState:
     """Optimiser updates done."""
     params: Params
     optimizer_state: Any
-    rng: jax.Array
-    """A typed PRNG key."""
     data_position: dict[str, Any]
-    """JSON: where the data pipeline stands."""
+    """JSON: where the data pipeline stands; in RL also the groups that wait for their update. All draws are derived
+    from the config's seed and this, so there is no generator to keep."""
 
 
 class Checkpoints:
@@ -96,8 +95,7 @@ class Checkpoints:
         self._end_writing()
         path = self.directory / f"{state.step:08d}"
         _clear(path)
-        # The key is the same on every host: as a host's own array, the first host writes it.
-        train = {"optimizer_state": state.optimizer_state, "rng": np.asarray(jax.random.key_data(state.rng))}
+        train = {"optimizer_state": state.optimizer_state}
         parts = [
             _begin_part(path, "params", state.params, self.config.model_dump(mode="json"), _chunks(state.params)),
             _begin_part(path, "train", train, {"step": state.step, "data_position": state.data_position}),
@@ -155,13 +153,11 @@ class Checkpoints:
         position = json.loads((path / "train.json").read_text(encoding="utf-8"))
         params = abstract_params(self.config)
         optimizer_state = sharded_shapes(jax.eval_shape(optimizer.init, params), mesh)
-        rng = np.asarray(jax.random.key_data(jax.random.key(0)))
-        train = _read_part(path, "train", {"optimizer_state": optimizer_state, "rng": rng})
+        train = _read_part(path, "train", {"optimizer_state": optimizer_state})
         return TrainState(
             step=position["step"],
             params=_read_part(path, "params", sharded_shapes(params, mesh)),
             optimizer_state=train["optimizer_state"],
-            rng=jax.random.wrap_key_data(train["rng"]),
             data_position=position["data_position"],
         )
 

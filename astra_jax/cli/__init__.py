@@ -464,7 +464,8 @@ def _sft(options: argparse.Namespace) -> None:
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
     from astra_jax.mesh.placement import are_hosts_announced, host_folder, join_hosts, require_shared_folder
-    from astra_jax.sft.train import SFTConfig, train_sft
+    from astra_jax.sft.config import SFTConfig
+    from astra_jax.sft.train import train_sft
     from astra_jax.training.run_lock import run_lock
     from astra_jax.training.run_record import SFT_RUN
     from synthesis.destination import require_destination
@@ -484,7 +485,9 @@ def _rl(options: argparse.Namespace) -> None:
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
     from astra_jax.mesh.placement import are_hosts_announced, join_hosts
-    from astra_jax.rl.train import RLConfig, require_one_host, train_rl
+    from astra_jax.rl.config import RLConfig
+    from astra_jax.rl.start import require_one_host
+    from astra_jax.rl.train import train_rl
     from astra_jax.training.run_lock import run_lock
     from astra_jax.training.run_record import RL_RUN
     from astra_jax.training.wandb_run import require_wandb

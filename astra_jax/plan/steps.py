@@ -23,7 +23,9 @@ from astra_jax.model.sharding import spec
 from astra_jax.model.splash_attention import kernel_flops
 from astra_jax.plan.config import PlanConfig, RolloutShape, StepShape
 from astra_jax.plan.costs import KernelFlops
-from astra_jax.rl.train import RLBatch, rl_step
+from astra_jax.rl.batch import RLBatch
+from astra_jax.rl.grpo_loss import Objective
+from astra_jax.rl.train import rl_step
 from astra_jax.sft.data import SFTBatch
 from astra_jax.sft.train import sft_step
 from astra_jax.training.optimizer import make_optimizer
@@ -56,16 +58,17 @@ def learner_step(name: str, config: PlanConfig, shape: StepShape, mesh: Mesh) ->
     params = sharded_shapes(abstract_params(model), mesh)
     optimizer_state = sharded_shapes(jax.eval_shape(make_optimizer(config.optimizer, steps).init, params), mesh)
     static: dict[str, Any] = {
-        "model": model,
-        "optimizer": config.optimizer,
+        "model_config": model,
+        "optimizer_config": config.optimizer,
         "steps": steps,
-        "chunk_tokens": shape.logprob_chunk_tokens,
     }
     step: Any = sft_step
     batch_type: Any = SFTBatch
     if name == "rl_learner":
         step, batch_type = rl_step, RLBatch
-        static |= {"temperature": 1.0, "clip_epsilon": 0.2}
+        static |= {"objective": Objective(1.0, clip_epsilon=0.2, chunk_tokens=shape.logprob_chunk_tokens)}
+    else:
+        static |= {"chunk_tokens": shape.logprob_chunk_tokens}
     sharding = NamedSharding(mesh, spec("batch", "sequence"))
     integers = ("tokens_BT", "targets_BT", "segment_ids_BT", "positions_BT")
     batch = batch_type(

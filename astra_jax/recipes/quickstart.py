@@ -40,8 +40,10 @@ from astra_jax.recipes.data_sets import describe
 from astra_jax.recipes.quickstart_evaluation import HELD_OUT_SPLITS, PolicyEvaluation, evaluate_policy, summarised
 from astra_jax.recipes.stages import Stages, make_room
 from astra_jax.report import write_report
-from astra_jax.rl.train import RLConfig, train_rl
-from astra_jax.sft.train import SFTConfig, train_sft
+from astra_jax.rl.config import RLConfig
+from astra_jax.rl.train import train_rl
+from astra_jax.sft.config import SFTConfig
+from astra_jax.sft.train import train_sft
 from astra_jax.transformers_library import transformers_library
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox

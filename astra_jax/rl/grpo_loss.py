@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+
+
+class Objective(NamedTuple):
+    """What the loss is told beside its batch."""
+
+    temperature: float
+    """At which the tokens were sampled."""
+    clip_epsilon: float
+    chunk_tokens: int
+    """Tokens whose logits exist at once."""
 
 
 def grpo_token_losses(

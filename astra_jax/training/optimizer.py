@@ -96,6 +96,13 @@ def updates_applied(optimizer_state: optax.OptState) -> int:
     return int(count)
 
 
+def last_learning_rate(
+    config: OptimizerConfig, steps: int, optimizer_state: optax.OptState, applied: jax.Array
+) -> float:
+    """The learning rate of the last step, whether it was `applied` or not."""
+    return float(learning_rate_schedule(config, steps)(updates_applied(optimizer_state) - int(applied)))
+
+
 def _decayed(params: optax.Params) -> optax.Params:
     return jax.tree_util.tree_map_with_path(lambda path, _: not str(path[-1].key).endswith("norm"), params)
 

@@ -40,6 +40,12 @@ def taught(tokenizer) -> Policy:
     state = make_optimizer(optimizer, GOLD_STEPS).init(params)
     for _ in range(GOLD_STEPS):
         params, state, _ = sft_step(
-            params, state, batch, model=model, optimizer=optimizer, steps=GOLD_STEPS, chunk_tokens=128
+            params,
+            state,
+            batch,
+            model_config=model,
+            optimizer_config=optimizer,
+            steps=GOLD_STEPS,
+            chunk_tokens=128,
         )
     return Policy(model, params, tokenizer)

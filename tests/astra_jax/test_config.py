@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from astra_jax.config import CONFIGS, ConfigError, load_config
-from astra_jax.sft.train import SFTConfig
+from astra_jax.sft.config import SFTConfig
 from tests.test_import_rules import ROOT
 
 

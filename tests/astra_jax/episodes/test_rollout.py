@@ -11,8 +11,10 @@ from astra_jax.engine import decoder as decoder_module
 from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine, Start
 from astra_jax.model.qwen3 import bind
+from astra_jax.rl.batch import make_rl_batch
 from astra_jax.rl.batch_filling import ScoredGroup
-from astra_jax.rl.train import make_rl_batch, rl_loss
+from astra_jax.rl.grpo_loss import Objective
+from astra_jax.rl.train import rl_loss
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
@@ -52,9 +54,8 @@ def test_sampled_logprobs_equal_the_learners_on_the_same_tokens(taught, groups):
     """Also those of tokens after tool responses, which entered the cache in one piece."""
     scored = [ScoredGroup(group, tuple(map(float, range(GROUP_SIZE))), 4) for group in groups]
     batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
-    _, learnt_BT = rl_loss(
-        taught.params, taught.model, batch, temperature=TEMPERATURE, clip_epsilon=0.2, chunk_tokens=128
-    )
+    objective = Objective(TEMPERATURE, clip_epsilon=0.2, chunk_tokens=128)
+    _, learnt_BT = rl_loss(taught.params, batch, model_config=taught.model, objective=objective)
     is_sampled = np.asarray(batch.loss_mask_BT) > 0
     np.testing.assert_allclose(
         np.asarray(learnt_BT)[is_sampled], np.asarray(batch.sampled_logprobs_BT)[is_sampled], rtol=0, atol=2e-4

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from astra_jax.rl.train import RLConfig, train_rl
+from astra_jax.rl.config import RLConfig
+from astra_jax.rl.train import train_rl
 from sandbox.client import AsyncSandboxClient
 
 

@@ -14,8 +14,9 @@ from astra_jax.model.context_parallel import balance
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
-from astra_jax.rl.grpo_loss import grpo_token_losses
-from astra_jax.rl.train import RLBatch, rl_loss
+from astra_jax.rl.batch import RLBatch
+from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
+from astra_jax.rl.train import rl_loss
 
 CLIP_EPSILON, TEMPERATURE = 0.2, 0.7
 
@@ -104,9 +105,8 @@ def loss_and_gradients(untrained):
     @jax.jit
     def compute(batch):
         def loss(params):
-            return rl_loss(
-                params, untrained.model, batch, temperature=TEMPERATURE, clip_epsilon=CLIP_EPSILON, chunk_tokens=16
-            )
+            objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
+            return rl_loss(params, batch, model_config=untrained.model, objective=objective)
 
         (value, logprobs_BT), gradients = jax.value_and_grad(loss, has_aux=True)(untrained.params)
         return value, logprobs_BT, gradients

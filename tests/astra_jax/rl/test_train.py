@@ -16,8 +16,10 @@ from astra_jax.model.sharding import MeshConfig
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import write_report
 from astra_jax.rl import train
+from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.batch_filling import BatchFillingStalled
-from astra_jax.rl.train import RLBatch, RLConfig, rl_step, train_rl
+from astra_jax.rl.config import RLConfig
+from astra_jax.rl.train import rl_step, train_rl
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from astra_jax.training.metrics import read_metrics
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.sft.train import SFTConfig
+from astra_jax.sft.config import SFTConfig
 from astra_jax.testing import tiny_model_config
 from synthesis.record_io import write_records
 from synthesis.records import Environment

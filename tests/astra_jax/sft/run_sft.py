@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from astra_jax.mesh.placement import join_hosts, require_shared_folder
-from astra_jax.sft.train import SFTConfig, train_sft
+from astra_jax.sft.config import SFTConfig
+from astra_jax.sft.train import train_sft
 
 if __name__ == "__main__":
     config = SFTConfig.model_validate_json(sys.argv[1])

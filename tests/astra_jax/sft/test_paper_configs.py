@@ -8,7 +8,7 @@ import pytest
 
 from astra_jax.config import load_config
 from astra_jax.model.config import QWEN3_PRESETS
-from astra_jax.sft.train import SFTConfig
+from astra_jax.sft.config import SFTConfig
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import shutil
@@ -15,12 +16,14 @@ from astra_jax.checkpoints import checkpoint
 from astra_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
 from astra_jax.checkpoints.policy import load_policy
 from astra_jax.model import flops
+from astra_jax.model.config import ModelConfig
 from astra_jax.model.context_parallel import balance
 from astra_jax.model.qwen3 import bind
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
 from astra_jax.sft.batches import SFTBatches
+from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, make_batch, render_sample
-from astra_jax.sft.train import SFTConfig, sft_loss, train_sft
+from astra_jax.sft.train import sft_loss, train_sft
 from astra_jax.testing import tiny_environment
 from astra_jax.training.metrics import read_metrics
 from astra_jax.training.not_finite import NotFinite
@@ -228,16 +231,16 @@ def live_bytes() -> int:
     return sum(array.nbytes for array in jax.live_arrays())
 
 
+def loss_of(model_config: ModelConfig, num_loss_tokens: jax.Array) -> functools.partial:
+    return functools.partial(sft_loss, model_config=model_config, num_loss_tokens=num_loss_tokens, chunk_tokens=128)
+
+
 def test_the_loss_is_the_mean_over_the_tokens_the_assistant_said(untrained):
     """Against float64 log-softmax, one token at a time."""
     tokenizer, environment = untrained.tokenizer, tiny_environment()
     sample = render_sample(environment.gold_messages(), [tool.document for tool in environment.tools], tokenizer)
     batch = make_batch([[sample]], num_rows=2, row_tokens=320, pad_id=tokenizer.pad_id)
-    loss = float(
-        jax.jit(lambda params: sft_loss(params, untrained.model, batch, batch.loss_mask_BT.sum(), 128))(
-            untrained.params
-        )
-    )
+    loss = float(jax.jit(loss_of(untrained.model, batch.loss_mask_BT.sum()))(untrained.params, batch))
     qwen3 = bind(untrained.model, untrained.params)
     count = len(sample.ids)
     hidden = qwen3(batch.tokens_BT[:1], np.arange(320)[None], batch.segment_ids_BT[:1])
@@ -259,12 +262,12 @@ def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, 
     sample = render_sample(environment.gold_messages(), documents, tokenizer)
     batch = make_batch([[sample]], num_rows=1, row_tokens=384, pad_id=tokenizer.pad_id)
     num_loss_tokens = batch.loss_mask_BT.sum()
-    expected = sft_loss(untrained.params, untrained.model, batch, num_loss_tokens, 128)
+    loss_on = loss_of(untrained.model, num_loss_tokens)
+    expected = loss_on(untrained.params, batch)
     mesh = make_mesh(MeshConfig(context=4), jax.devices()[:4])
     arrays = balance({name: np.asarray(array) for name, array in batch._asdict().items()}, shards=4)
     placed = jax.device_put(arrays, jax.NamedSharding(mesh, spec("batch", "sequence")))
     params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
     with jax.set_mesh(mesh):
-        sharded_loss = jax.jit(sft_loss, static_argnums=(1, 4))
-        loss = sharded_loss(params, untrained.model, SFTBatch(**placed), num_loss_tokens, 128)
+        loss = jax.jit(loss_on)(params, SFTBatch(**placed))
     np.testing.assert_allclose(loss, expected, rtol=1e-5)

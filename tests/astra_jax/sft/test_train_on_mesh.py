@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import signal
 import subprocess
@@ -18,9 +19,11 @@ from astra_jax.checkpoints.policy import load_policy
 from astra_jax.config import ConfigError
 from astra_jax.model.config import ModelOverrides
 from astra_jax.model.sharding import MeshConfig
+from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import make_batch, render_sample
-from astra_jax.sft.train import SFTConfig, loss_and_gradients, train_sft
+from astra_jax.sft.train import sft_loss, train_sft
 from astra_jax.testing import tiny_environment
+from astra_jax.training.accumulation import loss_and_gradients
 from astra_jax.training.metrics import read_metrics
 from tests.astra_jax.killed_process import ROOT
 from tests.astra_jax.sft.configs import tiny_sft_config
@@ -160,10 +163,13 @@ def test_the_parts_of_a_batch_add_up_to_it(untrained, accumulation):
     tokenizer, environment = untrained.tokenizer, tiny_environment()
     sample = render_sample(environment.gold_messages(), [tool.document for tool in environment.tools], tokenizer)
     batch = make_batch([[sample]] * 3, num_rows=4, row_tokens=320, pad_id=tokenizer.pad_id)
-    step = jax.jit(loss_and_gradients, static_argnames=("model", "chunk_tokens", "accumulation"))
+    loss_of = functools.partial(
+        sft_loss, model_config=untrained.model, num_loss_tokens=batch.loss_mask_BT.sum(), chunk_tokens=128
+    )
+    step = jax.jit(functools.partial(loss_and_gradients, loss_of), static_argnames="parts")
 
     def worked_through(parts: int):
-        return step(untrained.params, batch=batch, model=untrained.model, chunk_tokens=128, accumulation=parts)
+        return step(untrained.params, batch, parts=parts)
 
     (loss, gradients), (expected_loss, expected) = worked_through(accumulation), worked_through(1)
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)

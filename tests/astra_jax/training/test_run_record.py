@@ -13,9 +13,9 @@ from astra_jax.cli import main
 from astra_jax.config import load_config
 from astra_jax.evaluate.environments import EvaluationConfig, open_evaluation
 from astra_jax.rl import train as rl
-from astra_jax.rl.train import RLConfig
+from astra_jax.rl.config import RLConfig
 from astra_jax.sft import train as sft
-from astra_jax.sft.train import SFTConfig
+from astra_jax.sft.config import SFTConfig
 from astra_jax.testing import tiny_environment
 from synthesis import fingerprint
 from synthesis.destination import DestinationRefused

@@ -1,0 +1,53 @@
+"""The rows of an RL step: the episodes of valid groups, with their advantages on the tokens that were sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from astra_jax.episodes.rollout import Group
+from astra_jax.rl.advantage import group_advantages
+from astra_jax.rl.batch_filling import ScoredGroup
+
+
+class RLBatch(NamedTuple):
+    """Right-padded episodes, shifted: column t holds what predicts, and what is known of, the token after token t."""
+
+    tokens_BT: jax.Array
+    targets_BT: jax.Array
+    loss_mask_BT: jax.Array
+    """1 where the target was sampled by the policy."""
+    segment_ids_BT: jax.Array
+    positions_BT: jax.Array
+    """Where each token stands in its episode, also when `context_parallel.balance` has moved it."""
+    sampled_logprobs_BT: jax.Array
+    advantages_BT: jax.Array
+
+
+def make_rl_batch(groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens: int, pad_id: int) -> RLBatch:
+    """Lay the episodes of valid groups out as padded rows with their advantages on the tokens that were sampled."""
+    episodes = [episode for group in groups for episode in group.group]
+    advantages = np.concatenate([group_advantages(group.rewards) for group in groups])
+    longest = max(len(episode.ledger) for episode in episodes)
+    columns = -(-longest // length_bucket_tokens) * length_bucket_tokens + 1
+    shape = (len(episodes), columns)
+    tokens = np.full(shape, pad_id, np.int32)
+    loss_mask, logprobs = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    segment_ids = np.zeros(shape, np.int32)
+    for row, episode in enumerate(episodes):
+        count = len(episode.ledger)
+        tokens[row, :count], loss_mask[row, :count] = episode.ledger.ids, episode.ledger.loss_mask
+        logprobs[row, :count], segment_ids[row, :count] = episode.ledger.sampled_logprobs, 1
+    return RLBatch(
+        tokens_BT=jnp.asarray(tokens[:, :-1]),
+        targets_BT=jnp.asarray(tokens[:, 1:]),
+        loss_mask_BT=jnp.asarray(loss_mask[:, 1:]),
+        segment_ids_BT=jnp.asarray(segment_ids[:, :-1]),
+        positions_BT=jnp.asarray(np.broadcast_to(np.arange(columns - 1, dtype=np.int32), (len(episodes), columns - 1))),
+        sampled_logprobs_BT=jnp.asarray(logprobs[:, 1:]),
+        advantages_BT=jnp.asarray(loss_mask[:, 1:] * advantages[:, None]),
+    )

@@ -1,0 +1,99 @@
+"""The configuration of an RL run, and what the run is known by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field, field_validator
+
+from astra_jax.episodes.rollout import RolloutConfig
+from astra_jax.training.config import MAY_CHANGE, TrainingConfig
+from astra_jax.training.run_record import RL_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
+from synthesis.records import SimilarityBand
+
+_SOURCES: Final = (
+    "astra_jax/chat/format.py",
+    "astra_jax/episodes/episode.py",
+    "astra_jax/episodes/f1_reward.py",
+    "astra_jax/episodes/rollout.py",
+    "astra_jax/episodes/tool_mixing.py",
+    "astra_jax/rl/advantage.py",
+    "astra_jax/rl/batch.py",
+    "astra_jax/rl/batch_filling.py",
+    "astra_jax/rl/grpo_loss.py",
+    "astra_jax/rl/rollouts.py",
+    "astra_jax/rl/train.py",
+    "astra_jax/training/optimizer.py",
+    "synthesis/answers/counting.py",
+    "synthesis/answers/same_answer.py",
+)
+"""Files that decide what is learnt: episodes, what solves a sub-task, reward, filling, advantage, loss and step."""
+
+
+class SampledRollout(RolloutConfig):
+    """Episodes to learn from: sampled, not greedy."""
+
+    @field_validator("temperature")
+    @classmethod
+    def _is_above_0(cls, temperature: float) -> float:
+        if temperature == 0:
+            raise ValueError("expected above 0: greedy episodes of a group are all alike, so none is learnt from")
+        return temperature
+
+
+class RLConfig(TrainingConfig):
+    """What to learn from, for how long, and where to write.
+
+    Where the paper is silent, group size, ε, δ, temperature and K are keys. A waiting group is used for at most
+    `max_staleness` updates after its own, with the sampled log-probs as the denominator of the ratio.
+    """
+
+    init: Path
+    """The policy folder to start from."""
+    steps: int = Field(gt=0)
+    environments: Path
+    """A record directory of environments."""
+    rollout: SampledRollout
+    group_size: int = Field(gt=1)
+    """G: episodes per environment."""
+    groups_per_step: int = Field(gt=0)
+    """n: valid groups per update."""
+    groups_per_rollout: int = Field(gt=0)
+    """Environments rolled out at once."""
+    min_reward_std: float = Field(default=0.01, ge=0)
+    """δ: groups whose rewards vary less are degenerate."""
+    max_staleness: int = Field(default=1, ge=0)
+    """Updates after which a waiting group is dropped instead of used."""
+    max_rollouts_per_step: int = Field(default=16, gt=0)
+    """Rollouts after which a batch that is still not full stops the run."""
+    clip_epsilon: float = Field(default=0.2, gt=0)
+    """ε: how far the ratio of a token may move its loss."""
+    max_irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)
+    """The most distractors of each similarity band that an episode is shown; the paper's K."""
+    length_bucket_tokens: int = Field(default=128, gt=0)
+    """Training rows are padded to multiples of this."""
+    checkpoint_every_steps: int = Field(default=20, gt=0)
+    log_episodes_every_steps: int = Field(default=10, gt=0)
+    """How often, and at the last step, the first episode of every group is written to `episodes/`, with token ids."""
+
+
+def open_rl_run(config: RLConfig) -> RunRecord:
+    """Return the record of the run in `out`, and refuse one that was begun with something else.
+
+    Raises:
+        DestinationRefused: `out` is something else than a run, or one of another config, data or code.
+        RecordDirectoryError: the record directory is missing or damaged.
+    """
+    return open_run(
+        RL_RUN,
+        config,
+        config.out,
+        product="policy/params.whole.json",
+        contents={
+            "environments": digest_of_records(config.environments),
+            "init": digest_of_policy(config.init),
+        },
+        may_change=(*MAY_CHANGE, "log_episodes_every_steps"),
+        sources=_SOURCES,
+    )

@@ -1,0 +1,150 @@
+"""The groups of an RL run: environments in seeded order, rolled out until a batch of groups has reward variance.
+
+What waits between two updates is part of the state of a run, so that a resumed one learns from the same groups.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_episodes
+from astra_jax.episodes.rollout import Group, RolloutEngine, Start
+from astra_jax.episodes.saved import restored_episode, saved_episode
+from astra_jax.episodes.tool_mixing import mix_tools
+from astra_jax.mesh.placement import in_force, rollout_mesh
+from astra_jax.model.config import ModelConfig
+from astra_jax.model.qwen3 import Params
+from astra_jax.model.sharding import param_shardings
+from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, ScoredGroup
+from astra_jax.rl.config import RLConfig
+from sandbox.client import AsyncSandboxClient
+from synthesis.record_io import RecordSource, require_records
+from synthesis.records import Environment, JsonObject
+
+
+class Rollouts:
+    """Groups of episodes of the policy that learns: rolled out, scored, and waiting for their update."""
+
+    def __init__(
+        self,
+        config: RLConfig,
+        model_config: ModelConfig,
+        tokenizer: Tokenizer,
+        sandbox: AsyncSandboxClient,
+        mesh: Mesh | None,
+    ):
+        """Raises RecordDirectoryError where there are no environments, ValueError for limits beyond the context."""
+        self._config, self._tokenizer = config, tokenizer
+        self._engine = RolloutEngine(model_config, tokenizer, sandbox, config.rollout)
+        self._mesh = rollout_mesh(mesh)
+        self._environments = RecordSource(config.environments, Environment)
+        require_records(self._environments)
+        self.filler: BatchFiller[Group] = BatchFiller(
+            config.groups_per_step, config.min_reward_std, config.max_staleness
+        )
+        self.num_submitted = 0
+        """Groups rolled out since the run began."""
+        self._starts = self._starts_from(0)
+
+    def _starts_from(self, first: int) -> Iterator[Start]:
+        """Environments in seeded random order, epoch after epoch, each with freshly mixed tools."""
+        index, environments, config = first, self._environments, self._config
+        while True:
+            epoch, place = divmod(index, len(environments))
+            order = list(range(len(environments)))
+            random.Random(f"{config.seed}/{epoch}").shuffle(order)
+            environment = environments[order[place]]
+            seed = config.seed + epoch
+            yield Start(environment, mix_tools(environment, max_per_band=config.max_irrelevant_per_band, seed=seed))
+            index += 1
+
+    async def batch(self, params: Params, *, step: int) -> tuple[list[ScoredGroup[Group]], list[ScoredGroup[Group]]]:
+        """Roll groups out until a batch is full; return the batch, and all groups that were rolled out for it.
+
+        Raises:
+            BatchFillingStalled: after `max_rollouts_per_step` rollouts there are still too few whose rewards vary.
+            SandboxUnavailable: the sandbox is down.
+        """
+        self.filler.drop_stale(step)
+        rolled_out: list[ScoredGroup[Group]] = []
+        with in_force(self._mesh):
+            decoding_params = jax.device_put(params, param_shardings(params, self._mesh))
+            while not self.filler.is_full:
+                self._require_progress(len(rolled_out), step)
+                groups = await self._roll_out(decoding_params, policy_version=step)
+                self.filler.add(groups)
+                rolled_out += groups
+        return self.filler.take_batch(), rolled_out
+
+    def _require_progress(self, num_rolled_out: int, step: int) -> None:
+        rollouts = num_rolled_out // self._config.groups_per_rollout
+        if rollouts == self._config.max_rollouts_per_step:
+            raise BatchFillingStalled(
+                f"expected {self._config.groups_per_step} groups with reward variance at step {step}, found "
+                f"{len(self.filler.buffer)} after {rollouts} rollouts; the policy solves everything or nothing: change "
+                "the environments, the temperature or min_reward_std, or stop here"
+            )
+
+    async def _roll_out(self, params: Params, *, policy_version: int) -> list[ScoredGroup[Group]]:
+        count = self._config.groups_per_rollout
+        groups = await self._engine.run(
+            params,
+            [next(self._starts) for _ in range(count)],
+            group_size=self._config.group_size,
+            seed=random.Random(f"{self._config.seed}/rollout/{self.num_submitted}").getrandbits(31),
+            policy_version=policy_version,
+        )
+        self.num_submitted += count
+        return [ScoredGroup(group, tuple(map(episode_reward, group)), policy_version) for group in groups]
+
+    def log_episodes(self, step: int, groups: Sequence[ScoredGroup[Group]]) -> None:
+        """Write the first episode of each group, where it is time; a resumed run writes the same file again."""
+        if step % self._config.log_episodes_every_steps == 0 or step + 1 == self._config.steps:
+            lines = [
+                episode_to_json(group.group[0], self._tokenizer, policy=f"step {step}", reward=group.rewards[0])
+                for group in groups
+            ]
+            write_episodes(step_episodes_path(self._config.out, step), lines)
+
+    # --- the state between two updates ---
+
+    def position(self) -> JsonObject:
+        """Return where the rollouts stand, as JSON: what has been submitted, counted, and what waits."""
+        filler = self.filler
+        return {
+            "groups_submitted": self.num_submitted,
+            "counts": {"valid": filler.num_valid, "degenerate": filler.num_degenerate, "stale": filler.num_stale},
+            "waiting": [
+                {
+                    "episodes": [saved_episode(episode) for episode in group.group],
+                    "rewards": list(group.rewards),
+                    "policy_version": group.policy_version,
+                }
+                for group in filler.buffer
+            ],
+        }
+
+    def go_on_from(self, position: JsonObject) -> None:
+        """Stand where `position` says; an empty one is the beginning of a run."""
+        if not position:
+            return
+        self.num_submitted = position["groups_submitted"]
+        self._starts = self._starts_from(self.num_submitted)
+        counts, waiting = position["counts"], position["waiting"]
+        self.filler.num_valid, self.filler.num_degenerate = counts["valid"], counts["degenerate"]
+        self.filler.num_stale = counts["stale"]
+        wanted = {episode["environment_id"] for group in waiting for episode in group["episodes"]}
+        found = {environment.id: environment for environment in self._environments if environment.id in wanted}
+        self.filler.buffer.extend(_restored(group, found) for group in waiting)
+
+
+def _restored(saved: dict[str, Any], environments: dict[str, Environment]) -> ScoredGroup[Group]:
+    group = [restored_episode(episode, environments[episode["environment_id"]]) for episode in saved["episodes"]]
+    return ScoredGroup(group, tuple(saved["rewards"]), saved["policy_version"])

@@ -1,0 +1,38 @@
+"""The metrics of an SFT step, one line of `metrics.jsonl`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from astra_jax.model.config import ModelConfig
+from astra_jax.model.flops import model_flops_utilisation
+
+
+def sft_metrics(
+    of_step: Mapping[str, jax.Array],
+    segment_tokens: Sequence[int],
+    model_config: ModelConfig,
+    *,
+    learning_rate: float,
+    seconds: float,
+    data_seconds: float,
+    num_devices: int,
+) -> dict[str, Any]:
+    """Return what a step's line says: of its update, of its tokens without padding, and of its time."""
+    tokens = int(np.sum(segment_tokens))
+    mfu = model_flops_utilisation(model_config, segment_tokens, seconds, devices=num_devices)
+    return {
+        "loss": of_step["loss"].item(),
+        "grad_norm": of_step["grad_norm"].item(),
+        "applied": int(of_step["applied"]),
+        "learning_rate": learning_rate,
+        "tokens": tokens,
+        "seconds": round(seconds, 4),
+        "data_seconds": round(data_seconds, 4),
+        "tokens_per_second": round(tokens / seconds, 1),
+        **({} if mfu is None else {"mfu": round(mfu, 4)}),
+    }

@@ -1,0 +1,36 @@
+"""A batch worked through in parts, one after the other: the same loss and gradients in less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from astra_jax.model.qwen3 import Params
+from astra_jax.model.sharding import constrain, constrain_params
+
+Batch = TypeVar("Batch", bound=tuple)
+"""A NamedTuple of arrays [B, T]."""
+
+
+def loss_and_gradients(
+    loss_of: Callable[..., jax.Array], params: Params, batch: Batch, *, parts: int
+) -> tuple[jax.Array, Params]:
+    """Sum `loss_of(params, part)` and its gradients over the `parts` of a batch; part i has the rows i, i + parts, ….
+
+    So no row moves to another device. A loss that is a mean must divide by what the whole batch has: a mean of the
+    parts' means would weigh short parts too much.
+    """
+    of_part: Any = jax.value_and_grad(loss_of)
+    if parts == 1:
+        return of_part(params, batch)
+    parts_PBT = jax.tree.map(lambda x_BT: x_BT.reshape(-1, parts, x_BT.shape[1]).swapaxes(0, 1), batch)
+
+    def add_part(total: tuple[jax.Array, Params], part: Batch) -> tuple[tuple[jax.Array, Params], None]:
+        part = jax.tree.map(lambda x_BT: constrain(x_BT, "batch", "sequence"), part)
+        return jax.tree.map(jnp.add, total, of_part(params, part)), None
+
+    nothing = (jnp.zeros(()), constrain_params(jax.tree.map(jnp.zeros_like, params)))
+    return jax.lax.scan(add_part, nothing, parts_PBT)[0]

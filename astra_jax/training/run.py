@@ -1,0 +1,125 @@
+"""One training run, from its newest whole checkpoint to its last step: all that SFT and RL share around a step.
+
+with TrainingRun("sft", config, model_config, ...) as run:
+    state = run.restore(first_state)
+    for step in range(state.step, steps):
+        ...                                    the step itself, in sft/train.py and rl/train.py
+        run.end_step(state, metrics, batch)    write down, tell, save, heed signals
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState
+from astra_jax.checkpoints.policy import Policy, save_policy
+from astra_jax.checkpoints.provenance import training_stage
+from astra_jax.mesh.placement import host_folder
+from astra_jax.model.config import ModelConfig
+from astra_jax.training.config import TrainingConfig
+from astra_jax.training.metrics import MetricsLog, Progress, last_metric
+from astra_jax.training.not_finite import NotFiniteSteps
+from astra_jax.training.optimizer import make_optimizer
+from astra_jax.training.run_record import RunRecord
+from astra_jax.training.termination import Terminated, Termination
+
+
+class TrainingRun:
+    """A run while it is at work; where there are several hosts, each makes every call."""
+
+    def __init__(
+        self,
+        stage: str,
+        config: TrainingConfig,
+        model_config: ModelConfig,
+        *,
+        num_steps: int,
+        mesh: Mesh | None,
+        shown: Sequence[str],
+    ):
+        """`shown` are the metrics that progress lines name."""
+        self._stage, self._config, self._model_config = stage, config, model_config
+        self._num_steps, self._mesh = num_steps, mesh
+        self._folder = host_folder(config.out)
+        self._progress = Progress(stage, num_steps, shown)
+        self._not_finite = NotFiniteSteps(stage, self._folder, most_in_a_row=config.max_not_finite_steps)
+
+    def __enter__(self) -> TrainingRun:
+        self._stack = ExitStack()
+        self._termination = self._stack.enter_context(Termination())
+        self._checkpoints = self._stack.enter_context(
+            Checkpoints(self._config.out / "checkpoints", self._model_config, keep_weights=self._config.keep_weights)
+        )
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def restore(self, first_state: Callable[[], TrainState]) -> TrainState:
+        """Return the state to go on from: of the newest whole checkpoint, or `first_state()` where there is none.
+
+        Raises:
+            CheckpointError: the checkpoint is of another model.
+        """
+        optimizer = make_optimizer(self._config.optimizer, self._num_steps)
+        # The first state is made only where it is needed: two states of a large model do not fit.
+        state = self._checkpoints.restore_latest(optimizer, mesh=self._mesh) or first_state()
+        self._log = self._stack.enter_context(
+            MetricsLog(
+                self._folder / "metrics.jsonl",
+                first_step=state.step,
+                wandb=self._config.wandb if jax.process_index() == 0 else None,
+                hyperparameters=self._config.model_dump(mode="json"),
+            )
+        )
+        return state
+
+    def end_step(self, state: TrainState, metrics: Mapping[str, Any], batch: Any) -> None:
+        """End the step that led to `state`: write its metrics down, save where it is time, stop where that is asked.
+
+        `batch` is what the step learnt from, as this host made it: it is kept where the step was not applied.
+
+        Raises:
+            NotFinite: `max_not_finite_steps` in a row were not applied; the state is saved.
+            Terminated: a signal asked for it; the state is saved.
+        """
+        step = state.step - 1
+        self._log.write(step, metrics)
+        self._progress.report(step, metrics)
+        self._not_finite.note(step, metrics, batch)
+        is_last = state.step == self._num_steps
+        is_ended = self._termination.asked() or self._not_finite.are_too_many
+        if is_last or is_ended or state.step % self._config.checkpoint_every_steps == 0:
+            self._checkpoints.save(state)
+        if self._not_finite.are_too_many:
+            self._checkpoints.wait()
+            raise self._not_finite.error()
+        if is_ended and not is_last:
+            self._checkpoints.wait()
+            raise Terminated(self._stage, state.step, self._termination.signum)
+
+    def closing_metric(self, name: str) -> float | None:
+        """Return a figure of the last step that has one."""
+        return last_metric(self._folder / "metrics.jsonl", name)
+
+    def finish(
+        self,
+        state: TrainState,
+        tokenizer: Tokenizer,
+        record: RunRecord,
+        *,
+        data: Sequence[Path],
+        figures: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Write the policy that came of the run, with what it learnt from (`data`), and close its record."""
+        policy = Policy(self._model_config, state.params, tokenizer)
+        stage = training_stage(self._stage.upper(), self._config, data)
+        save_policy(policy, self._config.out / "policy", trained_from=self._config.init, stage=stage)
+        return record.finish(figures)
