@@ -8,18 +8,17 @@ import os
 import secrets
 import socket
 import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from sandbox import cgroup
 from sandbox.errors import SandboxError
-from sandbox.isolation import SPARE_THREADS, start_jail
+from sandbox.isolation import SPARE_THREADS, Tier, start_jail
 from sandbox.jail.harness import REPLY_HEADER, REQUEST_HEADER
 from sandbox.jail.zygote import CALL, ENDED, NOT_RESTRICTED, NOT_STARTED
 from sandbox.protocol import Limits
-
-if TYPE_CHECKING:
-    from sandbox.pool import Pool
 
 AGED_AFTER_SECONDS = 0.05
 _READ_AFTER_SECONDS = 0.01  # most replies fit the socket's buffer and are read once, when the call has ended
@@ -89,11 +88,30 @@ class _Flight:
         self.timers: list[asyncio.TimerHandle] = []
 
 
+class WorkerOwner(Protocol):
+    """What a worker asks of whoever has it."""
+
+    tier: Tier
+    size: int
+    """How many workers there are."""
+    max_children: int
+    tmp_bytes: int
+    call_numbers: Iterator[int]
+    in_flight_of: Counter[str]
+    """Calls by client."""
+
+    def dispatch(self) -> None:
+        """Start waiting jobs: a slot has become free."""
+
+    def on_closed(self, worker: Worker) -> None:
+        """The worker has ended."""
+
+
 class Worker:
     """One jail: its process, its control socket and the calls inside it."""
 
-    def __init__(self, pool: Pool, index: int) -> None:
-        self._pool, self.index = pool, index
+    def __init__(self, owner: WorkerOwner, index: int) -> None:
+        self._owner, self.index = owner, index
         self._loop = asyncio.get_running_loop()
         self.flights: dict[int, _Flight] = {}
         self.fresh = 0
@@ -102,10 +120,10 @@ class Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = start_jail(
-                pool.tier, theirs.fileno(), max_children=pool.max_children, tmp_bytes=pool.tmp_bytes
+                owner.tier, theirs.fileno(), max_children=owner.max_children, tmp_bytes=owner.tmp_bytes
             )
-        processes = 2 + 2 * pool.max_children + SPARE_THREADS
-        self._cgroup = cgroup.confine(self.process.pid, cgroup.default_memory_bytes(pool.size), processes)
+        processes = 2 + 2 * owner.max_children + SPARE_THREADS
+        self._cgroup = cgroup.confine(self.process.pid, cgroup.default_memory_bytes(owner.size), processes)
         self._control = ours
         self._control.setblocking(False)
         self._started: asyncio.Future[None] = self._loop.create_future()
@@ -121,7 +139,7 @@ class Worker:
 
     def start(self, job: Job) -> None:
         """Send a job into the jail; its future gets the outcome."""
-        call = next(self._pool.call_numbers)
+        call = next(self._owner.call_numbers)
         nonce = secrets.token_bytes(16)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -139,7 +157,7 @@ class Worker:
         flight = _Flight(self, job, ours, nonce, b"".join((header, document, job.code)))
         self.flights[call] = flight
         self.fresh += 1
-        self._pool.in_flight_of[job.client] += 1
+        self._owner.in_flight_of[job.client] += 1
         loop = self._loop
         flight.timers = [
             loop.call_later(_READ_AFTER_SECONDS, self._read_early, flight),
@@ -165,7 +183,7 @@ class Worker:
         flights, self.flights = self.flights, {}
         for flight in flights.values():
             self._finish(flight, ServiceFault(f"worker {self.index} {why}"))
-        self._pool.on_closed(self)
+        self._owner.on_closed(self)
 
     # Channel of one call.
 
@@ -225,7 +243,7 @@ class Worker:
                 self.ready, self.layers = True, hello["layers"] | {"cgroup_limits": self._cgroup is not None}
                 if not self._started.done():
                     self._started.set_result(None)
-                self._pool.dispatch()
+                self._owner.dispatch()
                 continue
             _, call, *ended = ENDED.unpack_from(message)
             flight = self.flights.pop(call)
@@ -238,7 +256,7 @@ class Worker:
     def _age(self, flight: _Flight) -> None:
         flight.aged = True
         self.fresh -= 1
-        self._pool.dispatch()
+        self._owner.dispatch()
 
     def _on_stuck(self, flight: _Flight) -> None:
         self.close("is stuck")
@@ -274,11 +292,11 @@ class Worker:
             flight.open = False
         if not flight.aged:
             self.fresh -= 1
-        self._pool.in_flight_of[flight.job.client] -= 1
+        self._owner.in_flight_of[flight.job.client] -= 1
         future = flight.job.future
         if not future.done():
             if isinstance(result, Outcome):
                 future.set_result(result)
             else:
                 future.set_exception(result)
-        self._pool.dispatch()
+        self._owner.dispatch()

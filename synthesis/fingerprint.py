@@ -6,20 +6,15 @@ are, anything else as a digest: no path, key or text of the user gets into a man
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel
-
 from synthesis.destination import DestinationRefused
-from synthesis.records import SCHEMA_VERSION, JsonValue, canonical_json
-from synthesis.teacher.protocol import Teacher
+from synthesis.records import JsonValue, canonical_json
 
-_ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[1]
 _SHOWN_AT_ONCE: Final = 8
 _ABSENT: Final = "absent"
 
@@ -60,27 +55,6 @@ def flattened(config: Mapping[str, Any], *, leave_out: Collection[str] = ()) -> 
                 yield name, value if value is None or isinstance(value, (bool, int, float)) else digest(value)
 
     return dict(lines("", config))
-
-
-def synthesis_fingerprint(
-    track: str, config: BaseModel, teacher: Teacher, contents: Mapping[str, JsonValue]
-) -> Fingerprint:
-    """Say what decides the records of a track, whose pipeline is the module `track`.
-
-    That is its config, save where it writes, where and how fast work is done, and what a token costs; in the place of
-    paths, what they hold (`contents`, by the names of their keys); who is asked; and the source of the track and of the
-    teacher, prompts included.
-    """
-    settings = getattr(config, "teacher", None)
-    asked = {} if settings is None else settings.model_dump(include={"temperature", "max_completion_tokens"})
-    teachers = {kind.__module__ for kind in type(teacher).__mro__ if kind.__module__.startswith("synthesis.")}
-    return {
-        "schema_version": SCHEMA_VERSION,
-        **flattened(config.model_dump(mode="json"), leave_out={"out", "concurrency", "ray", "teacher", *contents}),
-        **{name: digest(content) for name, content in contents.items()},
-        **flattened({"teacher": {"name": teacher.name, **asked}}),
-        **source_of(track, *sorted(teachers)),
-    }
 
 
 def differences(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> list[str]:
@@ -127,43 +101,6 @@ def digest_of_files(files: Iterable[Path]) -> str:
     return hashed.hexdigest()[:16]
 
 
-def source_of(*modules: str) -> Fingerprint:
-    """Name the source of modules of this project and of every module of theirs that they import, file by file.
-
-    Prompts are among them: a changed word is a changed source. So are tables (`*.toml`) that lie beside the modules.
-    """
-    sources: set[Path] = set()
-    for module in modules:
-        sources |= _imported(module)
-    tables = {table for folder in {source.parent for source in sources} for table in folder.glob("*.toml")}
-    return source_of_files(path.relative_to(_ROOT).as_posix() for path in sources | tables)
-
-
 def source_of_files(names: Iterable[str]) -> Fingerprint:
     """Name source files by their bytes; `names` are their places in the project."""
-    return {f"source of {name}": digest_of_files([_ROOT / name]) for name in sorted(names)}
-
-
-@lru_cache
-def _imported(module: str) -> frozenset[Path]:
-    """The files of a module, of the packages that it lies in, and of all that these import of the same package."""
-    package = module.split(".")[0]
-    found: set[Path] = set()
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        if name.split(".")[0] != package or (path := _file_of(name)) is None or path in found:
-            continue
-        found.add(path)
-        waiting.append(name.rpartition(".")[0])
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return frozenset(found)
-
-
-def _file_of(module: str) -> Path | None:
-    path = _ROOT.joinpath(*module.split("."))
-    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+    return {f"source of {name}": digest_of_files([ROOT / name]) for name in sorted(names)}

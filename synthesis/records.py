@@ -11,12 +11,9 @@ ArrayRecord shard (see `record_io`). Nothing in a record is a secret, a header o
 from __future__ import annotations
 
 import json
-import math
 import re
-import unicodedata
-from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -302,14 +299,6 @@ class SubQuestion(Record):
     call: ToolCall | None = None
     """The gold call; None where no tool is needed."""
 
-    def is_solved_by(self, tool: str, value: JsonValue) -> bool:
-        """Say whether the value that `tool` returned answers this sub-question.
-
-        The one rule shared by synthesis, `astra records verify` and the reward: the tool is the sub-question's own and
-        the value equals the gold answer by type and normalised value (`same_answer`), never by substring.
-        """
-        return self.call is not None and tool == self.call.name and same_answer(self.answer, value)
-
 
 class Composition(Record):
     """Φ: how the main answer is computed from sub-answers (executed by `environments.decomposition.compose`)."""
@@ -448,109 +437,3 @@ def _plain_call(call: ToolCall) -> str:
 
 def _plain_text(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str, JsonValue]]) -> int:
-    """Count the sub-tasks that an episode solved (n̂ of the F1 reward).
-
-    `outcomes` are (tool name, returned value) of the episode's successful calls in order. A sub-task counts once, and
-    one call solves at most one sub-task, so precision never exceeds 1.
-
-    >>> call = ToolCall(id="1", name="population", arguments={"city": "Arles"})
-    >>> q = SubQuestion(id="q1", question="How many people live in Arles?", answer=50968, call=call)
-    >>> count_solved([q], [("population", 50968.0), ("population", 50968)])
-    1
-    >>> count_solved([q], [("population", "error code 50968")])
-    0
-    """
-    open_tasks = list(sub_tasks)
-    for tool, value in outcomes:
-        for index, sub_task in enumerate(open_tasks):
-            if sub_task.is_solved_by(tool, value):
-                del open_tasks[index]
-                break
-    return len(sub_tasks) - len(open_tasks)
-
-
-class EpisodeCounts(NamedTuple):
-    """What the F1 reward of an episode is made of: n̂, n and c."""
-
-    num_solved: int
-    num_subtasks: int
-    num_tool_calls: int
-
-
-def count_episode(
-    environment: Environment,
-    outcomes: Sequence[tuple[str, JsonValue]],
-    *,
-    num_tool_calls: int,
-    final_state: JsonObject | None,
-    final_text: str,
-) -> EpisodeCounts:
-    """Count an episode for the F1 reward; `outcomes` are (tool name, value) of its successful calls in order.
-
-    Where an environment checks how the episode ends - the state it leaves, or that it refuses or asks back - the ending
-    is one more sub-task and counts as one more call, so that precision stays within 1 and calling less than was needed
-    gains nothing.
-    """
-    solved = count_solved(environment.sub_tasks, outcomes)
-    if environment.expectation != "answer":
-        ends_well = meets_expectation(environment.expectation, final_text)
-    elif environment.final_state is not None:
-        ends_well = same_answer(environment.final_state, final_state)
-    else:
-        return EpisodeCounts(solved, len(environment.sub_tasks), num_tool_calls)
-    return EpisodeCounts(solved + ends_well, len(environment.sub_tasks) + 1, num_tool_calls + 1)
-
-
-_REFUSALS = re.compile(
-    r"\b(?:cannot|can't|can not|unable to|not able to|no tool|none of the tools)\b"
-    r"|无法|不能|没有(?:合适的|相应的|可用的)?工具",
-    re.IGNORECASE,
-)
-
-
-def meets_expectation(expectation: Expectation, text: str) -> bool:
-    """Say by rule whether an episode's last words refuse, or ask back, as expected.
-
-    >>> meets_expectation("refuse", "I cannot look up the rent."), meets_expectation("refuse", "It is 4200.")
-    (True, False)
-    >>> meets_expectation("ask_back", "Which apartment do you mean?"), meets_expectation("ask_back", "请问是哪套公寓？")
-    (True, True)
-    """
-    if expectation == "refuse":
-        return _REFUSALS.search(text) is not None
-    if expectation == "ask_back":
-        return text.rstrip().endswith(("?", "？"))
-    raise ValueError(f"expected `refuse` or `ask_back`, found {expectation!r}; an answer is judged by its sub-tasks")
-
-
-def same_answer(gold: JsonValue, value: JsonValue) -> bool:
-    """Say whether two JSON values are the same answer: equal type, and equal after normalisation.
-
-    Texts are compared NFKC-normalised, case-folded, with white space collapsed; numbers to a relative 1e-6 (a Boolean
-    is not a number); lists element by element in order; objects key by key.
-
-    >>> same_answer("Rue  de la Paix", "rue de la paix"), same_answer(5, "error code 1500"), same_answer(5, 5.0)
-    (True, False, True)
-    >>> same_answer(1, True), same_answer([1, 2], [2, 1]), same_answer(None, None)
-    (False, False, True)
-    """
-    if isinstance(gold, bool) or isinstance(value, bool):
-        return isinstance(gold, bool) and isinstance(value, bool) and gold == value
-    if isinstance(gold, int | float) and isinstance(value, int | float):
-        if isinstance(gold, int) and isinstance(value, int):
-            return gold == value
-        return math.isclose(gold, value, rel_tol=1e-6, abs_tol=1e-9)
-    if isinstance(gold, str) and isinstance(value, str):
-        return _normalised_text(gold) == _normalised_text(value)
-    if isinstance(gold, Mapping) and isinstance(value, Mapping):
-        return gold.keys() == value.keys() and all(same_answer(gold[key], value[key]) for key in gold)
-    if isinstance(gold, list | tuple) and isinstance(value, list | tuple):
-        return len(gold) == len(value) and all(same_answer(a, b) for a, b in zip(gold, value, strict=True))
-    return gold is None and value is None
-
-
-def _normalised_text(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

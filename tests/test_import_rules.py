@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import json
 import subprocess
 import sys
@@ -23,9 +24,26 @@ ALLOWED = {
 }
 
 
+FLOORS = {
+    "sandbox": (
+        *("errors", "bearer_token", "strict_json", "protocol", "metrics", "fair_queue", "cgroup", "jail", "wasm"),
+        *("isolation", "worker", "pool", "execution", "self_test", "server", "client", "local", "contract"),
+    ),
+    "synthesis": (
+        *("errors", "records", "destination", "fingerprint", "record_io", "stage", "answers", "questions", "teacher"),
+        *("workers", "prompts", "track", "tools", "trajectories", "environments", "procedural", "cost"),
+    ),
+    "astra_jax": (
+        *("errors", "config", "metrics_file", "transformers_library", "chat", "model", "mesh", "checkpoints", "engine"),
+        *("episodes", "training", "sft", "rl", "evaluate", "plan", "report", "testing", "recipes", "cli"),
+    ),
+}
+"""The folders and files of each package, from the ground up: an arrow points down. In this order they are read, too."""
+
+
 def is_command(path: Path) -> bool:
-    """Whether a file is the `astra` command, which may import everything."""
-    return path.parts[0] == "astra_jax" and path.parts[1] in ("cli", "cli.py")
+    """Whether a file is the `astra` command or a whole recipe, which may import everything."""
+    return path.parts[0] == "astra_jax" and path.parts[1] in ("cli", "cli.py", "recipes")
 
 
 def imported_modules(tree: ast.AST) -> Iterator[str]:
@@ -55,6 +73,65 @@ def violations(root: Path) -> list[str]:
 
 def test_every_package_imports_only_what_the_design_allows():
     assert violations(ROOT) == []
+
+
+def arrows(root: Path) -> dict[str, set[str]]:
+    """Every module of ours to those that it imports."""
+    files = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in ALLOWED
+        for path in (root / package).rglob("*.py")
+    }
+    found = {}
+    for module, path in files.items():
+        named = imported_modules(ast.parse(path.read_text(encoding="utf-8")))
+        ends = {name if name in files else name.rpartition(".")[0] for name in named}
+        found[module] = {end for end in ends if end in files} - {module}
+    return found
+
+
+def arrows_that_run_up(root: Path) -> list[str]:
+    up = []
+    for module, ends in sorted(arrows(root).items()):
+        package, _, rest = module.partition(".")
+        floors, floor = FLOORS[package], rest.partition(".")[0]
+        for end in sorted(ends):
+            other, _, end_rest = end.partition(".")
+            end_floor = end_rest.partition(".")[0]
+            if other == package and floor and end_floor != floor and floors.index(end_floor) > floors.index(floor):
+                up.append(f"{module} -> {end}")
+    return up
+
+
+def circles(root: Path) -> list[tuple[str, ...]]:
+    """Modules that import one another, over however many files."""
+    sorter, found = graphlib.TopologicalSorter(arrows(root)), []
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        found.append(tuple(error.args[1]))
+    return found
+
+
+def test_every_folder_has_a_floor_and_every_arrow_inside_a_package_points_down():
+    assert arrows_that_run_up(ROOT) == []
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    assert circles(ROOT) == []
+
+
+def test_an_arrow_that_runs_up_and_a_circle_are_found(tmp_path):
+    for file, line in (
+        ("astra_jax/chat/format.py", "from astra_jax.rl import train"),
+        ("astra_jax/rl/train.py", "from astra_jax.rl.loss import loss"),
+        ("astra_jax/rl/loss.py", "import astra_jax.rl.train"),
+    ):
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(line)
+    assert arrows_that_run_up(tmp_path) == ["astra_jax.chat.format -> astra_jax.rl.train"]
+    assert [set(circle) for circle in circles(tmp_path)] == [{"astra_jax.rl.train", "astra_jax.rl.loss"}]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from astra_jax.checkpoints.provenance import HUB_NAME, read_provenance
-from astra_jax.training.metrics import read_metrics
+from astra_jax.metrics_file import read_metrics
 
 MODEL_CARD = "README.md"
 

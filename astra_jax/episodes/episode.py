@@ -12,8 +12,9 @@ from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_t
 from astra_jax.episodes.ledger import TokenLedger
 from sandbox.client import AsyncSandboxClient
 from sandbox.protocol import ExecuteReply
+from synthesis.answers.counting import EpisodeCounts, count_episode
 from synthesis.answers.final_answer import is_answer_accurate
-from synthesis.records import Environment, EnvironmentTool, EpisodeCounts, JsonObject, JsonValue, count_episode
+from synthesis.records import Environment, EnvironmentTool, JsonObject, JsonValue
 
 StopReason = Literal["no_tool_call", "max_turns", "max_response_tokens"]
 

@@ -4,7 +4,7 @@
     precision      p = n̂ / (c + ε)    share of tool calls that solved one
     f1             2pr / (p + r)
 
-n̂, n and c are counted from tool outputs (`records.count_episode`): F1 says nothing of the final message, which has a
+n̂, n and c are counted from tool outputs (`answers.counting`): F1 says nothing of the final message, which has a
 figure of its own, `answer_accuracy`. These formulas stay the paper's when the reward of `rl.f1_reward` is edited.
 """
 

@@ -17,7 +17,8 @@ from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.figures import f1, num_irrelevant_calls
 from astra_jax.errors import AstraError
-from synthesis.records import JsonObject, JsonValue, Language, Scenario, count_solved
+from synthesis.answers.counting import count_solved
+from synthesis.records import JsonObject, JsonValue, Language, Scenario
 
 SourceName = Literal["prompt", "template", "model", "tool"]
 

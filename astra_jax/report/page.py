@@ -14,12 +14,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astra_jax.episodes.log import logs_of_run, read_episodes
 from astra_jax.errors import AstraError
+from astra_jax.metrics_file import read_metrics
 from astra_jax.report.before_and_after import before_and_after
 from astra_jax.report.charts import LineChart, figure, line_chart
 from astra_jax.report.data_sets import Bar, DataSet, mean_subtasks
 from astra_jax.report.episodes import choose_episodes, policy_order
 from astra_jax.report.temperatures import KINDS, by_temperature
-from astra_jax.training.metrics import read_metrics
 from synthesis.destination import require_file_destination, whole_file
 
 

@@ -10,13 +10,14 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from tensorboardX import SummaryWriter
 
+from astra_jax.metrics_file import whole_lines
 from astra_jax.training.wandb_run import WandbConfig, WandbRun
 
 _LINES_PER_RUN = 20
@@ -63,7 +64,7 @@ class MetricsLog:
         hyperparameters: Mapping[str, Any] | None = None,
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [line for line in _whole_lines(path) if json.loads(line)["step"] < first_step]
+        kept = [line for line in whole_lines(path) if json.loads(line)["step"] < first_step]
         partial = path.with_name(path.name + ".partial")
         partial.write_text("".join(kept))
         partial.replace(path)
@@ -93,20 +94,3 @@ class MetricsLog:
             self._events.add_scalar(name, value, step)
         if self._wandb_run is not None:
             self._wandb_run.log(step, metrics)
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of `metrics.jsonl` in order; a line that a crash cut short is left out."""
-    return [json.loads(line) for line in _whole_lines(path)]
-
-
-def last_metric(path: Path, name: str) -> float | None:
-    """Return a figure of the last step that was written down with one; None where there is none."""
-    values = [line.get(name) for line in read_metrics(path)]
-    return next((value for value in reversed(values) if value is not None), None)
-
-
-def _whole_lines(path: Path) -> Iterator[str]:
-    if path.exists():
-        with path.open() as lines:
-            yield from (line for line in lines if line.endswith("\n"))

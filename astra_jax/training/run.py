@@ -22,9 +22,10 @@ from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.mesh.placement import host_folder
+from astra_jax.metrics_file import last_metric
 from astra_jax.model.config import ModelConfig
 from astra_jax.training.config import TrainingConfig
-from astra_jax.training.metrics import MetricsLog, Progress, last_metric
+from astra_jax.training.metrics import MetricsLog, Progress
 from astra_jax.training.not_finite import NotFiniteSteps
 from astra_jax.training.optimizer import make_optimizer
 from astra_jax.training.run_record import RunRecord

@@ -1,1 +1,7 @@
-"""What answers a question: `final_answer` reads the message that ends an episode; `records` says what is solved."""
+"""The rules of "right", each once, shared by synthesis, `astra records verify`, reward and evaluation.
+
+same_answer    two JSON values
+counting       sub-tasks solved by tool outputs: n̂, n and c of the F1 reward
+expectation    last words that must refuse or ask back
+final_answer   whether the final message tells the gold answer
+"""

@@ -23,7 +23,9 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from synthesis.records import Environment, JsonValue, meets_expectation, same_answer
+from synthesis.answers.expectation import meets_expectation
+from synthesis.answers.same_answer import same_answer
+from synthesis.records import Environment, JsonValue
 
 MIN_OTHER_VALUES: Final = 3
 """Values beside the answer that any message may hold."""
@@ -60,7 +62,7 @@ _NO = re.compile(
 def is_answer_accurate(environment: Environment, final_text: str) -> bool:
     """Say whether the final message of an episode tells the environment's gold answer.
 
-    Where the environment expects a refusal, or a question back, `records.meets_expectation` decides. An episode that a
+    Where the environment expects a refusal, or a question back, `answers.expectation` decides. An episode that a
     limit ended has no final message, and no answer.
     """
     if environment.expectation != "answer":

@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
@@ -31,12 +31,15 @@ from synthesis.environments.quotas import EnvironmentPlan, Variety, plan_environ
 from synthesis.environments.refusals import withhold_tool
 from synthesis.environments.splits import TakenValues
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
-from synthesis.fingerprint import Fingerprint, digest, synthesis_fingerprint
+from synthesis.fingerprint import Fingerprint
 from synthesis.questions.knowledge import Knowledge, read_knowledge
-from synthesis.record_io import read_card, write_records
+from synthesis.record_io import read_card
 from synthesis.records import Environment, JsonValue
-from synthesis.stage import Journal, Rejected, StageReport, StageResults, finished_report, run_stage
+from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.fingerprint import synthesis_fingerprint
+from synthesis.track.journal import Journal, StageResults, run_stage
+from synthesis.track.run import TrackRun
 from synthesis.workers import WorkerHere, Workers, workers_on_ray
 
 __all__ = ["ENVIRONMENTS", "EnvironmentsConfig", "fingerprint_of", "synthesize_environments"]
@@ -71,18 +74,21 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         computations=config.computations,
         varieties=config.varieties,
     )
-    fingerprint = fingerprint_of(config, teacher)
-    finished = finished_report("environments", config.out, ENVIRONMENTS.kind, fingerprint)
+    out = config.out.resolve()
+    run = TrackRun(
+        "environments",
+        config.out,
+        ENVIRONMENTS.kind,
+        fingerprint_of(config, teacher),
+        {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")},
+    )
+    finished = run.finished_report()
     if finished is not None:
         finished.seconds = time.monotonic() - started
         return finished
-    out = config.out.resolve()
-    journals = {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")}
     report = StageReport("environments", out=str(config.out))
     async with AsyncExitStack() as stack:
-        drafted_journal, proven_journal, mixed_journal = (
-            stack.enter_context(closing(Journal(path, stage, fingerprint))) for stage, path in journals.items()
-        )
+        drafted_journal, proven_journal, mixed_journal = stack.enter_context(run.open_journals())
         opened = partial(opened_worker, config, TakenValues(config.disjoint_from, config.unseen), sandbox_url)
         workers: Workers[EnvironmentsWorker]
         if config.ray is None:
@@ -93,20 +99,8 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         drafts = await _draft_all(config, plans, sources, workers, report, drafted_journal)
         proven = await _prove_all(config, sources, drafts, workers, report, proven_journal)
         mixed = await _mix_all(config, proven, workers, report, mixed_journal)
-        if report.kept:
-            write_records(
-                config.out,
-                (Environment.model_validate(result) for result in mixed),
-                kind=ENVIRONMENTS.kind,
-                config_hash=digest(fingerprint),
-                rejected=report.rejected,
-                read=report.read,
-                repaired=report.repaired,
-                made_with=fingerprint,
-            )
-    for path in journals.values():
-        path.unlink()
-    report.require_kept("at least one environment")
+        run.write(report, (Environment.model_validate(result) for result in mixed))
+    run.close(report)
     report.seconds = time.monotonic() - started
     return report
 

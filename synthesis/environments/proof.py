@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from sandbox.client import ExecuteReply, ExecuteRequest, Limits
+from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.tool_scaling import documented_defaults
 from synthesis.environments.tool_source import check_source
-from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion, same_answer
+from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion
 from synthesis.stage import Rejected
 
 Proof: TypeAlias = tuple[EnvironmentTool, Sequence[SubQuestion]]

@@ -10,11 +10,12 @@ import unicodedata
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
+from synthesis.answers.same_answer import same_answer
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.questions.decomposition import CompositionError, QAInstance, compose, depths, scenario_of
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import JsonValue, same_answer
+from synthesis.records import JsonValue
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 

@@ -1,6 +1,6 @@
 """Refusal environments: a needed tool is withheld, or the question leaves a needed value out.
 
-The right behaviour is to say so at once, or to ask; every call is in vain. `records.meets_expectation` judges the
+The right behaviour is to say so at once, or to ask; every call is in vain. `answers.expectation` judges the
 episode's last words by rule.
 """
 

@@ -9,6 +9,7 @@ a sub-question that depends on others must not give its gold on the initial stat
 from __future__ import annotations
 
 from sandbox.client import ExecuteRequest
+from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.proof import Trial, check_replies, trials
 from synthesis.environments.qa_instances import check_structure
@@ -17,7 +18,7 @@ from synthesis.environments.sub_environments import MAX_REQUESTS
 from synthesis.environments.tool_source import check_source
 from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import EnvironmentTool, JsonObject, SubQuestion, same_answer
+from synthesis.records import EnvironmentTool, JsonObject, SubQuestion
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 

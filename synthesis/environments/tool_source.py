@@ -8,8 +8,9 @@ from __future__ import annotations
 import ast
 from typing import Final
 
+from synthesis.answers.same_answer import same_answer
 from synthesis.environments.module_reach import check_reach
-from synthesis.records import JsonValue, ToolDocument, same_answer
+from synthesis.records import JsonValue, ToolDocument
 from synthesis.stage import Rejected
 
 ALLOWED_MODULES: Final = frozenset({

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
+from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
 from synthesis.environments.stateful import prove_stateful
 from synthesis.environments.tool_source import check_source
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
-from synthesis.records import Environment, EnvironmentTool, same_answer
+from synthesis.records import Environment, EnvironmentTool
 from synthesis.stage import Rejected, all_in_order
 
 _AT_ONCE = 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Final, TypeVar
@@ -33,8 +33,8 @@ from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, Provenance, QualityScore, record_id
 from synthesis.stage import Rejected
-from synthesis.teacher.protocol import BadReply, Teacher
-from synthesis.teacher.usage import metered_usage
+from synthesis.teacher.protocol import Teacher
+from synthesis.track.metering import metered_item
 
 Made = TypeVar("Made")
 
@@ -83,8 +83,8 @@ class EnvironmentsWorker:
             Rejected: no draft became of it.
         """
         self._check_domain(source)
-        return await _closed(
-            write_draft(
+        async with metered_item():
+            return await write_draft(
                 self._teacher,
                 source,
                 plan,
@@ -93,7 +93,6 @@ class EnvironmentsWorker:
                 seed=self._config.seed,
                 scaled_documents=self._config.scaled_documents,
             )
-        )
 
     async def prove(self, plan: EnvironmentPlan, draft: Draft | None, source: Knowledge) -> Environment:
         """Give a draft its tools, or have a stateful task written; proven, without distractors, and with what it cost.
@@ -102,13 +101,12 @@ class EnvironmentsWorker:
             Rejected: it did not pass one of the stages.
         """
         self._check_domain(source)
-        with metered_usage() as usage:
+        async with metered_item() as usage:
             if draft is None:
-                work = self._stateful(plan, source)
+                environment = await self._stateful(plan, source)
             else:
                 usage.add(**asdict(draft.usage))
-                work = self._executable(plan, draft, source)
-            environment = await _closed(work)
+                environment = await self._executable(plan, draft, source)
         self._check_tools(environment)
         provenance = environment.provenance.model_copy(update=asdict(usage))
         return environment.model_copy(update={"provenance": provenance})
@@ -195,11 +193,3 @@ class EnvironmentsWorker:
             entities=instance.entities,
             provenance=Provenance(teacher=teacher, prompt_version=prompt_version, seed=seed, parents=(knowledge_id,)),
         )
-
-
-async def _closed(work: Awaitable[Made]) -> Made:
-    """Await work that a reply without use ends; the item it was for is rejected."""
-    try:
-        return await work
-    except BadReply as error:
-        raise Rejected("unusable reply", str(error)) from error

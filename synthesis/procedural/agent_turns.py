@@ -17,8 +17,8 @@ from typing import Final
 from synthesis.procedural.task_grammar import clause_of, label_of, value_in_words
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
 from synthesis.records import ArgumentBinding, JsonObject, JsonValue, Language, Message, ToolDocument
+from synthesis.tools.names import words_of
 from synthesis.track.seeds import derived_random
-from synthesis.trajectories.chains import words_of
 
 MAX_TRIES: Final = 3
 _PASSING: Final = re.compile(

@@ -14,10 +14,11 @@ from random import Random
 from typing import Any, Final
 
 from synthesis.records import JsonObject, JsonValue, Language, ServerDocument, ToolDocument
-from synthesis.trajectories.chains import is_identifier, scalar_type, singular, words_of
+from synthesis.tools.names import words_of
+from synthesis.trajectories.chains import is_identifier, scalar_type, singular
 
 _VOCABULARY: Final[Mapping[str, Any]] = tomllib.loads(
-    files("synthesis.procedural.teacher").joinpath("argument_vocabulary.toml").read_text(encoding="utf-8")
+    files("synthesis.procedural").joinpath("argument_vocabulary.toml").read_text(encoding="utf-8")
 )
 _FIRST_DAY: Final = date(2026, 3, 2)
 

@@ -12,8 +12,9 @@ from typing import Final, Literal
 from synthesis.procedural.argument_values import drawn_value
 from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatedResponse, EmulatorState
 from synthesis.records import JsonObject, JsonValue, Language
+from synthesis.tools.names import words_of
 from synthesis.track.seeds import derived_random
-from synthesis.trajectories.chains import is_identifier, slot_name, words_of
+from synthesis.trajectories.chains import is_identifier, slot_name
 
 Effect = Literal["create", "update", "delete", "list", "read"]
 _VERBS: Final[dict[str, Effect]] = {

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from synthesis.answers.same_answer import same_answer
 from synthesis.procedural.table_worlds import world_of_tables
 from synthesis.procedural.tool_options import (
     ALL_OPTIONS,
@@ -31,7 +32,7 @@ from synthesis.prompts.tool_merging import MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity, ToolNecessity
 from synthesis.questions.decomposition import CompositionError, DecompositionNode, QAInstance, compose
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import JsonObject, QualityScore, ToolDocument, same_answer
+from synthesis.records import JsonObject, QualityScore, ToolDocument
 from synthesis.teacher.protocol import BadReply, Request
 
 CAN_READ: Final = "the embedded teacher can read tables (.csv, .sqlite, .parquet) and the domains that it knows"

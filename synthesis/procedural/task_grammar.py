@@ -8,7 +8,8 @@ from random import Random
 from typing import Final
 
 from synthesis.records import Chain, JsonObject, JsonValue, Language, ServerDocument, ToolDocument
-from synthesis.trajectories.chains import is_identifier, slot_name, task_slots, words_of
+from synthesis.tools.names import words_of
+from synthesis.trajectories.chains import is_identifier, slot_name, task_slots
 
 _OPENERS: Final[dict[Language, tuple[str, ...]]] = {
     "en": (

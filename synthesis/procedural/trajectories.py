@@ -43,8 +43,9 @@ from synthesis.prompts.user_continuation import ContinueAsUser
 from synthesis.records import Chain, ServerDocument, TaskScores, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request
+from synthesis.tools.names import words_of
 from synthesis.track.seeds import derived_random
-from synthesis.trajectories.chains import bind_chain, fits, outputs_of, slot_name, task_slots, words_of
+from synthesis.trajectories.chains import bind_chain, fits, outputs_of, slot_name, task_slots
 from synthesis.trajectories.tasks import is_stated
 
 _COMMON_WORDS: Final = frozenset({

@@ -142,15 +142,6 @@ def clear_workspaces(work_directory: Path) -> None:
         work_directory.rmdir()
 
 
-def clear_journals(work_directory: Path) -> None:
-    """Take away the journals of a run whose records are written, and the work directory if nothing is left in it."""
-    for stage in JOURNALS:
-        for journal in work_directory.glob(f"{stage}.sqlite*"):
-            journal.unlink()
-    with suppress(OSError):
-        work_directory.rmdir()
-
-
 async def synthesize_tools(
     sources: Sequence[Path],
     out: Path,

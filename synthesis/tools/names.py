@@ -13,6 +13,16 @@ from synthesis.records import LEGAL_TOOL_NAME
 MAX_NAME_LENGTH: Final = 64
 
 
+def words_of(name: str) -> tuple[str, ...]:
+    """Split an identifier into lower-case words.
+
+    >>> words_of("getUserInfo"), words_of("order-items_v2")
+    (('get', 'user', 'info'), ('order', 'items', 'v2'))
+    """
+    spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    return tuple(word for word in re.split(r"[^a-z0-9\u3400-\u9fff]+", spaced.lower()) if word)
+
+
 def legal_names(names: Iterable[str]) -> list[str]:
     """Return one legal name per name, all different; a name that is legal and new already stays as it is.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from synthesis.records import ServerDocument
-from synthesis.trajectories.chains import words_of
+from synthesis.tools.names import words_of
 
 OVERLAP_OF_DUPLICATES: Final = 0.8
 OVERLAP_OF_NAMESAKES: Final = 0.5

@@ -6,7 +6,6 @@ output of an earlier call. The bindings stay in the chain. By vote: the whole mu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from random import Random
@@ -16,6 +15,7 @@ from synthesis.prompts.chain_vote import VoteOnChain
 from synthesis.records import ArgumentBinding, Chain, JsonObject, JsonValue, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.tools.names import words_of
 from synthesis.track.seeds import derived_seed
 
 _CREDENTIALS: Final = frozenset(
@@ -27,16 +27,6 @@ MAX_STATED_FIELDS: Final = 4
 
 
 @lru_cache(maxsize=65536)
-def words_of(name: str) -> tuple[str, ...]:
-    """Split an identifier into lower-case words.
-
-    >>> words_of("getUserInfo"), words_of("order-items_v2")
-    (('get', 'user', 'info'), ('order', 'items', 'v2'))
-    """
-    spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
-    return tuple(word for word in re.split(r"[^a-z0-9\u3400-\u9fff]+", spaced.lower()) if word)
-
-
 @lru_cache(maxsize=65536)
 def slot_name(argument: str) -> str:
     """Return the one spelling under which calls share a fact.

@@ -20,16 +20,14 @@ from hashlib import sha256
 from typing import Final, TextIO
 
 from synthesis.destination import records_of, require_destination
-from synthesis.fingerprint import Fingerprint, digest, synthesis_fingerprint
-from synthesis.record_io import write_records
+from synthesis.fingerprint import Fingerprint
 from synthesis.records import Chain, JsonObject, ServerDocument, Task, Trajectory
-from synthesis.stage import Journal, Rejected, StageReport, finished_report, run_stage
+from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.protocol import Teacher
 from synthesis.tools.ingestion import (
     JOURNALS,
     NoToolDocuments,
     Servers,
-    clear_journals,
     clear_workspaces,
     gather_servers,
     require_servers,
@@ -38,6 +36,9 @@ from synthesis.tools.ingestion import (
     work_directory_of,
 )
 from synthesis.tools.sources import EXAMPLES_DIRECTORY
+from synthesis.track.fingerprint import synthesis_fingerprint
+from synthesis.track.journal import Journal, run_stage
+from synthesis.track.run import TrackRun
 from synthesis.track.seeds import derived_random
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import requests_of
@@ -75,8 +76,14 @@ async def synthesize_trajectories(
         servers = await gather_servers(sources, config.mcp_servers, config.filters, stack, work_directory)
         print(servers.report.closing_line(), file=progress)
         require_servers(servers)
-        fingerprint = fingerprint_of(config, teacher, servers.documents)
-        finished = finished_report("trajectories", config.out, TRAJECTORIES.kind, fingerprint)
+        track_run = TrackRun(
+            "trajectories",
+            config.out,
+            TRAJECTORIES.kind,
+            fingerprint_of(config, teacher, servers.documents),
+            {stage: work_directory / f"{stage}.sqlite" for stage in JOURNALS},
+        )
+        finished = track_run.finished_report()
         if finished is not None:
             finished.seconds = time.monotonic() - started
             return finished
@@ -85,23 +92,12 @@ async def synthesize_trajectories(
             mcp_servers = {server_id: pool.config for server_id, pool in servers.pools.items()}
             opened = partial(opened_worker, config, mcp_servers)
             workers = await stack.enter_async_context(workers_on_ray(config.ray, opened, teacher))
-        run = _Run(config, fingerprint, servers, workers, progress)
-        stack.callback(run.close)
+        run = _Run(config, servers, workers, stack.enter_context(track_run.open_journals()), progress)
         await run.propose_chains()
         report = await run.collect_trajectories()
-        if report.kept:
-            write_records(
-                config.out,
-                run.trajectories(),
-                kind=TRAJECTORIES.kind,
-                config_hash=digest(fingerprint),
-                rejected=report.rejected,
-                read=report.read,
-                repaired=report.repaired,
-                made_with=fingerprint,
-            )
-    clear_journals(work_directory)
-    report.require_kept("at least one trajectory")
+        track_run.write(report, run.trajectories())
+    track_run.close(report)
+    clear_workspaces(work_directory)
     report.out, report.seconds = str(config.out), time.monotonic() - started
     return report
 
@@ -118,25 +114,18 @@ class _Run:
     def __init__(
         self,
         config: TrajectoriesConfig,
-        fingerprint: Fingerprint,
         servers: Servers,
         workers: Workers[TrajectoriesWorker],
+        journals: Sequence[Journal],
         progress: TextIO,
     ):
         self.config, self.servers, self.workers, self.progress = config, servers, workers, progress
-        self._chains_journal, self._tasks_journal, self._trajectories_journal = (
-            Journal(work_directory_of(config.out) / f"{stage}.sqlite", stage, fingerprint) for stage in JOURNALS
-        )
+        self._chains_journal, self._tasks_journal, self._trajectories_journal = journals
         self._chains: list[list[Chain]] = []
         self._order = list(range(len(servers.documents)))
         derived_random(config.seed, "order of servers").shuffle(self._order)
         self._duplicates: dict[int, str] = {}
         self._num_slots = 0
-
-    def close(self) -> None:
-        """Close the journals; they stay on disk until the records are written."""
-        for journal in (self._chains_journal, self._tasks_journal, self._trajectories_journal):
-            journal.close()
 
     async def _stage(
         self, name: str, count: int, work: Callable[[int], Awaitable[JsonObject]], journal: Journal

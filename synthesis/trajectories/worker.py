@@ -42,9 +42,9 @@ from synthesis.records import (
 )
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request, Teacher
-from synthesis.teacher.usage import metered_usage
 from synthesis.tools.backends import Emulator, ToolBackend
 from synthesis.tools.mcp_servers import McpBackend, McpPool, McpServerConfig, ToolServerDied
+from synthesis.track.metering import metered_item
 from synthesis.track.seeds import derived_random, derived_seed
 from synthesis.trajectories.augmentation import augment_task
 from synthesis.trajectories.chains import bind_chain, vote_on_chain, with_optional_arguments
@@ -95,11 +95,8 @@ def _metered(work: Callable[Item, Awaitable[JsonObject]]) -> Callable[Item, Coro
 
     @wraps(work)
     async def metered(*item: Item.args, **named: Item.kwargs) -> JsonObject:
-        with metered_usage() as usage:
-            try:
-                return {**await work(*item, **named), "usage": asdict(usage)}
-            except BadReply as bad:
-                raise Rejected("unusable reply", str(bad)) from bad
+        async with metered_item() as usage:
+            return {**await work(*item, **named), "usage": asdict(usage)}
 
     return metered
 

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from astra_jax.training.metrics import read_metrics
+from astra_jax.metrics_file import read_metrics
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from synthesis.records import JsonObject
-from synthesis.stage import Journal, StageReport
+from synthesis.stage import StageReport
 from synthesis.teacher.openai import OpenAITeacherConfig
+from synthesis.track.journal import Journal
 from tests.synthesis.teacher.mock_endpoint import FAULTS, MockEndpoint
 from tests.synthesis.trajectories.mortal_run import ToldTeacher
 

@@ -13,11 +13,13 @@ import pytest
 
 from synthesis import fingerprint
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.fingerprint import MadeOtherwise, source_of
+from synthesis.fingerprint import MadeOtherwise
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import DatasetCard, read_card
-from synthesis.stage import Journal, StageReport
+from synthesis.stage import StageReport
 from synthesis.teacher.protocol import TeacherUnavailable
+from synthesis.track.fingerprint import source_of
+from synthesis.track.journal import Journal
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.journals import finished_items
 

@@ -10,8 +10,9 @@ import pytest
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.stage import Journal, JournalError, NothingKept, Rejected, StageReport, run_stage
+from synthesis.stage import NothingKept, Rejected, StageReport
 from synthesis.teacher.protocol import BadReply
+from synthesis.track.journal import Journal, JournalError, run_stage
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.pipeline import synthesize_trajectories
 

@@ -20,7 +20,6 @@ import pytest
 
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.fingerprint import synthesis_fingerprint
 from synthesis.procedural.teacher import ANSWERS, ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.record_io import RecordSource, read_card
@@ -28,6 +27,7 @@ from synthesis.records import Trajectory
 from synthesis.stage import Rejected
 from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
 from synthesis.teacher.protocol import TeacherUnavailable
+from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.workers import RayConfig, WorkersUnavailable, workers_on_ray
 from tests.synthesis.journals import finished_items

@@ -28,8 +28,8 @@ from astra_jax.checkpoints.checkpoint import load_params
 from astra_jax.checkpoints.convert import hf_to_orbax
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli import main
+from astra_jax.metrics_file import read_metrics
 from astra_jax.testing import tiny_environment
-from astra_jax.training.metrics import read_metrics
 from synthesis.record_io import check_shards, write_records
 from tests.astra_jax.checkpoints.test_convert import write_hf_folder
 from tests.astra_jax.training.test_run_lock import sft_command

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra_jax.episodes.figures import PRECISION_EPSILON, f1, precision, recall
-from synthesis.records import SubQuestion, ToolCall, count_solved
+from synthesis.answers.counting import count_solved
+from synthesis.records import SubQuestion, ToolCall
 
 
 @st.composite

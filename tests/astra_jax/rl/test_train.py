@@ -12,6 +12,7 @@ from astra_jax.checkpoints.checkpoint import CheckpointError, load_params
 from astra_jax.checkpoints.policy import load_policy, save_policy
 from astra_jax.config import ConfigError, parse_config
 from astra_jax.episodes.log import logs_of_run, read_episodes
+from astra_jax.metrics_file import read_metrics
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import write_report
@@ -21,7 +22,6 @@ from astra_jax.rl.batch_filling import BatchFillingStalled
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.train import rl_step, train_rl
 from astra_jax.testing import InProcessSandbox, tiny_environment
-from astra_jax.training.metrics import read_metrics
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
 from synthesis.record_io import write_records

@@ -15,6 +15,7 @@ from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints import checkpoint
 from astra_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
 from astra_jax.checkpoints.policy import load_policy
+from astra_jax.metrics_file import read_metrics
 from astra_jax.model import flops
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.context_parallel import balance
@@ -25,7 +26,6 @@ from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, make_batch, render_sample
 from astra_jax.sft.train import sft_loss, train_sft
 from astra_jax.testing import tiny_environment
-from astra_jax.training.metrics import read_metrics
 from astra_jax.training.not_finite import NotFinite
 from astra_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from tests.astra_jax.killed_process import kill_after_steps

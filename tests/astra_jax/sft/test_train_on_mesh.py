@@ -17,6 +17,7 @@ import pytest
 
 from astra_jax.checkpoints.policy import load_policy
 from astra_jax.config import ConfigError
+from astra_jax.metrics_file import read_metrics
 from astra_jax.model.config import ModelOverrides
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.sft.config import SFTConfig
@@ -24,7 +25,6 @@ from astra_jax.sft.data import make_batch, render_sample
 from astra_jax.sft.train import sft_loss, train_sft
 from astra_jax.testing import tiny_environment
 from astra_jax.training.accumulation import loss_and_gradients
-from astra_jax.training.metrics import read_metrics
 from tests.astra_jax.killed_process import ROOT
 from tests.astra_jax.sft.configs import tiny_sft_config
 from tests.astra_jax.two_hosts import finish, two_hosts

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboardX.proto.event_pb2 import Event
 
-from astra_jax.training.metrics import MetricsLog, Progress, read_metrics
+from astra_jax.metrics_file import read_metrics
+from astra_jax.training.metrics import MetricsLog, Progress
 
 
 def write_steps(path, first, stop, value):

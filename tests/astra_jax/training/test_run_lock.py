@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from astra_jax.cli import main
+from astra_jax.metrics_file import read_metrics
 from astra_jax.testing import tiny_environment
-from astra_jax.training.metrics import read_metrics
 from astra_jax.training.run_lock import AnotherRun, run_lock
 from synthesis.record_io import write_records
 from tests.synthesis.journals import num_finished

@@ -11,9 +11,10 @@ import pytest
 
 from astra_jax.cli import main
 from astra_jax.config import ConfigError
+from astra_jax.metrics_file import read_metrics
 from astra_jax.sft.train import train_sft
 from astra_jax.testing import tiny_environment
-from astra_jax.training.metrics import MetricsLog, read_metrics
+from astra_jax.training.metrics import MetricsLog
 from astra_jax.training.wandb_run import WandbConfig
 from tests.astra_jax.sft.configs import tiny_sft_config
 

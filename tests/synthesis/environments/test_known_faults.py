@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from synthesis.answers.counting import count_solved
 from synthesis.environments import worker
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, JsonValue, SubQuestion, ToolCall, count_solved
+from synthesis.records import Environment, JsonValue, SubQuestion, ToolCall
 from synthesis.teacher.protocol import BadReply, Reply, Request
 
 

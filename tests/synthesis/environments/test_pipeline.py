@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 
 from sandbox.client import SandboxClient
+from synthesis.answers.counting import count_solved
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.statistics import environment_statistics
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource, write_records
-from synthesis.records import Environment, count_solved
+from synthesis.records import Environment
 from synthesis.stage import NothingKept
 from synthesis.teacher.protocol import BadReply, Reply, Request, TeacherUnavailable
 from tests.synthesis.journals import num_finished

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.client import AsyncSandboxClient
+from synthesis.answers.counting import count_episode
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.quotas import plan_environments
 from synthesis.environments.stateful import prove_stateful
@@ -17,7 +18,7 @@ from synthesis.environments.statistics import statistics_of
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource, write_records
-from synthesis.records import Environment, count_episode
+from synthesis.records import Environment
 from synthesis.stage import Rejected
 
 

@@ -1,0 +1,26 @@
+"""`metrics.jsonl` as it lies in a run's folder: one JSON object per step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of `metrics.jsonl` in order; a line that a crash cut short is left out."""
+    return [json.loads(line) for line in whole_lines(path)]
+
+
+def last_metric(path: Path, name: str) -> float | None:
+    """Return a figure of the last step that was written down with one; None where there is none."""
+    values = [line.get(name) for line in read_metrics(path)]
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+def whole_lines(path: Path) -> Iterator[str]:
+    """Yield the lines that end: a crash may have cut the last one short. None where there is no file."""
+    if path.exists():
+        with path.open() as lines:
+            yield from (line for line in lines if line.endswith("\n"))

@@ -1,0 +1,74 @@
+"""What the F1 reward counts: the sub-tasks that an episode solved, all sub-tasks, and the tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from synthesis.answers.expectation import meets_expectation
+from synthesis.answers.same_answer import same_answer
+from synthesis.records import Environment, JsonObject, JsonValue, SubQuestion
+
+
+def is_solved(sub_task: SubQuestion, tool: str, value: JsonValue) -> bool:
+    """Say whether the value that `tool` returned solves a sub-task.
+
+    The one rule shared by synthesis, `astra records verify` and the reward: the tool is the sub-task's own, and the
+    value is the same answer as the gold one.
+    """
+    return sub_task.call is not None and tool == sub_task.call.name and same_answer(sub_task.answer, value)
+
+
+def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str, JsonValue]]) -> int:
+    """Count the sub-tasks that an episode solved (n̂ of the F1 reward).
+
+    `outcomes` are (tool name, returned value) of the episode's successful calls in order. A sub-task counts once, and
+    one call solves at most one sub-task, so precision never exceeds 1.
+
+    >>> from synthesis.records import ToolCall
+    >>> call = ToolCall(id="1", name="population", arguments={"city": "Arles"})
+    >>> q = SubQuestion(id="q1", question="How many people live in Arles?", answer=50968, call=call)
+    >>> count_solved([q], [("population", 50968.0), ("population", 50968)])
+    1
+    >>> count_solved([q], [("population", "error code 50968")])
+    0
+    """
+    open_tasks = list(sub_tasks)
+    for tool, value in outcomes:
+        for index, sub_task in enumerate(open_tasks):
+            if is_solved(sub_task, tool, value):
+                del open_tasks[index]
+                break
+    return len(sub_tasks) - len(open_tasks)
+
+
+class EpisodeCounts(NamedTuple):
+    """What the F1 reward of an episode is made of: n̂, n and c."""
+
+    num_solved: int
+    num_subtasks: int
+    num_tool_calls: int
+
+
+def count_episode(
+    environment: Environment,
+    outcomes: Sequence[tuple[str, JsonValue]],
+    *,
+    num_tool_calls: int,
+    final_state: JsonObject | None,
+    final_text: str,
+) -> EpisodeCounts:
+    """Count an episode for the F1 reward; `outcomes` are (tool name, value) of its successful calls in order.
+
+    Where an environment checks how the episode ends - the state it leaves, or that it refuses or asks back - the ending
+    is one more sub-task and counts as one more call, so that precision stays within 1 and calling less than was needed
+    gains nothing.
+    """
+    solved = count_solved(environment.sub_tasks, outcomes)
+    if environment.expectation != "answer":
+        ends_well = meets_expectation(environment.expectation, final_text)
+    elif environment.final_state is not None:
+        ends_well = same_answer(environment.final_state, final_state)
+    else:
+        return EpisodeCounts(solved, len(environment.sub_tasks), num_tool_calls)
+    return EpisodeCounts(solved + ends_well, len(environment.sub_tasks) + 1, num_tool_calls + 1)

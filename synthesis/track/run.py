@@ -1,0 +1,90 @@
+"""One run of a track: what is already there, its journals, and the records that it writes when all is done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from synthesis.destination import records_of, require_destination
+from synthesis.fingerprint import Fingerprint, MadeOtherwise, digest, require_same
+from synthesis.record_io import read_card, write_records
+from synthesis.records import Record
+from synthesis.stage import StageReport
+from synthesis.track.journal import Journal
+
+
+@dataclass(frozen=True)
+class TrackRun:
+    """A run of a track that writes records of one kind into `out`."""
+
+    name: str
+    """As reports call it."""
+    out: Path
+    kind: str
+    fingerprint: Fingerprint
+    """What decides the records."""
+    journal_paths: Mapping[str, Path]
+    """By stage, in order."""
+
+    def finished_report(self) -> StageReport | None:
+        """Return what became of the synthesis whose records already lie in `out`; None where nothing lies there.
+
+        Raises:
+            DestinationRefused: something else lies there.
+            MadeOtherwise: they were made with something else than `fingerprint` says.
+        """
+        out = self.out
+        require_destination(out, records_of(self.kind))
+        if not (out / "dataset.json").is_file():
+            return None
+        card = read_card(out)
+        if not card.made_with:
+            raise MadeOtherwise(
+                f"{out}: expected records that say what they were made with, found those of an older version or "
+                "another program; name another `out`, or move these away"
+            )
+        require_same(out, card.made_with, self.fingerprint, advice="Name another `out`, or move these records away")
+        return StageReport(
+            self.name, card.read, card.count, card.repaired, Counter(card.rejected), out=str(out), already_complete=True
+        )
+
+    @contextmanager
+    def open_journals(self) -> Iterator[list[Journal]]:
+        """Open the journal of each stage, or begin it.
+
+        Raises:
+            MadeOtherwise: one holds items that were made with something else.
+        """
+        with ExitStack() as stack:
+            yield [
+                stack.enter_context(closing(Journal(path, stage, self.fingerprint)))
+                for stage, path in self.journal_paths.items()
+            ]
+
+    def write(self, report: StageReport, records: Iterable[Record]) -> None:
+        """Write the records of a run that is at its end, unless there are none."""
+        if report.kept:
+            write_records(
+                self.out,
+                records,
+                kind=self.kind,
+                config_hash=digest(self.fingerprint),
+                rejected=report.rejected,
+                read=report.read,
+                repaired=report.repaired,
+                made_with=self.fingerprint,
+            )
+
+    def close(self, report: StageReport) -> None:
+        """Take the closed journals away: their records are written, or there are none.
+
+        Raises:
+            NothingKept: there are none.
+        """
+        for path in self.journal_paths.values():
+            for file in path.parent.glob(f"{path.name}*"):  # SQLite keeps a log beside it
+                file.unlink()
+        report.require_kept(f"at least one {self.kind}")
