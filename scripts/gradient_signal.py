@@ -47,7 +47,7 @@ async def valid_groups(policy: Policy, config: RLConfig, run: Path, count: int, 
     found: list[ScoredGroup[Group]] = []
     environments = RecordSource(run / "environments", Environment)
     async with AsyncSandboxClient(url) as sandbox:
-        engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, config.rollout)
+        engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
         for first in range(0, len(environments), config.groups_per_rollout):
             chosen = [environments[i] for i in range(first, min(first + config.groups_per_rollout, len(environments)))]
             starts = [
@@ -101,7 +101,7 @@ def main() -> None:
     columns = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     flat, unravel = ravel_pytree(policy.params)
     objective = Objective(config.rollout.temperature, config.clip_epsilon, config.logprob_chunk_tokens)
-    loss_of = functools.partial(rl_loss, model_config=policy.model, objective=objective)
+    loss_of = functools.partial(rl_loss, model_config=policy.model_config, objective=objective)
 
     @jax.jit
     def gradient_sum(batch):  # type: ignore[no-untyped-def]

@@ -1,0 +1,11 @@
+"""Making training data: documents and knowledge in, record directories out. Plain Python; JAX is never imported.
+
+records, record_io, stage     what is kept, how it lies on disk, how many items are worked on
+answers/                      the one rule of "solved"
+track/                        journal, fingerprint, seeds: once for both tracks
+questions/, teacher/, prompts/  what is asked, who answers, in which words
+tools/                        tool documents and real tool servers
+trajectories/, environments/  the two tracks; each is read in its `pipeline.py`
+procedural/                   the embedded teacher: no network, no key
+cost/                         what a track would cost, before anything is spent
+"""

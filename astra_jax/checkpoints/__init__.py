@@ -1,0 +1,7 @@
+"""Weights and training states on disk.
+
+checkpoint               Orbax arrays beside a manifest that makes them whole
+policy, provenance       a model with its tokenizer, as one folder, and where it comes from
+hf, convert              HuggingFace's layout, through one two-way table, a piece at a time
+generation_config, model_card   what an export says beside its weights
+"""

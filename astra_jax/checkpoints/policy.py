@@ -28,7 +28,7 @@ _AS_IT_IS = ModelOverrides()
 class Policy:
     """What samples and what learns."""
 
-    model: ModelConfig
+    model_config: ModelConfig
     params: Params
     tokenizer: Tokenizer
 
@@ -42,12 +42,12 @@ def save_policy(
     from; to where that comes from, `stage` is added.
     """
     if jax.process_index() == 0:
-        policy.tokenizer.save(folder, model_max_length=policy.model.context_tokens)
+        policy.tokenizer.save(folder, model_max_length=policy.model_config.context_tokens)
         if trained_from is not None:
             copy_companions(trained_from, folder)
         if stage is not None:
             read_provenance(trained_from).then(stage).write(folder)
-    save_params(folder, policy.model, policy.params)
+    save_params(folder, policy.model_config, policy.params)
 
 
 def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverrides = _AS_IT_IS) -> Policy:

@@ -463,7 +463,7 @@ def _sandbox(options: argparse.Namespace) -> Iterator[str]:
 def _sft(options: argparse.Namespace) -> None:
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
-    from astra_jax.mesh.placement import are_hosts_announced, host_folder, join_hosts, require_shared_folder
+    from astra_jax.mesh.hosts import are_hosts_announced, host_folder, join_hosts, require_shared_folder
     from astra_jax.sft.config import SFTConfig
     from astra_jax.sft.train import train_sft
     from astra_jax.training.run_lock import run_lock
@@ -484,7 +484,7 @@ def _sft(options: argparse.Namespace) -> None:
 def _rl(options: argparse.Namespace) -> None:
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
-    from astra_jax.mesh.placement import are_hosts_announced, join_hosts
+    from astra_jax.mesh.hosts import are_hosts_announced, join_hosts
     from astra_jax.rl.config import RLConfig
     from astra_jax.rl.start import require_one_host
     from astra_jax.rl.train import train_rl
@@ -555,7 +555,7 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
 
     async def run(url: str) -> Evaluation:
         async with AsyncSandboxClient(url) as sandbox:
-            engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, config.rollout)
+            engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
             return await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
 
     with _sandbox(options) as url:

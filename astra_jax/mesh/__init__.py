@@ -1,0 +1,1 @@
+"""Hosts and devices: who takes part, and where arrays lie."""

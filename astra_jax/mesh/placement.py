@@ -6,17 +6,11 @@ With a mesh every array is a global one: a host holds the parts that belong to i
 from __future__ import annotations
 
 import contextlib
-import os
-import secrets
-import shutil
-import time
-from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 import optax
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.config import ConfigError
@@ -26,107 +20,6 @@ from astra_jax.model.sharding import TPU_LANES, MeshConfig, make_mesh, param_sha
 
 Batch = TypeVar("Batch", bound=tuple)
 """A NamedTuple of arrays [B, T]."""
-
-_SHARED_WITHIN_SECONDS = 5.0
-"""Network disks show a new file to other hosts late, but not as late as this."""
-
-
-class NotJoined(Exception):
-    """The hosts of a job did not find each other; the message says why."""
-
-
-def join_hosts() -> None:
-    """Join the other hosts of this job, before anything else touches JAX; a host that is alone stays alone.
-
-    Cloud TPU, Slurm and Kubernetes announce who takes part. Elsewhere three variables of the environment do, on every
-    host: JAX_COORDINATOR_ADDRESS (host:port of the first), JAX_NUM_PROCESSES, JAX_PROCESS_ID.
-
-    Raises:
-        ConfigError: one of the three is missing or makes no sense.
-        NotJoined: a cluster is announced, and what it announces cannot be used.
-    """
-    announced = _announced_by_environment()
-    try:
-        jax.distributed.initialize(**announced)
-    except (ValueError, RuntimeError) as error:
-        # What JAX says where nobody announces a cluster.
-        if "coordinator_address should be defined" not in str(error):
-            raise NotJoined(f"expected the hosts of this job to find each other, found: {error}") from error
-
-
-def are_hosts_announced() -> bool:
-    """Whether the environment says by name that this process is one host of a job."""
-    return "JAX_COORDINATOR_ADDRESS" in os.environ
-
-
-def _announced_by_environment() -> dict[str, Any]:
-    """Our number and how many we are, as the three variables say; nothing where they do not."""
-    if not are_hosts_announced():
-        return {}
-    names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-    if missing := [name for name in names if name not in os.environ]:
-        raise ConfigError(f"JAX_COORDINATOR_ADDRESS is set: expected {' and '.join(missing)} beside it, found none")
-    texts = [os.environ[name] for name in names]
-    if not all(text.isdecimal() for text in texts) or not int(texts[1]) < int(texts[0]):
-        raise ConfigError(
-            f"expected JAX_NUM_PROCESSES = n and JAX_PROCESS_ID = 0 … n - 1, found {texts[0]!r} and {texts[1]!r}"
-        )
-    address = os.environ["JAX_COORDINATOR_ADDRESS"]
-    port = address.rpartition(":")[2]
-    if ":" not in address or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ConfigError(f"expected JAX_COORDINATOR_ADDRESS = host:port of the first host, found {address!r}")
-    return {"num_processes": int(texts[0]), "process_id": int(texts[1])}
-
-
-def require_shared_folder(out: Path) -> None:
-    """See to it that all hosts of this job write in one folder: what the first writes there, each sees. All call it.
-
-    Raises:
-        ConfigError: on every host, when one of them cannot write there or does not see it.
-    """
-    if jax.process_count() == 1:
-        return
-    random_words = multihost_utils.broadcast_one_to_all(np.frombuffer(secrets.token_bytes(8), np.uint32))
-    folder, is_new = out / f".hosts-{random_words.tobytes().hex()}", not out.exists()
-    try:
-        # All have written before any looks: a network disk remembers for a while what it did not find.
-        _require_of_all_hosts(_can_write(folder / str(jax.process_index())), f"can write in {out}")
-        _require_of_all_hosts(_appears(folder / "0"), f"sees what host 0 writes in {out}: give a disk that they share")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if is_new:
-            with contextlib.suppress(OSError):  # not empty, or taken away by another host
-                out.rmdir()
-
-
-def _require_of_all_hosts(is_so: bool, what: str) -> None:
-    is_so_H = multihost_utils.process_allgather(np.int32(is_so))
-    if not is_so_H.all():
-        hosts = ", ".join(map(str, np.flatnonzero(is_so_H == 0)))
-        raise ConfigError(f"expected that every one of {len(is_so_H)} hosts {what}, found that not of: host {hosts}")
-
-
-def _can_write(file: Path) -> bool:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    except OSError:
-        return False
-    return True
-
-
-def _appears(file: Path) -> bool:
-    deadline = time.monotonic() + _SHARED_WITHIN_SECONDS
-    while not file.exists():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
-
-
-def host_folder(out: Path) -> Path:
-    """Where this host writes its metrics: the first in the run's folder, host i in `hosts/i` below it."""
-    return out if jax.process_index() == 0 else out / "hosts" / str(jax.process_index())
 
 
 def training_mesh(config: MeshConfig | None) -> Mesh | None:

@@ -1,0 +1,1 @@
+"""Whole recipes: stages of synthesis, training and evaluation in one run."""

@@ -241,7 +241,7 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
         ChatFormatDiffers: so does the chat template.
     """
     policy = load_policy(policy_folder)
-    save_hf(policy.params, policy.model, hf_folder, companions=policy_folder)
+    save_hf(policy.params, policy.model_config, hf_folder, companions=policy_folder)
     _, restored = load_hf(hf_folder)
     bit_equal = jax.tree.all(
         jax.tree.map(lambda a, b: np.asarray(a).tobytes() == np.asarray(b).tobytes(), policy.params, restored)
@@ -267,9 +267,9 @@ def is_installed(module: str) -> bool:
 def _max_abs_logit_difference(policy: Policy, hf_folder: Path) -> float:
     import torch
 
-    ids = np.random.default_rng(0).integers(0, policy.model.vocab_size, (2, _LOGIT_CHECK_TOKENS))
+    ids = np.random.default_rng(0).integers(0, policy.model_config.vocab_size, (2, _LOGIT_CHECK_TOKENS))
     positions = np.broadcast_to(np.arange(_LOGIT_CHECK_TOKENS), ids.shape)
-    model = bind(policy.model, policy.params)
+    model = bind(policy.model_config, policy.params)
     hidden = model(jnp.asarray(ids), jnp.asarray(positions), jnp.ones(ids.shape, jnp.int32))
     ours = np.asarray(model.logits(hidden))
     theirs_model = transformers_library().AutoModelForCausalLM.from_pretrained(

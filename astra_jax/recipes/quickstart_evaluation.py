@@ -87,7 +87,7 @@ async def _evaluate(
             rollout = config.rollout.model_copy(update={"temperature": temperature})
             if split in UNSEEN.values():
                 rollout = rollout.model_copy(update={"max_response_tokens": UNSEEN_RESPONSE_TOKENS})
-            engine = RolloutEngine(policy.model, policy.tokenizer, sandbox, rollout)
+            engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, rollout)
             environments = list(RecordSource(out / split, Environment))[::stride]
             evaluation = await evaluate_environments(
                 engine,

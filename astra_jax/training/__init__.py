@@ -1,0 +1,8 @@
+"""What SFT and RL share around their steps: one training run.
+
+config                  the keys that both have
+run                     restore, step after step, save, end well
+optimizer, accumulation, not_finite   AdamW; a batch in parts; steps that are not applied
+metrics, wandb_run      one line per step
+run_record, run_lock, termination   what a run was begun with; one at a time; signals
+"""

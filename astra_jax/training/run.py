@@ -21,7 +21,7 @@ from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
-from astra_jax.mesh.placement import host_folder
+from astra_jax.mesh.hosts import host_folder
 from astra_jax.metrics_file import last_metric
 from astra_jax.model.config import ModelConfig
 from astra_jax.training.config import TrainingConfig

@@ -1,0 +1,1 @@
+"""What a track would cost with a language model as its teacher: a small metered run, scaled up."""

@@ -1,0 +1,9 @@
+"""Tool documents from anywhere, normalised, and the tools behind them.
+
+sources                      files and folders, told apart by what they hold
+crawled, openapi, rapidapi, tools_list, python_functions   one format each
+documents, names, schema_repair, near_duplicate_servers    one form for all, and what is kept
+mcp_servers, frozen_clock, demo_repositories               real servers, started and called
+backends                     who answers a call: a real server or the emulator
+ingestion                    all of it: `astra synthesize tools`
+"""

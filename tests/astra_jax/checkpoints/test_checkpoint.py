@@ -179,7 +179,8 @@ _SAVE_WITH_A_SLOW_DISK = """
 import sys, time
 from astra_jax.checkpoints import checkpoint
 from astra_jax.model.sharding import MeshConfig, make_mesh
-from astra_jax.mesh.placement import join_hosts, place_params
+from astra_jax.mesh.hosts import join_hosts
+from astra_jax.mesh.placement import place_params
 from tests.astra_jax.checkpoints.test_checkpoint import CONFIG, train_state
 
 join_hosts()

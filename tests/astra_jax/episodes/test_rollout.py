@@ -30,7 +30,7 @@ GROUP_SIZE = 3
 
 
 async def roll_out(policy, starts=STARTS, seed=0, sandbox=None, config=LIMITS):
-    engine = RolloutEngine(policy.model, policy.tokenizer, sandbox or InProcessSandbox(), config)
+    engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox or InProcessSandbox(), config)
     return await engine.run(policy.params, starts, group_size=GROUP_SIZE, seed=seed, policy_version=4)
 
 
@@ -55,7 +55,7 @@ def test_sampled_logprobs_equal_the_learners_on_the_same_tokens(taught, groups):
     scored = [ScoredGroup(group, tuple(map(float, range(GROUP_SIZE))), 4) for group in groups]
     batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
     objective = Objective(TEMPERATURE, clip_epsilon=0.2, chunk_tokens=128)
-    _, learnt_BT = rl_loss(taught.params, batch, model_config=taught.model, objective=objective)
+    _, learnt_BT = rl_loss(taught.params, batch, model_config=taught.model_config, objective=objective)
     is_sampled = np.asarray(batch.loss_mask_BT) > 0
     np.testing.assert_allclose(
         np.asarray(learnt_BT)[is_sampled], np.asarray(batch.sampled_logprobs_BT)[is_sampled], rtol=0, atol=2e-4
@@ -120,7 +120,7 @@ async def test_greedy_episodes_take_the_most_likely_token_whatever_the_seed(taug
     assert all(len({tuple(episode.ledger.ids) for episode in group}) == 1 for group in groups)
     scored = [ScoredGroup(group, tuple(map(float, range(GROUP_SIZE))), 4) for group in groups]
     batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
-    qwen3 = bind(taught.model, taught.params)
+    qwen3 = bind(taught.model_config, taught.params)
     hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
     logprobs_BTV = np.asarray(jax.nn.log_softmax(qwen3.logits(hidden_BTD)))
     is_sampled = np.asarray(batch.loss_mask_BT) > 0
@@ -168,7 +168,7 @@ async def test_a_prompt_over_the_limit_is_refused_by_name(taught):
 def test_limits_beyond_the_models_context_are_refused_before_anything_runs(taught):
     long = LIMITS.model_copy(update={"max_response_tokens": 2000})
     with pytest.raises(ValueError, match="sequences of 2256 tokens exceed the model's context of 1024"):
-        RolloutEngine(taught.model, taught.tokenizer, InProcessSandbox(), long)
+        RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), long)
 
 
 @pytest.mark.parametrize(("platform", "multiple"), [("cpu", 96), ("tpu", 384)])
@@ -182,5 +182,7 @@ async def test_prompts_are_padded_to_what_the_attention_kernel_takes(taught, mon
     monkeypatch.setattr(decoder_module, "prefill_prompts", reading)
     monkeypatch.setattr(decoder_module, "platform", lambda: platform)
     await roll_out(taught, config=LIMITS.model_copy(update={"append_bucket_tokens": 96, "max_response_tokens": 96}))
-    longest = max(len(RolloutEngine(taught.model, taught.tokenizer, None, LIMITS).prompt_tokens(s)) for s in STARTS)
+    longest = max(
+        len(RolloutEngine(taught.model_config, taught.tokenizer, None, LIMITS).prompt_tokens(s)) for s in STARTS
+    )
     assert read == [-(-longest // multiple) * multiple]

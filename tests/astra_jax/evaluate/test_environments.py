@@ -27,7 +27,7 @@ CONFIG = EvaluationConfig(
 
 
 async def evaluate(policy, environments, config=CONFIG):
-    engine = RolloutEngine(policy.model, policy.tokenizer, InProcessSandbox(), config.rollout)
+    engine = RolloutEngine(policy.model_config, policy.tokenizer, InProcessSandbox(), config.rollout)
     return await evaluate_environments(engine, policy.params, environments, config, seed=0)
 
 

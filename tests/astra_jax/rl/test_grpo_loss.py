@@ -106,7 +106,7 @@ def loss_and_gradients(untrained):
     def compute(batch):
         def loss(params):
             objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
-            return rl_loss(params, batch, model_config=untrained.model, objective=objective)
+            return rl_loss(params, batch, model_config=untrained.model_config, objective=objective)
 
         (value, logprobs_BT), gradients = jax.value_and_grad(loss, has_aux=True)(untrained.params)
         return value, logprobs_BT, gradients
@@ -117,7 +117,7 @@ def loss_and_gradients(untrained):
 @pytest.fixture(scope="module")
 def near_policy(untrained, ragged):
     """The ragged batch with sampled log-probs near those of the model, so that every clip is met."""
-    batch = batch_of(untrained.model, ragged)
+    batch = batch_of(untrained.model_config, ragged)
     logprobs_BT, _ = logprobs_and_pullback(untrained, batch)
     policy, sampled, *_ = ragged
     return batch._replace(sampled_logprobs_BT=(logprobs_BT - (policy - sampled)) * batch.loss_mask_BT)
@@ -127,7 +127,7 @@ def logprobs_and_pullback(untrained, batch):
     """Log-probs at the sampling temperature, and the map from d loss / d log-prob to parameter gradients."""
 
     def logprobs(params):
-        qwen3 = bind(untrained.model, params)
+        qwen3 = bind(untrained.model_config, params)
         positions_BT = jnp.broadcast_to(jnp.arange(12), batch.tokens_BT.shape)
         hidden_BTD = qwen3(batch.tokens_BT, positions_BT, batch.segment_ids_BT) / TEMPERATURE
         return token_logprobs(hidden_BTD, qwen3.output_embedding, batch.targets_BT, chunk_tokens=16)
@@ -153,7 +153,7 @@ def test_the_policy_logprobs_are_those_at_the_sampling_temperature(untrained, ne
     """Against float64 log-softmax of whole logits divided by the temperature."""
     batch = near_policy
     _, logprobs_BT, _ = loss_and_gradients(batch)
-    qwen3 = bind(untrained.model, untrained.params)
+    qwen3 = bind(untrained.model_config, untrained.params)
     positions_BT = jnp.broadcast_to(jnp.arange(12), batch.tokens_BT.shape)
     logits_BTV = np.asarray(qwen3.logits(qwen3(batch.tokens_BT, positions_BT, batch.segment_ids_BT)), np.float64)
     for row, column in np.argwhere(np.asarray(batch.loss_mask_BT)):
@@ -193,7 +193,7 @@ def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, 
     placed = jax.device_put(arrays, jax.NamedSharding(mesh, spec("batch", "sequence")))
     params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
     loss_of = functools.partial(
-        rl_loss, model=untrained.model, temperature=TEMPERATURE, clip_epsilon=CLIP_EPSILON, chunk_tokens=16
+        rl_loss, model=untrained.model_config, temperature=TEMPERATURE, clip_epsilon=CLIP_EPSILON, chunk_tokens=16
     )
     with jax.set_mesh(mesh):
         (loss, _), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(params, batch=RLBatch(**placed))

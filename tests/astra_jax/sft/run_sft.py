@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from astra_jax.mesh.placement import join_hosts, require_shared_folder
+from astra_jax.mesh.hosts import join_hosts, require_shared_folder
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.train import train_sft
 

@@ -224,7 +224,7 @@ def test_a_position_in_other_data_is_refused(records, tokenizer, tmp_path):
 
 def test_a_packed_sample_has_the_log_probs_it_has_alone(records, untrained, tmp_path):
     """Through the real model: attention, rope and shifted targets see each sample by itself."""
-    tokenizer, model = untrained.tokenizer, untrained.model
+    tokenizer, model = untrained.tokenizer, untrained.model_config
 
     @jax.jit
     def logprobs(params, batch: SFTBatch) -> jax.Array:

@@ -164,7 +164,7 @@ def test_the_parts_of_a_batch_add_up_to_it(untrained, accumulation):
     sample = render_sample(environment.gold_messages(), [tool.document for tool in environment.tools], tokenizer)
     batch = make_batch([[sample]] * 3, num_rows=4, row_tokens=320, pad_id=tokenizer.pad_id)
     loss_of = functools.partial(
-        sft_loss, model_config=untrained.model, num_loss_tokens=batch.loss_mask_BT.sum(), chunk_tokens=128
+        sft_loss, model_config=untrained.model_config, num_loss_tokens=batch.loss_mask_BT.sum(), chunk_tokens=128
     )
     step = jax.jit(functools.partial(loss_and_gradients, loss_of), static_argnames="parts")
 
@@ -206,7 +206,11 @@ def test_a_run_starts_from_a_policy_with_other_numerics(config, on_one_device, t
     train_sft(config.model_copy(update={**start, "out": tmp_path, "steps": 1}))
     assert (tmp_path / "policy" / "generation_config.json").read_text() == '{"top_k": 20}'
     policy, stored = load_policy(tmp_path / "policy"), load_policy(config.out / "policy")
-    assert (policy.model.dtype, policy.model.param_dtype, policy.model.remat) == ("bfloat16", "bfloat16", "full")
+    assert (policy.model_config.dtype, policy.model_config.param_dtype, policy.model_config.remat) == (
+        "bfloat16",
+        "bfloat16",
+        "full",
+    )
     assert {leaf.dtype.name for leaf in jax.tree.leaves(policy.params)} == {"bfloat16"}
     (line,) = read_metrics(tmp_path / "metrics.jsonl")
     assert line["loss"] < on_one_device[0]["loss"]
