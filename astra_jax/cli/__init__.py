@@ -536,6 +536,7 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
     from synthesis.records import Environment
 
     config = load_config(EvaluationConfig, options.config, options.overrides)
+    keep_compiled_programs()
     require_destination(config.out, EVALUATION)
     record = open_evaluation(config)
     if record.figures is not None:
@@ -543,7 +544,6 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
             json.dumps(record.figures) if options.json else f"evaluate: already complete -> {config.out}/figures.json"
         )
         return
-    keep_compiled_programs()
     policy = load_policy(config.policy)
     require_chat_template(config.policy, policy.tokenizer)
     source = RecordSource(config.environments, Environment)
