@@ -20,6 +20,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.config import ConfigError
+from astra_jax.errors import AstraError
 from astra_jax.model.config import Params
 from astra_jax.model.context_parallel import balance
 from astra_jax.model.sharding import TPU_LANES, MeshConfig, make_mesh, param_shardings, spec
@@ -31,7 +32,7 @@ _SHARED_WITHIN_SECONDS = 5.0
 """Network disks show a new file to other hosts late, but not as late as this."""
 
 
-class NotJoined(Exception):
+class NotJoined(AstraError):
     """The hosts of a job did not find each other; the message says why."""
 
 
