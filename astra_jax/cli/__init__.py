@@ -175,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
         "--tool-documents", type=Path, action="append", default=[], metavar="DIR", help="your own tool documents"
     )
     quickstart.add_argument("--resume", action="store_true", help="go on with the stages that are not finished")
-    quickstart.set_defaults(run=_quickstart)
+    quickstart.set_defaults(run=_quickstart, after_signal="; with --resume it goes on from there")
 
     synthesize = commands.add_parser("synthesize", help="make training data").add_subparsers(
         dest="track", required=True, metavar="TRACK"
