@@ -3,16 +3,20 @@
     AstraError
     ├── UsageError                what was asked for cannot be, whatever the files hold                      usage
     │   ├── ConfigError           a config: no file, no TOML, an unknown key, a wrong value
+    │   │   └── ChatFormatDiffers   a checkpoint's chat template or tokenizer is not Qwen3's
     │   └── AnotherRun            another run is at work in the same folder
     ├── CheckpointError           a checkpoint is absent, damaged, or of another model
     ├── HFCheckpointError         a HuggingFace folder does not hold the model that was expected
+    ├── ProvenanceError           what a checkpoint says of where it comes from is damaged
     ├── TokenizerError            a tokenizer is missing or is not a Qwen3 one
     ├── RunFolderError            a folder to report on holds no run
     ├── EpisodeLogError           a file of episodes is damaged
     ├── CompilerMissing           the TPU compiler is not installed
     ├── PromptTooLong             a prompt does not fit into the rollout's cache
+    ├── NotJoined                 the hosts of a job did not find each other
     ├── NotFinite                 too many steps in a row had no finite loss or gradient
     ├── BatchFillingStalled       the policy's groups no longer vary
+    ├── NotJoined                 the hosts of a job did not find each other
     └── QuickstartFailed          a stage of the quickstart ended without what the next one needs
 
 `KeyboardInterrupt` and `Terminated` (termination.py) are no errors: somebody has ended the run.

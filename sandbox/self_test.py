@@ -52,6 +52,7 @@ CHANGES = {  # which only a tool with files of its own may make
 }
 
 def probe(canary, outside, tmp):
+    socket_path = outside + "/socket"
     column = 1 if os.uname().machine == "aarch64" else 0
     escapes = []
     for name, numbers in (NUMBERS if tmp else NUMBERS | CHANGES).items():
@@ -69,6 +70,17 @@ def probe(canary, outside, tmp):
                 escapes.append(f"a socket of {name} can be made")
             except OSError:
                 pass
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    for address in (socket_path, "\\0" + socket_path[1:]):
+        try:
+            ours.sendto(b"escape", address)
+            escapes.append("a datagram can be sent to a socket of the host")
+        except PermissionError as error:
+            if error.errno != errno.EPERM:  # Landlock's, which knows no sockets with a path
+                escapes.append("a datagram with an address is not filtered")
+        except OSError:
+            escapes.append("a datagram with an address is not filtered")
+    ours.close(), theirs.close()
     secret = ("/etc/passwd", "/etc/hostname", "/proc/self/environ", "/proc/1/root", "/sys/kernel", "/dev/shm")
     for path in (canary, *secret):
         try:

@@ -175,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
         "--tool-documents", type=Path, action="append", default=[], metavar="DIR", help="your own tool documents"
     )
     quickstart.add_argument("--resume", action="store_true", help="go on with the stages that are not finished")
-    quickstart.set_defaults(run=_quickstart)
+    quickstart.set_defaults(run=_quickstart, after_signal="; with --resume it goes on from there")
 
     synthesize = commands.add_parser("synthesize", help="make training data").add_subparsers(
         dest="track", required=True, metavar="TRACK"
@@ -539,6 +539,7 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
     from synthesis.records import Environment
 
     config = load_config(EvaluationConfig, options.config, options.overrides)
+    keep_compiled_programs()
     require_destination(config.out, EVALUATION)
     record = open_evaluation(config)
     if record.figures is not None:
@@ -546,7 +547,6 @@ def _evaluate_environments(options: argparse.Namespace) -> None:
             json.dumps(record.figures) if options.json else f"evaluate: already complete -> {config.out}/figures.json"
         )
         return
-    keep_compiled_programs()
     policy = load_policy(config.policy)
     require_chat_template(config.policy, policy.tokenizer)
     source = RecordSource(config.environments, Environment)

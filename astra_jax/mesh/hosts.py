@@ -15,12 +15,13 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from astra_jax.config import ConfigError
+from astra_jax.errors import AstraError
 
 _SHARED_WITHIN_SECONDS = 5.0
 """Network disks show a new file to other hosts late, but not as late as this."""
 
 
-class NotJoined(Exception):
+class NotJoined(AstraError):
     """The hosts of a job did not find each other; the message says why."""
 
 

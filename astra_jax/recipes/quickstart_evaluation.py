@@ -32,8 +32,6 @@ SETTINGS: Final = ("heldout", "heldout_greedy", "heldout_best")
 UNSEEN: Final = {"unseen_tools": "heldout_tools", "unseen_domains": "heldout_domains"}
 """What figures on further splits are called, and the splits' folders."""
 HELD_OUT_SPLITS: Final = ("heldout", *UNSEEN.values(), "selection")
-EPISODES_PER_WORLD: Final = {"heldout_greedy": 1, "heldout_best": 2}
-"""At temperature 1 the config says how many; a greedy policy does the same each time. One on every other split."""
 UNSEEN_RESPONSE_TOKENS: Final = 256
 """On unseen tools and domains; their words are many tokens each, so that a perfect episode has up to 230."""
 EPISODES_AT_ONCE: Final = 64
@@ -110,7 +108,8 @@ async def _evaluate(
             found.selection_f1[str(temperature)] = (await run("selection", temperature)).figures.f1
         best = float(max(found.selection_f1, key=lambda temperature: found.selection_f1[temperature]))
         for setting, temperature in zip(SETTINGS, (1.0, 0.0, best), strict=True):
-            worlds = await run("heldout", temperature, EPISODES_PER_WORLD.get(setting, config.episodes_per_environment))
+            # As many as the config says where episodes differ most; one in each environment everywhere else.
+            worlds = await run("heldout", temperature, config.episodes_per_environment if setting == "heldout" else 1)
             figures = {"temperature": temperature, **worlds.to_json()}
             for unseen, split in UNSEEN.items():
                 further = await run(split, temperature)

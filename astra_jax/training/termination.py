@@ -39,7 +39,7 @@ class Terminated(SystemExit):
         super().__init__(0 if signum == signal.SIGTERM else 128 + signum)
         self.signum = signum
         print(
-            f"{stage}: saved after step {steps} on {name_of(signum)}; the same command goes on from there",
+            f"{stage}: saved after step {steps} on {name_of(signum)}; resumed, it goes on from there",
             file=sys.stderr,
         )
 

@@ -116,6 +116,22 @@ NETWORK = [
         "forbidden",
         "import urllib.request\nreturn urllib.request.urlopen('http://169.254.169.254/', timeout=1).status",
     ),
+    *[
+        promise(
+            f"a datagram to {where} is forbidden",
+            "forbidden",
+            "import socket\nends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+            f"ends[0].sendto(b'x', arguments.get('address', {address!r}))",
+        )
+        for where, address in (("a socket of the host", "/dev/log"), ("an abstract socket", "\0anybody"))
+    ],
+    promise(
+        "the two ends of a pair of one's own hear each other",
+        "ok",
+        "import socket\nends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\nends[0].send(b'x')\n"
+        "ends[1].sendall(b'yz')\nreturn [ends[1].recv(9).decode(), ends[0].recv(9).decode()]",
+        value=["x", "yz"],
+    ),
     promise("Unix sockets are forbidden", "forbidden", "import socket\nsocket.socket(socket.AF_UNIX)"),
     promise("netlink is forbidden", "forbidden", "import socket\nsocket.socket(socket.AF_NETLINK, socket.SOCK_RAW)"),
     promise("listening is forbidden", "forbidden", "import socket\nsocket.create_server(('', 0))"),

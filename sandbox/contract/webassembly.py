@@ -21,6 +21,11 @@ _NO_CTYPES = (
     "new namespaces are refused",
 )
 _NO_MAPPING = ("mapping memory is refused",)
+_NO_PAIRS = (
+    "a datagram to a socket of the host is forbidden",
+    "a datagram to an abstract socket is forbidden",
+    "the two ends of a pair of one's own hear each other",
+)
 _NO_TMP = ("a private /tmp can be used",)
 _32_BITS = ("one huge allocation is refused",)  # a length beyond 2 ** 31 is an OverflowError
 
@@ -28,7 +33,7 @@ _SLOW = ROOMY.model_copy(update={"cpu_seconds": 40.0, "wall_seconds": 60.0})  # 
 _MISSING = {"kinds": frozenset({"exception"}), "value": ANY}
 _NO_PATH = {"kinds": frozenset({"forbidden"}), "value": ANY}
 _INSTEAD: dict[str, dict[str, Any]] = {
-    **dict.fromkeys((*_NO_THREADS, *_NO_CTYPES, *_NO_MAPPING, *_NO_TMP, *_32_BITS), _MISSING),
+    **dict.fromkeys((*_NO_THREADS, *_NO_CTYPES, *_NO_MAPPING, *_NO_PAIRS, *_NO_TMP, *_32_BITS), _MISSING),
     "a deadlock times out": {"kinds": frozenset({"crashed"})},  # with one thread it is known to be one
     "no path of the host is known": {"value": [[""], "", "/python", "/", "/python/"]},
     "writing a reply to every descriptor is noticed": {"kinds": frozenset({"ok"}), "value": 1},

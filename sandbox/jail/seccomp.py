@@ -35,7 +35,7 @@ _ALLOWED: dict[str, tuple[int, int]] = {
     "copy_file_range": (326, 285), "statx": (332, 291), "close_range": (436, 436), "faccessat2": (439, 439),
     # events, and socket pairs within the process (asyncio wakes its loop through one)
     "epoll_create": (213, -1), "epoll_wait": (232, -1), "epoll_ctl": (233, 21), "epoll_pwait": (281, 22),
-    "eventfd2": (290, 19), "epoll_create1": (291, 20), "sendto": (44, 206), "recvfrom": (45, 207),
+    "eventfd2": (290, 19), "epoll_create1": (291, 20), "recvfrom": (45, 207),
     "shutdown": (48, 210), "getsockname": (51, 204), "getpeername": (52, 205), "setsockopt": (54, 208),
     "getsockopt": (55, 209),
     # memory, threads, time, signals to oneself
@@ -66,6 +66,8 @@ _ALLOWED_WITH_ARGUMENT: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     "ioctl": (16, 29, 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),  # isatty, FIONREAD, FIONBIO, FIO(N)CLEX
     "prctl": (157, 167, 0, (3, 15, 16, 21, 39)),  # read: dumpable, seccomp, no_new_privs; name of a thread
 }
+_SENDTO = (44, 206)  # send(2) is sendto(2) without an address, and only that is allowed: to the other end of the pair
+_ADDRESS_OF_SENDTO = 4
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
 _CLONE_THREAD = 0x00010000
@@ -81,7 +83,7 @@ _OFFSET_NUMBER, _OFFSET_ARCH = 0, 4
 
 
 def _offset_argument(index: int) -> int:
-    return 16 + 8 * index  # low half, little endian
+    return 16 + 8 * index  # low half, little endian; the high half follows
 
 
 def _instruction(code: int, k: int, jump_true: int = 0, jump_false: int = 0) -> bytes:
@@ -125,6 +127,15 @@ def filter_program(machine: str, *, threads: bool = True, files: bool = True, ch
             block += [_instruction(_JMP_JEQ_K, value, 0, 1), _instruction(_RET_K, _RET_ALLOW)]
         block.append(_instruction(_RET_K, _RET_ERRNO | errno.EPERM))
         program += [_instruction(_JMP_JEQ_K, number, 0, len(block)), *block]
+    program += [
+        _instruction(_JMP_JEQ_K, _SENDTO[column], 0, 6),
+        _instruction(_LD_W_ABS, _offset_argument(_ADDRESS_OF_SENDTO)),
+        _instruction(_JMP_JEQ_K, 0, 0, 3),
+        _instruction(_LD_W_ABS, _offset_argument(_ADDRESS_OF_SENDTO) + 4),
+        _instruction(_JMP_JEQ_K, 0, 0, 1),
+        _instruction(_RET_K, _RET_ALLOW),
+        _instruction(_RET_K, _RET_ERRNO | errno.EPERM),
+    ]
     if files and not changes:
         for name, argument in _OPENING.items():
             if _ALLOWED[name][column] >= 0:

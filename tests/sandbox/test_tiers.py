@@ -1,22 +1,23 @@
 """The tiers of isolation where less is allowed: simulated containers, ordinary users, refusals."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from sandbox.client import SandboxClient
-from sandbox.contract.promises import CHANGES, FILES, PROMISES
+from sandbox.contract.promises import CHANGES, FILES, NETWORK, PROMISES
 from sandbox.isolation import Tier
 from sandbox.jail import linux
 from sandbox.jail.seccomp import filter_program
@@ -96,10 +97,31 @@ def stop(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=20)
 
 
+def datagrams_that_arrive(client: SandboxClient) -> list[bytes]:
+    """What a tool gets to sockets of the host that everybody may write to: one with a path, one abstract."""
+    promises = [promise for promise in NETWORK if promise.name.startswith("a datagram to")]
+    assert len(promises) == 2
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        os.chmod(name, 0o755)
+        arrived = []
+        for promise, address in zip(promises, (f"{name}/socket", f"\0{name}"), strict=True):
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            listener.bind(address)
+            listener.setblocking(False)
+            if not address.startswith("\0"):
+                os.chmod(address, 0o777)
+            assert dataclasses.replace(promise, arguments={"address": address}).check(client) is None
+            with contextlib.suppress(BlockingIOError):
+                arrived.append(listener.recv(9))
+        return arrived
+
+
 x86_only = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the simulated container speaks x86-64")
 NAMES = (
     "no file outside of /tmp gets",
     "the service's own words",
+    "a datagram to",
+    "the two ends of a pair",
     "nor a number that overflows",
     "one huge",
     "fork",
@@ -125,6 +147,7 @@ def test_without_namespaces_landlock_and_seccomp_hold_the_same_promises(as_user:
         assert "unshare" in health["stronger_tiers"]["namespaces"]
         with SandboxClient(url) as client:
             broken = {promise.name: found for promise in CHOSEN if (found := promise.check(client))}
+            assert datagrams_that_arrive(client) == []
         assert broken == {}
         with file_of_the_service(as_user=True) as path:  # as root or not: without namespaces tools are this user
             before = path.stat()
@@ -150,7 +173,7 @@ def f():
 """
 
 
-@contextmanager
+@contextlib.contextmanager
 def file_of_the_service(*, as_user: bool) -> Iterator[Path]:
     """A file in a folder, both owned by the user who runs the service."""
     with tempfile.TemporaryDirectory(prefix="of-the-service-") as name:
@@ -203,6 +226,7 @@ def test_seccomp_alone_is_used_only_when_asked_for_by_name() -> None:
         url = url_of(process)
         assert httpx.get(f"{url}/health").json()["tier"] == Tier.SECCOMP
         with SandboxClient(url) as client:
+            assert datagrams_that_arrive(client) == []
             assert client.execute("import json\ndef f():\n    return json.loads('[1]')\n", "f", {}).value == [1]
             error = client.execute("def f():\n    open('/etc/passwd')\n", "f", {}).error
             assert error is not None

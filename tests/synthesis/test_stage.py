@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ async def test_the_first_three_reasons_that_differ_are_told_in_full_in_the_order
     async def work(item: int) -> int:
         raise Rejected("odd" if item % 2 else "even", f"of {item // 2}")
 
-    report, journal = StageReport("numbers"), Journal(tmp_path / "journal.sqlite", "numbers")
+    report, journal = StageReport("numbers"), Journal(tmp_path / "journal.sqlite", "numbers", {})
     await run_stage(report, [3, 2, 3, 2, 0, 1], work, journal=journal, concurrency=4)
     journal.close()
     assert report.rejected == {"odd": 3, "even": 3}
@@ -41,10 +41,8 @@ class MuteTeacher(ProceduralTeacher):
 
 
 @pytest.mark.parametrize("track", ["environments", "trajectories"])
-async def test_a_track_that_keeps_nothing_fails_with_the_reasons_and_leaves_an_earlier_result(tmp_path, track):
+async def test_a_track_that_keeps_nothing_fails_with_the_reasons_and_leaves_nothing_behind(tmp_path, track):
     out = tmp_path / "out"
-    out.mkdir()
-    (out / "dataset.json").write_text("an earlier one")
     if track == "environments":
         environments = EnvironmentsConfig(seed=0, count=3, out=out)
         run = synthesize_environments(environments, MuteTeacher(), "http://127.0.0.1:9")
@@ -52,14 +50,15 @@ async def test_a_track_that_keeps_nothing_fails_with_the_reasons_and_leaves_an_e
         run = synthesize_trajectories(TrajectoriesConfig(count=3, out=out), MuteTeacher())
     with pytest.raises(NothingKept, match=r"^expected at least one .*; .*not JSON: Expecting value"):
         await run
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert (out / "dataset.json").read_text() == "an earlier one"
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_journal_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_journal_on_a_full_disk_is_named_and_keeps_what_it_had(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
-    path.write_text("my diary, not a database, of a hundred lines" * 100)
-    with pytest.raises(JournalError, match=r"journal.sqlite: file is not a database") as told:
-        Journal(path, "numbers")
-    assert isinstance(told.value.__cause__, sqlite3.DatabaseError)
-    assert path.read_text().startswith("my diary")
+    with closing(Journal(path, "numbers", {})) as journal:
+        journal.append(0, {"result": 1})
+        (pages,) = journal._database.execute("PRAGMA page_count").fetchone()
+        journal._database.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(JournalError, match=r"journal.sqlite: database or disk is full; make room"):
+            journal.append(1, {"result": "x" * 100_000})
+        assert (0 in journal, 1 in journal) == (True, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
 import pytest
 
 from astra_jax.cli import main
@@ -66,3 +67,18 @@ def test_variables_that_make_no_sense_are_told_of_before_anybody_is_waited_for(
     assert told in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_cluster_that_announces_what_cannot_be_used_is_told_of_in_one_line(tmp_path, monkeypatch, capsys):
+    def initialize(**_):
+        raise RuntimeError("Kubernetes API Error: 403 - Forbidden\nIt appears that …")
+
+    monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    for stage in ("sft", "rl"):
+        assert main([stage, f"{CONFIGS}/tiny_{stage}.toml", f"out={tmp_path}/run", "mesh.fsdp=2"]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith(
+            "astra: NotJoined: expected the hosts of this job to find each other, found: Kubernetes"
+        )
+        assert error.count("\n") == 1

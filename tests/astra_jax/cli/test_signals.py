@@ -129,7 +129,7 @@ def astra(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 class SlowSandbox(http.server.BaseHTTPRequestHandler):
     """Is healthy, and never answers a call."""
 
-    calls = threading.Semaphore(0)
+    calls: threading.Semaphore
 
     def do_GET(self) -> None:
         body = b'{"status": "ok", "workers": {}}'
@@ -150,7 +150,8 @@ class SlowSandbox(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def slow_sandbox() -> Iterator[str]:
+def slow_sandbox(monkeypatch) -> Iterator[str]:
+    monkeypatch.setattr(SlowSandbox, "calls", threading.Semaphore(0))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlowSandbox) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever)
@@ -229,7 +230,7 @@ def test_sft_saves_on_a_signal_and_goes_on_from_there_on_the_same_command(astra,
         steps = len(read_metrics(metrics))
         assert (ended.code, ended.lines[-1:]) == (
             code,
-            [f"sft: saved after step {steps} on {name}; the same command goes on from there"],
+            [f"sft: saved after step {steps} on {name}; resumed, it goes on from there"],
         )
         assert [line["step"] for line in read_metrics(metrics)] == list(range(steps))
         assert steps > before
@@ -271,7 +272,7 @@ def test_rl_saves_on_either_signal_and_goes_on_from_there(astra, tmp_path, taugh
         steps = len(read_metrics(metrics))
         assert (ended.code, ended.lines[-1:]) == (
             code,
-            [f"rl: saved after step {steps} on {name}; the same command goes on from there"],
+            [f"rl: saved after step {steps} on {name}; resumed, it goes on from there"],
         )
         assert [line["step"] for line in read_metrics(metrics)] == list(range(steps))
 
@@ -383,7 +384,7 @@ def test_a_quickstart_ends_in_the_middle_of_a_stage(astra, tmp_path, signum, sta
     name, code = SIGNALS[signum]
     ended = running.interrupted(signum)
     assert ended.code == code
-    said = f" on {name}; the same command" if stage == "sft" else f"astra: ended on {name}"
+    said = f" on {name}; resumed, it goes on" if stage == "sft" else f"astra: ended on {name}; with --resume it goes on"
     assert said in ended.lines[-1]
 
 

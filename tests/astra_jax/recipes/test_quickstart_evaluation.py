@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from astra_jax.recipes import quickstart_evaluation
 from astra_jax.recipes.quickstart_evaluation import (
     CANDIDATE_TEMPERATURES,
     HELD_OUT_SPLITS,
@@ -37,7 +38,8 @@ def summary(taught, tmp_path_factory):
         environments = [known, long] if split == "heldout_domains" else [known]
         write_records(out / split, environments, kind="environment")
     (out / "evaluation.toml").write_text(CONFIG)
-    with local_sandbox(workers=1) as url:
+    with local_sandbox(workers=1) as url, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quickstart_evaluation, "UNSEEN_RESPONSE_TOKENS", 160)  # one shape to compile
         evaluations = {
             name: evaluate_policy(policy, name, out, out / "evaluation.toml", seed=0, url=url)
             for name, policy in (("sft", taught), ("rl", taught))

@@ -138,6 +138,21 @@ def test_sigterm_at_one_of_two_hosts_ends_both_after_the_same_step(config, tmp_p
         assert metrics(long.out / folder) == metrics(undisturbed.out / folder)
 
 
+@pytest.mark.slow
+def test_ctrl_c_at_one_of_two_hosts_ends_both_after_the_same_step(config, tmp_path):
+    changes = {"out": tmp_path / "long", "mesh": MESH, "steps": 10_000, "checkpoint_every_steps": 10_000}
+    long = config.model_copy(update=changes)
+    with on_two_hosts(long) as processes:
+        after_two_steps(processes, long)
+        processes[1].send_signal(signal.SIGINT)
+        errors = [process.communicate(timeout=300)[1] for process in processes]
+    steps = len(metrics(long.out))
+    assert [process.returncode for process in processes] == [0, 130], "\n".join(errors)
+    for error, name in zip(errors, ("SIGTERM", "Ctrl-C"), strict=True):
+        assert f"saved after step {steps} on {name}" in error
+    assert (long.out / "checkpoints" / f"{steps:08d}" / "train.whole.json").exists()
+
+
 def metrics(folder: Path) -> list[dict]:
     """The metrics without what a clock wrote."""
     lines = read_metrics(folder / "metrics.jsonl")
