@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -96,7 +96,7 @@ class WorkerOwner(Protocol):
     """How many workers there are."""
     max_children: int
     tmp_bytes: int
-    call_numbers: Iterator[int]
+    call_numbers: itertools.count[int]
     in_flight_of: Counter[str]
     """Calls by client."""
 
