@@ -192,9 +192,8 @@ def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, 
     arrays = balance({name: np.asarray(array) for name, array in near_policy._asdict().items()}, shards=2)
     placed = jax.device_put(arrays, jax.NamedSharding(mesh, spec("batch", "sequence")))
     params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
-    loss_of = functools.partial(
-        rl_loss, model=untrained.model_config, temperature=TEMPERATURE, clip_epsilon=CLIP_EPSILON, chunk_tokens=16
-    )
+    objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
+    loss_of = functools.partial(rl_loss, model_config=untrained.model_config, objective=objective)
     with jax.set_mesh(mesh):
         (loss, _), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(params, batch=RLBatch(**placed))
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
