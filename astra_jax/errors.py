@@ -3,9 +3,11 @@
     AstraError
     ├── UsageError                what was asked for cannot be, whatever the files hold                      usage
     │   ├── ConfigError           a config: no file, no TOML, an unknown key, a wrong value
+    │   │   └── ChatFormatDiffers a checkpoint's chat template or tokenizer is not Qwen3's
     │   └── AnotherRun            another run is at work in the same folder
     ├── CheckpointError           a checkpoint is absent, damaged, or of another model
     ├── HFCheckpointError         a HuggingFace folder does not hold the model that was expected
+    ├── ProvenanceError           what a checkpoint says of where it comes from cannot be read
     ├── TokenizerError            a tokenizer is missing or is not a Qwen3 one
     ├── RunFolderError            a folder to report on holds no run
     ├── EpisodeLogError           a file of episodes is damaged

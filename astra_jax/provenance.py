@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from astra_jax.errors import AstraError
 from synthesis.record_io import read_card
 from synthesis.records import JsonObject
 
@@ -20,7 +21,7 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """An owner and a repository."""
 
 
-class ProvenanceError(ValueError):
+class ProvenanceError(AstraError):
     """A `provenance.json` cannot be read; the message says why."""
 
 
