@@ -15,6 +15,11 @@ from astra_jax.metrics_file import read_metrics
 MODEL_CARD = "README.md"
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
+_SAMPLED = {
+    "heldout": "temperature 1",
+    "heldout_greedy": "greedy",
+    "heldout_best": "its best temperature, chosen on other environments",
+}
 _OF_THE_MACHINE = ("second", "mfu", "rss")
 
 
@@ -25,23 +30,27 @@ def model_card(policy: Path, num_parameters: int) -> str:
     `metrics.jsonl` beside the policy.
     """
     provenance = read_provenance(policy)
+    held_out = _held_out(policy)
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         base=provenance.base,
         stages=provenance.stages,
         num_parameters=num_parameters,
         is_hub_name=provenance.base is not None and HUB_NAME.fullmatch(provenance.base.name) is not None,
-        held_out=_numbers(_held_out(policy)),
+        held_out=held_out,
+        held_out_names=list(dict.fromkeys(name for figures in held_out.values() for name in figures)),
         last_step=_numbers((read_metrics(policy.parent / "metrics.jsonl") or [{}])[-1]),
     )
 
 
-def _held_out(policy: Path) -> Mapping[str, Any]:
+def _held_out(policy: Path) -> dict[str, dict[str, float]]:
+    """The held-out figures of a quickstart's policy, by how it was sampled."""
     summary = policy.parent.parent / "summary.json"
     if not summary.is_file():
         return {}
-    figures: Mapping[str, Any] = json.loads(summary.read_text(encoding="utf-8")).get("heldout", {})
-    return figures.get(policy.parent.name, {})
+    values = json.loads(summary.read_text(encoding="utf-8"))
+    found = {title: _numbers(values.get(key, {}).get(policy.parent.name, {})) for key, title in _SAMPLED.items()}
+    return {title: figures for title, figures in found.items() if figures}
 
 
 def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:

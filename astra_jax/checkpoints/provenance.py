@@ -21,7 +21,7 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """An owner and a repository."""
 
 
-class ProvenanceError(AstraError, ValueError):
+class ProvenanceError(AstraError):
     """A `provenance.json` cannot be read; the message says why."""
 
 

@@ -10,7 +10,9 @@ from astra_jax.chat.template import PROBES, ChatFormatDiffers, require_chat_temp
 from astra_jax.chat.tokenizer import CHAT_TEMPLATE_PATH, Tokenizer
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli import main
-from astra_jax.testing import tiny_environment
+from astra_jax.rl.config import RLConfig
+from astra_jax.rl.train import train_rl
+from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.record_io import write_records
 from tests.shared_data import shared_data
 
@@ -90,38 +92,42 @@ def test_a_template_that_is_missing_or_cannot_render_is_refused(folder, tokenize
         require_chat_template(folder, tokenizer)
 
 
-@pytest.mark.parametrize("command", ["sft", "rl", "evaluate"])
-def test_every_run_is_refused_before_it_writes_anything(tmp_path, untrained, command, capsys):
+@pytest.fixture
+def differing(tmp_path, untrained):
+    """A policy with another template, and an environment beside it."""
     save_policy(untrained, tmp_path / "policy")
     give(tmp_path / "policy", OURS.replace("# Tools", "# Functions"))
     write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
-    rollout = {"max_prompt_tokens": 640, "max_response_tokens": 160, "max_turns": 2}
-    policy, environments = str(tmp_path / "policy"), str(tmp_path / "environments")
-    config: dict = {"seed": 0, "out": str(tmp_path / "out")}
-    match command:
-        case "sft":
-            config |= {"init": policy, "environments": [environments], "length_buckets": [320], "steps": 1}
-            config |= {"batch_tokens": 320}
-        case "rl":
-            config |= {"init": policy, "environments": environments, "rollout": rollout, "steps": 1}
-            config |= {"group_size": 2, "groups_per_step": 1, "groups_per_rollout": 1}
-        case "evaluate":
-            config |= {"policy": policy, "environments": environments, "rollout": rollout}
-    if command != "evaluate":
-        config["optimizer"] = {"learning_rate": 1e-3}
-    path = tmp_path / "config.toml"
-    path.write_text(toml(config))
-    words = ["evaluate", "environments"] if command == "evaluate" else [command]
-    sandbox = [] if command == "sft" else ["--sandbox", "http://127.0.0.1:9"]
-    assert main([*words, str(path), *sandbox]) == 2
-    last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith(f"astra: ChatFormatDiffers: {policy}: expected the Qwen3 chat format, found another")
-    assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
+    return {"seed": 0, "out": str(tmp_path / "out"), "environments": str(tmp_path / "environments")}
 
 
-def toml(values: dict) -> str:
-    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if key not in tables]
-    for name, table in tables.items():
-        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"
+ROLLOUT = {"max_prompt_tokens": 640, "max_response_tokens": 160, "max_turns": 2}
+
+
+def test_sft_ends_with_2_before_it_writes_anything(tmp_path, differing, capsys):
+    settings = {"init": "policy", "steps": 1, "batch_tokens": 320, "length_buckets": [320]}
+    overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    overrides += ["seed=0", f"out={differing['out']}", f"init={tmp_path / 'policy'}", "optimizer.learning_rate=1e-3"]
+    (tmp_path / "config.toml").write_text(f"environments = [{differing['environments']!r}]")
+    assert main(["sft", str(tmp_path / "config.toml"), *overrides]) == 2
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("astra: ")]
+    assert line.startswith(f"astra: ChatFormatDiffers: {tmp_path / 'policy'}: expected the Qwen3 chat format, found ")
+    assert not (tmp_path / "out").exists()
+
+
+async def test_rl_is_refused_before_it_writes_anything(tmp_path, differing):
+    groups = {"group_size": 2, "groups_per_step": 1, "groups_per_rollout": 1}
+    start = {"init": tmp_path / "policy", "rollout": ROLLOUT, "optimizer": {"learning_rate": 1e-3}, "steps": 1}
+    with pytest.raises(ChatFormatDiffers):
+        await train_rl(RLConfig.model_validate({**differing, **start, **groups}), InProcessSandbox())
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_evaluation_ends_with_2_before_it_writes_anything(tmp_path, differing, capsys):
+    keys = [f"{key} = {json.dumps(value)}" for key, value in {**differing, "policy": str(tmp_path / "policy")}.items()]
+    limits = [f"{key} = {value}" for key, value in ROLLOUT.items()]
+    (tmp_path / "config.toml").write_text("\n".join([*keys, "[rollout]", *limits]))
+    arguments = ["evaluate", "environments", str(tmp_path / "config.toml"), "--sandbox", "http://127.0.0.1:9"]
+    assert main(arguments) == 2
+    assert "astra: ChatFormatDiffers: " in capsys.readouterr().err
+    assert not (tmp_path / "out" / "figures.json").exists()
