@@ -1,4 +1,5 @@
 # The whole process: setup, check, test, quickstart. Everything lives in .venv; nothing else is touched.
+# Decided: docs/decisions/packaging.md, “make test takes a CPU torch, make quickstart none”.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

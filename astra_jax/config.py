@@ -1,4 +1,7 @@
-"""Configs: a TOML file and `key=value` overrides, read into the pydantic class beside the code that it configures."""
+"""Configs: a TOML file and `key=value` overrides, read into the pydantic class beside the code that it configures.
+
+Decided: docs/decisions/packaging.md, “Configs are a folder of the package, by a link”.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""HuggingFace's `transformers`: what reads and writes its configs, chat templates and generation settings. No torch."""
+"""HuggingFace's `transformers`: what reads and writes its configs, chat templates and generation settings. No torch.
+
+Decided: docs/decisions/packaging.md, “HuggingFace's side is transformers', without torch”.
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ directory or the user's home. What is replaced must hold nothing but what its ma
 A result is made beside its place, under a name that nobody else has (`.NAME.1f0c….partial`), and renamed when it is
 whole: a reader never sees half of one. What a killed process left under such a name is taken away by the next one; it
 is told by the mark in it.
+
+Decided: docs/decisions/commands.md, “A destination is new, empty, or an earlier result of the same kind”.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ ArrayRecord shard (see `record_io`). Nothing in a record is a secret, a header o
     ServerDocument ─ ToolDocument                what can be called
     Trajectory ─ Task, Message ─ ToolCall        a conversation kept as data, with its seven reward axes
     Environment ─ SubQuestion, EnvironmentTool   a question whose sub-answers are proven by running Python tools
+
+Decided: docs/decisions/tiny.md, “Gold episodes name what they look up before they call”.
 """
 
 from __future__ import annotations

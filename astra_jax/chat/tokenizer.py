@@ -2,6 +2,10 @@
 
 A checkpoint folder carries its own `tokenizer.json`; the official Qwen3 one and the small one that the quickstart
 trains are used alike.
+
+Decided: docs/decisions/tiny.md, “The tiny tokenizer reads digits in pairs”.
+Decided: docs/decisions/tiny.md, “The tiny tokenizer never glues a space to a name”.
+Decided: docs/decisions/tiny.md, “The fixed text of the chat format is one token a phrase, for tiny models”.
 """
 
 from __future__ import annotations

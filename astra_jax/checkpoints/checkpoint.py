@@ -10,6 +10,10 @@ A part counts only when its manifest (`*.whole.json`: size and CRC-32 of each of
 Weights are kept for analysis; the train part only for the newest saves. A killed process leaves at most a folder
 without manifest, which the next save of that step replaces. Where there are several hosts, all of them make each call
 here, on one file system: each writes and reads its parts of the arrays, the first writes the rest.
+
+Decided: docs/decisions/checkpoints.md, “A run that resumes never has its first state”.
+Decided: docs/decisions/checkpoints.md,
+“A checkpoint is whole when its manifest is, and the manifest is written in the background”.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Where a HuggingFace model stops and how it samples: `generation_config.json`, and `eos_token_id` in `config.json`."""
+"""Where a HuggingFace model stops and how it samples: `generation_config.json`, and `eos_token_id` in `config.json`.
+
+Decided: docs/decisions/packaging.md, “An export ends where a turn ends, and says where it comes from”.
+"""
 
 from __future__ import annotations
 

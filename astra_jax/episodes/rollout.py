@@ -8,6 +8,8 @@ One round is one turn of every episode that still runs:
 
 A sampled token depends on the run's seed, the episode and the position alone, so the same policy, environments and
 seed give the same episodes; greedy ones (temperature 0) need no seed.
+
+Decided: docs/decisions/rl.md, “Rollouts advance in rounds of one turn”.
 """
 
 from __future__ import annotations

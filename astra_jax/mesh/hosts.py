@@ -1,4 +1,7 @@
-"""Which hosts take part in a run: joined before anything else touches JAX, and agreed on the disk that they share."""
+"""Which hosts take part in a run: joined before anything else touches JAX, and agreed on the disk that they share.
+
+Decided: docs/decisions/hosts.md, “Hosts prove that they share a disk before they begin”.
+"""
 
 from __future__ import annotations
 

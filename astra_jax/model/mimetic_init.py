@@ -5,6 +5,8 @@ that are correlated, so that a token attends to its like, and value and output m
 the identity, so that what is attended to is copied. Starting there saves a tiny model the long plateau before it learns
 to copy from its prompt, which is most of what calling a tool is. (In a language model with tied embeddings the multiple
 is positive: the copy raises the logit of the token that was attended to.)
+
+Decided: docs/decisions/tiny.md, “Tiny models start from mimetic weights”.
 """
 
 from __future__ import annotations

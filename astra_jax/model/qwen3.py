@@ -12,6 +12,8 @@ Parameters travel outside the module as a plain nested dictionary of arrays (`Pa
 
 so that gradients, optimisers, checkpoints and shardings are trees of arrays, and `bind(config, params)` makes the
 module of them inside or outside `jit` at no cost.
+
+Decided: docs/decisions/model.md, “Without a mesh, projections see one row per token”.
 """
 
 from __future__ import annotations

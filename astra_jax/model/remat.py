@@ -1,4 +1,7 @@
-"""What the backward pass recomputes, by name: the memory of a layer against the time of its forward pass."""
+"""What the backward pass recomputes, by name: the memory of a layer against the time of its forward pass.
+
+Decided: docs/decisions/model.md, “Pods offload activations”.
+"""
 
 from __future__ import annotations
 

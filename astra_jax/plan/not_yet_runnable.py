@@ -1,6 +1,8 @@
 """Which steps of a plan no run can have today, and why: the plan compiles more than `astra rl` knows how to run.
 
 Each reason goes when rollouts or RL have learnt what it names.
+
+Decided: docs/decisions/plan.md, “The plan says what no run can have”.
 """
 
 from __future__ import annotations

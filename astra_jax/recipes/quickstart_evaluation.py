@@ -7,6 +7,8 @@
 
 Temperature 1 is the policy as it is trained; greedy takes the most likely token; the best is a policy's own of
 `CANDIDATE_TEMPERATURES`. Where RL is ahead at temperature 1 alone, it made the policy colder and no wiser.
+
+Decided: docs/decisions/figures.md, “Policies are compared at three temperatures, with intervals over environments”.
 """
 
 from __future__ import annotations

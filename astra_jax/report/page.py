@@ -1,4 +1,7 @@
-"""The page: what a run's folder, or a record directory, holds, laid out."""
+"""The page: what a run's folder, or a record directory, holds, laid out.
+
+Decided: docs/decisions/report.md, “A record directory's page stands beside it”.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A group is valid when its rewards vary, Std(R) > δ. Valid groups enter a first-in, first-out buffer; the first n leave
 it for an update. A degenerate group never enters the buffer, so it never reaches the loss.
+
+Decided: docs/decisions/rl.md, “Waiting groups carry their sampled log-probs”.
 """
 
 from __future__ import annotations

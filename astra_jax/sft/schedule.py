@@ -1,6 +1,9 @@
 """Which samples stand in which row of which step: a pure function of their lengths and a seed.
 
 So a step number is the whole data position, and every host of a pod works out the same schedule by itself.
+
+Decided: docs/decisions/sft.md, “A step number is the whole data position”.
+Decided: docs/decisions/sft.md, “Packing is first fit over 64 open rows of the largest length”.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""AdamW with global-norm clipping and a learning-rate schedule; what is not finite is not learnt from."""
+"""AdamW with global-norm clipping and a learning-rate schedule; what is not finite is not learnt from.
+
+Decided: docs/decisions/tiny.md, “In the tiny RL the final norm has a learning rate of its own”.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@
     any other command   stops, and cleans up what it began    130 after Ctrl-C, 143 after SIGTERM  `Interruption`
 
 A cluster sends SIGTERM before it takes a machine away. A second Ctrl-C ends either at once, with what was saved before.
+
+Decided: docs/decisions/commands.md, “A signal ends a command well, a second Ctrl-C at once”.
+Decided: docs/decisions/hosts.md, “Hosts count their steps from where they began”.
 """
 
 from __future__ import annotations

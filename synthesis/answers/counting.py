@@ -1,4 +1,7 @@
-"""What the F1 reward counts: the sub-tasks that an episode solved, all sub-tasks, and the tool calls."""
+"""What the F1 reward counts: the sub-tasks that an episode solved, all sub-tasks, and the tool calls.
+
+Decided: docs/decisions/rl.md, “A sub-task is solved by its own tool, and a call solves at most one”.
+"""
 
 from __future__ import annotations
 

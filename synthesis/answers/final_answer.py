@@ -14,6 +14,8 @@ A message that leaves the choice to its reader tells nothing. Beside the gold an
 hold three further values, or as many as there are sub-questions: what an explanation names on its way. And where the
 answer is one of several candidates (the highest of three rents), the last sentence that names a candidate names the
 gold one alone. Nothing is rounded, and no negation is read.
+
+Decided: docs/decisions/figures.md, “A final message answers by rule, not by judge”.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The default is local: hashed character n-grams (scikit-learn's `HashingVectorizer`). It needs no download and no fitted
 vocabulary, gives the same vectors everywhere, and serves English and Chinese alike. Any OpenAI-compatible embeddings
 endpoint can take its place.
+
+Decided: docs/decisions/environments.md, “Similarity of tools is lexical unless an endpoint is named”.
 """
 
 from __future__ import annotations

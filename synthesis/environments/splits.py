@@ -5,6 +5,8 @@
     domains   and the domains
 
 Each level promises what the ones above it promise. `shared_between` counts it on the finished records.
+
+Decided: docs/decisions/environments.md, “Held out means worlds, tools or domains, and the records are counted”.
 """
 
 from __future__ import annotations

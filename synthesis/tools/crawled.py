@@ -2,6 +2,8 @@
 
 Shape A has `input_schema`, a JSON Schema. Shape B was read off web pages: `parameters: [{name, required, type}]`, the
 type always "string", with words of the page among the parameters.
+
+Decided: docs/decisions/tools.md, “Words of a page are taken for a description's only in its order”.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Each session is a process of its own with a workspace of its own. A trajectory leases a session alone, and finds the
 workspace as it was prepared, so that trajectories see nothing of one another and their order changes nothing.
+
+Decided: docs/decisions/tools.md, “What a tool server refuses is a response; what it breaks costs its trajectory”.
 """
 
 from __future__ import annotations

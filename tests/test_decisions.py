@@ -1,0 +1,35 @@
+"""The decisions in docs/decisions/ and the code that names them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+NAMED = re.compile(r"Decided:\s+docs/decisions/(\w+\.md),\s+“(.+?)”", re.DOTALL)
+
+
+def decisions() -> set[tuple[str, str]]:
+    """Every entry: its file and its title."""
+    return {
+        (path.name, title)
+        for path in (ROOT / "docs" / "decisions").glob("*.md")
+        for title in re.findall(r"^## \d{4}-\d{2}-\d{2} · (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+
+
+def named_by_the_code() -> set[tuple[str, str]]:
+    files = [path for package in ("astra_jax", "synthesis", "sandbox") for path in (ROOT / package).rglob("*.py")]
+    texts = (path.read_text(encoding="utf-8") for path in [*files, ROOT / "Makefile"])
+    return {(name, " ".join(title.split())) for text in texts for name, title in NAMED.findall(text)}
+
+
+def test_every_decision_is_named_by_the_code_that_it_explains_and_every_name_is_of_one():
+    assert len(decisions()) > 40
+    assert named_by_the_code() == decisions()
+
+
+def test_the_index_names_every_topic():
+    folder = ROOT / "docs" / "decisions"
+    linked = set(re.findall(r"\]\((\w+\.md)\)", (folder / "README.md").read_text(encoding="utf-8")))
+    assert linked == {path.name for path in folder.glob("*.md")} - {"README.md"}
