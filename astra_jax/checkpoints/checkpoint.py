@@ -43,6 +43,7 @@ from astra_jax.mesh.placement import sharded_shapes
 from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import require_divisible
+from synthesis.destination import whole_file
 
 _log = logging.getLogger(__name__)
 _AS_IT_IS = ModelOverrides()
@@ -260,9 +261,8 @@ def _write_manifest(path: Path, part: str, description: dict[str, Any]) -> None:
     (path / f"{part}.json").write_text(json.dumps(description, indent=2), encoding="utf-8")
     files = [path / f"{part}.json", *sorted(file for file in (path / part).rglob("*") if file.is_file())]
     manifest = {str(file.relative_to(path)): [file.stat().st_size, _crc32(file)] for file in files}
-    unnamed = path / f".{part}.whole.json"
-    unnamed.write_text(json.dumps(manifest), encoding="utf-8")
-    unnamed.replace(path / f"{part}.whole.json")
+    with whole_file(path / f"{part}.whole.json") as unnamed:
+        unnamed.write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def _read_part(path: Path, part: str, like: Any) -> Any:

@@ -18,6 +18,7 @@ from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.figures import f1, num_irrelevant_calls
 from astra_jax.errors import AstraError
 from synthesis.answers.counting import count_solved
+from synthesis.destination import whole_file
 from synthesis.records import JsonObject, JsonValue, Language, Scenario
 
 SourceName = Literal["prompt", "template", "model", "tool"]
@@ -128,10 +129,9 @@ def write_episodes(path: Path, episodes: Iterable[JsonObject]) -> int:
         OSError: the disk is full or not writable; what was at `path` is still there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
     lines = [LoggedEpisode.model_validate(episode).model_dump_json() + "\n" for episode in episodes]
-    partial.write_text("".join(lines), encoding="utf-8")
-    partial.replace(path)
+    with whole_file(path) as partial:
+        partial.write_text("".join(lines), encoding="utf-8")
     return len(lines)
 
 

@@ -19,6 +19,7 @@ from tensorboardX import SummaryWriter
 
 from astra_jax.metrics_file import whole_lines
 from astra_jax.training.wandb_run import WandbConfig, WandbRun
+from synthesis.destination import whole_file
 
 _LINES_PER_RUN = 20
 
@@ -65,9 +66,8 @@ class MetricsLog:
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [line for line in whole_lines(path) if json.loads(line)["step"] < first_step]
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text("".join(kept))
-        partial.replace(path)
+        with whole_file(path) as partial:
+            partial.write_text("".join(kept))
         self._path = path
         self._events = SummaryWriter(str(path.parent / "tensorboard"), purge_step=first_step or None, flush_secs=10)
         self._wandb_run = None

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from astra_jax.errors import AstraError
+from synthesis.destination import whole_file
 
 
 class NotFinite(AstraError):
@@ -48,10 +49,8 @@ class NotFiniteSteps:
         arrays: dict[str, Any] = {name: np.asarray(value) for name, value in (batch._asdict() | figures).items()}
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"step-{step:06d}.npz"
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
+        with whole_file(path) as partial, partial.open("wb") as file:
             np.savez_compressed(file, **arrays)
-        partial.replace(path)
         print(
             f"{self._stage}: step {step} is not applied: loss {metrics['loss']}, gradient norm {metrics['grad_norm']}; "
             f"its batch is {path}",
