@@ -29,15 +29,6 @@ def balanced_order(tokens: int, shards: int) -> np.ndarray:
     return np.concatenate([pieces[piece] for pair in pairs for piece in pair])
 
 
-def natural_order(tokens: int, shards: int) -> np.ndarray:
-    """The inverse: where each position of the sequence stands in the balanced layout.
-
-    >>> natural_order(8, 2).tolist()
-    [0, 1, 4, 5, 6, 7, 2, 3]
-    """
-    return np.argsort(balanced_order(tokens, shards)).astype(np.int32)
-
-
 def balance(batch: Mapping[str, np.ndarray], shards: int, *, multiple: int = 1) -> dict[str, np.ndarray]:
     """A batch of [B, T] arrays, padded with zeros to what the mesh needs and permuted to the balanced layout.
 

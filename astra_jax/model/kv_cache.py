@@ -154,19 +154,6 @@ def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax
     return extended, model.norm(x_ETD)
 
 
-def reserve(cache: KVCache, response_capacity: int) -> KVCache:
-    """The same cache with room for at least `response_capacity` appended tokens per episode."""
-    more = max(0, response_capacity - cache.response_capacity)
-
-    def pad(layer: LayerKV) -> LayerKV:
-        rows = [(0, 0), (0, 0)]
-        return LayerKV(
-            jnp.pad(layer.keys, [*rows, (0, 0), (0, more)]), jnp.pad(layer.values, [*rows, (0, more), (0, 0)])
-        )
-
-    return dataclasses.replace(cache, responses=tuple(pad(layer) for layer in cache.responses))
-
-
 def last_hidden(hidden_ETD: jax.Array, num_tokens_E: jax.Array) -> jax.Array:
     """The state [E, D] of each row's last token; a row with 0 tokens gets its first, which means nothing."""
     return jnp.take_along_axis(hidden_ETD, jnp.maximum(num_tokens_E - 1, 0)[:, None, None], axis=1)[:, 0]

@@ -35,26 +35,6 @@ def token_logprobs(
     return _logprobs(chunk_tokens, hidden_BTD, unembedding_VD, targets_BT)
 
 
-def token_entropy(hidden_BTD: jax.Array, unembedding_VD: jax.Array, *, chunk_tokens: int = 256) -> jax.Array:
-    """Float32 entropy in nats of the next-token distribution at each position: a metric, without gradients."""
-
-    def local(hidden_BTD: jax.Array, unembedding_VD: jax.Array) -> jax.Array:
-        hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
-        slices = _VocabularySlices(hidden_ND, unembedding_VD, chunk_tokens)
-        lse_N, _ = slices.logsumexp_and_picked(hidden_ND, jnp.zeros(len(hidden_ND), jnp.int32))
-
-        def add(i: jax.Array, entropy_N: jax.Array) -> jax.Array:
-            logits_NV = slices.logits(i, hidden_ND)
-            surprisal_NV = lse_N[:, None] - logits_NV
-            return entropy_N + (jnp.exp(-surprisal_NV) * surprisal_NV).sum(-1)
-
-        entropy_N = jax.lax.fori_loop(0, slices.count, add, jnp.zeros_like(lse_N))
-        return _sum_over_vocabulary(entropy_N).reshape(hidden_BTD.shape[:2])
-
-    hidden_BTD, unembedding_VD = jax.lax.stop_gradient((hidden_BTD, unembedding_VD))
-    return _per_device(local, [_HIDDEN, _TABLE], _TOKENS)(hidden_BTD, unembedding_VD)
-
-
 _HIDDEN = spec("batch", "sequence", "hidden")
 _TOKENS = spec("batch", "sequence")
 _TABLE = spec("vocab", "embed")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from astra_jax.model.logprobs import token_entropy, token_logprobs
+from astra_jax.model.logprobs import token_logprobs
 
 CHUNK_TOKENS = 8
 """Of 18 tokens: 1217 rows are then three slices of 512, the last of which overlaps the second."""
@@ -30,13 +30,6 @@ def test_sliced_logprobs_equal_the_naive_log_softmax(arrays):
     expected_BTV = naive_log_softmax(hidden_BTD, unembedding_VD)
     ours_BT = token_logprobs(hidden_BTD, unembedding_VD, targets_BT, chunk_tokens=CHUNK_TOKENS)
     np.testing.assert_allclose(ours_BT, np.take_along_axis(expected_BTV, targets_BT[..., None], -1)[..., 0], atol=1e-5)
-
-
-def test_entropy_equals_the_naive_sum(arrays):
-    hidden_BTD, unembedding_VD, _ = arrays
-    expected_BTV = naive_log_softmax(hidden_BTD, unembedding_VD)
-    ours_BT = token_entropy(hidden_BTD, unembedding_VD, chunk_tokens=CHUNK_TOKENS)
-    np.testing.assert_allclose(ours_BT, -(np.exp(expected_BTV) * expected_BTV).sum(-1), atol=1e-5)
 
 
 def test_gradients_of_sliced_logprobs_equal_onehot_minus_probabilities(arrays):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_cache import KVCache, extend, last_hidden, prefill, reserve
+from astra_jax.model.kv_cache import extend, last_hidden, prefill
 from astra_jax.model.qwen3 import bind, init_params
 
 CONFIG = ModelConfig(
@@ -89,16 +89,6 @@ def test_padding_of_prompts_and_of_new_tokens_changes_nothing(params, prompts_PS
         _, hidden_E1D = jit_extend(params, cache, np.full((6, 1), 3), np.ones(6, np.int32))
         ends.append(np.asarray(hidden_E1D))
     np.testing.assert_array_equal(*ends)
-
-
-def test_reserving_room_keeps_what_was_written(params, prompts_PS):
-    cache, _ = jit_prefill(params, prompts_PS, NUM_TOKENS_P)
-    cache, _ = jit_extend(params, cache, np.full((6, 1), 9), np.ones(6, np.int32))
-    larger: KVCache = reserve(cache, 80)
-    assert larger.response_capacity == 80
-    _, hidden_E1D = jit_extend(params, cache, np.full((6, 1), 3), np.ones(6, np.int32))
-    _, larger_hidden_E1D = jit_extend(params, larger, np.full((6, 1), 3), np.ones(6, np.int32))
-    np.testing.assert_allclose(larger_hidden_E1D, hidden_E1D, atol=1e-6)
 
 
 def test_last_hidden_picks_the_last_valid_token_of_each_row():

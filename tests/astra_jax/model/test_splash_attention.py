@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from astra_jax.model.attention import attention
-from astra_jax.model.context_parallel import natural_order
+from astra_jax.model.context_parallel import balanced_order
 from astra_jax.model.sharding import MeshConfig, make_mesh
 from astra_jax.model.splash_attention import BalancedCausalMask, block_tokens, splash_attention, visited_blocks
 
@@ -32,12 +32,10 @@ def test_the_kernel_equals_chunked_attention_forward_and_backward(context):
 
     expected, expected_out = gradients(attention, arrays)
     mesh = make_mesh(MeshConfig(context=context), jax.devices()[:context])
-    balanced = {
-        name: x if context == 1 else x[:, np.argsort(natural_order(tokens, context))] for name, x in arrays.items()
-    }
+    balanced = {name: x if context == 1 else x[:, balanced_order(tokens, context)] for name, x in arrays.items()}
     with jax.set_mesh(mesh):
         found, found_out = gradients(lambda *x: splash_attention(*x, jax.sharding.get_abstract_mesh()), balanced)
-    order = np.arange(tokens) if context == 1 else natural_order(tokens, context)
+    order = np.arange(tokens) if context == 1 else np.argsort(balanced_order(tokens, context))
     np.testing.assert_allclose(np.asarray(found_out)[:, order], expected_out, atol=1e-4)
     for theirs, ours in zip(found, expected, strict=True):
         np.testing.assert_allclose(np.asarray(theirs)[:, order], ours, atol=1e-3)
@@ -55,7 +53,7 @@ def test_a_length_the_kernel_cannot_cut_in_blocks_is_refused():
 
 def test_blocks_of_the_mask_equal_the_formula():
     mask = BalancedCausalMask(64, 2)
-    order = np.argsort(natural_order(64, 2))
+    order = balanced_order(64, 2)
     whole = order[:, None] >= np.arange(64)
     for row in range(0, 64, 8):
         for column in range(0, 64, 16):
