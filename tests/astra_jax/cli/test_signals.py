@@ -129,7 +129,7 @@ def astra(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 class SlowSandbox(http.server.BaseHTTPRequestHandler):
     """Is healthy, and never answers a call."""
 
-    calls: threading.Semaphore
+    calls = threading.Semaphore(0)
 
     def do_GET(self) -> None:
         body = b'{"status": "ok", "workers": {}}'
