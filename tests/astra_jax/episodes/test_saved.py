@@ -1,0 +1,49 @@
+"""Episodes in a checkpoint: what comes back is equal in every token, log-prob, outcome and count."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from astra_jax.chat.format import assistant_body
+from astra_jax.episodes.rollout import Start
+from astra_jax.episodes.saved import restored_episode, saved_episode
+from astra_jax.testing import InProcessSandbox, tiny_environment
+from synthesis.records import Message, ToolCall
+from tests.astra_jax.episodes.scripted_policy import run_scripted
+
+ENVIRONMENT = tiny_environment()
+SAID = (
+    Message(
+        role="assistant",
+        reasoning_content="I look up.",
+        tool_calls=(
+            ToolCall(id="1", name="find_flat", arguments={"owner": "Quartz Heron"}),
+            ToolCall(id="2", name="find_flat", arguments={"owner": "nobody"}),
+        ),
+    ),
+    Message(role="assistant", reasoning_content="I have it.", content="房价 is 2150."),
+)
+
+
+@pytest.fixture
+def episode(tokenizer):
+    messages = [[*tokenizer.encode(assistant_body(each, is_last=True)), tokenizer.end_id] for each in SAID]
+    start = Start(ENVIRONMENT, ENVIRONMENT.tools[::-1])
+    return asyncio.run(run_scripted(start, messages, tokenizer=tokenizer, sandbox=InProcessSandbox()))
+
+
+def test_an_episode_comes_back_as_it_was(episode):
+    restored = restored_episode(json.loads(json.dumps(saved_episode(episode))), ENVIRONMENT)
+    assert restored == episode
+    assert restored.counts == episode.counts
+    assert [outcome.ok for outcome in restored.outcomes] == [True, False]
+    assert restored.ledger.loss_mask.tolist() == episode.ledger.loss_mask.tolist()
+
+
+def test_an_episode_of_another_environment_is_not_restored(episode):
+    other = ENVIRONMENT.model_copy(update={"tools": ENVIRONMENT.tools[:1], "sub_questions": ()})
+    with pytest.raises(KeyError):
+        restored_episode(saved_episode(episode), other)
