@@ -10,4 +10,6 @@ episodes/               a policy in environments: ledger, tools, F1 reward
 training/               what SFT and RL share around a step
 sft/, rl/               a training step on one screen each: `train.py`
 evaluate/, plan/, report/, recipes/, cli/
+
+Decided: docs/decisions/packaging.md, “Folders stand on floors”.
 """

@@ -150,6 +150,8 @@ def whole_folder(out: str | os.PathLike[str], result: Result) -> Iterator[Path]:
 def whole_file(out: Path) -> Iterator[Path]:
     """A file to write; it takes the place of `out` when the block ends well, else that stays as it was."""
     place = out.resolve()
+    if not place.parent.is_dir():
+        raise FileNotFoundError(f"No such file or directory: {out} cannot be written, its folder is missing; make it")
     partial = _new_sibling(place, "partial")
     try:
         yield partial

@@ -78,8 +78,8 @@ def train_sft(config: SFTConfig) -> dict[str, Any]:
     record = open_sft_run(config)
     if record.figures is not None:
         return record.figures
-    record.begin()
-    batches = batches_of(config, parts)
+    with record.begun():  # taken back where the data is refused
+        batches = batches_of(config, parts)
     steps, shown = len(batches), ("loss", "learning_rate", "tokens_per_second")
     with TrainingRun("sft", config, model_config, num_steps=steps, mesh=mesh, shown=shown) as run:
         state = run.restore(lambda: first_state(config, parts, steps))

@@ -5,6 +5,8 @@ with TrainingRun("sft", config, model_config, ...) as run:
     for step in range(state.step, steps):
         ...                                    the step itself, in sft/train.py and rl/train.py
         run.end_step(state, metrics, batch)    write down, tell, save, heed signals
+
+Decided: docs/decisions/runs.md, “What SFT and RL share around a step is one run”.
 """
 
 from __future__ import annotations

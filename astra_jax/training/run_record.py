@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +46,21 @@ class RunRecord:
     def begin(self) -> None:
         """Write down what the run is begun with; to be called before it writes anything that is to last."""
         self._write(None)
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Begin the run; where the block refuses it and nothing else lies in its folder, no trace is left."""
+        was_there = (self.out / self.result.manifest).exists()
+        self.begin()
+        try:
+            yield
+        except BaseException:
+            if not was_there and _is_first_host() and {path.name for path in self.out.iterdir()} <= self._alone():
+                (self.out / self.result.manifest).unlink(missing_ok=True)
+            raise
+
+    def _alone(self) -> set[str]:
+        return {self.result.manifest, ".lock"}
 
     def finish(self, figures: Mapping[str, Any]) -> dict[str, Any]:
         """Write down the closing figures, and return them; what is not finite becomes null: JSON has no word for it."""
