@@ -377,7 +377,7 @@ def test_one_line_says_what_is_wrong_and_nothing_is_made(each, world, monkeypatc
     live = f"http://127.0.0.1:{port}"
     monkeypatch.chdir(world)
     monkeypatch.setattr("sandbox.client._FIRST_CONTACT_SECONDS", 0.5)
-    monkeypatch.setattr("astra_jax.mesh.placement.join_hosts", lambda: None)  # other tests have used JAX before
+    monkeypatch.setattr("astra_jax.mesh.hosts.join_hosts", lambda: None)  # other tests have used JAX before
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     for name in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # `plan` sets them
