@@ -1,14 +1,56 @@
 """The reward of an episode: the F1 of solved sub-tasks (ASTRA, section on RL). Solve all, and call no tool in vain.
 
-Another reward is tried by editing this function. Evaluations show it as `reward`, beside the paper's `f1`.
+Another reward is tried by editing `episode_reward`. Evaluations show it as `reward`, beside the paper's `f1`.
 """
 
 from __future__ import annotations
 
 from astra_jax.episodes.episode import Episode
-from astra_jax.episodes.figures import f1
+
+PRECISION_EPSILON = 1e-6
+"""ε of the precision's denominator: an episode without calls has precision 0 instead of 0/0."""
+
+
+def recall(num_solved: int, num_subtasks: int) -> float:
+    """r = n̂ / n: the share of sub-tasks solved; in [0, 1].
+
+    >>> recall(1, 4)
+    0.25
+    """
+    if not 0 <= num_solved <= num_subtasks or num_subtasks == 0:
+        raise ValueError(
+            f"expected 0 <= solved <= sub-tasks and at least one sub-task, found {num_solved}/{num_subtasks}"
+        )
+    return num_solved / num_subtasks
+
+
+def precision(num_solved: int, num_tool_calls: int) -> float:
+    """p = n̂ / (c + ε): the share of tool calls that solved a sub-task; in [0, 1].
+
+    >>> round(precision(2, 8), 4), precision(0, 0)
+    (0.25, 0.0)
+    """
+    if not 0 <= num_solved <= num_tool_calls:
+        raise ValueError(f"a call solves at most one sub-task, found {num_solved} solved by {num_tool_calls} calls")
+    return num_solved / (num_tool_calls + PRECISION_EPSILON)
+
+
+def f1(*, num_solved: int, num_subtasks: int, num_tool_calls: int) -> float:
+    """2pr / (p + r), and 0 where nothing was solved; in [0, 1].
+
+    Recall alone praises calling everything, precision alone calling nothing; their harmonic mean praises neither.
+
+    >>> round(f1(num_solved=2, num_subtasks=2, num_tool_calls=2), 4)
+    1.0
+    >>> round(f1(num_solved=2, num_subtasks=4, num_tool_calls=2), 4)
+    0.6667
+    >>> f1(num_solved=0, num_subtasks=3, num_tool_calls=9)
+    0.0
+    """
+    r, p = recall(num_solved, num_subtasks), precision(num_solved, num_tool_calls)
+    return 0.0 if num_solved == 0 else 2 * p * r / (p + r)
 
 
 def episode_reward(episode: Episode) -> float:
-    """R = 2pr / (p + r) of a finished episode; the formula, with r and p, stands in `rollout.figures`."""
+    """R = F1 of a finished episode, from its n̂, n and c."""
     return f1(**episode.counts._asdict())

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from astra_jax.chat.format import Source
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.episodes.episode import Episode
-from astra_jax.episodes.figures import f1, num_irrelevant_calls
+from astra_jax.episodes.f1_reward import f1
+from astra_jax.episodes.figures import num_irrelevant_calls
 from astra_jax.errors import AstraError
 from synthesis.answers.counting import count_solved
 from synthesis.destination import whole_file

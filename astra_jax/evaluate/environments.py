@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.episodes.episode import Episode
-from astra_jax.episodes.f1_reward import episode_reward
-from astra_jax.episodes.figures import EpisodeFigures, episode_figures, f1, num_irrelevant_calls
+from astra_jax.episodes.f1_reward import episode_reward, f1
+from astra_jax.episodes.figures import EpisodeFigures, episode_figures, num_irrelevant_calls
 from astra_jax.episodes.log import episode_to_json
 from astra_jax.episodes.rollout import Group, PromptTooLong, RolloutConfig, RolloutEngine, Start
 from astra_jax.episodes.tool_mixing import mix_tools

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.episodes.figures import PRECISION_EPSILON, f1, precision, recall
+from astra_jax.episodes.f1_reward import PRECISION_EPSILON, f1, precision, recall
 from synthesis.answers.counting import count_solved
 from synthesis.records import SubQuestion, ToolCall
 

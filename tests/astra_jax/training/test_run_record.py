@@ -12,10 +12,9 @@ from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli import main
 from astra_jax.config import load_config
 from astra_jax.evaluate.environments import EvaluationConfig, open_evaluation
-from astra_jax.rl import train as rl
-from astra_jax.rl.config import RLConfig
-from astra_jax.sft import train as sft
-from astra_jax.sft.config import SFTConfig
+from astra_jax.rl import config as rl_config_module
+from astra_jax.rl.config import RLConfig, open_rl_run
+from astra_jax.sft.config import SFTConfig, open_sft_run
 from astra_jax.testing import tiny_environment
 from synthesis import fingerprint
 from synthesis.destination import DestinationRefused
@@ -100,7 +99,7 @@ def changed(config, **changes):
     ],
 )
 def test_sft_with_another_config_is_refused_with_what_differs(sft_config, untrained, tmp_path, changes, difference):
-    begun(sft._open_run, sft_config)
+    begun(open_sft_run, sft_config)
     save_policy(untrained, tmp_path / "policy")
     if "environments" in changes:
         changes = {"environments": [tmp_path / "others"]}
@@ -108,7 +107,7 @@ def test_sft_with_another_config_is_refused_with_what_differs(sft_config, untrai
         changes = {"init": tmp_path / "policy"}
     before = contents(tmp_path)
     with pytest.raises(MadeOtherwise) as refused:
-        sft._open_run(changed(sft_config, **changes))
+        open_sft_run(changed(sft_config, **changes))
     assert f"made with another: {difference}. Name another `out`" in str(refused.value)
     assert contents(tmp_path) == before
 
@@ -123,26 +122,35 @@ def test_sft_with_another_config_is_refused_with_what_differs(sft_config, untrai
     ],
 )
 def test_rl_with_another_config_is_refused_with_what_differs(rl_config, tmp_path, changes, difference):
-    begun(rl._open_run, rl_config)
+    begun(open_rl_run, rl_config)
     if "init" in changes:
         changes = {"init": tmp_path / "other_init"}
     with pytest.raises(MadeOtherwise, match="made with another: ") as refused:
-        rl._open_run(changed(rl_config, **changes))
+        open_rl_run(changed(rl_config, **changes))
     assert difference in str(refused.value)
 
 
-@pytest.mark.parametrize("file", ["f1_reward.py", "grpo_loss.py", "advantage.py", "batch_filling.py", "tool_mixing.py"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "episodes/f1_reward.py",
+        "episodes/tool_mixing.py",
+        "rl/advantage.py",
+        "rl/batch_filling.py",
+        "rl/grpo_loss.py",
+    ],
+)
 def test_rl_with_an_edited_reward_or_loss_is_refused(rl_config, tmp_path, monkeypatch, file):
-    begun(rl._open_run, rl_config)
-    for name in rl._SOURCES:
+    begun(open_rl_run, rl_config)
+    for name in rl_config_module._SOURCES:
         (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tmp_path / "tree" / name)
-    monkeypatch.setattr(fingerprint, "_ROOT", tmp_path / "tree")
-    rl._open_run(rl_config)
-    source = tmp_path / "tree" / "astra_jax" / "rl" / file
+    monkeypatch.setattr(fingerprint, "ROOT", tmp_path / "tree")
+    open_rl_run(rl_config)
+    source = tmp_path / "tree" / "astra_jax" / file
     source.write_text(source.read_text().replace("return", "return 2 *", 1))
-    with pytest.raises(MadeOtherwise, match=f"another: source of astra_jax/rl/{file}: changed"):
-        rl._open_run(rl_config)
+    with pytest.raises(MadeOtherwise, match=f"another: source of astra_jax/{file}: changed"):
+        open_rl_run(rl_config)
 
 
 @pytest.mark.parametrize(
@@ -154,37 +162,37 @@ def test_rl_with_an_edited_reward_or_loss_is_refused(rl_config, tmp_path, monkey
     ],
 )
 def test_where_a_run_works_and_what_it_keeps_may_change_when_it_resumes(sft_config, changes):
-    begun(sft._open_run, sft_config)
-    assert sft._open_run(changed(sft_config, **changes)).figures is None
+    begun(open_sft_run, sft_config)
+    assert open_sft_run(changed(sft_config, **changes)).figures is None
 
 
 def test_the_same_records_at_another_place_are_the_same_data(sft_config, tmp_path):
-    begun(sft._open_run, sft_config)
+    begun(open_sft_run, sft_config)
     shutil.copytree(tmp_path / "environments", tmp_path / "moved")
-    assert sft._open_run(changed(sft_config, environments=[tmp_path / "moved"])).figures is None
+    assert open_sft_run(changed(sft_config, environments=[tmp_path / "moved"])).figures is None
 
 
 def test_a_run_that_left_nothing_is_begun_anew_with_another_config(sft_config):
-    sft._open_run(sft_config).begin()
+    open_sft_run(sft_config).begin()
     (sft_config.out / "metrics.jsonl").touch()
     another = changed(sft_config, seed=1)
-    sft._open_run(another).begin()
-    begun(sft._open_run, another)
+    open_sft_run(another).begin()
+    begun(open_sft_run, another)
     with pytest.raises(MadeOtherwise, match="seed: 1 before, 0 now"):
-        sft._open_run(sft_config)
+        open_sft_run(sft_config)
 
 
 def test_a_run_of_an_older_version_is_refused_with_what_to_do(sft_config):
     (sft_config.out / "checkpoints" / "00000100").mkdir(parents=True)
     with pytest.raises(DestinationRefused, match=r"an older version has no run\.json: .* begin anew elsewhere"):
-        sft._open_run(sft_config)
+        open_sft_run(sft_config)
 
 
 def test_figures_that_are_not_finite_are_null_in_json(sft_config):
-    record = sft._open_run(sft_config)
+    record = open_sft_run(sft_config)
     assert record.finish({"loss": float("nan"), "steps": 2}) == {"loss": None, "steps": 2}
     save_product(sft_config.out)
-    assert sft._open_run(sft_config).figures == {"loss": None, "steps": 2, "already_complete": True}
+    assert open_sft_run(sft_config).figures == {"loss": None, "steps": 2, "already_complete": True}
 
 
 def test_a_finished_training_says_so_and_with_another_config_what_differs(sft_config, tmp_path, capsys):
@@ -192,7 +200,7 @@ def test_a_finished_training_says_so_and_with_another_config_what_differs(sft_co
     inputs = {"tokenizer": tmp_path / "tokenizer", "environments": [str(tmp_path / "environments")], "trajectories": []}
     changes = {"out": tmp_path / "run", **inputs, "model.max_position_embeddings": 4096}
     command = ["sft", str(config), *(f"{key}={value}" for key, value in changes.items())]
-    record = sft._open_run(load_config(SFTConfig, config, command[2:]))
+    record = open_sft_run(load_config(SFTConfig, config, command[2:]))
     save_product(record.out)
     record.finish({"steps": 2, "loss": 1.5})
     before = contents(tmp_path)

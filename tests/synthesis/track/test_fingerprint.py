@@ -18,12 +18,13 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import DatasetCard, read_card
 from synthesis.stage import StageReport
 from synthesis.teacher.protocol import TeacherUnavailable
+from synthesis.track import fingerprint as track_fingerprint
 from synthesis.track.fingerprint import source_of
 from synthesis.track.journal import Journal
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.journals import finished_items
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -31,10 +32,11 @@ def tree(tmp_path, monkeypatch) -> Path:
     """A copy of the source that fingerprints are taken of, to edit."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "synthesis", tmp_path / "tree" / "synthesis", ignore=ignored)
-    monkeypatch.setattr(fingerprint, "_ROOT", tmp_path / "tree")
-    fingerprint._imported.cache_clear()
+    for module in (fingerprint, track_fingerprint):
+        monkeypatch.setattr(module, "ROOT", tmp_path / "tree")
+    track_fingerprint._imported.cache_clear()
     yield tmp_path / "tree"
-    fingerprint._imported.cache_clear()
+    track_fingerprint._imported.cache_clear()
 
 
 def edit(tree: Path, name: str) -> None:
@@ -144,9 +146,7 @@ def test_records_that_do_not_say_what_they_were_made_with_are_not_replaced(tmp_p
 def test_a_card_names_no_path_and_no_text_of_the_config(tmp_path):
     source = tmp_path / "very-private-place"
     source.mkdir()
-    (source / "hotels.json").write_bytes(
-        (ROOT / "synthesis" / "trajectories" / "examples" / "hotels_en.json").read_bytes()
-    )
+    (source / "hotels.json").write_bytes((ROOT / "synthesis" / "tools" / "examples" / "hotels_en.json").read_bytes())
     trajectories(tmp_path / "out", tool_documents=[source], shipped_examples=False)
     assert "very-private-place" not in (tmp_path / "out" / "dataset.json").read_text()
 
