@@ -37,7 +37,7 @@ def restored_episode(saved: dict[str, Any], environment: Environment) -> Episode
     by_name = {tool.document.name: tool for tool in environment.all_tools}
     return Episode(
         environment=environment,
-        tools=[by_name[name] for name in saved["tools"]],
+        tools=tuple(by_name[name] for name in saved["tools"]),
         ledger=TokenLedger(**saved["ledger"]),
         state=saved["state"],
         num_turns=saved["num_turns"],

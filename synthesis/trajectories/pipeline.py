@@ -96,8 +96,10 @@ async def synthesize_trajectories(
         await run.propose_chains()
         report = await run.collect_trajectories()
         track_run.write(report, run.trajectories())
-    track_run.close(report)
-    clear_workspaces(work_directory)
+    try:
+        track_run.close(report)
+    finally:
+        clear_workspaces(work_directory)
     report.out, report.seconds = str(config.out), time.monotonic() - started
     return report
 
