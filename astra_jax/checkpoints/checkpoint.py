@@ -18,13 +18,15 @@ Decided: docs/decisions/checkpoints.md,
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
+import re
 import shutil
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -237,14 +239,29 @@ def _begin_part(
 ) -> Callable[[], None]:
     """Copies the arrays to the host and starts to write them; what it returns makes the part whole."""
     checkpointer = ocp.StandardCheckpointer()
-    checkpointer.save((path / part).absolute(), tree, save_args=save_args)
+    with told_as_os_errors(path):
+        checkpointer.save((path / part).absolute(), tree, save_args=save_args)
 
     def finish() -> None:
-        checkpointer.close()  # waits, on the first host for all of them
+        with told_as_os_errors(path):
+            checkpointer.close()  # waits, on the first host for all of them
         if jax.process_index() == 0:
             _write_manifest(path, part, description)
 
     return finish
+
+
+@contextlib.contextmanager
+def told_as_os_errors(path: Path) -> Iterator[None]:
+    """Raises OSError, naming `path`, where TensorStore could not write: a full disk, a missing right."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        code = re.search(r"\[os_error_code='(\d+)'", str(error))
+        if code is None:
+            raise
+        number = int(code[1])
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def _chunks(params: Params) -> Any:

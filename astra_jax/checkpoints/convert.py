@@ -19,7 +19,13 @@ import orbax.checkpoint as ocp
 import tensorstore as ts
 
 from astra_jax.chat.tokenizer import TOKENIZER
-from astra_jax.checkpoints.checkpoint import CheckpointError, declare_whole, read_model, require_whole
+from astra_jax.checkpoints.checkpoint import (
+    CheckpointError,
+    declare_whole,
+    read_model,
+    require_whole,
+    told_as_os_errors,
+)
 from astra_jax.checkpoints.hf import HF_FOLDER, KEPT_CONFIG, HFParameter, copy_companions, open_hf, save_hf
 from astra_jax.checkpoints.provenance import PROVENANCE, Provenance, base_model
 from astra_jax.model.config import DType, ModelConfig, Params
@@ -45,7 +51,8 @@ def hf_to_orbax(
         registry = ocp.type_handlers.create_type_handler_registry(
             (HFParameter, _PieceByPiece()), (jax.Array, ocp.type_handlers.ArrayHandler())
         )
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(type_handler_registry=registry)) as checkpointer:
+        handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+        with told_as_os_errors(Path(destination)), ocp.Checkpointer(handler) as checkpointer:
             checkpointer.save((folder / "params").absolute(), params)
         copy_companions(source, folder)
         if not (folder / PROVENANCE).is_file():

@@ -12,7 +12,14 @@ import jax
 import numpy as np
 import pytest
 
-from astra_jax.checkpoints.checkpoint import CheckpointError, Checkpoints, TrainState, load_params, save_params
+from astra_jax.checkpoints.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    TrainState,
+    load_params,
+    save_params,
+    told_as_os_errors,
+)
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import init_params
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
@@ -203,3 +210,12 @@ with checkpoint.Checkpoints(sys.argv[1], CONFIG) as checkpoints:
 def test_no_host_goes_on_from_waiting_before_the_save_is_whole(tmp_path):
     with two_hosts(["-c", _SAVE_WITH_A_SLOW_DISK, str(tmp_path)], devices_per_host=1) as processes:
         finish(processes)
+
+
+def test_a_write_that_the_disk_refuses_is_an_os_error_that_names_the_checkpoint(tmp_path):
+    refused = "RESOURCE_EXHAUSTED: Failed to write 2347 bytes to file 11: No space left on device [os_error_code='28']"
+    with pytest.raises(OSError, match="No space left on device") as told, told_as_os_errors(tmp_path):
+        raise ValueError(refused)
+    assert (told.value.errno, told.value.filename) == (28, str(tmp_path))
+    with pytest.raises(ValueError, match="^a bug$"), told_as_os_errors(tmp_path):
+        raise ValueError("a bug")
