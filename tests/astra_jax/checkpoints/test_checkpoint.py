@@ -217,5 +217,5 @@ def test_a_write_that_the_disk_refuses_is_an_os_error_that_names_the_checkpoint(
     with pytest.raises(OSError, match="No space left on device") as told, told_as_os_errors(tmp_path):
         raise ValueError(refused)
     assert (told.value.errno, told.value.filename) == (28, str(tmp_path))
-    with pytest.raises(ValueError, match="^a bug$"), told_as_os_errors(tmp_path):
+    with pytest.raises(ValueError, match=r"^a bug$"), told_as_os_errors(tmp_path):
         raise ValueError("a bug")
