@@ -79,6 +79,7 @@ class Command:
 
     def send(self, signum: int) -> None:
         """Ctrl-C goes to the whole group, SIGTERM to the process."""
+        assert self.process.poll() is None
         if signum == signal.SIGINT:
             os.killpg(self.process.pid, signum)
         else:
@@ -107,9 +108,9 @@ class Command:
         return self.ended()
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        if self.process.poll() is None:  # else its number may be another's by now
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+            self.process.wait()
 
 
 @pytest.fixture
