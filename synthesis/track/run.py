@@ -85,6 +85,6 @@ class TrackRun:
             NothingKept: there are none.
         """
         for path in self.journal_paths.values():
-            for file in path.parent.glob(f"{path.name}*"):  # SQLite keeps a log beside it
-                file.unlink()
+            for suffix in ("", "-wal", "-shm"):  # SQLite's own, by name: a copy that the user made stays
+                path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
         report.require_kept(f"at least one {self.kind}")

@@ -13,6 +13,7 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.stage import NothingKept, Rejected, StageReport
 from synthesis.teacher.protocol import BadReply
 from synthesis.track.journal import Journal, JournalError, run_stage
+from synthesis.track.run import TrackRun
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.pipeline import synthesize_trajectories
 
@@ -62,3 +63,11 @@ def test_a_journal_on_a_full_disk_is_named_and_keeps_what_it_had(tmp_path: Path)
         with pytest.raises(JournalError, match=r"journal.sqlite: database or disk is full; make room"):
             journal.append(1, {"result": "x" * 100_000})
         assert (0 in journal, 1 in journal) == (True, False)
+
+
+def test_a_copy_of_a_journal_that_the_user_made_stays_when_the_run_closes(tmp_path):
+    run = TrackRun("tasks", tmp_path / "out", "trajectory", {}, {"drafted": tmp_path / "out.drafted.sqlite"})
+    with run.open_journals():
+        (tmp_path / "out.drafted.sqlite.backup").write_text("mine")
+    run.close(StageReport("tasks", read=1, kept=1))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.drafted.sqlite.backup"]
