@@ -9,7 +9,7 @@ import pytest
 from astra_jax.chat.template import PROBES, ChatFormatDiffers, require_chat_template
 from astra_jax.chat.tokenizer import CHAT_TEMPLATE_PATH, Tokenizer
 from astra_jax.checkpoints.policy import save_policy
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.train import train_rl
 from astra_jax.testing import InProcessSandbox, tiny_environment

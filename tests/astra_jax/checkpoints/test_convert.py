@@ -19,7 +19,7 @@ from astra_jax.checkpoints import convert, hf
 from astra_jax.checkpoints.checkpoint import CheckpointError, load_params, save_params
 from astra_jax.checkpoints.convert import hf_to_orbax, orbax_to_hf
 from astra_jax.checkpoints.hf import HFCheckpointError, hf_tensors, load_hf, save_hf
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import init_params
 from astra_jax.testing import tiny_tokenizer

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from astra_jax.cli import compile_cache, main
+from astra_jax.cli import compile_cache
+from astra_jax.cli.command import main
 from astra_jax.cli.compile_cache import cache_folder
 from tests.astra_jax.killed_process import ROOT
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from astra_jax.testing import tiny_environment
 from synthesis.record_io import read_card, write_records
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from tests.astra_jax.two_hosts import two_hosts
 
 CONFIGS = Path(__file__).parents[3] / "configs"

@@ -27,7 +27,7 @@ import pytest
 from astra_jax.checkpoints.checkpoint import load_params
 from astra_jax.checkpoints.convert import hf_to_orbax
 from astra_jax.checkpoints.policy import save_policy
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from astra_jax.metrics_file import read_metrics
 from astra_jax.testing import tiny_environment
 from synthesis.record_io import check_shards, write_records
@@ -316,7 +316,7 @@ def slow_write(*arguments):
     time.sleep(0.05)
     return to_hf(*arguments)
 hf.HFParameter.__getitem__, hf._to_hf = slow_read, slow_write
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -391,7 +391,7 @@ def test_a_quickstart_ends_in_the_middle_of_a_stage(astra, tmp_path, signum, sta
 
 STUBBORN = """
 import sys, time
-from astra_jax import cli
+from astra_jax.cli import command, records
 def verify(options):
     print("at work", flush=True)
     while True:
@@ -399,8 +399,8 @@ def verify(options):
             time.sleep(60)
         except KeyboardInterrupt:
             print("cleaning up", flush=True)
-cli._records_verify = verify
-sys.exit(cli.main(["records", "verify", "nothing"]))
+records._verify = verify
+sys.exit(command.main(["records", "verify", "nothing"]))
 """
 
 
@@ -416,6 +416,27 @@ def test_a_second_ctrl_c_ends_at_once_and_one_that_arrives_twice_is_one(astra, t
     ended = running.interrupted(signal.SIGINT)
     assert (ended.code, ended.lines) == (130, ["astra: ended at once on Ctrl-C"])
     assert ended.seconds < 1
+
+
+SLOW_IMPORT = """
+import importlib.abc, sys, time
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "astra_jax.cli.command":
+            print("imports", flush=True)
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+from astra_jax.cli.__main__ import astra
+sys.exit(astra())
+"""
+
+
+@both_signals
+def test_a_signal_while_modules_are_imported_ends_without_a_traceback(astra, tmp_path, signum):
+    running = astra("--version", script=SLOW_IMPORT)
+    running.wait_until(lambda: "imports" in (tmp_path / "stdout").read_text())
+    ended = running.interrupted(signum)
+    assert (ended.code, ended.lines) == (-signum, [])
 
 
 def piped(command: list[str], cwd: Path, tail: str) -> subprocess.CompletedProcess[str]:
@@ -468,7 +489,7 @@ def test_a_disk_without_room_is_one_line_and_leaves_nothing_half_written(tmp_pat
         command = sft_command(tmp_path, tokenizer, "steps=2", "model.hidden_size=256")
     before = {path.name for path in tmp_path.iterdir()}
     limited = (
-        "import resource, signal, sys\nfrom astra_jax.cli import main\n"
+        "import resource, signal, sys\nfrom astra_jax.cli.command import main\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))\nsys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 URL = "gs://bucket/deep/path"

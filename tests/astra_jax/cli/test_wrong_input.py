@@ -17,7 +17,8 @@ import pytest
 
 from astra_jax.checkpoints.hf import save_hf
 from astra_jax.checkpoints.policy import Policy, save_policy
-from astra_jax.cli import _parsed, _parser, main
+from astra_jax.cli.arguments import parsed
+from astra_jax.cli.command import astra_parser, main
 from astra_jax.model.qwen3 import init_params
 from astra_jax.testing import tiny_environment, tiny_model_config, tiny_tokenizer
 from synthesis.record_io import write_records
@@ -414,7 +415,7 @@ def test_one_line_says_what_is_wrong_and_nothing_is_made(each, world, monkeypatc
 )
 def test_options_stand_before_between_and_after_what_they_override(written):
     command = ["rl", "rl.toml", *written.split()]
-    options = _parsed(_parser(), command)
+    options = parsed(astra_parser(), command)
     assert (options.config, options.overrides, options.json) == (Path("rl.toml"), ["out=x", "seed=1"], True)
 
 
@@ -431,6 +432,6 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     def broken(*_: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr("astra_jax.cli._record_source", broken)
+    monkeypatch.setattr("astra_jax.cli.records._record_source", broken)
     with pytest.raises(ValueError, match="a bug"):
         main(["records", "show", "nothing"])

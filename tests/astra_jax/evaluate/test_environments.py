@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from astra_jax.checkpoints.policy import save_policy
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.log import read_episodes
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from astra_jax.checkpoints.policy import save_policy
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from astra_jax.recipes import quickstart
 from astra_jax.recipes.quickstart import export_and_compare
 from astra_jax.recipes.stages import Stages, make_room

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from astra_jax import report
 from astra_jax.chat.format import Source, generation_prompt, segments
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.log import (

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from astra_jax.metrics_file import read_metrics
 from astra_jax.testing import tiny_environment
 from astra_jax.training.run_lock import AnotherRun, run_lock

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from astra_jax.checkpoints.policy import save_policy
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from astra_jax.config import load_config
 from astra_jax.evaluate.environments import EvaluationConfig, open_evaluation
 from astra_jax.rl import config as rl_config_module

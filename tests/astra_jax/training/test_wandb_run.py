@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from astra_jax.config import ConfigError
 from astra_jax.metrics_file import read_metrics
 from astra_jax.sft.train import train_sft

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from synthesis.cost.environments import estimate_costs
 from synthesis.cost.estimate import MeteringTeacher
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from astra_jax.cli import main
+from astra_jax.cli.command import main
 from sandbox.client import SandboxUnavailable
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import synthesize_environments

@@ -1,0 +1,93 @@
+"""What the command lines of several commands have in common, and how one is read."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from astra_jax.errors import UsageError
+
+MOST_SEED = 2**31 - 1
+Commands = argparse._SubParsersAction
+"""What subcommands are added to."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with a command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Read a command line; `key=value` may stand before, between and after options.
+
+    Raises:
+        UsageError: it is not one of this command.
+    """
+    options, rest = parser.parse_known_args(arguments)
+    if hasattr(options, "overrides"):
+        options.overrides += [argument for argument in rest if not argument.startswith("-")]
+        rest = [argument for argument in rest if argument.startswith("-")]
+    if rest:
+        raise UsageError(f"unknown: {' '.join(rest)}; see {parser.prog} {options.command} --help")
+    return options
+
+
+def config_command(
+    commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int | None]
+) -> argparse.ArgumentParser:
+    """Add a command that `run` carries out, and that a TOML file and `key=value` configure; return its parser."""
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text)
+    command.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file, e.g. from configs/")
+    command.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. seed=1 out=runs/mine")
+    command.add_argument("--json", action="store_true", help="end with one machine-readable line")
+    command.set_defaults(run=run)
+    return command
+
+
+def add_sandbox(command: argparse.ArgumentParser) -> None:
+    """Let a command be told of a sandbox that runs already."""
+    command.add_argument(
+        "--sandbox",
+        type=http_url,
+        metavar="URL",
+        help="a running sandbox, its token in ASTRA_SANDBOX_TOKEN; without it one is started",
+    )
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return the reader of an option that is a whole number between the two, which are allowed.
+
+    >>> whole_number(0, 65535)("8377")
+    8377
+    """
+    allowed = f"from {least} on" if most is None else f"from {least} to {most}"
+
+    def read(text: str) -> int:
+        number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else None
+        if number is None or number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"expected a whole number {allowed}, found {text!r}")
+        return number
+
+    return read
+
+
+def http_url(text: str) -> str:
+    """Read an option that is the address of a service.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    try:
+        parts = urlsplit(text)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 0) >= 0
+    except ValueError:  # a port that is no number, an address with half a bracket
+        is_one = False
+    if not is_one:
+        raise argparse.ArgumentTypeError(f"expected an address such as http://127.0.0.1:8377, found {text!r}")
+    return text

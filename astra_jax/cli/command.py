@@ -1,0 +1,121 @@
+"""The `astra` command: one subcommand for every stage of the method.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM (0 where training has saved).
+Errors that a package defines (its `errors.py` draws them) end in one line; anything else is a bug.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import Sequence
+
+from astra_jax.cli.arguments import Parser, parsed
+from astra_jax.cli.convert import add_convert
+from astra_jax.cli.evaluate import add_evaluate
+from astra_jax.cli.plan import add_plan
+from astra_jax.cli.quickstart import add_quickstart
+from astra_jax.cli.records import add_records
+from astra_jax.cli.report import add_report
+from astra_jax.cli.sandbox import add_sandbox_service
+from astra_jax.cli.synthesize import add_synthesize
+from astra_jax.cli.training import add_training
+from astra_jax.config import require_local_paths
+from astra_jax.errors import AstraError, UsageError
+from astra_jax.training.termination import Interruption, Terminated, name_of
+from sandbox.errors import SandboxError
+from synthesis.errors import SynthesisError
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    parser = astra_parser()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments:
+        parser.print_help()
+        return 0
+    try:
+        options = parsed(parser, arguments)
+    except UsageError as error:
+        return _fail(error, EXIT_USAGE)
+    with Interruption(patience_seconds=options.patience_seconds) as interruption:
+        try:
+            require_local_paths(vars(options), where="the command line")
+            code = options.run(options)
+            sys.stdout.flush()
+        except Terminated as ended:
+            return int(ended.code or 0)
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            return _interrupted(interruption.signum, options.after_signal)
+        except BrokenPipeError as error:
+            _let_go_of_output()
+            return _fail(error, EXIT_FAILED, "whoever read the output stopped reading")
+        except Exception as error:
+            if interruption.signum is not None:  # what broke, broke because of it
+                return _interrupted(interruption.signum, options.after_signal)
+            failure = _exit_code(error)
+            if failure is None:
+                raise  # a bug keeps its traceback
+            _let_go_of_output()
+            return _fail(error, failure)
+    return code or 0
+
+
+def astra_parser() -> Parser:
+    """Return what reads the command line."""
+    parser = Parser(
+        prog="astra",
+        description="Train tool-using language-model agents: tool documents and knowledge in, HuggingFace weights out.",
+        epilog="Start with `astra quickstart`; configs are TOML files in configs/, and key=value overrides their keys.",
+    )
+    parser.add_argument("--version", action="version", version=f"astra {_version()}")
+    parser.set_defaults(after_signal="", patience_seconds=30.0)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for add in (
+        *(add_quickstart, add_synthesize, add_records, add_sandbox_service, add_training, add_evaluate),
+        *(add_convert, add_plan, add_report),
+    ):
+        add(commands)
+    return parser
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("astra-jax")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _exit_code(error: Exception) -> int | None:
+    """2 where the command line or a config is at fault by itself, 1 for what was met on the way, None for a bug."""
+    if isinstance(error, AstraError | SynthesisError):
+        return EXIT_USAGE if error.is_usage else EXIT_FAILED
+    if isinstance(error, SandboxError | OSError | sqlite3.Error):  # the two last: disk full, no permission, no network
+        return EXIT_FAILED
+    return None
+
+
+def _fail(error: Exception, code: int, message: str | None = None) -> int:
+    line = " ".join((message or str(error)).split())
+    print(f"astra: {type(error).__name__}: {line}", file=sys.stderr)
+    return code
+
+
+def _interrupted(signum: int | None, after_signal: str) -> int:
+    signum = signum or signal.SIGINT
+    print(f"astra: ended on {name_of(signum)}{after_signal}", file=sys.stderr)
+    return 128 + signum
+
+
+def _let_go_of_output() -> None:
+    """Send what is still to be written to standard output nowhere where nobody takes it: Python writes at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,80 @@
+"""`astra records show|stats|verify|export`: look at, count, verify and export records."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from astra_jax.cli.arguments import Commands, add_sandbox, whole_number
+from astra_jax.cli.surroundings import sandbox_for
+
+
+def add_records(commands: Commands) -> None:
+    """Add the four commands."""
+    records = commands.add_parser("records", help="look at, count, verify and export records").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    show = records.add_parser("show", help="print the first records")
+    show.add_argument("--count", type=whole_number(1), default=1, help="how many")
+    show.set_defaults(run=_show)
+    stats = records.add_parser("stats", help="the paper's table of these records, beside the paper's figures")
+    stats.add_argument("--json", action="store_true", help="everything that is counted, on one line")
+    stats.set_defaults(run=_stats)
+    verify = records.add_parser("verify", help="re-run every gold answer in the sandbox")
+    add_sandbox(verify)
+    verify.set_defaults(run=_verify)
+    export = records.add_parser("export", help="write JSON lines for any other trainer")
+    export.add_argument("--format", choices=["jsonl"], default="jsonl")
+    export.add_argument("--out", type=Path, required=True, metavar="FILE")
+    export.set_defaults(run=_export)
+    for command in (show, stats, verify, export):
+        command.add_argument("directory", type=Path, metavar="DIR")
+
+
+def _show(options: argparse.Namespace) -> None:
+    source = _record_source(options.directory)
+    for index in range(min(options.count, len(source))):
+        print(source[index].model_dump_json(indent=2))
+
+
+def _stats(options: argparse.Namespace) -> None:
+    from astra_jax.recipes.data_sets import count_records, describe
+
+    if options.json:
+        print(count_records(options.directory).model_dump_json())
+        return
+    print(describe(options.directory).table())
+    print(f"\nplots: astra report {options.directory}")
+
+
+def _verify(options: argparse.Namespace) -> int | None:
+    from synthesis.environments.verification import verify_environments
+    from synthesis.record_io import check_shards, read_card
+
+    card = read_card(options.directory)
+    if card.kind != "environment":  # other kinds have no gold answers: their bytes and their schema are what can fail
+        check_shards(options.directory)
+        count = sum(1 for _ in _record_source(options.directory))
+        print(f"verified {count}/{card.count}")
+        return None
+    with sandbox_for(options) as url:
+        verified = asyncio.run(verify_environments(options.directory, url))
+    for name, reason in verified.failures:
+        print(f"{name}: {reason}", file=sys.stderr)
+    print(verified.closing_line())
+    return 1 if verified.failures else None
+
+
+def _export(options: argparse.Namespace) -> None:
+    from synthesis.record_io import export_jsonl
+
+    count = export_jsonl(options.directory, options.out)
+    print(f"exported {count} records -> {options.out}")
+
+
+def _record_source(directory: Path):  # type: ignore[no-untyped-def]
+    from synthesis.record_io import RECORD_TYPES, RecordSource, read_card
+
+    return RecordSource(directory, RECORD_TYPES[read_card(directory).kind])

@@ -1,0 +1,26 @@
+"""`astra sandbox serve`: the service that runs model-written code."""
+
+from __future__ import annotations
+
+import argparse
+
+from astra_jax.cli.arguments import Commands, whole_number
+
+
+def add_sandbox_service(commands: Commands) -> None:
+    """Add the command."""
+    sandbox = commands.add_parser("sandbox", help="the service that runs model-written code").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    serve = sandbox.add_parser("serve", help="listen for tool calls")
+    serve.add_argument("--host", default="127.0.0.1")
+    serve.add_argument("--port", type=whole_number(0, 65535), default=8377)
+    serve.add_argument("--workers", type=whole_number(1), default=None, help="default: one per core")
+    serve.add_argument("--tier", choices=["wasm"], help="run tools in WebAssembly; needs astra-jax[wasm]")
+    serve.set_defaults(run=_serve, patience_seconds=None)  # uvicorn has a rule of its own
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from sandbox.server import serve
+
+    serve(host=options.host, port=options.port, workers=options.workers, wasm=options.tier == "wasm")

@@ -1,0 +1,63 @@
+"""What a command holds while it works: the lock of its destination, the sandbox, the teacher."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from synthesis.destination import Result
+    from synthesis.teacher.openai import OpenAITeacherConfig
+    from synthesis.teacher.protocol import Teacher
+
+
+def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> contextlib.AbstractContextManager[None]:
+    """Return the lock of a folder that is replaced as a whole: a file beside it.
+
+    Raises:
+        DestinationRefused: to replace `out` would lose something that is not an earlier `result`.
+        AnotherRun: as `run_lock`, when the lock is entered.
+    """
+    from astra_jax.training.run_lock import run_lock
+    from synthesis.destination import require_destination
+
+    require_destination(out, result, sources=sources)
+    out = out.resolve()
+    return run_lock(out.with_name(f"{out.name}.lock"))
+
+
+@contextlib.contextmanager
+def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the address of the sandbox that --sandbox names, or of one that is started for this command.
+
+    Raises:
+        SandboxUnavailable: the one that is named does not answer.
+    """
+    from sandbox.client import first_contact
+    from sandbox.local import local_sandbox
+
+    if options.sandbox is None:
+        with local_sandbox() as url:
+            yield url
+    else:
+        first_contact(options.sandbox)
+        yield options.sandbox
+
+
+@contextlib.asynccontextmanager
+async def teacher_for(config: OpenAITeacherConfig | None) -> AsyncIterator[Teacher]:
+    """Yield the endpoint that the config names, or the embedded teacher."""
+    from synthesis.procedural.teacher import ProceduralTeacher
+    from synthesis.teacher.openai import OpenAITeacher
+
+    if config is None:
+        yield ProceduralTeacher()
+        return
+    teacher = OpenAITeacher(config)
+    try:
+        yield teacher
+    finally:
+        await teacher.close()
