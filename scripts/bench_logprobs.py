@@ -21,12 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from measured_qwen3 import Shape, hf_model, our_config, tunix_model
 from taking_turns import compare
 
 if TYPE_CHECKING:
     import numpy as np
 
-VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, MLP = 151_936, 256, 2, 8, 4, 32, 768
+SHAPE = Shape(vocabulary=151_936, layers=2)
 ROWS, TOKENS = 4, 4096
 
 
@@ -34,7 +35,7 @@ def token_ids() -> np.ndarray:
     """[B, T + 1]: each token but the last predicts the one after it."""
     import numpy as np
 
-    return np.random.default_rng(0).integers(1, VOCABULARY, (ROWS, TOKENS + 1)).astype(np.int32)
+    return np.random.default_rng(0).integers(1, SHAPE.vocabulary, (ROWS, TOKENS + 1)).astype(np.int32)
 
 
 def _our_logprobs() -> tuple[Any, Callable]:
@@ -42,21 +43,10 @@ def _our_logprobs() -> tuple[Any, Callable]:
     import jax
     import numpy as np
 
-    from astra_jax.model.config import ModelConfig
     from astra_jax.model.logprobs import token_logprobs
     from astra_jax.model.qwen3 import bind, init_params
 
-    config = ModelConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        num_layers=LAYERS,
-        num_heads=HEADS,
-        num_kv_heads=KV_HEADS,
-        head_dim=HEAD_DIM,
-        intermediate_size=MLP,
-        tie_word_embeddings=True,
-        remat="attention",
-    )
+    config = our_config(SHAPE)
     tokens_BT = token_ids()
     positions_BT = np.broadcast_to(np.arange(TOKENS), (ROWS, TOKENS))
 
@@ -86,29 +76,11 @@ def ours_with_gradients() -> Callable[[], object]:
     return lambda: jax.block_until_ready(gradients(params))
 
 
-def _hf_model() -> Any:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    return Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=VOCABULARY,
-            hidden_size=WIDTH,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS,
-            num_key_value_heads=KV_HEADS,
-            head_dim=HEAD_DIM,
-            intermediate_size=MLP,
-            tie_word_embeddings=True,
-            use_cache=False,
-        )
-    )
-
-
 def torch() -> Callable[[], object]:
     """`transformers`: logits, log-softmax and gather, one sequence at a time."""
     import torch
 
-    model, tokens_BT = _hf_model(), torch.from_numpy(token_ids()).long()
+    model, tokens_BT = hf_model(SHAPE), torch.from_numpy(token_ids()).long()
 
     @torch.no_grad()
     def row(tokens_1T: torch.Tensor) -> torch.Tensor:
@@ -123,7 +95,7 @@ def trl() -> Callable[[], object]:
     import torch
     from trl.trainer.utils import add_fused_lm_head
 
-    model, tokens_BT = _hf_model(), torch.from_numpy(token_ids()).long()
+    model, tokens_BT = hf_model(SHAPE), torch.from_numpy(token_ids()).long()
     add_fused_lm_head(model)
 
     @torch.no_grad()
@@ -137,32 +109,16 @@ def tunix() -> Callable[[], object]:
     """google-tunix's `compute_per_token_logps`, one sequence at a time: a prompt of one token, then the others."""
     import jax
     from flax import nnx
-    from tunix.models.qwen3.model import ModelConfig, Qwen3
     from tunix.rl.common import compute_per_token_logps
 
-    model = Qwen3(
-        ModelConfig(
-            vocab_size=VOCABULARY,
-            embed_dim=WIDTH,
-            num_layers=LAYERS,
-            num_heads=HEADS,
-            num_kv_heads=KV_HEADS,
-            head_dim=HEAD_DIM,
-            hidden_dim=MLP,
-            rope_theta=1_000_000,
-            norm_eps=1e-6,
-            use_tied_embedding=True,
-        ),
-        rngs=nnx.Rngs(0),
-    )
-    graph, state = nnx.split(model)
+    graph, state = nnx.split(tunix_model(SHAPE))
     # It runs the model over the last token too, so it is given one fewer: its sequences are then as long as ours.
     tokens_BT = token_ids()[:, :-1]
 
     def run() -> list[jax.Array]:
         return [
             compute_per_token_logps(
-                graph, state, tokens_1T[None, :1], tokens_1T[None, 1:], pad_id=0, eos_id=VOCABULARY - 1
+                graph, state, tokens_1T[None, :1], tokens_1T[None, 1:], pad_id=0, eos_id=SHAPE.vocabulary - 1
             ).block_until_ready()
             for tokens_1T in tokens_BT
         ]
@@ -174,7 +130,7 @@ if __name__ == "__main__":
     compare(
         __doc__ or "",
         {"ours": ours, "ours_with_gradients": ours_with_gradients, "torch": torch, "trl": trl, "tunix": tunix},
-        work=f"log-probabilities, {ROWS} x {TOKENS} tokens, vocabulary {VOCABULARY}, fp32",
+        work=f"log-probabilities, {ROWS} x {TOKENS} tokens, vocabulary {SHAPE.vocabulary}, fp32",
         tokens=ROWS * TOKENS,
         against=["ours_with_gradients", "torch"],
         rounds=3,

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from measured_qwen3 import Shape, hf_model, our_config, tunix_model
 from taking_turns import compare
 
-VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, MLP = 8192, 256, 4, 8, 4, 32, 768
+SHAPE = Shape(vocabulary=8192, layers=4)
 ROWS, TOKENS = 8, 1024
 
 
@@ -28,24 +29,13 @@ def ours() -> Callable[[], float]:
     import numpy as np
     import optax
 
-    from astra_jax.model.config import ModelConfig
     from astra_jax.model.logprobs import token_logprobs
     from astra_jax.model.qwen3 import bind, init_params
     from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
 
-    config = ModelConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        num_layers=LAYERS,
-        num_heads=HEADS,
-        num_kv_heads=KV_HEADS,
-        head_dim=HEAD_DIM,
-        intermediate_size=MLP,
-        tie_word_embeddings=True,
-        remat="attention",
-    )
+    config = our_config(SHAPE)
     optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3), 100)
-    tokens_BT = np.random.default_rng(0).integers(0, VOCABULARY, (ROWS, TOKENS + 1)).astype(np.int32)
+    tokens_BT = np.random.default_rng(0).integers(0, SHAPE.vocabulary, (ROWS, TOKENS + 1)).astype(np.int32)
     positions_BT = np.broadcast_to(np.arange(TOKENS), (ROWS, TOKENS))
 
     def loss_fn(params: dict, tokens_BT: jax.Array) -> jax.Array:
@@ -73,27 +63,14 @@ def ours() -> Callable[[], float]:
 def hf() -> Callable[[], float]:
     """`transformers` + torch, with its default attention."""
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=VOCABULARY,
-            hidden_size=WIDTH,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS,
-            num_key_value_heads=KV_HEADS,
-            head_dim=HEAD_DIM,
-            intermediate_size=MLP,
-            tie_word_embeddings=True,
-            use_cache=False,
-        )
-    )
+    model = hf_model(SHAPE)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    tokens_BT = torch.randint(0, VOCABULARY, (ROWS, TOKENS + 1), generator=torch.Generator().manual_seed(0))
+    tokens_BT = torch.randint(0, SHAPE.vocabulary, (ROWS, TOKENS + 1), generator=torch.Generator().manual_seed(0))
 
     def run() -> float:
         logits_BTV = model(input_ids=tokens_BT[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits_BTV.reshape(-1, VOCABULARY), tokens_BT[:, 1:].reshape(-1))
+        loss = torch.nn.functional.cross_entropy(logits_BTV.reshape(-1, SHAPE.vocabulary), tokens_BT[:, 1:].reshape(-1))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -107,26 +84,10 @@ def tunix() -> Callable[[], float]:
     """google-tunix: its model without remat and its trainer's jitted step, whose loss leaves the last token out."""
     import numpy as np
     import optax
-    from flax import nnx
-    from tunix.models.qwen3.model import ModelConfig, Qwen3
     from tunix.sft.peft_trainer import PeftTrainer, TrainingConfig, TrainingInput
     from tunix.sft.utils import build_positions_from_mask, make_causal_attn_mask
 
-    model = Qwen3(
-        ModelConfig(
-            vocab_size=VOCABULARY,
-            embed_dim=WIDTH,
-            num_layers=LAYERS,
-            num_heads=HEADS,
-            num_kv_heads=KV_HEADS,
-            head_dim=HEAD_DIM,
-            hidden_dim=MLP,
-            rope_theta=1_000_000,
-            norm_eps=1e-6,
-            use_tied_embedding=True,
-        ),
-        rngs=nnx.Rngs(0),
-    )
+    model = tunix_model(SHAPE)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
     trainer = PeftTrainer(model, optimizer, TrainingConfig(eval_every_n_steps=1_000_000))
     trainer.with_gen_model_input_fn(
@@ -138,7 +99,7 @@ def tunix() -> Callable[[], float]:
         }
     )
     step, _ = trainer.jit_train_and_eval_step(cache_nnx_graph=True)
-    tokens_BT = np.random.default_rng(0).integers(0, VOCABULARY, (ROWS, TOKENS)).astype(np.int32)
+    tokens_BT = np.random.default_rng(0).integers(0, SHAPE.vocabulary, (ROWS, TOKENS)).astype(np.int32)
     batch = TrainingInput(input_tokens=tokens_BT, input_mask=np.ones((ROWS, TOKENS), bool))
 
     def run() -> float:

@@ -22,7 +22,7 @@ def _sft(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
     from astra_jax.mesh.hosts import are_hosts_announced, host_folder, join_hosts, require_shared_folder
     from astra_jax.sft.config import SFTConfig
-    from astra_jax.sft.train import train_sft
+    from astra_jax.sft.stage import run_sft
     from astra_jax.training.run_lock import run_lock
     from astra_jax.training.run_record import SFT_RUN
     from synthesis.destination import require_destination
@@ -34,7 +34,7 @@ def _sft(options: argparse.Namespace) -> None:
         join_hosts()
     require_shared_folder(config.out)
     with run_lock(host_folder(config.out) / ".lock"):  # on every host, so that every host of a second run is refused
-        figures = train_sft(config)
+        figures = run_sft(config)
     _print_figures(options, "sft", figures, config.out)
 
 
@@ -43,8 +43,7 @@ def _rl(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
     from astra_jax.mesh.hosts import are_hosts_announced, join_hosts
     from astra_jax.rl.config import RLConfig
-    from astra_jax.rl.start import require_one_host
-    from astra_jax.rl.train import train_rl
+    from astra_jax.rl.stage import require_one_host, run_rl
     from astra_jax.training.run_lock import run_lock
     from astra_jax.training.run_record import RL_RUN
     from astra_jax.training.wandb_run import require_wandb
@@ -61,7 +60,7 @@ def _rl(options: argparse.Namespace) -> None:
 
     async def run(url: str) -> dict:
         async with AsyncSandboxClient(url) as sandbox:
-            return await train_rl(config, sandbox)
+            return await run_rl(config, sandbox)
 
     with run_lock(config.out / ".lock"), sandbox_for(options) as url:
         figures = asyncio.run(run(url))

@@ -41,9 +41,9 @@ from astra_jax.recipes.quickstart_evaluation import HELD_OUT_SPLITS, PolicyEvalu
 from astra_jax.recipes.stages import Stages, make_room
 from astra_jax.report import write_report
 from astra_jax.rl.config import RLConfig
-from astra_jax.rl.train import train_rl
+from astra_jax.rl.stage import run_rl
 from astra_jax.sft.config import SFTConfig
-from astra_jax.sft.train import train_sft
+from astra_jax.sft.stage import run_sft
 from astra_jax.transformers_library import transformers_library
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
@@ -107,9 +107,9 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         evaluations = {}
         for name, folder in (("untrained", out / "untrained"), ("sft", out / "sft/policy"), ("rl", out / "rl/policy")):
             if name == "sft":
-                stages.run("sft", lambda: train_sft(_sft_config(out, seed)), makes=[folder / _WEIGHTS])
+                stages.run("sft", lambda: run_sft(_sft_config(out, seed)), makes=[folder / _WEIGHTS])
             if name == "rl":
-                stages.run("rl", lambda: asyncio.run(_train_rl(out, seed, url)), makes=[folder / _WEIGHTS])
+                stages.run("rl", lambda: asyncio.run(_run_rl(out, seed, url)), makes=[folder / _WEIGHTS])
             evaluated = stages.run(f"evaluate_{name}", functools.partial(evaluation_of, name, folder))
             evaluations[name] = PolicyEvaluation(**evaluated)
             print(f"{name}: {evaluations[name].closing_line()}", file=sys.stderr, flush=True)
@@ -218,7 +218,7 @@ def _sft_config(out: Path, seed: int) -> SFTConfig:
     )
 
 
-async def _train_rl(out: Path, seed: int, url: str) -> dict[str, Any]:
+async def _run_rl(out: Path, seed: int, url: str) -> dict[str, Any]:
     config = load_config(RLConfig, CONFIGS / "tiny_rl.toml").model_copy(
         update={
             "seed": seed,
@@ -228,7 +228,7 @@ async def _train_rl(out: Path, seed: int, url: str) -> dict[str, Any]:
         }
     )
     async with AsyncSandboxClient(url) as sandbox:
-        return await train_rl(config, sandbox)
+        return await run_rl(config, sandbox)
 
 
 def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:

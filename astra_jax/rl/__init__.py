@@ -3,5 +3,6 @@
 config                       every key of a run
 rollouts, batch_filling      groups of episodes until a batch of them has reward variance
 advantage, batch, grpo_loss  the arithmetic, as pure functions
-train                        loss, step and run; start and metrics beside it
+train                        loss, one update, all updates
+stage                        the run around them; metrics beside it
 """

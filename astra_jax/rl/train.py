@@ -4,13 +4,14 @@ One step, read from top to bottom in `train_rl`:
 
     roll out   groups of episodes, tools in the sandbox, until n of them have reward variance   (rollouts)
     learn      group-relative advantages, clipped ratio, one AdamW update                       (rl_loss, rl_step)
+
+`stage.py` begins and ends the run.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +23,13 @@ from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
 from astra_jax.rl.batch import RLBatch, make_rl_batch
-from astra_jax.rl.config import RLConfig, open_rl_run
+from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
-from astra_jax.rl.metrics import SHOWN, rl_metrics
+from astra_jax.rl.metrics import rl_metrics
 from astra_jax.rl.rollouts import Rollouts
-from astra_jax.rl.start import checked_parts, first_state
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, update_if_finite
+from astra_jax.training.parts import Parts
 from astra_jax.training.run import TrainingRun
-from sandbox.client import AsyncSandboxClient
 
 
 def rl_loss(
@@ -74,50 +74,35 @@ def rl_step(
     return params, optimizer_state, metrics
 
 
-async def train_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any]:
-    """Run RL to its last step, from the newest whole checkpoint of `out` if there is one; return the closing figures.
-
-    A run that is finished is not run again: its closing figures are returned, with `already_complete`.
+async def train_rl(
+    config: RLConfig, parts: Parts, state: TrainState, rollouts: Rollouts, run: TrainingRun
+) -> TrainState:
+    """Learn from `state` on, to the last step; return the state after it.
 
     Raises:
         BatchFillingStalled: the policy's groups no longer vary (everything solved, or nothing).
-        ConfigError, DestinationRefused: as `checked_parts` and `open_rl_run`, before anything is written.
         SandboxUnavailable: the sandbox is down; the run resumes from its last checkpoint.
         NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
     """
-    mesh, model_config, tokenizer = checked_parts(config)
-    record = open_rl_run(config)
-    if record.figures is not None:
-        return record.figures
-    rollouts = Rollouts(config, model_config, tokenizer, sandbox, mesh)
     objective = Objective(config.rollout.temperature, config.clip_epsilon, config.logprob_chunk_tokens)
-    record.begin()
-    with TrainingRun("rl", config, model_config, num_steps=config.steps, mesh=mesh, shown=SHOWN) as run:
-        state = run.restore(lambda: first_state(config, mesh))
-        rollouts.go_on_from(state.data_position)
-        for step in range(state.step, config.steps):
-            started = time.monotonic()
-            groups, rolled_out = await rollouts.batch(state.params, step=step)
-            batch = make_rl_batch(groups, length_bucket_tokens=config.length_bucket_tokens, pad_id=tokenizer.pad_id)
-            rollout_seconds = time.monotonic() - started
-            with in_force(mesh):
-                params, optimizer_state, of_step = rl_step(
-                    state.params,
-                    state.optimizer_state,
-                    place_batch(batch, len(batch.tokens_BT), mesh),
-                    model_config=model_config,
-                    optimizer_config=config.optimizer,
-                    steps=config.steps,
-                    objective=objective,
-                )
-            state = TrainState(step + 1, params, optimizer_state, rollouts.position())
-            told = rolled_out or groups  # where all had waited, of what was learnt from
-            line = rl_metrics(of_step, told, rollouts.filler, started=started, rollout_seconds=rollout_seconds)
-            rollouts.log_episodes(step, told)
-            run.end_step(state, line, batch)
-    figures = {
-        "steps": config.steps,
-        "reward": run.closing_metric("reward"),
-        "groups_submitted": rollouts.num_submitted,
-    }
-    return run.finish(state, tokenizer, record, data=(config.environments,), figures={"steps": config.steps, **figures})
+    for step in range(state.step, config.steps):
+        started = time.monotonic()
+        groups, rolled_out = await rollouts.batch(state.params, step=step)
+        batch = make_rl_batch(groups, length_bucket_tokens=config.length_bucket_tokens, pad_id=parts.tokenizer.pad_id)
+        rollout_seconds = time.monotonic() - started
+        with in_force(parts.mesh):
+            params, optimizer_state, of_step = rl_step(
+                state.params,
+                state.optimizer_state,
+                place_batch(batch, len(batch.tokens_BT), parts.mesh),
+                model_config=parts.model_config,
+                optimizer_config=config.optimizer,
+                steps=config.steps,
+                objective=objective,
+            )
+        state = TrainState(step + 1, params, optimizer_state, rollouts.position())
+        told = rolled_out or groups  # where all had waited, of what was learnt from
+        line = rl_metrics(of_step, told, rollouts.filler, started=started, rollout_seconds=rollout_seconds)
+        rollouts.log_episodes(step, told)
+        run.end_step(state, line, batch)
+    return state

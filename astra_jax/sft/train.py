@@ -1,7 +1,7 @@
 """Supervised fine-tuning: trajectories and gold episodes in, a checkpoint out.
 
-The loss is `sft_loss`, the step `sft_step`, the run `train_sft`. What surrounds a step (restore, metrics, checkpoints,
-signals) is `training/run.py`; which rows a step learns from is `sft/batches.py`.
+The loss is `sft_loss`, one update `sft_step`, all of them `train_sft`. `training/run.py` surrounds a step (metrics,
+checkpoints, signals), `sft/batches.py` says which rows it learns from, `sft/stage.py` begins and ends the run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from typing import Any
 
 import jax
 import optax
@@ -19,12 +18,13 @@ from astra_jax.mesh.placement import in_force, place_batch
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
-from astra_jax.sft.config import SFTConfig, open_sft_run
+from astra_jax.sft.batches import SFTBatches
+from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch
 from astra_jax.sft.metrics import sft_metrics
-from astra_jax.sft.start import batches_of, checked_parts, first_state
 from astra_jax.training.accumulation import loss_and_gradients
 from astra_jax.training.optimizer import OptimizerConfig, last_learning_rate, make_optimizer, update_if_finite
+from astra_jax.training.parts import Parts
 from astra_jax.training.run import TrainingRun
 
 
@@ -64,55 +64,40 @@ def sft_step(
     return update_if_finite(make_optimizer(optimizer_config, steps), loss, gradients, params, optimizer_state)
 
 
-def train_sft(config: SFTConfig) -> dict[str, Any]:
-    """Run SFT to its last step, from the newest whole checkpoint of `out` if there is one; return closing figures.
-
-    Where there are several hosts, each calls this with the same config, on one file system. A run that is finished is
-    not run again: its closing figures are returned, with `already_complete`.
+def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: SFTBatches, run: TrainingRun) -> TrainState:
+    """Learn from `state` on, to the last batch; return the state after it.
 
     Raises:
-        ConfigError, DestinationRefused: as `checked_parts` and `open_sft_run`, before anything is written.
         NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
     """
-    mesh, model_config, tokenizer = parts = checked_parts(config)
-    record = open_sft_run(config)
-    if record.figures is not None:
-        return record.figures
-    with record.begun():  # taken back where the data is refused
-        batches = batches_of(config, parts)
-    steps, shown = len(batches), ("loss", "learning_rate", "tokens_per_second")
-    with TrainingRun("sft", config, model_config, num_steps=steps, mesh=mesh, shown=shown) as run:
-        state = run.restore(lambda: first_state(config, parts, steps))
-        with in_force(mesh), contextlib.closing(batches.from_position(state.data_position)) as made_ahead:
-            for step in range(state.step, steps):
-                started = time.monotonic()
-                host_batch = next(made_ahead)
-                batch = place_batch(host_batch, batches.num_rows(step), mesh)
-                data_seconds = time.monotonic() - started
-                params, optimizer_state, of_step = sft_step(
-                    state.params,
-                    state.optimizer_state,
-                    batch,
-                    model_config=model_config,
-                    optimizer_config=config.optimizer,
-                    steps=steps,
-                    chunk_tokens=config.logprob_chunk_tokens,
-                    accumulation=config.accumulation,
-                )
-                state = TrainState(step + 1, params, optimizer_state, batches.position(step + 1))
-                # Reading the rate waits for the step, so it comes before the clock.
-                learning_rate = last_learning_rate(config.optimizer, steps, optimizer_state, of_step["applied"])
-                metrics = sft_metrics(
-                    of_step,
-                    batches.segment_tokens(step),
-                    model_config,
-                    learning_rate=learning_rate,
-                    seconds=time.monotonic() - started,
-                    data_seconds=data_seconds,
-                    num_devices=1 if mesh is None else mesh.size,
-                )
-                run.end_step(state, metrics, host_batch)
-    dropped = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
-    figures = {"steps": steps, "loss": run.closing_metric("loss"), **dropped}
-    data = (*config.trajectories, *config.environments)
-    return run.finish(state, tokenizer, record, data=data, figures=figures)
+    steps = len(batches)
+    with in_force(parts.mesh), contextlib.closing(batches.from_position(state.data_position)) as made_ahead:
+        for step in range(state.step, steps):
+            started = time.monotonic()
+            host_batch = next(made_ahead)
+            batch = place_batch(host_batch, batches.num_rows(step), parts.mesh)
+            data_seconds = time.monotonic() - started
+            params, optimizer_state, of_step = sft_step(
+                state.params,
+                state.optimizer_state,
+                batch,
+                model_config=parts.model_config,
+                optimizer_config=config.optimizer,
+                steps=steps,
+                chunk_tokens=config.logprob_chunk_tokens,
+                accumulation=config.accumulation,
+            )
+            state = TrainState(step + 1, params, optimizer_state, batches.position(step + 1))
+            # Reading the rate waits for the step, so it comes before the clock.
+            learning_rate = last_learning_rate(config.optimizer, steps, optimizer_state, of_step["applied"])
+            metrics = sft_metrics(
+                of_step,
+                batches.segment_tokens(step),
+                parts.model_config,
+                learning_rate=learning_rate,
+                seconds=time.monotonic() - started,
+                data_seconds=data_seconds,
+                num_devices=1 if parts.mesh is None else parts.mesh.size,
+            )
+            run.end_step(state, metrics, host_batch)
+    return state

@@ -1,6 +1,6 @@
 """What SFT and RL share around their steps: one training run.
 
-config                  the keys that both have
+config, parts           the keys that both have; what a run works with
 run                     restore, step after step, save, end well
 optimizer, accumulation, not_finite   AdamW; a batch in parts; steps that are not applied
 metrics, wandb_run      one line per step

@@ -1,6 +1,6 @@
 """One training run, from its newest whole checkpoint to its last step: all that SFT and RL share around a step.
 
-with TrainingRun("sft", config, model_config, ...) as run:
+with TrainingRun("sft", config, parts, ...) as run:
     state = run.restore(first_state)
     for step in range(state.step, steps):
         ...                                    the step itself, in sft/train.py and rl/train.py
@@ -17,19 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
-from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.mesh.hosts import host_folder
 from astra_jax.metrics_file import last_metric
-from astra_jax.model.config import ModelConfig
 from astra_jax.training.config import TrainingConfig
 from astra_jax.training.metrics import MetricsLog, Progress
 from astra_jax.training.not_finite import NotFiniteSteps
 from astra_jax.training.optimizer import make_optimizer
+from astra_jax.training.parts import Parts
 from astra_jax.training.run_record import RunRecord
 from astra_jax.training.termination import Terminated, Termination
 
@@ -41,15 +39,13 @@ class TrainingRun:
         self,
         stage: str,
         config: TrainingConfig,
-        model_config: ModelConfig,
+        parts: Parts,
         *,
         num_steps: int,
-        mesh: Mesh | None,
         shown: Sequence[str],
     ):
         """`shown` are the metrics that progress lines name."""
-        self._stage, self._config, self._model_config = stage, config, model_config
-        self._num_steps, self._mesh = num_steps, mesh
+        self._stage, self._config, self._parts, self._num_steps = stage, config, parts, num_steps
         self._folder = host_folder(config.out)
         self._progress = Progress(stage, num_steps, shown)
         self._not_finite = NotFiniteSteps(stage, self._folder, most_in_a_row=config.max_not_finite_steps)
@@ -58,7 +54,9 @@ class TrainingRun:
         self._stack = ExitStack()
         self._termination = self._stack.enter_context(Termination())
         self._checkpoints = self._stack.enter_context(
-            Checkpoints(self._config.out / "checkpoints", self._model_config, keep_weights=self._config.keep_weights)
+            Checkpoints(
+                self._config.out / "checkpoints", self._parts.model_config, keep_weights=self._config.keep_weights
+            )
         )
         return self
 
@@ -73,7 +71,7 @@ class TrainingRun:
         """
         optimizer = make_optimizer(self._config.optimizer, self._num_steps)
         # The first state is made only where it is needed: two states of a large model do not fit.
-        state = self._checkpoints.restore_latest(optimizer, mesh=self._mesh) or first_state()
+        state = self._checkpoints.restore_latest(optimizer, mesh=self._parts.mesh) or first_state()
         self._log = self._stack.enter_context(
             MetricsLog(
                 self._folder / "metrics.jsonl",
@@ -115,14 +113,13 @@ class TrainingRun:
     def finish(
         self,
         state: TrainState,
-        tokenizer: Tokenizer,
         record: RunRecord,
         *,
         data: Sequence[Path],
         figures: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Write the policy that came of the run, with what it learnt from (`data`), and close its record."""
-        policy = Policy(self._model_config, state.params, tokenizer)
+        policy = Policy(self._parts.model_config, state.params, self._parts.tokenizer)
         stage = training_stage(self._stage.upper(), self._config, data)
         save_policy(policy, self._config.out / "policy", trained_from=self._config.init, stage=stage)
         return record.finish(figures)

@@ -12,30 +12,22 @@ from synthesis.procedural.agent_turns import (
     since_last_request,
     take_turn,
 )
+from synthesis.prompts import judges
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.judges import (
-    JudgeAnswerRelevance,
-    JudgeAnswerSummary,
-    Judgement,
-    JudgePlanning,
-    JudgeQueryUnderstanding,
-    JudgeResponsePlanning,
-    JudgeResponseUnderstanding,
-)
 from synthesis.records import Message, canonical_json
 from synthesis.trajectories.reward_axes import ungrounded_share
 
 
-def judge_query_understanding(request: JudgeQueryUnderstanding, seed: int) -> Judgement:
+def judge_query_understanding(request: judges.JudgeQueryUnderstanding, seed: int) -> judges.Judgement:
     """Half for the right first step, half for the share of its arguments that the user states or a result holds."""
     first, task = request.conversation[-1], request.task
     if task.expectation != "answer":
         noticed = not first.tool_calls and bool(first.content)
-        return Judgement(
+        return judges.Judgement(
             score=1.0 if noticed else 0.1, reason="noticed what is missing" if noticed else "called anyway"
         )
     if not first.tool_calls or task.chain is None:
-        return Judgement(score=0.0, reason="no call where one is needed")
+        return judges.Judgement(score=0.0, reason="no call where one is needed")
     call, chain = first.tool_calls[0], task.chain
     position = len(chain.tools) - task.follow_ups[-1].num_calls if task.follow_ups else 0
     responses = read_progress(chain.tools, request.conversation).responses
@@ -49,36 +41,38 @@ def judge_query_understanding(request: JudgeQueryUnderstanding, seed: int) -> Ju
     stated = [canonical_json(value) in known for value in call.arguments.values()]
     share = sum(stated) / len(stated) if stated else 1.0
     right = call.name == chain.tools[position]
-    return Judgement(score=0.5 * right + 0.5 * share, reason=f"{share:.0%} of the arguments are the user's")
+    return judges.Judgement(score=0.5 * right + 0.5 * share, reason=f"{share:.0%} of the arguments are the user's")
 
 
-def judge_planning(request: JudgePlanning, seed: int) -> Judgement:
+def judge_planning(request: judges.JudgePlanning, seed: int) -> judges.Judgement:
     """The longest common subsequence of the calls made and the calls expected, over the longer of the two."""
     if request.task.chain is None or request.task.expectation == "refuse":
         called = any(message.tool_calls for message in request.conversation)
-        return Judgement(score=0.0 if called else 1.0, reason="no tool fits")
+        return judges.Judgement(score=0.0 if called else 1.0, reason="no tool fits")
     errors = {message.tool_call_id: message.is_error for message in request.conversation if message.role == "tool"}
     calls = [call for message in request.conversation for call in message.tool_calls]
     made = [call.name for call in calls if not errors.get(call.id, True)]
     expected = request.task.chain.tools
     common = _longest_common_subsequence(made, expected)
-    return Judgement(score=common / max(len(made), len(expected)), reason=f"{common} of {len(expected)} in order")
+    return judges.Judgement(
+        score=common / max(len(made), len(expected)), reason=f"{common} of {len(expected)} in order"
+    )
 
 
-def judge_response_understanding(request: JudgeResponseUnderstanding, seed: int) -> Judgement:
+def judge_response_understanding(request: judges.JudgeResponseUnderstanding, seed: int) -> judges.Judgement:
     """Full if failures were seen as failures and what is said of successes stands in them."""
     last = request.conversation[-1]
     failed = [message for message in _responses_before(request.conversation) if message.is_error]
     if failed:
         recovered = bool(last.tool_calls) or bool(last.content)
-        return Judgement(score=1.0 if recovered else 0.2, reason="the failure was seen")
+        return judges.Judgement(score=1.0 if recovered else 0.2, reason="the failure was seen")
     said = last.content or " ".join(str(value) for call in last.tool_calls for value in call.arguments.values())
     told = [message.content for message in request.conversation[:-1] if message.role in ("tool", "user")]
     share = 1.0 - ungrounded_share(said, told)
-    return Judgement(score=share, reason=f"{share:.0%} of what it says stands in the responses")
+    return judges.Judgement(score=share, reason=f"{share:.0%} of what it says stands in the responses")
 
 
-def judge_response_planning(request: JudgeResponsePlanning, seed: int) -> Judgement:
+def judge_response_planning(request: judges.JudgeResponsePlanning, seed: int) -> judges.Judgement:
     """Full if the step is one that the task asks for at this point, else a third."""
     last = request.conversation[-1]
     turn = TakeTurn(
@@ -86,19 +80,19 @@ def judge_response_planning(request: JudgeResponsePlanning, seed: int) -> Judgem
     )
     expected = take_turn(turn, seed)
     right = {call.name for call in last.tool_calls} == {call.name for call in expected.tool_calls}
-    return Judgement(score=1.0 if right else 0.3, reason="the right next step" if right else "not the next step")
+    return judges.Judgement(score=1.0 if right else 0.3, reason="the right next step" if right else "not the next step")
 
 
-def judge_answer_relevance(request: JudgeAnswerRelevance, seed: int) -> Judgement:
+def judge_answer_relevance(request: judges.JudgeAnswerRelevance, seed: int) -> judges.Judgement:
     """Full for an answer when every expected call succeeded, or a plain refusal where that is right."""
     task = request.task
     if task.chain is None or task.expectation == "refuse":
-        return Judgement(score=1.0, reason="says that it cannot be done")
+        return judges.Judgement(score=1.0, reason="says that it cannot be done")
     done = len(read_progress(task.chain.tools, request.conversation).responses) / len(task.chain.tools)
-    return Judgement(score=0.3 + 0.7 * done, reason=f"{done:.0%} of what was asked was done")
+    return judges.Judgement(score=0.3 + 0.7 * done, reason=f"{done:.0%} of what was asked was done")
 
 
-def judge_answer_summary(request: JudgeAnswerSummary, seed: int) -> Judgement:
+def judge_answer_summary(request: judges.JudgeAnswerSummary, seed: int) -> judges.Judgement:
     """The share of the last two responses of which the answer tells at least one value."""
     answer, task = request.conversation[-1].content, request.task
     documents = {tool.name: tool for tool in request.tools}
@@ -111,10 +105,10 @@ def judge_answer_summary(request: JudgeAnswerSummary, seed: int) -> Judgement:
         if (facts := facts_of(parsed(message.content), documents[names[str(message.tool_call_id)]], task.language))
     ]
     if not tellable:
-        return Judgement(score=1.0, reason="there was nothing to tell")
+        return judges.Judgement(score=1.0, reason="there was nothing to tell")
     asked = " ".join(message.content for message in request.conversation if message.role == "user")
     told = [any(value in answer or value in asked for _, value in facts) for facts in tellable]
-    return Judgement(score=sum(told) / len(told), reason=f"{sum(told)} of {len(told)} responses are told")
+    return judges.Judgement(score=sum(told) / len(told), reason=f"{sum(told)} of {len(told)} responses are told")
 
 
 def _responses_before(conversation: Sequence[Message]) -> list[Message]:

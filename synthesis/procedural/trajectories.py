@@ -22,20 +22,13 @@ from synthesis.procedural.judgements import (
     judge_response_understanding,
 )
 from synthesis.procedural.task_grammar import clause_of, render_task, value_in_words
+from synthesis.prompts import judges
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.augmentation import AugmentedTask, AugmentTask
 from synthesis.prompts.chain_proposal import ProposeChains, ProposedChain, ProposedChains
 from synthesis.prompts.chain_vote import Vote, VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
 from synthesis.prompts.follow_up_writing import WriteFollowUp
-from synthesis.prompts.judges import (
-    JudgeAnswerRelevance,
-    JudgeAnswerSummary,
-    JudgePlanning,
-    JudgeQueryUnderstanding,
-    JudgeResponsePlanning,
-    JudgeResponseUnderstanding,
-)
 from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.prompts.task_writing import WriteTask, WrittenTask
@@ -208,11 +201,11 @@ ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     WriteFollowUp: write_follow_up,
     ContinueAsUser: continue_as_user,
     EmulateCall: emulate_call,
-    JudgeQueryUnderstanding: judge_query_understanding,
-    JudgePlanning: judge_planning,
-    JudgeResponseUnderstanding: judge_response_understanding,
-    JudgeResponsePlanning: judge_response_planning,
-    JudgeAnswerRelevance: judge_answer_relevance,
-    JudgeAnswerSummary: judge_answer_summary,
+    judges.JudgeQueryUnderstanding: judge_query_understanding,
+    judges.JudgePlanning: judge_planning,
+    judges.JudgeResponseUnderstanding: judge_response_understanding,
+    judges.JudgeResponsePlanning: judge_response_planning,
+    judges.JudgeAnswerRelevance: judge_answer_relevance,
+    judges.JudgeAnswerSummary: judge_answer_summary,
 }
 """Request type to the pure function (request, seed) that answers it."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.prompts.rendering import question, tools_shown, version_of
+from synthesis.prompts.rendering import question, server_shown, version_of
 from synthesis.records import Language, ServerDocument
 from synthesis.teacher.protocol import Request
 
@@ -52,10 +52,4 @@ class ProposeChains(Request[ProposedChains]):
 
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
-        return question(
-            INSTRUCTIONS,
-            self.server.language,
-            server=self.server.name,
-            tools=tools_shown(self.server.tools),
-            count=self.count,
-        )
+        return question(INSTRUCTIONS, self.server.language, **server_shown(self.server), count=self.count)

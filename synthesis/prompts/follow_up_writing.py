@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.prompts.rendering import question, tools_shown, version_of
+from synthesis.prompts.rendering import question, server_and_values_shown, version_of
 from synthesis.records import Chain, JsonObject, Language, ServerDocument
 from synthesis.teacher.protocol import Request
 
@@ -58,9 +58,7 @@ class WriteFollowUp(Request[WrittenFollowUp]):
         return question(
             INSTRUCTIONS,
             self.server.language,
-            server=self.server.name,
-            tools=tools_shown(self.server.tools),
-            known_values={name: list(values) for name, values in self.server.argument_values.items()},
+            **server_and_values_shown(self.server),
             chain=self.chain.model_dump(mode="json", exclude_none=True),
             num_calls=self.num_calls,
             earlier_requests=list(self.earlier_requests),

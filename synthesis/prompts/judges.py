@@ -163,3 +163,14 @@ nothing that they do not say?
 """,
     )
     prompt_version: ClassVar[str] = version_of(*criterion.values())
+
+
+JUDGES: Final[tuple[type[Request[Judgement]], ...]] = (
+    JudgeQueryUnderstanding,
+    JudgePlanning,
+    JudgeResponseUnderstanding,
+    JudgeResponsePlanning,
+    JudgeAnswerRelevance,
+    JudgeAnswerSummary,
+)
+"""One for each axis of the reward that a rule alone cannot decide."""

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from pydantic import BaseModel
 
-from synthesis.records import JsonObject, JsonValue, Language, Message, ToolDocument, canonical_json
+from synthesis.records import JsonObject, JsonValue, Language, Message, ServerDocument, ToolDocument, canonical_json
 
 
 def version_of(*texts: str) -> str:
@@ -64,6 +64,17 @@ def tools_shown(tools: tuple[ToolDocument, ...]) -> list[JsonObject]:
         returns = {} if tool.output_schema is None else {"returns": tool.output_schema}
         shown.append({**tool.to_openai()["function"], **returns})
     return shown
+
+
+def server_shown(server: ServerDocument) -> JsonObject:
+    """Return a server as a model is shown it that need not know the arguments' values: its name and its tools."""
+    return {"server": server.name, "tools": tools_shown(server.tools)}
+
+
+def server_and_values_shown(server: ServerDocument) -> JsonObject:
+    """Return a server as a model is shown it that writes tasks: with the values that its arguments can have."""
+    values = {name: list(values) for name, values in server.argument_values.items()}
+    return {**server_shown(server), "known_values": values}
 
 
 def messages_shown(messages: tuple[Message, ...]) -> list[JsonObject]:

@@ -39,9 +39,5 @@ class AnswerAsUser(Request[UserReply]):
 
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
-        return question(
-            INSTRUCTIONS,
-            self.task.language,
-            conversation=messages_shown(self.conversation),
-            hidden_facts=self.task.hidden_parameters,
-        )
+        said = messages_shown(self.conversation)
+        return question(INSTRUCTIONS, self.task.language, conversation=said, hidden_facts=self.task.hidden_parameters)

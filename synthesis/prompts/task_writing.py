@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.prompts.rendering import question, tools_shown, version_of
+from synthesis.prompts.rendering import question, server_and_values_shown, version_of
 from synthesis.records import Chain, Expectation, JsonObject, JsonValue, Language, ServerDocument
 from synthesis.teacher.protocol import Request
 
@@ -56,9 +56,7 @@ class WriteTask(Request[WrittenTask]):
         return question(
             INSTRUCTIONS,
             self.server.language,
-            server=self.server.name,
-            tools=tools_shown(self.server.tools),
-            known_values={name: list(values) for name, values in self.server.argument_values.items()},
+            **server_and_values_shown(self.server),
             chain=chain,
             hidden_slots=list(self.hidden_slots),
         )

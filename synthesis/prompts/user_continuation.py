@@ -48,9 +48,5 @@ class ContinueAsUser(Request[UserTurn]):
 
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
-        return question(
-            INSTRUCTIONS,
-            self.task.language,
-            conversation=messages_shown(self.conversation),
-            next_request=self.follow_up.text,
-        )
+        said = messages_shown(self.conversation)
+        return question(INSTRUCTIONS, self.task.language, conversation=said, next_request=self.follow_up.text)

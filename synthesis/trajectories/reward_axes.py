@@ -22,15 +22,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from synthesis.prompts.judges import (
-    JudgeAnswerRelevance,
-    JudgeAnswerSummary,
-    Judgement,
-    JudgePlanning,
-    JudgeQueryUnderstanding,
-    JudgeResponsePlanning,
-    JudgeResponseUnderstanding,
-)
+from synthesis.prompts import judges
 from synthesis.records import Message, RewardAxes, Task, ToolDocument, canonical_json
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher
@@ -42,7 +34,7 @@ _NUMBER: Final = re.compile(r"(?<![\w.])-?\d+(?:[.,:]\d+)*(?!\w)")
 _URL: Final = re.compile(r"https?://[^\s\"'<>)\]}，。]+")
 
 
-Judge = Callable[[type[Request[Judgement]], int], Awaitable[float]]
+Judge = Callable[[type[Request[judges.Judgement]], int], Awaitable[float]]
 """Asks one question about the first so many messages; returns the score."""
 
 
@@ -105,7 +97,7 @@ async def judge_axes(
         Rejected: a task that needs tools was answered without any.
     """
 
-    async def judged(request: type[Request[Judgement]], upto: int) -> float:
+    async def judged(request: type[Request[judges.Judgement]], upto: int) -> float:
         said = task_so_far(task, messages[:upto])
         question = request(task=said, tools=tools, conversation=messages[:upto])  # type: ignore[call-arg]
         return (await teacher.ask(question, seed=derived_seed(seed, request.__name__, upto))).score
@@ -121,11 +113,11 @@ async def judge_axes(
         for index in range(1, len(messages))
         if messages[index].role == "assistant" and messages[index - 1].role == "tool"
     ]
-    understanding = [await judged(JudgeResponseUnderstanding, upto) for upto in after_responses]
-    conditioned = [await judged(JudgeResponsePlanning, upto) for upto in after_responses]
+    understanding = [await judged(judges.JudgeResponseUnderstanding, upto) for upto in after_responses]
+    conditioned = [await judged(judges.JudgeResponsePlanning, upto) for upto in after_responses]
     return RewardAxes(
-        query_understanding=fmean([await judged(JudgeQueryUnderstanding, upto) for upto in reactions]),
-        planning=await judged(JudgePlanning, len(messages)),
+        query_understanding=fmean([await judged(judges.JudgeQueryUnderstanding, upto) for upto in reactions]),
+        planning=await judged(judges.JudgePlanning, len(messages)),
         tool_response_understanding=fmean(understanding) if understanding else None,
         tool_response_conditioned_planning=fmean(conditioned) if conditioned else None,
         tool_call_status=status,
@@ -144,14 +136,14 @@ async def _relevance(task: Task, messages: tuple[Message, ...], judged: Judge) -
     answer = messages[-1].content
     if not answer.strip() or (task.language == "zh" and language_of(answer) != "zh"):
         return 0.0
-    return await judged(JudgeAnswerRelevance, len(messages))
+    return await judged(judges.JudgeAnswerRelevance, len(messages))
 
 
 async def _summary(messages: tuple[Message, ...], judged: Judge) -> float:
     """Judge the summary, at most as good as the share of its numbers and URLs that stand in what was said before."""
     sources = [message.content for message in messages[:-1] if message.role in ("user", "tool")]
     grounded = 1.0 - ungrounded_share(messages[-1].content, sources)
-    return min(grounded, await judged(JudgeAnswerSummary, len(messages)))
+    return min(grounded, await judged(judges.JudgeAnswerSummary, len(messages)))
 
 
 def check_thresholds(reward: RewardAxes, thresholds: RewardThresholds) -> None:

@@ -16,14 +16,7 @@ from synthesis.prompts.chain_proposal import ProposeChains
 from synthesis.prompts.chain_vote import VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
 from synthesis.prompts.follow_up_writing import WriteFollowUp
-from synthesis.prompts.judges import (
-    JudgeAnswerRelevance,
-    JudgeAnswerSummary,
-    JudgePlanning,
-    JudgeQueryUnderstanding,
-    JudgeResponsePlanning,
-    JudgeResponseUnderstanding,
-)
+from synthesis.prompts.judges import JUDGES
 from synthesis.prompts.rendering import version_of
 from synthesis.prompts.simulated_user import AnswerAsUser
 from synthesis.prompts.task_scoring import ScoreTask
@@ -60,8 +53,7 @@ Item = ParamSpec("Item")
 
 PROMPTS: Final[tuple[type[Request[Any]], ...]] = (
     ProposeChains, VoteOnChain, WriteTask, AugmentTask, ScoreTask, TakeTurn, AnswerAsUser, EmulateCall,
-    JudgeQueryUnderstanding, JudgePlanning, JudgeResponseUnderstanding, JudgeResponsePlanning, JudgeAnswerRelevance,
-    JudgeAnswerSummary,
+    *JUDGES,
 )  # fmt: skip
 """Every question that any run of the track asks."""
 FOLLOW_UP_PROMPTS: Final[tuple[type[Request[Any]], ...]] = (WriteFollowUp, ContinueAsUser)

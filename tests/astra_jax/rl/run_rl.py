@@ -6,13 +6,13 @@ import asyncio
 import sys
 
 from astra_jax.rl.config import RLConfig
-from astra_jax.rl.train import train_rl
+from astra_jax.rl.stage import run_rl
 from sandbox.client import AsyncSandboxClient
 
 
 async def run(config: RLConfig, url: str) -> None:
     async with AsyncSandboxClient(url) as sandbox:
-        await train_rl(config, sandbox)
+        await run_rl(config, sandbox)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from astra_jax.rl import train
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.batch_filling import BatchFillingStalled
 from astra_jax.rl.config import RLConfig
-from astra_jax.rl.train import rl_step, train_rl
+from astra_jax.rl.stage import run_rl
+from astra_jax.rl.train import rl_step
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
@@ -61,7 +62,7 @@ async def test_a_policy_whose_groups_never_vary_is_not_updated(config, untrained
     save_policy(untrained, tmp_path / "init")
     stuck = config.model_copy(update={"init": tmp_path / "init", "out": tmp_path / "run", "max_rollouts_per_step": 2})
     with pytest.raises(BatchFillingStalled, match="expected 1 groups with reward variance at step 0, found 0 after 2"):
-        await train_rl(stuck, InProcessSandbox())
+        await run_rl(stuck, InProcessSandbox())
     assert read_metrics(stuck.out / "metrics.jsonl") == []
     assert not (stuck.out / "policy").exists()
 
@@ -76,7 +77,7 @@ def test_greedy_training_is_refused_in_one_line(config, tmp_path):
 
 async def test_a_run_logs_episodes_with_their_token_ids_and_its_report_shows_them(config, taught, tmp_path):
     run = config.model_copy(update={"out": tmp_path / "run", "steps": 3, "log_episodes_every_steps": 2})
-    await train_rl(run, InProcessSandbox())
+    await run_rl(run, InProcessSandbox())
     assert sorted(path.name for path in (run.out / "episodes").iterdir()) == ["step_000000.jsonl", "step_000002.jsonl"]
     first, last = logs_of_run(run.out)
     for path, name in ((first, "step 0"), (last, "step 2")):
@@ -100,7 +101,7 @@ class DiesLater(InProcessSandbox):
 
 async def test_an_outage_during_training_stops_the_run_before_the_episode_is_scored(config, tmp_path):
     with pytest.raises(SandboxUnavailable, match="gone"):
-        await train_rl(config.model_copy(update={"out": tmp_path / "run"}), DiesLater())
+        await run_rl(config.model_copy(update={"out": tmp_path / "run"}), DiesLater())
     assert read_metrics(tmp_path / "run" / "metrics.jsonl") == []
 
 
@@ -123,12 +124,12 @@ async def test_a_run_killed_at_any_moment_resumes_to_the_identical_curve(config,
     with local_sandbox(workers=1) as url:
         async with AsyncSandboxClient(url) as sandbox:
             compiled_before = rl_step._cache_size()
-            await train_rl(config, sandbox)
+            await run_rl(config, sandbox)
             assert rl_step._cache_size() == compiled_before + 1, "the step compiles once, also from restored weights"
             arguments = [interrupted.model_dump_json(), url]
             kill_after_steps("tests.astra_jax.rl.run_rl", arguments, metrics=metrics, steps=3)
             assert 3 <= len(read_metrics(metrics)) < STEPS
-            await train_rl(interrupted, sandbox)
+            await run_rl(interrupted, sandbox)
     assert [line["step"] for line in read_metrics(metrics)] == list(range(STEPS))
     assert curve(interrupted) == curve(config)
     policy, expected = load_policy(interrupted.out / "policy"), load_policy(config.out / "policy")
@@ -141,14 +142,14 @@ async def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(config, tm
     start = shutil.copytree(config.init, tmp_path / "start")
     changes = {"init": start, "out": tmp_path / "run", "steps": 2, "checkpoint_every_steps": 1}
     run = config.model_copy(update=changes)
-    await train_rl(run, InProcessSandbox())
+    await run_rl(run, InProcessSandbox())
     shutil.rmtree(start / "params")
     shutil.rmtree(run.out / "policy")
     shutil.rmtree(run.out / "checkpoints" / "00000002")
-    assert "already_complete" not in await train_rl(run, InProcessSandbox())
+    assert "already_complete" not in await run_rl(run, InProcessSandbox())
     assert [line["step"] for line in read_metrics(run.out / "metrics.jsonl")] == [0, 1]
     with pytest.raises(CheckpointError, match="is damaged"):
-        await train_rl(run.model_copy(update={"out": tmp_path / "another run"}), InProcessSandbox())
+        await run_rl(run.model_copy(update={"out": tmp_path / "another run"}), InProcessSandbox())
 
 
 async def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(config, tmp_path, monkeypatch, capsys):
@@ -163,7 +164,7 @@ async def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(con
     make_rl_batch = train.make_rl_batch
     monkeypatch.setattr(train, "make_rl_batch", make)
     run = config.model_copy(update={"out": tmp_path / "run", "steps": 2, "checkpoint_every_steps": 1})
-    await train_rl(run, InProcessSandbox())
+    await run_rl(run, InProcessSandbox())
     lines = read_metrics(run.out / "metrics.jsonl")
     assert [line["applied"] for line in lines] == [0, 1]
     assert lines[0]["loss"] is None
@@ -183,7 +184,7 @@ async def test_a_run_over_a_mesh_has_the_rewards_and_losses_of_one_device(config
     one_device = config.model_copy(update={**four, "out": tmp_path / "one"})
     on_mesh = config.model_copy(update={**four, "out": tmp_path / "mesh", "mesh": MESH})
     for run in (one_device, on_mesh):
-        await train_rl(run, InProcessSandbox())
+        await run_rl(run, InProcessSandbox())
     expected, found = (read_metrics(run.out / "metrics.jsonl") for run in (one_device, on_mesh))
     assert [line["reward"] for line in found] == [line["reward"] for line in expected]
     for name in ("loss", "grad_norm"):

@@ -24,7 +24,8 @@ from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spe
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, make_batch, render_sample
-from astra_jax.sft.train import sft_loss, train_sft
+from astra_jax.sft.stage import run_sft
+from astra_jax.sft.train import sft_loss
 from astra_jax.testing import tiny_environment
 from astra_jax.training.not_finite import NotFinite
 from astra_jax.training.optimizer import learning_rate_schedule, make_optimizer
@@ -57,7 +58,7 @@ def curve(config: SFTConfig) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def undisturbed(config) -> SFTConfig:
-    train_sft(config)
+    run_sft(config)
     return config
 
 
@@ -73,7 +74,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_identical_loss_curve(undistur
     metrics = interrupted.out / "metrics.jsonl"
     kill_after_steps("tests.astra_jax.sft.run_sft", [interrupted.model_dump_json()], metrics=metrics, steps=5)
     assert len(read_metrics(metrics)) < STEPS
-    train_sft(interrupted)
+    run_sft(interrupted)
     assert curve(interrupted) == curve(undisturbed)
     policy, expected = load_policy(interrupted.out / "policy"), load_policy(undisturbed.out / "policy")
     jax.tree.map(np.testing.assert_array_equal, policy.params, expected.params)
@@ -81,7 +82,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_identical_loss_curve(undistur
 
 def test_a_finished_run_is_not_run_again(undisturbed):
     before = (undisturbed.out / "metrics.jsonl").read_bytes()
-    figures = train_sft(undisturbed)
+    figures = run_sft(undisturbed)
     assert figures == {
         "steps": STEPS,
         "loss": curve(undisturbed)[-1]["loss"],
@@ -96,7 +97,7 @@ def test_a_run_killed_after_its_last_step_closes_with_the_figures_of_that_step(u
     run = undisturbed.model_copy(update={"out": tmp_path / "run"})
     shutil.copytree(undisturbed.out, run.out)
     shutil.rmtree(run.out / "policy")
-    figures = train_sft(run)
+    figures = run_sft(run)
     assert figures["loss"] == curve(undisturbed)[-1]["loss"]
     assert "already_complete" not in figures
 
@@ -106,15 +107,15 @@ def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(undisturbed, tmp
     start = shutil.copytree(undisturbed.out / "policy", tmp_path / "start")
     changes = {"init": start, "model": None, "tokenizer": None, "out": tmp_path / "run"}
     run = undisturbed.model_copy(update=changes)
-    train_sft(run)
+    run_sft(run)
     expected = curve(run)
     shutil.rmtree(start / "params")
     shutil.rmtree(run.out / "policy")
     shutil.rmtree(run.out / "checkpoints" / f"{STEPS:08d}")
-    assert "already_complete" not in train_sft(run)
+    assert "already_complete" not in run_sft(run)
     assert curve(run) == expected
     with pytest.raises(CheckpointError, match="is damaged"):
-        train_sft(run.model_copy(update={"out": tmp_path / "another run"}))
+        run_sft(run.model_copy(update={"out": tmp_path / "another run"}))
 
 
 def test_a_run_that_resumes_holds_one_state(undisturbed, monkeypatch):
@@ -129,7 +130,7 @@ def test_a_run_that_resumes_holds_one_state(undisturbed, monkeypatch):
     shutil.rmtree(undisturbed.out / "policy")  # else it is finished
     gc.collect()
     before_bytes = live_bytes()
-    train_sft(undisturbed)
+    run_sft(undisturbed)
     assert held_bytes[0] - before_bytes < 1000 < held_bytes[1] - held_bytes[0]
 
 
@@ -169,7 +170,7 @@ def state_after(run: SFTConfig, step: int) -> list[np.ndarray]:
 def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(undisturbed, tmp_path, monkeypatch, capsys):
     made = spoil_batches(monkeypatch, {9})
     run = undisturbed.model_copy(update={"out": tmp_path / "run", "checkpoint_every_steps": 1})
-    figures = train_sft(run)
+    figures = run_sft(run)
     lines = strict_lines(run.out / "metrics.jsonl")
     assert [line["applied"] for line in lines] == [1] * 9 + [0]
     assert (lines[9]["loss"], lines[9]["grad_norm"]) == (None, None)
@@ -192,7 +193,7 @@ def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(undisturb
 def test_after_steps_that_are_not_finite_the_schedule_goes_on_where_it_stood(undisturbed, tmp_path, monkeypatch):
     spoil_batches(monkeypatch, {2, 3})
     run = undisturbed.model_copy(update={"out": tmp_path / "run"})
-    train_sft(run)
+    run_sft(run)
     lines, rate = strict_lines(run.out / "metrics.jsonl"), learning_rate_schedule(run.optimizer, STEPS)
     assert [line["applied"] for line in lines] == [1, 1, 0, 0, 1, 1, 1, 1, 1, 1]
     assert [line["learning_rate"] for line in lines] == [float(rate(n)) for n in (0, 1, 2, 2, 2, 3, 4, 5, 6, 7)]
@@ -204,13 +205,13 @@ def test_too_many_steps_in_a_row_that_are_not_finite_stop_the_run_which_can_go_o
     with monkeypatch.context() as spoiled:
         spoil_batches(spoiled, {1, 4, 5})
         with pytest.raises(NotFinite, match="found 2 steps in a row without; their batches are in "):
-            train_sft(run)
+            run_sft(run)
     assert [line["applied"] for line in strict_lines(run.out / "metrics.jsonl")] == [1, 0, 1, 1, 0, 0]
     assert sorted(path.name for path in (run.out / "not_finite").iterdir()) == [
         f"step-00000{step}.npz" for step in (1, 4, 5)
     ]
     assert not (run.out / "policy").exists()
-    train_sft(run)
+    run_sft(run)
     assert [line["applied"] for line in strict_lines(run.out / "metrics.jsonl")] == [1, 0, 1, 1, 0, 0, 1, 1, 1, 1]
 
 
@@ -218,7 +219,7 @@ def test_the_logged_mfu_is_of_the_tokens_of_samples_and_not_of_padding(undisturb
     peak = 1e6  # so low that the logged figure has many digits
     monkeypatch.setitem(flops._PEAK_FLOPS_PER_SECOND, jax.devices()[0].device_kind, peak)
     run = undisturbed.model_copy(update={"out": tmp_path / "run"})
-    train_sft(run)
+    run_sft(run)
     line = read_metrics(run.out / "metrics.jsonl")[0]
     batches = SFTBatches(run, Tokenizer.load(run.tokenizer), index=tmp_path / "index.npz")
     segment_ids_BT = batches[0].segment_ids_BT
@@ -252,7 +253,7 @@ def test_the_loss_is_the_mean_over_the_tokens_the_assistant_said(untrained):
 
 def test_a_run_without_a_start_says_what_it_needs(config):
     with pytest.raises(ValueError, match="needs `init`"):
-        train_sft(config.model_copy(update={"model": None}))
+        run_sft(config.model_copy(update={"model": None}))
 
 
 def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, tokenizer):

@@ -22,7 +22,8 @@ from astra_jax.model.config import ModelOverrides
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import make_batch, render_sample
-from astra_jax.sft.train import sft_loss, train_sft
+from astra_jax.sft.stage import run_sft
+from astra_jax.sft.train import sft_loss
 from astra_jax.testing import tiny_environment
 from astra_jax.training.accumulation import loss_and_gradients
 from tests.astra_jax.killed_process import ROOT
@@ -48,7 +49,7 @@ def config(tokenizer, tmp_path_factory) -> SFTConfig:
 
 @pytest.fixture(scope="module")
 def on_one_device(config) -> list[dict]:
-    train_sft(config)
+    run_sft(config)
     return read_metrics(config.out / "metrics.jsonl")
 
 
@@ -59,7 +60,7 @@ def assert_same_curve(found: list[dict], expected: list[dict]) -> None:
 
 
 def test_a_run_over_a_mesh_has_the_losses_of_one_device(config, on_one_device, tmp_path):
-    train_sft(config.model_copy(update={"out": tmp_path, "mesh": MESH}))
+    run_sft(config.model_copy(update={"out": tmp_path, "mesh": MESH}))
     assert_same_curve(read_metrics(tmp_path / "metrics.jsonl"), on_one_device)
     weights, expected = load_policy(tmp_path / "policy").params, load_policy(config.out / "policy").params
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), weights, expected)
@@ -199,7 +200,7 @@ def test_a_mesh_that_does_not_fit_is_refused_before_anything_is_read(config, tmp
         (MeshConfig(tensor=8), "tensor = 8 does not divide num_heads = 4"),
     ):
         with pytest.raises(ConfigError, match=problem):
-            train_sft(config.model_copy(update={**nowhere, "mesh": mesh}))
+            run_sft(config.model_copy(update={**nowhere, "mesh": mesh}))
 
 
 def test_sequences_and_tokenizers_that_the_model_cannot_take_are_refused_before_anything_is_read(config, tmp_path):
@@ -210,7 +211,7 @@ def test_sequences_and_tokenizers_that_the_model_cannot_take_are_refused_before_
     ):
         model = config.model.model_copy(update=change)
         with pytest.raises(ConfigError, match=problem):
-            train_sft(config.model_copy(update={**nowhere, "model": model}))
+            run_sft(config.model_copy(update={**nowhere, "model": model}))
 
 
 def test_a_run_starts_from_a_policy_with_other_numerics(config, on_one_device, tmp_path):
@@ -218,7 +219,7 @@ def test_a_run_starts_from_a_policy_with_other_numerics(config, on_one_device, t
     overrides = ModelOverrides(dtype="bfloat16", param_dtype="bfloat16", remat="full")
     (config.out / "policy" / "generation_config.json").write_text('{"top_k": 20}')
     start = {"init": config.out / "policy", "model": None, "tokenizer": None, "model_overrides": overrides}
-    train_sft(config.model_copy(update={**start, "out": tmp_path, "steps": 1}))
+    run_sft(config.model_copy(update={**start, "out": tmp_path, "steps": 1}))
     assert (tmp_path / "policy" / "generation_config.json").read_text() == '{"top_k": 20}'
     policy, stored = load_policy(tmp_path / "policy"), load_policy(config.out / "policy")
     assert (policy.model_config.dtype, policy.model_config.param_dtype, policy.model_config.remat) == (

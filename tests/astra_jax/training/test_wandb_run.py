@@ -12,7 +12,7 @@ import pytest
 from astra_jax.cli.command import main
 from astra_jax.config import ConfigError
 from astra_jax.metrics_file import read_metrics
-from astra_jax.sft.train import train_sft
+from astra_jax.sft.stage import run_sft
 from astra_jax.testing import tiny_environment
 from astra_jax.training.metrics import MetricsLog
 from astra_jax.training.wandb_run import WandbConfig
@@ -143,7 +143,7 @@ def test_what_sft_reports_is_what_it_sends(server, tmp_path, tokenizer):
         optimizer={"learning_rate": 1e-3},
         wandb=CONFIG,
     )
-    train_sft(config)
+    run_sft(config)
     assert server.starts[0]["config"]["optimizer"]["learning_rate"] == 1e-3
     assert server.history == [(line["step"], line["loss"]) for line in read_metrics(config.out / "metrics.jsonl")]
 

@@ -5,17 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts import judges
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
 from synthesis.prompts.follow_up_writing import WriteFollowUp, WrittenFollowUp
-from synthesis.prompts.judges import (
-    JudgeAnswerRelevance,
-    JudgeAnswerSummary,
-    Judgement,
-    JudgePlanning,
-    JudgeQueryUnderstanding,
-    JudgeResponsePlanning,
-    JudgeResponseUnderstanding,
-)
 from synthesis.prompts.user_continuation import ContinueAsUser, UserTurn
 from synthesis.record_io import RecordSource
 from synthesis.records import FollowUp, Task, Trajectory
@@ -136,14 +128,14 @@ async def test_each_request_is_judged_and_no_judge_knows_of_a_request_that_was_n
     )
     messages = conversation.messages
     scores = {
-        JudgeQueryUnderstanding: (1.0, 0.5),
-        JudgePlanning: (1.0,),
-        JudgeResponseUnderstanding: (1.0, 1.0),
-        JudgeResponsePlanning: (1.0, 1.0),
-        JudgeAnswerRelevance: (1.0, 0.0),
-        JudgeAnswerSummary: (1.0, 0.5),
+        judges.JudgeQueryUnderstanding: (1.0, 0.5),
+        judges.JudgePlanning: (1.0,),
+        judges.JudgeResponseUnderstanding: (1.0, 1.0),
+        judges.JudgeResponsePlanning: (1.0, 1.0),
+        judges.JudgeAnswerRelevance: (1.0, 0.0),
+        judges.JudgeAnswerSummary: (1.0, 0.5),
     }
-    script = {kind: [Judgement(score=score, reason="so") for score in given] for kind, given in scores.items()}
+    script = {kind: [judges.Judgement(score=score, reason="so") for score in given] for kind, given in scores.items()}
     teacher = ScriptedTeacher(script)
     reward = await judge_axes(WHOLE, HOTELS.tools, messages, teacher, seed=0)
     assert reward.query_understanding == 0.75
@@ -151,9 +143,9 @@ async def test_each_request_is_judged_and_no_judge_knows_of_a_request_that_was_n
     shown = {
         kind: [len(request.conversation) for request in teacher.asked if isinstance(request, kind)] for kind in scores
     }
-    assert shown[JudgeQueryUnderstanding] == [2, 6]
-    assert shown[JudgeAnswerRelevance] == shown[JudgeAnswerSummary] == [4, 8]
-    assert shown[JudgeResponsePlanning] == [4, 8]
+    assert shown[judges.JudgeQueryUnderstanding] == [2, 6]
+    assert shown[judges.JudgeAnswerRelevance] == shown[judges.JudgeAnswerSummary] == [4, 8]
+    assert shown[judges.JudgeResponsePlanning] == [4, 8]
     for request in teacher.asked:
         assert len(request.task.chain.tools) == (1 if len(request.conversation) <= 4 else 2)
 

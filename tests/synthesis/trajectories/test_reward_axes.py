@@ -3,15 +3,7 @@
 import pytest
 
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.judges import (
-    JudgeAnswerRelevance,
-    JudgeAnswerSummary,
-    Judgement,
-    JudgePlanning,
-    JudgeQueryUnderstanding,
-    JudgeResponsePlanning,
-    JudgeResponseUnderstanding,
-)
+from synthesis.prompts import judges
 from synthesis.records import Message, ToolCall
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply
@@ -25,10 +17,6 @@ from synthesis.trajectories.reward_axes import (
 )
 from tests.synthesis.trajectories.servers import HOTELS, task
 
-JUDGES = (
-    JudgeQueryUnderstanding, JudgePlanning, JudgeResponseUnderstanding, JudgeResponsePlanning, JudgeAnswerRelevance,
-    JudgeAnswerSummary,
-)  # fmt: skip
 TASK = task("find_hotel", "book_hotel")
 
 
@@ -54,7 +42,7 @@ GOOD = (
 
 
 def judged_by(score: float, **changes) -> ScriptedTeacher:
-    script = {judge: [Judgement(score=score, reason="so")] * 9 for judge in JUDGES}
+    script = {judge: [judges.Judgement(score=score, reason="so")] * 9 for judge in judges.JUDGES}
     return ScriptedTeacher(script | changes.get("script", {}))
 
 
@@ -70,7 +58,7 @@ def test_a_call_made_again_after_success_or_to_nowhere_is_not_concise_but_a_retr
     assert tool_conciseness((call(1, "fly"), response(1, "unknown", is_error=True)), HOTELS.tools) == 0
 
 
-@pytest.mark.parametrize("judge", JUDGES)
+@pytest.mark.parametrize("judge", judges.JUDGES)
 async def test_a_judge_that_fails_never_scores(judge):
     teacher = judged_by(1.0, script={judge: [BadReply("cannot be parsed")]})
     with pytest.raises(BadReply):
@@ -80,10 +68,10 @@ async def test_a_judge_that_fails_never_scores(judge):
 async def test_response_judges_see_the_judged_message_last_and_nothing_after_it():
     teacher = judged_by(0.8)
     await judge_axes(TASK, HOTELS.tools, GOOD, teacher, seed=0)
-    for judge in (JudgeResponseUnderstanding, JudgeResponsePlanning):
+    for judge in (judges.JudgeResponseUnderstanding, judges.JudgeResponsePlanning):
         seen = [request.conversation for request in teacher.asked if isinstance(request, judge)]
         assert seen == [GOOD[:4], GOOD[:6], GOOD[:8]]
-    (first,) = (request for request in teacher.asked if isinstance(request, JudgeQueryUnderstanding))
+    (first,) = (request for request in teacher.asked if isinstance(request, judges.JudgeQueryUnderstanding))
     assert first.conversation == GOOD[:2]
 
 

@@ -1,31 +1,57 @@
-"""What an RL run starts from: mesh, model and tokenizer, checked before anything is made; the first state."""
+"""The RL stage whole: its parts are checked, the run is opened, `train_rl` trains, the policy is written.
+
+Here the config is taken apart; below, each part is given what it needs.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from astra_jax.chat.template import require_chat_template
-from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.checkpoint import TrainState, load_params
 from astra_jax.checkpoints.policy import read_policy
 from astra_jax.config import ConfigError
 from astra_jax.mesh.placement import init_optimizer_state, require_prompts, require_rows, training_mesh
-from astra_jax.model.config import ModelConfig
 from astra_jax.model.sharding import require_divisible
-from astra_jax.rl.config import RLConfig
+from astra_jax.rl.config import RLConfig, open_rl_run
+from astra_jax.rl.metrics import SHOWN
+from astra_jax.rl.rollouts import Rollouts
+from astra_jax.rl.train import train_rl
 from astra_jax.training.optimizer import make_optimizer
+from astra_jax.training.parts import Parts
+from astra_jax.training.run import TrainingRun
 from astra_jax.training.wandb_run import require_wandb
+from sandbox.client import AsyncSandboxClient
 
 
-class Parts(NamedTuple):
-    """The parts of a run, none of which holds a weight."""
+async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any]:
+    """Run RL to its last step, from the newest whole checkpoint of `out` if there is one; return the closing figures.
 
-    mesh: Mesh | None
-    model_config: ModelConfig
-    tokenizer: Tokenizer
+    A run that is finished is not run again: its closing figures are returned, with `already_complete`.
+
+    Raises:
+        ConfigError, DestinationRefused: as `checked_parts` and `open_rl_run`, before anything is written.
+        BatchFillingStalled, SandboxUnavailable, NotFinite, Terminated: as `train_rl`.
+    """
+    parts = checked_parts(config)
+    record = open_rl_run(config)
+    if record.figures is not None:
+        return record.figures
+    rollouts = Rollouts(config, parts.model_config, parts.tokenizer, sandbox, parts.mesh)
+    record.begin()
+    with TrainingRun("rl", config, parts, num_steps=config.steps, shown=SHOWN) as run:
+        state = run.restore(lambda: first_state(config, parts.mesh))
+        rollouts.go_on_from(state.data_position)
+        state = await train_rl(config, parts, state, rollouts, run)
+    figures = {
+        "steps": config.steps,
+        "reward": run.closing_metric("reward"),
+        "groups_submitted": rollouts.num_submitted,
+    }
+    return run.finish(state, record, data=(config.environments,), figures=figures)
 
 
 def checked_parts(config: RLConfig) -> Parts:

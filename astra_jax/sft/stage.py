@@ -1,12 +1,14 @@
-"""What an SFT run starts from: mesh, model, tokenizer and batches, checked before anything is made; the first state."""
+"""The SFT stage whole: its parts are checked, the run is opened, `train_sft` trains, the policy is written.
+
+Here the config is taken apart; below, each part is given what it needs.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, Final
 
 import jax
-from jax.sharding import Mesh
 
 from astra_jax.chat.template import require_chat_template
 from astra_jax.chat.tokenizer import Tokenizer
@@ -18,17 +20,39 @@ from astra_jax.model.config import ModelConfig
 from astra_jax.model.mimetic_init import mimetic_init
 from astra_jax.model.sharding import require_divisible
 from astra_jax.sft.batches import SFTBatches
-from astra_jax.sft.config import SFTConfig
+from astra_jax.sft.config import SFTConfig, open_sft_run
+from astra_jax.sft.train import train_sft
 from astra_jax.training.optimizer import make_optimizer
+from astra_jax.training.parts import Parts
+from astra_jax.training.run import TrainingRun
 from astra_jax.training.wandb_run import require_wandb
 
+_SHOWN: Final = ("loss", "learning_rate", "tokens_per_second")
 
-class Parts(NamedTuple):
-    """The parts of a run, none of which holds a weight."""
 
-    mesh: Mesh | None
-    model_config: ModelConfig
-    tokenizer: Tokenizer
+def run_sft(config: SFTConfig) -> dict[str, Any]:
+    """Run SFT to its last step, from the newest whole checkpoint of `out` if there is one; return closing figures.
+
+    Where there are several hosts, each calls this with the same config, on one file system. A run that is finished is
+    not run again: its closing figures are returned, with `already_complete`.
+
+    Raises:
+        ConfigError, DestinationRefused: as `checked_parts` and `open_sft_run`, before anything is written.
+        NotFinite, Terminated: as `train_sft`; the state is saved.
+    """
+    parts = checked_parts(config)
+    record = open_sft_run(config)
+    if record.figures is not None:
+        return record.figures
+    with record.begun():  # taken back where the data is refused
+        batches = batches_of(config, parts)
+    steps = len(batches)
+    with TrainingRun("sft", config, parts, num_steps=steps, shown=_SHOWN) as run:
+        state = run.restore(lambda: first_state(config, parts, steps))
+        state = train_sft(config, parts, state, batches, run)
+    dropped = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
+    figures = {"steps": steps, "loss": run.closing_metric("loss"), **dropped}
+    return run.finish(state, record, data=(*config.trajectories, *config.environments), figures=figures)
 
 
 def checked_parts(config: SFTConfig) -> Parts:
