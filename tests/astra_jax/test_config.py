@@ -1,6 +1,8 @@
-"""A config that is not there says where the shipped ones lie."""
+"""The shipped configs: where they lie, and what each says at its head."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
@@ -23,3 +25,12 @@ def test_a_missing_config_that_is_shipped_is_named_in_one_line(tmp_path):
     )
     with pytest.raises(ConfigError, match=f"mine.toml; examples are shipped in {CONFIGS}"):
         load_config(SFTConfig, tmp_path / "mine.toml")
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_head_of_a_config_is_a_lab_note(path):
+    head = re.match(r"(#[^\n]*\n)+", path.read_text(encoding="utf-8"))
+    assert head is not None
+    keys = re.findall(r"^# (command|hardware|time|result):", head[0], re.MULTILINE)
+    assert keys == ["command", "hardware", "time", "result"]
+    assert re.search(r"^# command: +astra .*$", head[0], re.MULTILINE)
