@@ -16,7 +16,6 @@
     ├── NotJoined                 the hosts of a job did not find each other
     ├── NotFinite                 too many steps in a row had no finite loss or gradient
     ├── BatchFillingStalled       the policy's groups no longer vary
-    ├── NotJoined                 the hosts of a job did not find each other
     └── QuickstartFailed          a stage of the quickstart ended without what the next one needs
 
 `KeyboardInterrupt` and `Terminated` (termination.py) are no errors: somebody has ended the run.

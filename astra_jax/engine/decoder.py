@@ -53,22 +53,25 @@ class LockstepDecoder:
         seed: int,
         config: DecodeConfig,
     ):
-        """Read every prompt once; slot e belongs to prompt e // `slots_per_prompt`."""
+        """Read every prompt once, as token ids; slot e belongs to prompt e // `slots_per_prompt`."""
         self._model_config, self._params, self._config = model_config, params, config
         bucket = config.bucket_tokens
         # TPU's attention kernel takes whole lanes.
         prompt_bucket = math.lcm(bucket, TPU_LANES) if platform() == "tpu" else bucket
         prompts_PS, counts_P = _right_padded(prompts, prompt_bucket, config.pad_id)
+        # Rounded up for the sake of few shapes; a slot is full at `max_response_tokens` all the same.
         capacity_tokens = _round_up(config.max_response_tokens, bucket)
         self._cache, hidden_PD = prefill_prompts(
             model_config, params, prompts_PS, counts_P, slots_per_prompt, capacity_tokens
         )
+        # The slots of a prompt begin from one state; they part because each samples with a key of its own.
         self._hidden_ED = jnp.repeat(hidden_PD, slots_per_prompt, axis=0)
         self._num_slots = len(prompts) * slots_per_prompt
         self._keys_E = slot_keys(seed, self._num_slots)
 
     def sample_messages(self, slots: Sequence[int]) -> list[SampledMessage]:
         """Let these slots sample one message each; return them in the order asked."""
+        # All slots go through the program, asked or not: one shape for a rollout, whoever has stopped.
         running_E = np.zeros(self._num_slots, bool)
         running_E[list(slots)] = True
         decoded = decode_messages(
@@ -83,12 +86,13 @@ class LockstepDecoder:
             max_response_tokens=self._config.max_response_tokens,
         )
         self._cache, self._hidden_ED = decoded.cache, decoded.hidden_ED
+        # Here the host waits for the devices: tools can run only when all messages are known.
         tokens, logprobs, counts = (np.asarray(x) for x in (decoded.tokens_ET, decoded.logprobs_ET, decoded.counts_E))
         return [SampledMessage(tokens[e, : counts[e]].tolist(), logprobs[e, : counts[e]].tolist()) for e in slots]
 
     def append(self, given: Sequence[Sequence[int]]) -> None:
         """Append to each slot the tokens given to it, which may be none: templates and tool responses."""
-        if any(given):
+        if any(given):  # rows of no tokens at all have no shape to compile
             tokens_ET, counts_E = _right_padded(given, self._config.bucket_tokens, self._config.pad_id)
             self._cache, self._hidden_ED = append_tokens(
                 self._model_config, self._params, self._cache, self._hidden_ED, tokens_ET, counts_E

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 @functools.partial(jax.jit, static_argnums=1)
 def slot_keys(seed: jax.Array, num_slots: int) -> jax.Array:
-    """One typed PRNG key per slot, [E]."""
+    """Return one typed PRNG key per slot, [E]."""
     return jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(num_slots))
 
 
@@ -24,8 +24,10 @@ def sample_tokens(
 
     At temperature 0 the most likely token is taken, and its log-prob is that of the raw policy.
     """
+    # The temperature is traced, so both ways are computed: one program serves every temperature, and none divides by 0.
     is_greedy = temperature == 0
     logprobs_EV = jax.nn.log_softmax(logits_EV / jnp.where(is_greedy, 1.0, temperature))
+    # Folded in anew at each position, not split from step to step: no key depends on how often others have sampled.
     keys = jax.vmap(jax.random.fold_in)(keys_E, positions_E)
     sampled_E = jax.vmap(jax.random.categorical)(keys, logprobs_EV)
     ids_E = jnp.where(is_greedy, logprobs_EV.argmax(-1), sampled_E).astype(jnp.int32)

@@ -43,6 +43,7 @@ def append_tokens(
 ) -> tuple[KVCache, jax.Array]:
     """Append given tokens, right-padded, to some slots; return the cache and each slot's last hidden state [E, D]."""
     cache, hidden_ETD = extend(bind(model_config, params), cache, tokens_ET, counts_E)
+    # A slot that was given nothing goes on from the state that it had.
     return cache, jnp.where(counts_E[:, None] > 0, last_hidden(hidden_ETD, counts_E), hidden_ED)
 
 
@@ -72,6 +73,7 @@ class Decoded(NamedTuple):
     """How many tokens of a row were sampled; 0 where the slot did not run."""
 
 
+# Cache and hidden states are donated: the loop ends with their successors, and nobody asks for the old ones.
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("end_id", "max_response_tokens"), donate_argnums=(2, 3))
 def decode_messages(
     model_config: ModelConfig,
@@ -96,6 +98,7 @@ def decode_messages(
         )
         # A slot that has ended writes out of bounds, and `drop` forgets it: no branch, one program for all slots.
         column_E = jnp.where(state.active_E, state.counts_E, max_response_tokens)
+        # `end_id` enters the cache as well: a turn's template and tool responses come after it.
         cache, hidden_E1D = extend(qwen3, state.cache, ids_E[:, None], state.active_E.astype(jnp.int32))
         is_full_E = cache.response_counts_E >= max_response_tokens
         return _Decoding(
@@ -107,6 +110,7 @@ def decode_messages(
             counts_E=state.counts_E + state.active_E,
         )
 
+    # As wide as a whole response, so that a message always fits and the limit alone decides the shape.
     nothing_sampled = _Decoding(
         cache=cache,
         hidden_ED=hidden_ED,

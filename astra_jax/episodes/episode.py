@@ -82,6 +82,7 @@ class Episode:
         else:  # calls of a stateful environment see one another's changes, so they run in order
             outcomes = [await self._call(call, sandbox) for call in said.tool_calls]
         self.outcomes.extend(outcomes)
+        # The policy stops at `<|im_end|>`; the template has a line end after it.
         shown = [Segment("\n", Source.TEMPLATE)]
         for index, outcome in enumerate(outcomes):
             is_last = index == len(outcomes) - 1
@@ -96,13 +97,14 @@ class Episode:
             return ToolOutcome(call.name, call.arguments, False, None, _error("unknown tool"), irrelevant=False)
         irrelevant = all(tool is not own for own in self.environment.tools)
         reply = await sandbox.execute(tool.module_source(), call.name, call.arguments, state=self.state)
+        # A failed call changes nothing: whatever its tool had changed is lost with the call's process.
         if reply.ok and self.state is not None:
             self.state = reply.state
         return ToolOutcome(call.name, call.arguments, reply.ok, reply.value, tool_response(reply), irrelevant)
 
 
 def tool_response(reply: ExecuteReply) -> str:
-    """What a policy is shown of a reply of the sandbox: the value as JSON, or the tool's error in one line."""
+    """Return what a policy is shown of a reply of the sandbox: the value as JSON, or the tool's error in one line."""
     if reply.error is None:
         return to_json(reply.value)
     return _error(reply.error.message or reply.error.kind.value)

@@ -12,7 +12,10 @@ PRECISION_EPSILON = 1e-6
 
 
 def recall(num_solved: int, num_subtasks: int) -> float:
-    """r = n̂ / n: the share of sub-tasks solved; in [0, 1].
+    """Return r = n̂ / n, the share of sub-tasks solved; in [0, 1].
+
+    Raises:
+        ValueError: there is no sub-task, or more are solved than there are.
 
     >>> recall(1, 4)
     0.25
@@ -25,7 +28,10 @@ def recall(num_solved: int, num_subtasks: int) -> float:
 
 
 def precision(num_solved: int, num_tool_calls: int) -> float:
-    """p = n̂ / (c + ε): the share of tool calls that solved a sub-task; in [0, 1].
+    """Return p = n̂ / (c + ε), the share of tool calls that solved a sub-task; in [0, 1].
+
+    Raises:
+        ValueError: more sub-tasks are solved than calls were made.
 
     >>> round(precision(2, 8), 4), precision(0, 0)
     (0.25, 0.0)
@@ -36,9 +42,12 @@ def precision(num_solved: int, num_tool_calls: int) -> float:
 
 
 def f1(*, num_solved: int, num_subtasks: int, num_tool_calls: int) -> float:
-    """2pr / (p + r), and 0 where nothing was solved; in [0, 1].
+    """Return 2pr / (p + r), and 0 where nothing was solved; in [0, 1].
 
     Recall alone praises calling everything, precision alone calling nothing; their harmonic mean praises neither.
+
+    Raises:
+        ValueError: as `recall` and `precision`.
 
     >>> round(f1(num_solved=2, num_subtasks=2, num_tool_calls=2), 4)
     1.0
@@ -52,5 +61,5 @@ def f1(*, num_solved: int, num_subtasks: int, num_tool_calls: int) -> float:
 
 
 def episode_reward(episode: Episode) -> float:
-    """R = F1 of a finished episode, from its n̂, n and c."""
+    """Return the reward of a finished episode: F1 of its n̂, n and c."""
     return f1(**episode.counts._asdict())

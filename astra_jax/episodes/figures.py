@@ -58,18 +58,19 @@ def episode_figures(episodes: Sequence[Episode], rewards: Sequence[float]) -> Ep
         answer_accuracy=_mean([float(episode.is_answer_accurate) for episode in episodes]),
         reward=_mean(rewards),
         tool_calls_per_episode=num_calls / len(episodes),
+        # Ratios of totals: a mean of ratios would let an episode of one turn weigh as much as one of thirty.
         tokens_per_turn=sum(map(num_sampled_tokens, episodes)) / num_turns,
         irrelevant_call_share=sum(map(num_irrelevant_calls, episodes)) / num_calls if num_calls else 0.0,
     )
 
 
 def num_sampled_tokens(episode: Episode) -> int:
-    """Tokens that the policy wrote."""
+    """Return how many tokens the policy wrote."""
     return sum(source == Source.MODEL for source in episode.ledger.sources)
 
 
 def num_irrelevant_calls(episode: Episode) -> int:
-    """Tool calls that went to a distractor."""
+    """Return how many tool calls went to a distractor."""
     return sum(outcome.irrelevant for outcome in episode.outcomes)
 
 

@@ -26,7 +26,7 @@ class TokenLedger:
 
     ids: list[int] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
-    """Values of `chat_format.Source`."""
+    """Values of `chat.format.Source`."""
     sampled_logprobs: list[float] = field(default_factory=list)
     """Log-probability of each sampled token under the policy at its sampling temperature, at 1 where that is 0; 0
     elsewhere."""
@@ -41,6 +41,7 @@ class TokenLedger:
     @property
     def num_prompt_tokens(self) -> int:
         """Tokens before the first turn."""
+        # Turns never fall, so the first token of turn 1 is found by halving.
         return bisect.bisect_left(self.turns, 1)
 
     @property
@@ -54,13 +55,21 @@ class TokenLedger:
         return (np.asarray(self.sources) == Source.MODEL).astype(np.float32)
 
     def append_given(self, ids: Sequence[int], sources: Sequence[int], *, turn: int) -> None:
-        """Append tokens that the policy did not write."""
+        """Append tokens that the policy did not write.
+
+        Raises:
+            ValueError: one of them is said to be the policy's, or the turn lies before the last one.
+        """
         if any(source == Source.MODEL for source in sources):
             raise ValueError("tokens of the model enter the ledger by `append_sampled`, with their log-probs")
         self._append(ids, sources, [0.0] * len(ids), turn)
 
     def append_sampled(self, ids: Sequence[int], logprobs: Sequence[float], *, turn: int) -> None:
-        """Append tokens exactly as the policy sampled them."""
+        """Append tokens exactly as the policy sampled them.
+
+        Raises:
+            ValueError: a token has no log-prob, or the turn lies before the last one.
+        """
         self._append(ids, [int(Source.MODEL)] * len(ids), logprobs, turn)
 
     def _append(self, ids: Sequence[int], sources: Sequence[int], logprobs: Sequence[float], turn: int) -> None:
@@ -70,6 +79,7 @@ class TokenLedger:
             )
         if self.turns and turn < self.turns[-1]:
             raise ValueError(f"a ledger only grows: turn {turn} cannot follow turn {self.turns[-1]}")
+        # Python's numbers, not numpy's: a waiting episode is saved as JSON.
         self.ids.extend(int(i) for i in ids)
         self.sources.extend(int(source) for source in sources)
         self.sampled_logprobs.extend(float(logprob) for logprob in logprobs)

@@ -137,7 +137,7 @@ def write_episodes(path: Path, episodes: Iterable[JsonObject]) -> int:
 
 
 def step_episodes_path(out: Path, step: int) -> Path:
-    """The log of one training step.
+    """Return where the log of one training step lies.
 
     >>> str(step_episodes_path(Path("runs/rl"), 20))
     'runs/rl/episodes/step_000020.jsonl'
@@ -150,6 +150,7 @@ def logs_of_run(run_dir: Path) -> list[Path]:
     if (run_dir / "episodes.jsonl").is_file():
         return [run_dir / "episodes.jsonl"]
     steps = sorted((run_dir / "episodes").glob("step_*.jsonl"))
+    # A run with a single log has it once, not as both its first and its last.
     return [*steps[:1], *steps[1:][-1:]]
 
 
@@ -197,6 +198,7 @@ def _begins_inside_a_character(token_id: int, tokenizer: Tokenizer) -> bool:
 
 def _sub_questions(episode: Episode) -> tuple[LoggedSubQuestion, ...]:
     """Calls are matched to sub-tasks first come, first served: the k-th is solved if one more of the first k is."""
+    # `count_solved` counts and names no sub-task; adding them one by one shows which one raised the count.
     returned = [(outcome.name, outcome.value) for outcome in episode.outcomes if outcome.ok]
     sub_tasks = episode.environment.sub_tasks
     num_solved = [count_solved(sub_tasks[:k], returned) for k in range(len(sub_tasks) + 1)]

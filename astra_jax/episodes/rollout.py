@@ -66,7 +66,7 @@ class RolloutEngine:
     """Runs groups of episodes of a policy.
 
     Raises:
-        ValueError: the limits allow episodes beyond the model's context.
+        ConfigError: the limits allow episodes beyond the model's context.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class RolloutEngine:
         )
         while running := [index for index, episode in enumerate(episodes) if episode.stop_reason is None]:
             said = decoder.sample_messages(running)
+            # A round waits for its slowest tool; the calls of all episodes wait side by side.
             turns = [self._finish_turn(episodes[e], message) for e, message in zip(running, said, strict=True)]
             given: list[list[int]] = [[] for _ in episodes]
             for e, ids in zip(running, await asyncio.gather(*turns), strict=True):
@@ -139,15 +140,18 @@ class RolloutEngine:
         episode.num_turns += 1
         ledger, turn = episode.ledger, episode.num_turns
         ledger.append_sampled(message.ids, message.logprobs, turn=turn)
+        # Cut off by the limit: half a message is not read, so no tool runs on arguments that were never finished.
         if message.ids[-1] != self.tokenizer.end_id:
             episode.stop_reason = "max_response_tokens"
             return []
         said = await episode.take_turn(self.tokenizer.decode(message.ids), self.sandbox)
         if episode.stop_reason is not None:
             return []
+        # The tools of a last turn have run, and count; their responses nobody will read, so the ledger has none.
         encoded = self.tokenizer.encode_segments(said)
         if turn >= self.config.max_turns:
             episode.stop_reason = "max_turns"
+        # At the limit, not only beyond it: the next message needs room for one token at least.
         elif ledger.num_response_tokens + len(encoded.ids) >= self.config.max_response_tokens:
             episode.stop_reason = "max_response_tokens"
         if episode.stop_reason is not None:

@@ -16,6 +16,7 @@ def mix_tools(
     Raises:
         ValueError: two tools would have one name; a call must never be able to mean both.
     """
+    # Seeded by text, which every process reads alike; `hash` of a string differs from one process to the next.
     rng = random.Random(f"{environment.id}/{seed}")
     chosen = list(environment.tools)
     for band in ("high", "medium", "low"):
