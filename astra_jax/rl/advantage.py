@@ -17,7 +17,7 @@ def is_valid_group(rewards: Sequence[float], *, min_reward_std: float) -> bool:
 
 
 def group_advantages(rewards: Sequence[float]) -> np.ndarray:
-    """A_i = (R_i − mean(R)) / Std(R) over the episodes of one group; float32 [G].
+    """Return A_i = (R_i − mean(R)) / Std(R) over the episodes of one group; float32 [G].
 
     Raises:
         ValueError: the group is degenerate (Std(R) = 0); it must not reach the loss.

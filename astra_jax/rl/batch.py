@@ -29,10 +29,15 @@ class RLBatch(NamedTuple):
 
 
 def make_rl_batch(groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens: int, pad_id: int) -> RLBatch:
-    """Lay the episodes of valid groups out as padded rows with their advantages on the tokens that were sampled."""
+    """Lay the episodes of valid groups out as padded rows with their advantages on the tokens that were sampled.
+
+    Raises:
+        ValueError: a group is degenerate.
+    """
     episodes = [episode for group in groups for episode in group.group]
     advantages = np.concatenate([group_advantages(group.rewards) for group in groups])
     longest = max(len(episode.ledger) for episode in episodes)
+    # One column more than a bucket: tokens lose the last and targets the first, and the shape is the bucket's.
     columns = -(-longest // length_bucket_tokens) * length_bucket_tokens + 1
     shape = (len(episodes), columns)
     tokens = np.full(shape, pad_id, np.int32)
@@ -45,6 +50,7 @@ def make_rl_batch(groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens:
     return RLBatch(
         tokens_BT=jnp.asarray(tokens[:, :-1]),
         targets_BT=jnp.asarray(tokens[:, 1:]),
+        # Mask, log-prob and advantage are the target's, so they are shifted with it; segment and position are not.
         loss_mask_BT=jnp.asarray(loss_mask[:, 1:]),
         segment_ids_BT=jnp.asarray(segment_ids[:, :-1]),
         positions_BT=jnp.asarray(np.broadcast_to(np.arange(columns - 1, dtype=np.int32), (len(episodes), columns - 1))),

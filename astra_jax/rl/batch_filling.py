@@ -70,6 +70,9 @@ class BatchFiller(Generic[GroupT]):
     def take_batch(self) -> list[ScoredGroup[GroupT]]:
         """Return the first n groups; the rest stay.
 
+        Raises:
+            ValueError: there are fewer.
+
         >>> filler = BatchFiller(num_groups=1, min_reward_std=0.01, max_staleness=1)
         >>> filler.add(ScoredGroup(name, rewards, 0) for name, rewards in [("a", (1, 1)), ("b", (0, 1)), ("c", (0, 1))])
         >>> [group.group for group in filler.take_batch()], [group.group for group in filler.buffer]

@@ -42,7 +42,12 @@ class Rollouts:
         sandbox: AsyncSandboxClient,
         mesh: Mesh | None,
     ):
-        """Raises RecordDirectoryError where there are no environments, ValueError for limits beyond the context."""
+        """Open the environments; nothing is rolled out yet.
+
+        Raises:
+            RecordDirectoryError: there are no environments, or their directory is missing or damaged.
+            ConfigError: the limits allow episodes beyond the model's context.
+        """
         self._config, self._tokenizer = config, tokenizer
         self._engine = RolloutEngine(model_config, tokenizer, sandbox, config.rollout)
         self._mesh = rollout_mesh(mesh)
@@ -59,6 +64,7 @@ class Rollouts:
         """Environments in seeded random order, epoch after epoch, each with freshly mixed tools."""
         index, environments, config = first, self._environments, self._config
         while True:
+            # The order is a function of seed and epoch alone, so that a resumed run can begin at any index.
             epoch, place = divmod(index, len(environments))
             order = list(range(len(environments)))
             random.Random(f"{config.seed}/{epoch}").shuffle(order)
@@ -77,6 +83,7 @@ class Rollouts:
         self.filler.drop_stale(step)
         rolled_out: list[ScoredGroup[Group]] = []
         with in_force(self._mesh):
+            # The same devices under the rollout mesh's names, where `context` is part of `fsdp`: no weight moves.
             decoding_params = jax.device_put(params, param_shardings(params, self._mesh))
             while not self.filler.is_full:
                 self._require_progress(len(rolled_out), step)
@@ -96,6 +103,7 @@ class Rollouts:
 
     async def _roll_out(self, params: Params, *, policy_version: int) -> list[ScoredGroup[Group]]:
         count = self._config.groups_per_rollout
+        # The seed follows from how many groups came before, which a checkpoint keeps: no generator is saved.
         groups = await self._engine.run(
             params,
             [next(self._starts) for _ in range(count)],
@@ -134,7 +142,7 @@ class Rollouts:
         }
 
     def go_on_from(self, position: JsonObject) -> None:
-        """Stand where `position` says; an empty one is the beginning of a run."""
+        """Go on from where `position` says; an empty one is the beginning of a run."""
         if not position:
             return
         self.num_submitted = position["groups_submitted"]
@@ -142,6 +150,7 @@ class Rollouts:
         counts, waiting = position["counts"], position["waiting"]
         self.filler.num_valid, self.filler.num_degenerate = counts["valid"], counts["degenerate"]
         self.filler.num_stale = counts["stale"]
+        # A saved episode names its environment; the record directory, which the run was begun with, still has it.
         wanted = {episode["environment_id"] for group in waiting for episode in group["episodes"]}
         found = {environment.id: environment for environment in self._environments if environment.id in wanted}
         self.filler.buffer.extend(_restored(group, found) for group in waiting)

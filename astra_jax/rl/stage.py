@@ -40,6 +40,7 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any
     record = open_rl_run(config)
     if record.figures is not None:
         return record.figures
+    # What `Rollouts` refuses, it refuses before the run leaves a trace in its folder.
     rollouts = Rollouts(config, parts.model_config, parts.tokenizer, sandbox, parts.mesh)
     record.begin()
     with TrainingRun("rl", config, parts, num_steps=config.steps, shown=SHOWN) as run:
@@ -74,13 +75,22 @@ def checked_parts(config: RLConfig) -> Parts:
 
 
 def require_one_host() -> None:
-    """Raises ConfigError where this process is one of several hosts of a job."""
+    """See to it that this process is not one of several hosts of a job.
+
+    Raises:
+        ConfigError: it is.
+    """
     if jax.process_count() > 1:
         raise ConfigError(f"expected one host, found {jax.process_count()}: episodes are not rolled out over hosts yet")
 
 
 def first_state(config: RLConfig, mesh: Mesh | None) -> TrainState:
-    """Return the state of step 0: the weights of `init`, and moments of zero."""
+    """Return the state of step 0: the weights of `init`, and moments of zero.
+
+    Raises:
+        CheckpointError: the weights are missing or damaged.
+        ConfigError: the mesh does not fit the model.
+    """
     _, params = load_params(config.init, mesh=mesh, overrides=config.model_overrides)
     optimizer = make_optimizer(config.optimizer, config.steps)
     return TrainState(0, params, init_optimizer_state(optimizer, params, mesh), {})

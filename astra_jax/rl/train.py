@@ -35,7 +35,7 @@ from astra_jax.training.run import TrainingRun
 def rl_loss(
     params: Params, batch: RLBatch, *, model_config: ModelConfig, objective: Objective
 ) -> tuple[jax.Array, jax.Array]:
-    """Mean GRPO loss per sampled token over the whole batch, and the policy log-probs [B, T]."""
+    """Return the mean GRPO loss per sampled token over the whole batch, and the policy's log-probs [B, T]."""
     qwen3 = bind(model_config, params)
     # The head is linear: hidden states divided by the temperature give the logits that tokens were sampled from.
     hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT) / objective.temperature
@@ -64,11 +64,12 @@ def rl_step(
     steps: int,
     objective: Objective,
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """One optimiser update on one batch, if its loss and gradients are finite."""
+    """Make one optimiser update on one batch, if its loss and gradients are finite; return its metrics as well."""
     loss_of = functools.partial(rl_loss, batch=batch, model_config=model_config, objective=objective)
     (loss, logprobs_BT), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
     optimizer = make_optimizer(optimizer_config, steps)
     params, optimizer_state, metrics = update_if_finite(optimizer, loss, gradients, params, optimizer_state)
+    # Sampler and learner compute the same policy by two programs; how far they are apart tells whether ρ is noise.
     difference_BT = jnp.abs(logprobs_BT - batch.sampled_logprobs_BT) * batch.loss_mask_BT
     metrics["mean_abs_logprob_difference"] = difference_BT.sum() / batch.loss_mask_BT.sum()
     return params, optimizer_state, metrics
@@ -100,6 +101,7 @@ async def train_rl(
                 steps=config.steps,
                 objective=objective,
             )
+        # `rl_step` is only dispatched by now; the first figure that is read, in `rl_metrics`, waits for it.
         state = TrainState(step + 1, params, optimizer_state, rollouts.position())
         told = rolled_out or groups  # where all had waited, of what was learnt from
         line = rl_metrics(of_step, told, rollouts.filler, started=started, rollout_seconds=rollout_seconds)
