@@ -86,7 +86,7 @@ class SFTBatches:
 
         Raises:
             RecordDirectoryError: a record directory is missing, damaged, or of another kind or schema version.
-            ValueError: no sample is short enough.
+            ConfigError: no sample is short enough.
         """
         self._samples = SampleSource(
             config.trajectories,
@@ -114,22 +114,27 @@ class SFTBatches:
         return len(self._schedule)
 
     def num_rows(self, step: int) -> int:
-        """The rows of a step's batch over all hosts."""
+        """Return how many rows a step's batch has over all hosts."""
         return self._schedule[step].num_rows
 
     def segment_tokens(self, step: int) -> list[int]:
-        """The tokens of each sample in a step's batch over all hosts, padding left out."""
+        """Return how many tokens each sample in a step's batch has, over all hosts, padding left out."""
         return [int(self._samples.lengths_tokens[number]) for row in self._schedule[step].rows for number in row]
 
     def __getitem__(self, step: int) -> SFTBatch:
-        """Make this host's rows of the batch of one step."""
+        """Make this host's rows of the batch of one step.
+
+        Raises:
+            ConfigError: a sample no longer has the length that was written down.
+        """
         num_rows, row_tokens, rows = self._schedule[step]
+        # `rows` may be fewer than `num_rows`; this host's share is of all of them, the padding included.
         mine = self._host_rows(num_rows)
         samples = [[self._samples[number] for number in row] for row in rows[mine]]
         return make_batch(samples, num_rows=len(range(num_rows)[mine]), row_tokens=row_tokens, pad_id=self._pad_id)
 
     def position(self, step: int) -> dict[str, Any]:
-        """What a checkpoint keeps so that the run goes on with the batch of `step`."""
+        """Return what a checkpoint keeps so that the run goes on with the batch of `step`."""
         return {"step": step, "fingerprint": self._fingerprint}
 
     def from_position(self, position: dict[str, Any]) -> grain.DatasetIterator[SFTBatch]:
@@ -138,7 +143,7 @@ class SFTBatches:
         Close the iterator to end the threads.
 
         Raises:
-            ValueError: the position is one in other data, or in the same data in another order.
+            ConfigError: the position is one in other data, or in the same data in another order.
         """
         if position and (expected := position.get("fingerprint")) != self._fingerprint:
             raise ConfigError(

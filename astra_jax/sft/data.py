@@ -46,7 +46,11 @@ class SFTBatch(NamedTuple):
 
 
 def gold_sample(environment: Environment, tokenizer: Tokenizer, *, irrelevant_per_band: int, seed: int) -> SFTSample:
-    """Return the gold episode of an environment, its tools in seeded order among a few distractors."""
+    """Return the gold episode of an environment, its tools in seeded order among a few distractors.
+
+    Raises:
+        ValueError: two of its tools have one name.
+    """
     bands = dict.fromkeys(("high", "medium", "low"), irrelevant_per_band)
     tools = mix_tools(environment, max_per_band=bands, seed=seed)  # type: ignore[arg-type]
     return render_sample(environment.gold_messages(), [tool.document for tool in tools], tokenizer)
@@ -56,6 +60,7 @@ def render_sample(messages: Sequence[Message], tools: Sequence[ToolDocument], to
     """Render messages; loss on the assistant messages after the last user message."""
     encoded = tokenizer.encode_segments(segments(messages, tools))
     loss_mask = (encoded.sources == Source.MODEL).astype(np.float32)
+    # Earlier turns have samples of their own: here they stand without their thinking, as no policy writes them.
     last_question = np.flatnonzero(encoded.sources == Source.PROMPT)[-1]
     loss_mask[:last_question] = 0
     return SFTSample(encoded.ids, loss_mask)
@@ -91,6 +96,7 @@ def make_batch(rows: Sequence[Sequence[SFTSample]], *, num_rows: int, row_tokens
         for segment, sample in enumerate(samples, start=1):
             stop = start + len(sample.ids)
             tokens_BT[row, start:stop] = sample.ids
+            # A sample's last token has no target, least of all the first token of the next sample.
             targets_BT[row, start : stop - 1] = sample.ids[1:]
             loss_mask_BT[row, start : stop - 1] = sample.loss_mask[1:]
             segment_ids_BT[row, start:stop] = segment

@@ -91,6 +91,7 @@ class SampleSource:
                 f"expected {self.lengths_tokens[number]} tokens in sample {number}, found {len(sample.ids)}: it was "
                 f"measured by another version of the program; delete {self._index} and start the run anew"
             )
+        # Without a lock: two threads may render the same sample at once, and keep it twice alike.
         if number < self._num_kept:
             self._rendered[number] = sample
         return sample
@@ -123,6 +124,7 @@ class SampleSource:
         except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as fault:
             _log.warning("%s is damaged and made anew: %s", self._index, fault)
             return None
+        # Lengths of other records or of another tokenizer are of no use, and no fault: they are measured anew.
         return (places, lengths_tokens) if fingerprint == self.fingerprint else None
 
     def _make_index(self) -> tuple[np.ndarray, np.ndarray]:
@@ -154,6 +156,7 @@ class SampleSource:
             ends = [0] if isinstance(record, Environment) else user_turn_ends(record.messages)
             return [((directory, number, end), self._render(record, end)) for end in ends]
 
+        # Grain's threads finish in any order, but its iterator yields in the records' own, as the schedule needs it.
         options = grain.ReadOptions(num_threads=_THREADS, prefetch_buffer_size=4 * _THREADS)
         rendered = grain.MapDataset.source(records).map(render).to_iter_dataset(options)
         for samples in tqdm(rendered, "sft: rendering", len(records), unit=" records", leave=False, disable=None):

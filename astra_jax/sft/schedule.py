@@ -75,6 +75,7 @@ def batch_schedule(
             f"{min(lengths_tokens, default=0)} tokens or more; raise the largest bucket"
         )
     schedule: list[ScheduledBatch] = []
+    # Epochs are drawn apart from one another: their number changes no batch of those that come before.
     for epoch in itertools.count() if epochs is None else range(epochs):
         if steps is not None and len(schedule) >= steps:
             break
@@ -92,6 +93,7 @@ def _epoch(
     short_first: bool,
     rng: random.Random,
 ) -> list[ScheduledBatch]:
+    # Each sample lies in the smallest bucket that holds it; within a bucket the order is random, short first or not.
     members: dict[int, list[int]] = {}
     shortest = 0
     for bucket in length_buckets:
@@ -131,6 +133,7 @@ def pack(order: Iterable[int], lengths_tokens: Sequence[int], *, row_tokens: int
             row = len(rows)
             rows.append([])
             room[row] = row_tokens
+            # The oldest row closes, full or not: a search looks through so many rows and no more.
             if len(room) > _OPEN_ROWS:
                 del room[next(iter(room))]
         rows[row].append(index)

@@ -63,6 +63,7 @@ def checked_parts(config: SFTConfig) -> Parts:
         CheckpointError, TokenizerError: `init` or `tokenizer` is missing or damaged.
     """
     mesh = training_mesh(config.mesh)
+    # Only the first host sends anything to W&B; the others may have neither the package nor a key.
     require_wandb(config.wandb if jax.process_index() == 0 else None)
     for num_rows, _ in config.batch_shapes:
         require_rows(num_rows, config.accumulation, mesh)
@@ -88,7 +89,12 @@ def _model_and_tokenizer(config: SFTConfig) -> tuple[ModelConfig, Tokenizer]:
 
 
 def batches_of(config: SFTConfig, parts: Parts) -> SFTBatches:
-    """Return the run's batches; the whole set is rendered once to know its lengths, which are kept in `out`."""
+    """Return the run's batches; the whole set is rendered once to know its lengths, which are kept in `out`.
+
+    Raises:
+        RecordDirectoryError: a record directory is missing, damaged, or of another kind or schema version.
+        ConfigError: no sample is short enough.
+    """
     return SFTBatches(
         config,
         parts.tokenizer,
@@ -98,8 +104,14 @@ def batches_of(config: SFTConfig, parts: Parts) -> SFTBatches:
 
 
 def first_state(config: SFTConfig, parts: Parts, steps: int) -> TrainState:
-    """Return the state of step 0: the weights of `init`, or random ones, and moments of zero."""
+    """Return the state of step 0: the weights of `init`, or random ones, and moments of zero.
+
+    Raises:
+        CheckpointError: the weights of `init` are missing or damaged.
+        ConfigError: the mesh does not fit the model.
+    """
     if config.init is None:
+        # Every host draws the whole model from the seed and keeps its part: this is for models small enough for that.
         params = place_params(mimetic_init(parts.model_config, config.seed), parts.mesh)
     else:
         _, params = load_params(config.init, mesh=parts.mesh, overrides=config.model_overrides)

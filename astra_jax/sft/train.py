@@ -31,7 +31,7 @@ from astra_jax.training.run import TrainingRun
 def sft_loss(
     params: Params, batch: SFTBatch, *, model_config: ModelConfig, num_loss_tokens: jax.Array, chunk_tokens: int
 ) -> jax.Array:
-    """Negative log-likelihood of what the assistant said, summed and divided by `num_loss_tokens`."""
+    """Return the negative log-likelihood of what the assistant said, summed and divided by `num_loss_tokens`."""
     qwen3 = bind(model_config, params)
     hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
     logprobs_BT = token_logprobs(hidden_BTD, qwen3.output_embedding, batch.targets_BT, chunk_tokens=chunk_tokens)
@@ -55,7 +55,10 @@ def sft_step(
     chunk_tokens: int,
     accumulation: int = 1,
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """One optimiser update on one batch, worked through in `accumulation` parts, if loss and gradients are finite."""
+    """Make one optimiser update on one batch, worked through in `accumulation` parts, if loss and gradients are finite.
+
+    Loss, gradient norm and whether the update was `applied` are returned beside the new weights and moments.
+    """
     num_loss_tokens = batch.loss_mask_BT.sum()  # of the whole batch: the mean is over tokens, not over parts
     loss_of = functools.partial(
         sft_loss, model_config=model_config, num_loss_tokens=num_loss_tokens, chunk_tokens=chunk_tokens
@@ -87,6 +90,7 @@ def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: SFTBa
                 chunk_tokens=config.logprob_chunk_tokens,
                 accumulation=config.accumulation,
             )
+            # The iterator is some batches ahead of the step; the position saved is the step's, so none is skipped.
             state = TrainState(step + 1, params, optimizer_state, batches.position(step + 1))
             # Reading the rate waits for the step, so it comes before the clock.
             learning_rate = last_learning_rate(config.optimizer, steps, optimizer_state, of_step["applied"])
