@@ -32,5 +32,6 @@ def loss_and_gradients(
         part = jax.tree.map(lambda x_BT: constrain(x_BT, "batch", "sequence"), part)
         return jax.tree.map(jnp.add, total, of_part(params, part)), None
 
+    # Zeros belong nowhere by themselves: pinned, the sum that the scan carries lies where the parameters lie.
     nothing = (jnp.zeros(()), constrain_params(jax.tree.map(jnp.zeros_like, params)))
     return jax.lax.scan(add_part, nothing, parts_PBT)[0]

@@ -30,7 +30,7 @@ class Progress:
     def __init__(
         self, stage: str, steps: int, shown: Sequence[str], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`shown` are the metrics that the lines name; the run has `steps` steps in all."""
+        """Follow a run of `steps` steps in all; `shown` are the metrics that the lines name."""
         self._stage, self._steps, self._shown, self._clock = stage, steps, shown, clock
         self._first: tuple[int, float] | None = None
 
@@ -88,6 +88,7 @@ class MetricsLog:
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write down the metrics of one step; in the file, what is not finite is null."""
         line = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        # Opened anew for each line: what a killed process has written stands, without a flush of ours.
         with self._path.open("a") as file:
             file.write(json.dumps({"step": step, **line}, allow_nan=False) + "\n")
         for name, value in metrics.items():

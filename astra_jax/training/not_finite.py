@@ -28,7 +28,7 @@ class NotFiniteSteps:
     """Follows the steps of one run, whose metrics lie in `folder`; a process counts its own."""
 
     def __init__(self, stage: str, folder: Path, *, most_in_a_row: int):
-        """`most_in_a_row` is how many of them, one after the other, are too many."""
+        """Count from none; `most_in_a_row` steps that were not applied, one after the other, are too many."""
         self._stage = stage
         self._folder = folder / "not_finite"
         self._most_in_a_row = most_in_a_row
@@ -59,7 +59,7 @@ class NotFiniteSteps:
         )
 
     def error(self) -> NotFinite:
-        """What ends the run."""
+        """Return the error that ends the run."""
         return NotFinite(
             f"expected finite losses and gradients, found {self._in_a_row} steps in a row without; their batches are "
             f"in {self._folder}. The parameters before them are saved, and the same command goes on after them; with a "

@@ -40,7 +40,7 @@ class OptimizerConfig(BaseModel):
 
 
 def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """The learning rate of step 0 … steps−1.
+    """Return the learning rate of step 0 … steps−1.
 
     >>> rate = learning_rate_schedule(OptimizerConfig(learning_rate=1.0, schedule="cosine", warmup_fraction=0.2), 10)
     >>> [round(float(rate(step)), 2) for step in (0, 1, 2, 6, 10)]
@@ -57,7 +57,7 @@ def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedul
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Clipping, then AdamW; weight decay is applied to matrices, not to norms."""
+    """Return the optimiser: clipping, then AdamW; weight decay is applied to matrices, not to norms."""
     rate = config.learning_rate
     return optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
@@ -69,6 +69,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
             weight_decay=config.weight_decay,
             mask=_decayed,
         ),
+        # On the finished update: Adam divides by the gradient's size, so a factor on the gradient would have no effect.
         optax.masked(optax.scale((config.final_norm_learning_rate or rate) / rate), _is_final_norm),
     )
 
@@ -80,7 +81,7 @@ def update_if_finite(
     params: Params,
     optimizer_state: optax.OptState,
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """One update; none where the loss or the gradients' global norm is not finite: then every bit stays as it was.
+    """Make one update; none where the loss or the gradients' global norm is not finite: then every bit stays as it was.
 
     Both figures are of the whole batch, so all hosts decide alike. They are returned, with whether it was `applied`.
     """
@@ -88,13 +89,15 @@ def update_if_finite(
     is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     updates, updated_state = optimizer.update(gradients, optimizer_state, params)
     updated = optax.apply_updates(params, updates), updated_state
+    # A refused update may hold NaN: nothing of it is let through, not even the optimiser's count.
     kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, (params, optimizer_state))
     params, optimizer_state = constrain_params(kept)
     return params, optimizer_state, {"loss": loss, "grad_norm": grad_norm, "applied": is_finite}
 
 
 def updates_applied(optimizer_state: optax.OptState) -> int:
-    """How many updates have been applied: what the schedule counts, since a step that is not applied is none to it."""
+    """Return how many updates have been applied, as the schedule counts: a step that is not applied is none to it."""
+    # Adam and the schedule each have a count, and they agree.
     (count, *_) = (count for _, count in optax.tree.get_all_with_path(optimizer_state, "count"))
     return int(count)
 
@@ -102,7 +105,8 @@ def updates_applied(optimizer_state: optax.OptState) -> int:
 def last_learning_rate(
     config: OptimizerConfig, steps: int, optimizer_state: optax.OptState, applied: jax.Array
 ) -> float:
-    """The learning rate of the last step, whether it was `applied` or not."""
+    """Return the learning rate of the last step, whether it was `applied` or not."""
+    # The schedule is asked for the count that the step began with.
     return float(learning_rate_schedule(config, steps)(updates_applied(optimizer_state) - int(applied)))
 
 

@@ -44,7 +44,7 @@ class TrainingRun:
         num_steps: int,
         shown: Sequence[str],
     ):
-        """`shown` are the metrics that progress lines name."""
+        """Take a run of `num_steps` steps in hand; `shown` are the metrics that progress lines name."""
         self._stage, self._config, self._parts, self._num_steps = stage, config, parts, num_steps
         self._folder = host_folder(config.out)
         self._progress = Progress(stage, num_steps, shown)
@@ -52,6 +52,7 @@ class TrainingRun:
 
     def __enter__(self) -> TrainingRun:
         self._stack = ExitStack()
+        # Entered first, so left last: signals are heeded until the last save has ended.
         self._termination = self._stack.enter_context(Termination())
         self._checkpoints = self._stack.enter_context(
             Checkpoints(
@@ -92,10 +93,12 @@ class TrainingRun:
             Terminated: a signal asked for it; the state is saved.
         """
         step = state.step - 1
+        # Before the save: lines beyond a state are dropped on resuming, but a state without its lines leaves a gap.
         self._log.write(step, metrics)
         self._progress.report(step, metrics)
         self._not_finite.note(step, metrics, batch)
         is_last = state.step == self._num_steps
+        # `asked` comes first, so that every host asks at every step: they agree by counting.
         is_ended = self._termination.asked() or self._not_finite.are_too_many
         if is_last or is_ended or state.step % self._config.checkpoint_every_steps == 0:
             self._checkpoints.save(state)
@@ -118,7 +121,12 @@ class TrainingRun:
         data: Sequence[Path],
         figures: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Write the policy that came of the run, with what it learnt from (`data`), and close its record."""
+        """Write the policy that came of the run, with what it learnt from (`data`), and close its record.
+
+        Raises:
+            RecordDirectoryError: a directory of `data` has no card.
+            ProvenanceError: what `init` says of where it comes from is damaged.
+        """
         policy = Policy(self._parts.model_config, state.params, self._parts.tokenizer)
         stage = training_stage(self._stage.upper(), self._config, data)
         save_policy(policy, self._config.out / "policy", trained_from=self._config.init, stage=stage)

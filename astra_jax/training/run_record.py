@@ -106,10 +106,12 @@ def open_run(
     figures = None
     try:
         require_destination(out, result)
+        # A run that was stopped before its first step left nothing to go on from: it may be begun with anything.
         if is_earlier_result(out, result) and any(_holds_something(out / name) for name in _LASTING):
             found = json.loads((out / result.manifest).read_text(encoding="utf-8"))
             advice = "Name another `out`, or give back what has changed to go on with this run"
             require_same(out, found.get("made_with", {}), made_with, advice=advice)
+            # Where somebody took the product away, the figures are those of nothing, and the run goes on to make it.
             figures = found.get("figures") if (out / product).is_file() else None
     except DestinationRefused as error:
         refusal = error

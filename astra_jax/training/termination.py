@@ -27,7 +27,7 @@ _PATIENCE_SECONDS = 30.0
 
 
 def name_of(signum: int) -> str:
-    """What people call a signal.
+    """Return what people call a signal.
 
     >>> name_of(signal.SIGINT), name_of(signal.SIGTERM)
     ('Ctrl-C', 'SIGTERM')
@@ -67,6 +67,7 @@ class Termination:
         import jax  # so that commands without JAX can import this file
 
         self._num_hosts = jax.process_count()
+        # Where Ctrl-C is ignored, as in the background of a shell, it stays ignored.
         heeded = [signal.SIGINT] if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN else []
         if self._num_hosts == 1:  # with several, JAX's own preemption service listens for SIGTERM
             heeded.append(signal.SIGTERM)
@@ -80,7 +81,7 @@ class Termination:
             signal.signal(signum, handler)
 
     def asked(self) -> bool:
-        """Whether the run is to end after the step in hand; every host asks once at every step, all hear the same."""
+        """Say whether the run ends after the step in hand; every host asks once at every step, all hear the same."""
         # JAX ends all hosts one step after the latest at which any has asked (0 if none has). Steps are therefore
         # counted from the start of this process: a run that resumes at 500 heeds a signal before its first step.
         self._steps += 1
@@ -111,7 +112,7 @@ class Interruption:
     """
 
     def __init__(self, *, patience_seconds: float | None = _PATIENCE_SECONDS):
-        """Without patience nobody watches, for programs that have a rule of their own for a second Ctrl-C."""
+        """End at once `patience_seconds` after a first signal; with None nobody watches: the program has its own rule."""
         self._patience_seconds = patience_seconds
         self.signum: int | None = None
         """The signal that came first."""

@@ -35,7 +35,11 @@ class WandbConfig(BaseModel):
 
 
 def require_wandb(config: WandbConfig | None) -> None:
-    """Raises ConfigError when a run is to be sent to W&B and the package is not there, or no usable key."""
+    """See to it that a run which is to be sent to W&B can be; without a config there is nothing to see to.
+
+    Raises:
+        ConfigError: the package is not there, or no usable key.
+    """
     if config is None:
         return
     try:
@@ -59,6 +63,9 @@ class WandbRun:
         folder: the run's folder.
         hyperparameters: shown beside the curves.
         lines: what `metrics.jsonl` holds already.
+
+    Raises:
+        ConfigError: W&B refuses the key or the project.
     """
 
     def __init__(
