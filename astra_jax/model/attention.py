@@ -18,7 +18,7 @@ from astra_jax.model.sharding import ambient_mesh, platform, spec
 
 
 def attention(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
-    """softmax(q kᵀ / √H) v over the earlier keys of the same segment; returns [B, T, N, H] in the dtype of q.
+    """Return softmax(q kᵀ / √H) v over the earlier keys of the same segment: [B, T, N, H] in the dtype of q.
 
     N is a multiple of K: query heads n·N/K … (n+1)·N/K − 1 share key head n, whose keys are read in place. The softmax
     is float32. Under a mesh, batch, sequence and heads stay where `LOGICAL_TO_MESH` puts them; when its `context` axis
@@ -36,6 +36,8 @@ def attention(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_i
     def shard(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
         if context == 1:
             return _whole_sequences(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
+        # Gathered keys are put back in order, so that the kernel's bands of keys mean what they say; queries stay where
+        # they are and bring along the places that they have in the sequence.
         k_BSKH, v_BSKH, segment_ids_BS = (
             to_natural_order(jax.lax.all_gather(x, "context", axis=1, tiled=True), context)
             for x in (k_BTKH, v_BTKH, segment_ids_BT)

@@ -59,17 +59,23 @@ def chunked_attention(
     kv_segment_ids_BS: jax.Array,
     places_T: jax.Array | None = None,
 ) -> jax.Array:
-    """Attention of queries that stand at `places_T` of the keys' sequence (None: both are the same sequence)."""
+    """Attend with queries that stand at `places_T` of the keys' sequence (None: both are the same sequence).
+
+    Returns [B, T, N, H]; the keys are in sequence order.
+    """
     batch, tokens, heads, head_dim = q_BTNH.shape
     keys, kv_heads = k_BSKH.shape[1:3]
     pairs, shared = batch * kv_heads, heads // kv_heads
     size = min(_CHUNK_TOKENS, tokens)
     padding = -tokens % size
     count = (tokens + padding) // size
+    # Where the places are known only on the device, no band of keys can be left out beforehand.
     bands = _all_keys(count, keys) if places_T is not None else _bands(count, size, tokens)
     places_T = jnp.arange(tokens) if places_T is None else places_T
+    # Padding queries may see no key at all; then their rows are a finite mean of everything, and are cut off below.
     padded = [(0, 0), (0, padding)]
     rows = jnp.pad(q_BTNH * head_dim**-0.5, [*padded, (0, 0), (0, 0)])
+    # The query heads of one key head become rows of one product, so that no key is repeated for them.
     rows = rows.reshape(batch, count, size, kv_heads, shared, head_dim).transpose(0, 3, 1, 4, 2, 5)
     of_pairs = functools.partial(jnp.repeat, repeats=kv_heads, axis=0)
     out_PXQH = _attend(
@@ -137,6 +143,7 @@ def _attend_forward(
         p_QS = jnp.exp(s_QS - max_Q[:, None])
         sum_Q = p_QS.sum(-1)
         dtype = keys.values_PSH.dtype
+        # The division waits until after the product, where there are H numbers a row, not S.
         out_QH = p_QS.astype(dtype) @ keys.values_PSH
         return out_QH / sum_Q[:, None].astype(dtype), max_Q + jnp.log(sum_Q)
 
@@ -161,6 +168,7 @@ def _attend_backward(
 ) -> tuple[Queries, Keys, None]:
     queries, keys, places_XC, out_PXQH, lse_PXQ = residuals
     dtype = keys.keys_PSH.dtype
+    # rowsum(p · dp) of the softmax's gradient, without p: it equals rowsum(dO · O).
     delta_PXQ = (dout_PXQH.astype(jnp.float32) * out_PXQH).sum(-1)
 
     def pull(
@@ -168,6 +176,7 @@ def _attend_backward(
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         dk_HS, dv_HS = grads
         rows_QH, segment_ids_C, places_C, dout_QH, lse_Q, delta_Q = xs
+        # The probabilities once more, from the scores and the log-sum-exp that was kept: they were never stored.
         p_QS = jnp.exp(_masked_scores(rows_QH, segment_ids_C, places_C, keys) - lse_Q[:, None])
         dp_QS = _einsum("qh,sh->qs", dout_QH, keys.values_PSH)
         ds_QS = (p_QS * (dp_QS - delta_Q[:, None])).astype(dtype)
@@ -179,6 +188,7 @@ def _attend_backward(
     def of_pair(
         queries: Queries, keys: Keys, dout_XQH: jax.Array, lse_XQ: jax.Array, delta_XQ: jax.Array
     ) -> tuple[jax.Array, ...]:
+        # Float32, and cast at the end: every chunk of queries adds to them.
         dk_HS, dv_HS = (jnp.zeros(x.T.shape, jnp.float32) for x in keys[:2])
         dqs = []
         for band in bands:

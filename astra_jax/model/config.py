@@ -92,7 +92,11 @@ class ModelConfig(BaseModel):
         return self.num_layers * (attention + mlp + 2 * self.hidden_size) + embeddings + self.hidden_size
 
     def require_vocabulary(self, num_tokens: int, where: object) -> None:
-        """Raises ValueError when a tokenizer, read from `where`, has more tokens than the model has embeddings."""
+        """See to it that the model has an embedding for every token of a tokenizer, which was read from `where`.
+
+        Raises:
+            ConfigError: it has fewer.
+        """
         if num_tokens > self.vocab_size:
             raise ConfigError(
                 f"expected a tokenizer of at most {self.vocab_size} tokens (the model's vocabulary), "
@@ -100,7 +104,11 @@ class ModelConfig(BaseModel):
             )
 
     def require_context(self, length_tokens: int) -> None:
-        """Raises ValueError when sequences of `length_tokens` run beyond the rope's range."""
+        """See to it that sequences of `length_tokens` lie within the rope's range.
+
+        Raises:
+            ConfigError: they run beyond it.
+        """
         if length_tokens > self.context_tokens:
             raise ConfigError(
                 f"sequences of {length_tokens} tokens exceed the model's context of {self.context_tokens}; "
@@ -109,11 +117,13 @@ class ModelConfig(BaseModel):
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any], **numerics: Any) -> ModelConfig:
-        """Reads the dictionary of a HuggingFace `config.json`; `numerics` sets dtype, param_dtype or remat.
+        """Read the dictionary of a HuggingFace `config.json`; `numerics` sets dtype, param_dtype or remat.
 
-        `transformers` reads it, in every spelling that it knows (the rope has two). What it would fill in, as the sizes
-        of another model, must be there.
-        Raises ValueError for another architecture, a missing key, or a feature that dense Qwen3 does not have.
+        `transformers` reads it, in every spelling that it knows (the rope has two). Keys that it would fill in, as the
+        sizes of another model, must be there.
+
+        Raises:
+            ValueError: another architecture, a missing key, or a feature that dense Qwen3 does not have.
         """
         if hf.get("model_type") != "qwen3":
             raise ValueError(f"config.json: expected model_type 'qwen3', found {hf.get('model_type')!r}")
@@ -124,6 +134,7 @@ class ModelConfig(BaseModel):
         for rope in ropes:
             _require_rope_type(rope)
         try:
+            # A copy: `transformers` rewrites nested values in place.
             config = transformers_library().Qwen3Config.from_dict(copy.deepcopy(dict(hf)))
         except Exception as error:  # its type differs with what is wrong and with the version of transformers
             raise ValueError(f"config.json: {' '.join(str(error).split())}") from error
@@ -139,7 +150,7 @@ class ModelConfig(BaseModel):
         )
 
     def to_hf(self) -> dict[str, Any]:
-        """The dictionary of a HuggingFace `config.json` for this model, readable by transformers 4.51 and later."""
+        """Return the dictionary of a HuggingFace `config.json` for this model; transformers 4.51 and later read it."""
         rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.rope_theta}
         if self.yarn is not None:
             rope = {"rope_type": "yarn", "rope_theta": self.rope_theta, **self.yarn.model_dump()}
@@ -209,7 +220,7 @@ class ModelOverrides(BaseModel):
     remat: RematPolicy | None = None
 
     def of(self, model: ModelConfig) -> ModelConfig:
-        """The model with these keys.
+        """Return the model with these keys.
 
         >>> ModelOverrides(remat="full").of(QWEN3_PRESETS["qwen3-14b"]).remat
         'full'

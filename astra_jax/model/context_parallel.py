@@ -15,7 +15,10 @@ import numpy as np
 
 
 def balanced_order(tokens: int, shards: int) -> np.ndarray:
-    """Which position of the sequence stands at each place of the balanced layout.
+    """Return which position of the sequence stands at each place of the balanced layout.
+
+    Raises:
+        ValueError: the sequence cannot be cut in 2 · `shards` equal pieces.
 
     >>> balanced_order(8, 2).tolist()
     [0, 1, 6, 7, 2, 3, 4, 5]
@@ -30,7 +33,7 @@ def balanced_order(tokens: int, shards: int) -> np.ndarray:
 
 
 def balance(batch: Mapping[str, np.ndarray], shards: int, *, multiple: int = 1) -> dict[str, np.ndarray]:
-    """A batch of [B, T] arrays, padded with zeros to what the mesh needs and permuted to the balanced layout.
+    """Return a batch of [B, T] arrays, padded with zeros to what the mesh needs and permuted to the balanced layout.
 
     The length becomes a multiple of 2 · `shards` · `multiple` (a kernel's block, e.g. 128 on TPU). Zero is padding for
     tokens, segments and loss masks alike. With one shard only the padding happens.
@@ -45,8 +48,9 @@ def balance(batch: Mapping[str, np.ndarray], shards: int, *, multiple: int = 1) 
 
 
 def to_natural_order(x_BT: jax.Array, shards: int) -> jax.Array:
-    """Undoes the balanced layout along axis 1 by moving whole pieces."""
+    """Undo the balanced layout along axis 1 by moving whole pieces; `x_BT` may have more axes after it."""
     batch, tokens, *rest = x_BT.shape
     pieces = x_BT.reshape(batch, 2 * shards, tokens // (2 * shards), *rest)
+    # Pieces lie as 0, 2n−1, 1, 2n−2, …: the first half at the even places, the second half backwards at the odd ones.
     order = np.concatenate([np.arange(0, 2 * shards, 2), np.arange(2 * shards - 1, 0, -2)])
     return jnp.take(pieces, order, axis=1).reshape(x_BT.shape)

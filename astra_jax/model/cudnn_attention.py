@@ -16,7 +16,7 @@ from astra_jax.model.chunked_attention import chunked_attention
 
 
 def is_supported(dtype: jnp.dtype, head_dim: int) -> bool:
-    """Whether cuDNN's kernel supports this dtype and head width: 16-bit floats, a multiple of 8, at most 128.
+    """Say whether cuDNN's kernel supports this dtype and head width: 16-bit floats, a multiple of 8, at most 128.
 
     >>> is_supported(jnp.bfloat16, 128), is_supported(jnp.float32, 128)
     (True, False)
@@ -25,9 +25,10 @@ def is_supported(dtype: jnp.dtype, head_dim: int) -> bool:
 
 
 def cudnn_attention(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
-    """Attention of whole sequences, as `attention`; the output at padding (segment 0) is unspecified."""
+    """Attend over whole sequences, as `attention` does; the output at padding (segment 0) is unspecified."""
     if not is_supported(q_BTNH.dtype, q_BTNH.shape[-1]):
         return chunked_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, segment_ids_BT)
+    # Only the data says whether rows are packed, so both kernels are compiled and the batch chooses at run time.
     return jax.lax.cond(
         _one_segment_each(segment_ids_BT),
         lambda q, k, v, _: jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn"),

@@ -10,7 +10,7 @@ from astra_jax.model.config import ModelConfig
 
 
 def model_flops(model: ModelConfig, segment_tokens: Sequence[int]) -> float:
-    """FLOPs of forward and backward without recompute: 6 per weight and token, and causal attention in each segment.
+    """Return FLOPs of forward and backward without recompute: 6 per weight and token, causal attention per segment.
 
     >>> from astra_jax.model.config import QWEN3_PRESETS
     >>> model_flops(QWEN3_PRESETS["qwen3-0.6b"], [1]) / 6 == 596_049_920 - 65_536 + 2 * 28 * 16 * 128 / 2
@@ -24,11 +24,12 @@ def model_flops(model: ModelConfig, segment_tokens: Sequence[int]) -> float:
     2.09
     """
     tokens, attended = sum(segment_tokens), sum(count**2 / 2 for count in segment_tokens)
+    # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
     return 3.0 * forward_flops(model, tokens, attended, logits_tokens=tokens)
 
 
 def forward_flops(model: ModelConfig, tokens: int, attended: float, *, logits_tokens: int) -> float:
-    """FLOPs of one sequence: 2 per weight and token, 4 per attended pair of tokens, head and width.
+    """Return the FLOPs of one sequence: 2 per weight and token, 4 per attended pair of tokens, head and width.
 
     `attended` is how many pairs of query and key the mask lets through; `logits_tokens` of the tokens go on to the
     vocabulary.
@@ -39,7 +40,7 @@ def forward_flops(model: ModelConfig, tokens: int, attended: float, *, logits_to
 
 
 def matrix_parameters(model: ModelConfig) -> int:
-    """The weights that tokens are multiplied with: all but norms and a table that is only looked up."""
+    """Return how many weights tokens are multiplied with: all but norms and a table that is only looked up."""
     norms = model.num_layers * (2 * model.hidden_size + 2 * model.head_dim) + model.hidden_size
     looked_up = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
     return model.num_parameters - norms - looked_up
@@ -59,7 +60,7 @@ _PEAK_FLOPS_PER_SECOND: Mapping[str, float] = {
 def model_flops_utilisation(
     model: ModelConfig, segment_tokens: Sequence[int], seconds: float, *, devices: int
 ) -> float | None:
-    """MFU of a step on `devices` devices (PaLM, arXiv 2204.02311, appendix B); None on one without a data sheet.
+    """Return the MFU of a step on `devices` devices (PaLM, arXiv 2204.02311, appendix B); None without a data sheet.
 
     `segment_tokens` are the lengths of the samples that were learnt from: padding is no work that the model needs.
     """

@@ -26,7 +26,7 @@ from astra_jax.model.chunked_attention import MASKED
 from astra_jax.model.qwen3 import Layer, Qwen3, rope_tables
 from astra_jax.model.sharding import constrain, spec
 
-_QUERY_CHUNK_TOKENS = 32
+_QUERY_CHUNK_TOKENS = 32  # of a tool response that is appended: the scores of so many exist at once
 _KEYS_AXES = ("batch", "kv_heads", "head_dim", "slots")
 _VALUES_AXES = ("batch", "kv_heads", "slots", "head_dim")
 
@@ -65,7 +65,7 @@ class KVCache:
 
 
 def cache_shardings(cache: KVCache, mesh: Mesh) -> Any:
-    """The sharding of each array of a cache (arrays or their shapes), as a tree of the same form."""
+    """Return the sharding of each array of a cache (arrays or their shapes), as a tree of the same form."""
     by_axes: Any = (NamedSharding(mesh, spec(*axes)) for axes in (_KEYS_AXES, _VALUES_AXES, ("batch",)))
     keys, values, counts = by_axes
     layers = (LayerKV(keys, values),) * len(cache.prompts)
@@ -86,7 +86,7 @@ def prefill(
     episodes_per_prompt: int,
     response_capacity: int,
 ) -> tuple[KVCache, jax.Array]:
-    """Reads right-padded prompts once; returns the cache and the hidden state [P, D] of each prompt's last token."""
+    """Read right-padded prompts once; return the cache and the hidden state [P, D] of each prompt's last token."""
     config = model.config
     num_prompts, prompt_slots = tokens_PS.shape
     positions_PS = jnp.broadcast_to(jnp.arange(prompt_slots), tokens_PS.shape)
@@ -98,6 +98,7 @@ def prefill(
         layer: Layer = nnx.merge(graph, state)
         q_PSNH, k_PSKH, v_PSKH = layer.qkv(x_PSD, rope)
         x_PSD = layer.residual(x_PSD, attention(q_PSNH, k_PSKH, v_PSKH, segment_ids_PS))
+        # Transposed here, once, to the layout in which every later token reads them.
         return x_PSD, (k_PSKH.transpose(0, 2, 3, 1), v_PSKH.swapaxes(1, 2))
 
     x_PSD, (keys, values) = jax.lax.scan(block, model.embed(tokens_PS), layers)
@@ -118,10 +119,10 @@ def prefill(
 
 
 def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax.Array) -> tuple[KVCache, jax.Array]:
-    """Appends the first `num_tokens_E[e]` (0 … T) tokens of each row; returns the cache and hidden states [E, T, D].
+    """Append the first `num_tokens_E[e]` (0 … T) tokens of each row; return the cache and hidden states [E, T, D].
 
     Rows are right-padded; hidden states of padding mean nothing. An episode with 0 new tokens is left as it is. The
-    caller keeps counts within `response_capacity`: tokens beyond it are dropped (`reserve` makes room).
+    caller keeps counts within `response_capacity`: tokens beyond it are dropped.
     Donate the cache to the jitted caller, or the whole of it is copied.
     """
     num_episodes, num_new = tokens_ET.shape
@@ -140,6 +141,7 @@ def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax
     for i, (prompt, response) in enumerate(zip(cache.prompts, cache.responses, strict=True)):
         layer: Layer = nnx.merge(graph, jax.tree.map(operator.itemgetter(i), layers))
         q_ETNH, k_ETKH, v_ETKH = layer.qkv(x_ETD, rope)
+        # Two index arrays with slices between them: numpy's rule puts their axes first, [E, T, K, H], as keys come.
         response = _placed(
             response.keys.at[rows_E1, :, :, written_ET].set(k_ETKH, mode="drop"),
             response.values.at[rows_E1, :, written_ET].set(v_ETKH, mode="drop"),
@@ -155,7 +157,7 @@ def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax
 
 
 def last_hidden(hidden_ETD: jax.Array, num_tokens_E: jax.Array) -> jax.Array:
-    """The state [E, D] of each row's last token; a row with 0 tokens gets its first, which means nothing."""
+    """Return the state [E, D] of each row's last token; a row with 0 tokens gets its first, which means nothing."""
     return jnp.take_along_axis(hidden_ETD, jnp.maximum(num_tokens_E - 1, 0)[:, None, None], axis=1)[:, 0]
 
 
@@ -197,9 +199,11 @@ def _attend_chunk(
     prompt_s_PKXS = jnp.where(in_prompt_PS[:, None, None], prompt_s_PKXS, MASKED)
 
     response_s_EKQS = einsum("ekqh,ekhs->ekqs", q_EKQH, response.keys)
+    # The new tokens are in the cache by now: a query sees them up to itself, and no slot that is still garbage.
     seen_ETS = jnp.arange(response_slots) <= slots_ET[:, :, None]
     response_s_EKQS = jnp.where(jnp.tile(seen_ETS, (1, shared, 1))[:, None], response_s_EKQS, MASKED)
 
+    # One maximum for both parts, so that their exponentials add up to one softmax.
     max_EKQ = jnp.maximum(by_episode(prompt_s_PKXS.max(-1)), response_s_EKQS.max(-1))
     prompt_p_PKXS = jnp.exp(prompt_s_PKXS - by_prompt(max_EKQ)[..., None])
     response_p_EKQS = jnp.exp(response_s_EKQS - max_EKQ[..., None])

@@ -27,7 +27,9 @@ _VOCAB_AXIS = LOGICAL_TO_MESH["vocab"]
 def token_logprobs(
     hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array, *, chunk_tokens: int = 256
 ) -> jax.Array:
-    """Float32 log-probability of each target under softmax(hidden · unembeddingᵀ); differentiable in both arrays.
+    """Return the float32 log-probability [B, T] of each target under softmax(hidden · unembeddingᵀ).
+
+    It is differentiable in both arrays.
 
     A device holds as many logits at once as `chunk_tokens` tokens have, however many tokens there are. For the
     log-probabilities at a sampling temperature τ pass `hidden_BTD / τ`.
@@ -58,6 +60,7 @@ class _VocabularySlices:
         rows = len(unembedding_VD)
         self.table_VD = unembedding_VD
         self.dtype = hidden_ND.dtype
+        # All tokens meet one slice of the vocabulary: as many logits as `chunk_tokens` have with all, in whole lanes.
         self.size = min(rows, max(_LANES, chunk_tokens * rows // len(hidden_ND) // _LANES * _LANES))
         self.count = -(-rows // self.size)
         self.first_row = 0 if ambient_mesh() is None else jax.lax.axis_index(_VOCAB_AXIS) * rows
@@ -92,6 +95,7 @@ class _VocabularySlices:
         def add(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             max_N, sum_N, picked_N = carry
             logits_NV = self.logits(i, hidden_ND)
+            # What was summed under the old maximum is rescaled to the new one, so no exponential overflows.
             new_max_N = jnp.maximum(max_N, logits_NV.max(-1))
             sum_N = sum_N * jnp.exp(max_N - new_max_N) + jnp.exp(logits_NV - new_max_N[:, None]).sum(-1)
             column_N, is_here_N = self.column(i, targets_N)
@@ -103,6 +107,7 @@ class _VocabularySlices:
         if ambient_mesh() is not None:
             all_max_N = jax.lax.pmax(max_N, _VOCAB_AXIS)
             sum_N, max_N = sum_N * jnp.exp(max_N - all_max_N), all_max_N
+        # A target is in the slice of one device alone, and the others have picked 0: their sum is its logit.
         return max_N + jnp.log(_sum_over_vocabulary(sum_N)), _sum_over_vocabulary(picked_N)
 
 
@@ -151,6 +156,7 @@ def _logprobs_backward(
             dlogits_NV = ((onehot_NV - p_NV) * dlogprobs_N[:, None]).astype(hidden_ND.dtype)
             dhidden_ND += einsum("nv,vd->nd", dlogits_NV, weights_VD)
             dslice_VD = einsum("nv,nd->vd", dlogits_NV, hidden_ND)
+            # Of its own tokens each device has the gradient at full width; of the sum it keeps its part of the width.
             if ambient_mesh() is not None:
                 dslice_VD = jax.lax.psum_scatter(dslice_VD, _WIDTH_AXES, scatter_dimension=1, tiled=True)
             start = slices.start(i)
@@ -159,6 +165,7 @@ def _logprobs_backward(
 
         zeros = (jnp.zeros(hidden_ND.shape, jnp.float32), jnp.zeros(unembedding_VD.shape, jnp.float32))
         dhidden_ND, dtable_VD = jax.lax.fori_loop(0, slices.count, add, zeros)
+        # The scatter has summed over `fsdp` and `context`; tokens are split over `data` as well.
         if ambient_mesh() is not None:
             dtable_VD = jax.lax.psum(dtable_VD, "data")
         dhidden_ND = _sum_over_vocabulary(dhidden_ND).astype(hidden_BTD.dtype)

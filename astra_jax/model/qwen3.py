@@ -43,7 +43,7 @@ class Rope(NamedTuple):
 
 
 def rope_frequencies(config: ModelConfig) -> tuple[jax.Array, float]:
-    """Rotations per token [H/2] in radians and the factor on cos and sin, with YaRN (arXiv 2309.00071, eq. 17–22).
+    """Return rotations per token [H/2], in radians, and the factor on cos and sin; YaRN as arXiv 2309.00071, eq. 17–22.
 
     YaRN keeps wavelengths that turn more than `beta_fast` times within the original context, divides those that turn
     less than `beta_slow` times by `factor`, and blends between; cos and sin grow by 0.1 ln(factor) + 1.
@@ -60,13 +60,14 @@ def rope_frequencies(config: ModelConfig) -> tuple[jax.Array, float]:
 
     low = max(math.floor(dimension_that_turns(yarn.beta_fast)), 0)
     high = min(math.ceil(dimension_that_turns(yarn.beta_slow)), config.head_dim - 1)
+    # 1e-3 as in `transformers`: where both ends meet, the blend is a step and not 0/0.
     stretched = jnp.clip((jnp.arange(half) - low) / max(high - low, 1e-3), 0.0, 1.0)
     frequencies = frequencies * (1 - stretched) + frequencies / yarn.factor * stretched
     return frequencies, 0.1 * math.log(yarn.factor) + 1.0
 
 
 def rope_tables(config: ModelConfig, positions_BT: jax.Array) -> Rope:
-    """The rotation of each position."""
+    """Return the rotation of each position."""
     frequencies, factor = rope_frequencies(config)
     angles = positions_BT[..., None, None].astype(jnp.float32) * frequencies
     return Rope(jnp.cos(angles) * factor, jnp.sin(angles) * factor)
@@ -119,7 +120,7 @@ class Layer(nnx.Module):
         self.down_proj = param(mlp, width)
 
     def qkv(self, x_BTD: jax.Array, rope: Rope) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Normed and rotated queries [B, T, N, H] and keys [B, T, K, H], and values [B, T, K, H]."""
+        """Return normed and rotated queries [B, T, N, H] and keys [B, T, K, H], and values [B, T, K, H]."""
         eps, dtype = self.config.rms_norm_eps, x_BTD.dtype
         x_BTD = _rms_norm(x_BTD, self.attention_norm[...], eps)
         q_BTNH, k_BTKH, v_BTKH = (_project(x_BTD, w[...]) for w in (self.q_proj, self.k_proj, self.v_proj))
@@ -128,7 +129,7 @@ class Layer(nnx.Module):
         return q_BTNH, k_BTKH, v_BTKH
 
     def residual(self, x_BTD: jax.Array, attended_BTNH: jax.Array) -> jax.Array:
-        """The block's output, from its input and what its heads attended to."""
+        """Return the block's output [B, T, D], from its input and what its heads attended to."""
         x_BTD = checkpoint_name(x_BTD + _project(attended_BTNH, self.o_proj[...]), MLP_INPUT)
         normed_BTD = _rms_norm(x_BTD, self.mlp_norm[...], self.config.rms_norm_eps)
         gate_BTF = jax.nn.silu(_project(normed_BTD, self.gate_proj[...]))
@@ -152,7 +153,7 @@ class Qwen3(nnx.Module):
             self.unembedding = _param(config, config.vocab_size, config.hidden_size)
 
     def __call__(self, tokens_BT: jax.Array, positions_BT: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
-        """Final-normed hidden states [B, T, D].
+        """Return final-normed hidden states [B, T, D].
 
         A token attends the earlier tokens of its own segment. `positions_BT` counts from 0 in each segment; padding is
         a segment id that no real token has (0 by convention).
@@ -162,17 +163,18 @@ class Qwen3(nnx.Module):
 
         def block(x_BTD: jax.Array, layer: nnx.State) -> tuple[jax.Array, None]:
             x_BTD = nnx.merge(graph, layer)(x_BTD, rope, segment_ids_BT)
+            # Pinned once a layer: left alone, the partitioner may gather the sequence somewhere in between.
             return constrain(x_BTD, "batch", "sequence", "hidden"), None
 
         x_BTD, _ = jax.lax.scan(remat(block, self.config.remat), self.embed(tokens_BT), layers)
         return self.norm(x_BTD)
 
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
-        """The residual stream before the first layer."""
+        """Return the residual stream [B, T, D] before the first layer."""
         return embed_tokens(self.embedding[...], tokens_BT, self.config.dtype)
 
     def norm(self, x_BTD: jax.Array) -> jax.Array:
-        """The final norm, applied to the residual stream after the last layer."""
+        """Apply the final norm to the residual stream after the last layer."""
         return _rms_norm(x_BTD, self.final_norm[...], self.config.rms_norm_eps)
 
     @property
@@ -181,7 +183,7 @@ class Qwen3(nnx.Module):
         return self.embedding[...] if self.config.tie_word_embeddings else self.unembedding[...]
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Float32 logits [..., V] of a few hidden states [..., D]; for whole sequences use `token_logprobs`."""
+        """Return float32 logits [..., V] of a few hidden states [..., D]; for whole sequences use `token_logprobs`."""
         weights_VD = self.output_embedding.astype(hidden.dtype)
         return jnp.einsum("...d,vd->...v", hidden, weights_VD, preferred_element_type=jnp.float32)
 
@@ -192,13 +194,14 @@ def _param(config: ModelConfig, *shape: int) -> nnx.Param:
 
 
 def init_params(config: ModelConfig, seed: int) -> Params:
-    """Random parameters for training from scratch: normal with standard deviation 1/√fan-in, norms one.
+    """Return random parameters for training from scratch: normal with standard deviation 1/√fan-in, norms one.
 
     Branches that write to the residual stream start 1/√(2L) smaller, so that its variance does not grow with depth.
     """
     width, heads_width = config.hidden_size, config.num_heads * config.head_dim
     branch = 1 / math.sqrt(2 * config.num_layers)
     std_of = {"o_proj": branch * heads_width**-0.5, "down_proj": branch * config.intermediate_size**-0.5}
+    # Numpy's generator: one seed gives the same weights on every platform and under every mesh.
     rng = np.random.default_rng(seed)
 
     def draw(path: tuple[jax.tree_util.DictKey, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -211,6 +214,7 @@ def init_params(config: ModelConfig, seed: int) -> Params:
     return jax.tree_util.tree_map_with_path(draw, abstract_params(config))
 
 
+# Tracing the module takes a while, and every `bind` asks for the result.
 @functools.cache
 def _graph(config: ModelConfig) -> tuple[nnx.GraphDef, Params]:
     graph, state = nnx.split(nnx.eval_shape(lambda: Qwen3(config)))
@@ -219,10 +223,10 @@ def _graph(config: ModelConfig) -> tuple[nnx.GraphDef, Params]:
 
 
 def abstract_params(config: ModelConfig) -> Params:
-    """Shapes and dtypes of the parameters, without allocating any."""
+    """Return shapes and dtypes of the parameters, without allocating any."""
     return _graph(config)[1]
 
 
 def bind(config: ModelConfig, params: Params) -> Qwen3:
-    """The model with these parameters; free of cost inside `jit`, so a step takes `params` and binds them itself."""
+    """Make the model of these parameters; inside `jit` it costs nothing, so a step takes `params` and binds them."""
     return nnx.merge(_graph(config)[0], params)

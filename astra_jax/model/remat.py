@@ -48,7 +48,7 @@ _POLICIES = {"full": None, "attention": _keep_attention, "offload": _keep_statis
 
 
 def remat(block: Callable[[jax.Array, Any], Any], policy: RematPolicy) -> Callable[[jax.Array, Any], Any]:
-    """The block of a scan over layers, keeping for the backward pass:
+    """Return the block of a scan over layers, made to keep for the backward pass:
 
     none: everything · full: its input · attention: its input and what attention offers · offload: both and the input
     of its MLP, in the host's memory as far as they are bfloat16.
@@ -59,4 +59,5 @@ def remat(block: Callable[[jax.Array, Any], Any], policy: RematPolicy) -> Callab
     def named(x: jax.Array, layer: Any) -> Any:
         return block(checkpoint_name(x, _LAYER_INPUT), layer)
 
+    # Within a scan the backward loop is another one than the forward loop: there is nothing that could be merged.
     return jax.checkpoint(named, policy=_POLICIES[policy], prevent_cse=False)

@@ -62,6 +62,7 @@ class MeshConfig(BaseModel):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
+        """The devices of each axis, in the order of `MESH_AXES`."""
         return self.data, self.fsdp, self.context, self.tensor
 
 
@@ -70,13 +71,13 @@ TPU_LANES = 128
 
 
 def ambient_mesh() -> AbstractMesh | None:
-    """The mesh that `jax.set_mesh` put in force, inside or outside `jit`; None when there is none."""
+    """Return the mesh that `jax.set_mesh` put in force, inside or outside `jit`; None when there is none."""
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh.empty else mesh
 
 
 def platform() -> str:
-    """What the code being traced will run on: "cpu", "tpu" or "gpu", also when that is compiled for but absent."""
+    """Name what the code being traced will run on: "cpu", "tpu" or "gpu", also when that is compiled for but absent."""
     mesh = ambient_mesh()
     if mesh is None or mesh.abstract_device is None:
         return jax.default_backend()
@@ -84,12 +85,12 @@ def platform() -> str:
 
 
 def constrain(x: jax.Array, *logical: str) -> jax.Array:
-    """Pins an activation to the places of its logical axes; without a mesh, nothing happens."""
+    """Pin an activation to the places of its logical axes; without a mesh, nothing happens."""
     return x if ambient_mesh() is None else jax.lax.with_sharding_constraint(x, spec(*logical))
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh over `devices` (default: all).
+    """Make the mesh over `devices` (default: all).
 
     Raises:
         ConfigError: their number is not the product of the axes, or they are of several slices of TPU chips.
@@ -106,11 +107,16 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         )
     # An axis may take part of a physical axis: 4 x 16 on a torus of 8 x 8.
     layout = mesh_utils.create_device_mesh(config.shape, devices, allow_split_physical_axes=True)
+    # Auto: the partitioner fills in what `constrain` leaves open.
     return Mesh(layout, MESH_AXES, axis_types=(AxisType.Auto,) * 4)
 
 
 def require_divisible(model: ModelConfig, mesh: MeshConfig | Mesh | None) -> None:
-    """Raises ConfigError when an axis of the mesh does not divide what it shards."""
+    """See to it that every axis of the mesh divides what it shards; without a mesh there is nothing to divide.
+
+    Raises:
+        ConfigError: one does not.
+    """
     if mesh is None:
         return
     if isinstance(mesh, Mesh):
@@ -128,7 +134,7 @@ def require_divisible(model: ModelConfig, mesh: MeshConfig | Mesh | None) -> Non
 
 
 def spec(*logical: str) -> PartitionSpec:
-    """The partition of an array with these logical axes.
+    """Return the partition of an array with these logical axes.
 
     >>> tuple(spec("batch", "sequence"))
     (('data', 'fsdp'), 'context')
@@ -137,7 +143,7 @@ def spec(*logical: str) -> PartitionSpec:
 
 
 def param_shardings(tree: Any, mesh: Mesh | None) -> Any:
-    """The sharding of each leaf of `Params`, or of a tree that holds some, such as optimiser state.
+    """Return the sharding of each leaf of `Params`, or of a tree that holds some, such as optimiser state.
 
     What lies at a parameter's path lives where that parameter lives, anything else (counters) on every device; without
     a mesh all of it lives on the first device.
@@ -148,7 +154,7 @@ def param_shardings(tree: Any, mesh: Mesh | None) -> Any:
 
 
 def constrain_params(tree: Any) -> Any:
-    """Pins a tree as of `param_shardings` to its places; without a mesh, nothing happens."""
+    """Pin a tree as of `param_shardings` to its places; without a mesh, nothing happens."""
     if ambient_mesh() is None:
         return tree
     return jax.tree_util.tree_map_with_path(
@@ -157,5 +163,6 @@ def constrain_params(tree: Any) -> Any:
 
 
 def _parameter_spec(path: jax.tree_util.KeyPath) -> PartitionSpec:
+    # Optimiser state wraps the tree of parameters in tuples; the dictionary keys alone spell the parameter's path.
     keys = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
     return spec(*PARAMETER_AXES[keys]) if keys else PartitionSpec()

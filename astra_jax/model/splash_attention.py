@@ -57,7 +57,10 @@ class BalancedCausalMask(mask_lib.Mask):
 
 
 def block_tokens(tokens: int, shards: int) -> tuple[int, int]:
-    """Queries and keys per kernel block: at most 1,024, at least 128, and no block of queries across two pieces.
+    """Return queries and keys per kernel block: at most 1,024, at least 128, no block of queries across two pieces.
+
+    Raises:
+        ValueError: a piece of the sequence is not a multiple of 128 tokens.
 
     >>> block_tokens(81_920, 16), block_tokens(4_096, 1)
     ((512, 1024), (1024, 1024))
@@ -71,7 +74,7 @@ def block_tokens(tokens: int, shards: int) -> tuple[int, int]:
 
 
 def visited_blocks(tokens: int, shards: int) -> np.ndarray:
-    """How many blocks each context shard's kernel computes for one head of one sequence: the rest of the mask is empty.
+    """Count the blocks that each context shard's kernel computes, for one head of one sequence: the mask has no others.
 
     >>> visited_blocks(16_384, 2).tolist()
     [68, 68]
@@ -82,7 +85,8 @@ def visited_blocks(tokens: int, shards: int) -> np.ndarray:
 
 
 def kernel_flops(kernel_name: str, tokens: int, shards: int, heads: int, head_dim: int) -> float:
-    """What one call of a splash kernel computes for one sequence, on the busiest shard, of `heads` query heads."""
+    """Return the FLOPs of one splash kernel call for one sequence, on the busiest shard, of `heads` query heads."""
+    # Products per block. Forward: q·k, p·v. dq: q·k, dO·v, ds·k. dk and dv: q·k, dO·v, ds·q, p·dO.
     products = {"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4}
     count = next(count for prefix, count in products.items() if kernel_name.startswith(prefix))
     queries, keys = block_tokens(tokens, shards)
@@ -116,7 +120,7 @@ def _kernel(tokens: int, heads: int, context: int, tensor: int) -> kernel_lib.Sp
 def splash_attention(
     q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array, mesh: AbstractMesh
 ) -> jax.Array:
-    """`attention` on a mesh of TPUs."""
+    """Attend as `attention` does, on a mesh of TPUs."""
     context = mesh.shape["context"]
     kernel = _kernel(q_BTNH.shape[1], q_BTNH.shape[2], context, mesh.shape["tensor"])
     mask_sharding = NamedSharding(mesh, PartitionSpec(LOGICAL_TO_MESH["heads"], LOGICAL_TO_MESH["sequence"]))
@@ -129,6 +133,7 @@ def splash_attention(
         q_segment_ids_BT: jax.Array,
     ) -> jax.Array:
         k_BSKH, v_BSKH, kv_segment_ids_BS = k_BTKH, v_BTKH, q_segment_ids_BT
+        # The mask knows the balanced order of the queries; of the keys it expects the sequence's own.
         if context > 1:
             k_BSKH, v_BSKH, kv_segment_ids_BS = (
                 to_natural_order(jax.lax.all_gather(x, "context", axis=1, tiled=True), context)

@@ -112,7 +112,7 @@ class Interruption:
     """
 
     def __init__(self, *, patience_seconds: float | None = _PATIENCE_SECONDS):
-        """End at once `patience_seconds` after a first signal; with None nobody watches: the program has its own rule."""
+        """Watch for `patience_seconds` after a first signal; with None nobody does: the program has its own rule."""
         self._patience_seconds = patience_seconds
         self.signum: int | None = None
         """The signal that came first."""
