@@ -87,6 +87,7 @@ def segments(messages: Sequence[Message], tools: Sequence[ToolDocument] = ()) ->
         yield Segment(text, Source.PROMPT)
     elif messages and messages[0].role == "system":
         yield Segment(f"{IM_START}system\n{messages[0].content}{IM_END}\n", Source.PROMPT)
+    # The template keeps reasoning only after the last query: before it, an assistant message is its content and calls.
     last_query = _last_query_index(messages)
     for index, message in enumerate(messages):
         if message.role == "user" or (message.role == "system" and index > 0):

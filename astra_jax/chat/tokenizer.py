@@ -54,11 +54,15 @@ class EncodedText:
     ids: np.ndarray
     """int32 [tokens]"""
     sources: np.ndarray
-    """int8 [tokens], values of `chat_format.Source`"""
+    """int8 [tokens], values of `chat.format.Source`"""
 
 
 class Tokenizer:
-    """A Qwen3 tokenizer read from a folder."""
+    """A Qwen3 tokenizer read from a folder.
+
+    Raises:
+        TokenizerError: it lacks the Qwen3 control tokens.
+    """
 
     def __init__(self, backend: tokenizers.Tokenizer):
         self.backend = backend
@@ -114,6 +118,7 @@ class Tokenizer:
         """Tokenise the joined text of segments at once, and give every token the writer of its first character."""
         segments = list(segments)
         encoding = self.backend.encode("".join(segment.text for segment in segments), add_special_tokens=False)
+        # Joined first: a token may span two segments, and cutting it there would give other ids than the template's.
         ends = np.cumsum([len(segment.text) for segment in segments])
         starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
         sources = np.array([segment.source for segment in segments], dtype=np.int8)
@@ -157,6 +162,7 @@ def train_tiny_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
         ]
     )
     backend.decoder = decoders.ByteLevel()
+    # `vocab_size` counts all tokens: those that are added after training leave so much less to learn.
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(FORMAT_TOKENS) - len(_FORMAT_PHRASES),
         special_tokens=list(SPECIAL_TOKENS),

@@ -50,6 +50,7 @@ def parse_turn(text: str) -> ParsedTurn:
     """
     text = text.removesuffix(IM_END)
     reasoning, found, said = text.partition(END_THINK)
+    # Thinking that never ends holds no call: the message was cut off, or the policy never came to say anything.
     if not found:
         reasoning, said = ("", text) if THINK not in text else (text, "")
     content, blocks = _cut_out_blocks(said)

@@ -79,7 +79,7 @@ class Checkpoints:
         keep_train_states: int = 2,
         keep_weights: int | None = None,
     ) -> None:
-        """Keeps optimiser state for the newest `keep_train_states` saves, weights for `keep_weights` (None: all)."""
+        """Keep optimiser state for the newest `keep_train_states` saves, weights for `keep_weights` (None: all)."""
         self.directory = Path(directory)
         self.config = config
         self._keep_train_states = keep_train_states
@@ -95,14 +95,18 @@ class Checkpoints:
         self._writer.shutdown()
 
     def save(self, state: TrainState) -> Path:
-        """Starts to write the state of one step, when the save before has ended; `wait` says when it is whole.
+        """Start to write the state of one step, when the save before has ended; `wait` says when it is whole.
 
-        Lets go of what the retention rule no longer keeps. Raises what the save before failed with.
+        What the retention rule no longer keeps is let go of.
+
+        Raises:
+            OSError: a disk is full or not writable, for this save or the one before.
         """
         self._end_writing()
         path = self.directory / f"{state.step:08d}"
         _clear(path)
         train = {"optimizer_state": state.optimizer_state}
+        # Each part is copied to the host before this returns: the next step may donate the arrays.
         parts = [
             _begin_part(path, "params", state.params, self.config.model_dump(mode="json"), _chunks(state.params)),
             _begin_part(path, "train", train, {"step": state.step, "data_position": state.data_position}),
@@ -117,7 +121,11 @@ class Checkpoints:
             self._retire()
 
     def wait(self) -> None:
-        """Returns when the last save is whole, on every host; raises what it failed with."""
+        """Return when the last save is whole, on every host.
+
+        Raises:
+            OSError: it could not be written.
+        """
         self._end_writing()
         # JAX kills hosts that have not all ended within 300 seconds, even if the first is still writing manifests.
         multihost_utils.sync_global_devices(f"saves in {self.directory}")
@@ -128,18 +136,22 @@ class Checkpoints:
             writing.result()
 
     def steps(self) -> list[int]:
-        """Steps that have a folder, oldest first, whole or not."""
+        """Return the steps that have a folder, oldest first, whole or not."""
         if not self.directory.is_dir():
             return []
         return sorted(int(entry.name) for entry in self.directory.iterdir() if entry.name.isdecimal())
 
     def restore_latest(self, optimizer: optax.GradientTransformation, *, mesh: Mesh | None = None) -> TrainState | None:
-        """The newest whole state of a run with `optimizer`, over `mesh` or on the first device; None without one.
+        """Return the newest whole state of a run with `optimizer`, over `mesh` or on the first device; or None.
 
         It works from shapes alone: only what is read is allocated. A damaged checkpoint is passed over with a
-        warning that names it. Raises CheckpointError for another model.
+        warning that names it.
+
+        Raises:
+            CheckpointError: the checkpoint is of another model.
         """
         self._end_writing()
+        # The first host chooses for all: a disk that shows files late could make two hosts begin at different steps.
         newest = self._newest_whole_step() if jax.process_index() == 0 else None
         step = int(multihost_utils.broadcast_one_to_all(np.int32(-1 if newest is None else newest)))
         return None if step < 0 else self._restore(self.directory / f"{step:08d}", optimizer, mesh)
@@ -155,6 +167,7 @@ class Checkpoints:
 
     def _restore(self, path: Path, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:
         found = read_model(path)
+        # Compared as HuggingFace would know them: remat and numerics of the products may change when a run resumes.
         if found.to_hf() != self.config.to_hf():
             raise CheckpointError(f"{path} holds another model: expected {self.config}, found {found}")
         position = json.loads((path / "train.json").read_text(encoding="utf-8"))
@@ -169,6 +182,7 @@ class Checkpoints:
         )
 
     def _retire(self) -> None:
+        # Only now that the newest is whole: until then the older ones are what a killed run goes on from.
         steps = self.steps()
         weightless = [] if self._keep_weights is None else steps[: -self._keep_weights]
         for step in steps[: -self._keep_train_states]:
@@ -179,7 +193,11 @@ class Checkpoints:
 
 
 def save_params(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> None:
-    """Writes weights alone, replacing what `path` held."""
+    """Write weights alone, replacing what `path` held.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
     path = Path(path)
     _clear(path)
     _begin_part(path, "params", params, config.model_dump(mode="json"), _chunks(params))()
@@ -187,9 +205,10 @@ def save_params(path: str | os.PathLike[str], config: ModelConfig, params: Param
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelConfig:
-    """Reads which model the weights of a checkpoint folder are of, and nothing more.
+    """Read which model the weights of a checkpoint folder are of, and nothing more.
 
-    Raises CheckpointError when there are none, or their description is damaged.
+    Raises:
+        CheckpointError: there are none, or their description is damaged.
     """
     description = Path(path) / "params.json"
     if not description.is_file():
@@ -203,9 +222,11 @@ def read_model(path: str | os.PathLike[str]) -> ModelConfig:
 def load_params(
     path: str | os.PathLike[str], *, mesh: Mesh | None = None, overrides: ModelOverrides = _AS_IT_IS
 ) -> tuple[ModelConfig, Params]:
-    """Reads the weights of a checkpoint folder, over `mesh` or onto the first device; a host reads its own part.
+    """Read the weights of a checkpoint folder, over `mesh` or onto the first device; a host reads its own part.
 
-    Raises CheckpointError when the folder is not a whole checkpoint, ValueError when the mesh does not fit its model.
+    Raises:
+        CheckpointError: the folder is not a whole checkpoint.
+        ConfigError: the mesh does not fit its model.
     """
     path = Path(path)
     config = overrides.of(read_model(path))
@@ -215,13 +236,17 @@ def load_params(
 
 
 def require_whole(path: Path) -> None:
-    """Raises CheckpointError unless every byte of the weights is found as it was written."""
+    """See to it that every byte of the weights is found as it was written.
+
+    Raises:
+        CheckpointError: one is not.
+    """
     if (fault := _fault(path, "params")) is not None:
         raise CheckpointError(f"{path} is damaged: {fault}; restore an earlier checkpoint")
 
 
 def declare_whole(path: Path, config: ModelConfig) -> None:
-    """Makes the arrays in `path`/params a checkpoint: from now on they count."""
+    """Make the arrays in `path`/params a checkpoint: from now on they count."""
     _write_manifest(path, "params", config.model_dump(mode="json"))
 
 
@@ -253,7 +278,11 @@ def _begin_part(
 
 @contextlib.contextmanager
 def told_as_os_errors(path: Path) -> Iterator[None]:
-    """Raises OSError, naming `path`, where TensorStore could not write: a full disk, a missing right."""
+    """Tell of TensorStore's failure to write as Python does: a full disk, a missing right.
+
+    Raises:
+        OSError: it could not write; it names `path`.
+    """
     try:
         yield
     except (ValueError, RuntimeError) as error:

@@ -39,10 +39,14 @@ CHECKPOINT: Final = Result("converted checkpoint", MARK, "checkpoint", is_replac
 def hf_to_orbax(
     source: str | os.PathLike[str], destination: str | os.PathLike[str], *, param_dtype: DType = "float32"
 ) -> ModelConfig:
-    """Makes a checkpoint folder of a HuggingFace folder, with tokenizer, chat template and generation config.
+    """Make a checkpoint folder of a HuggingFace folder, with tokenizer, chat template and generation config.
 
-    It appears whole or not at all, replacing an earlier conversion. Raises as `open_hf` before anything is written,
-    DestinationRefused when something else is at its place.
+    It appears whole or not at all, replacing an earlier conversion.
+
+    Raises:
+        HFCheckpointError: as `open_hf`, before anything is written.
+        DestinationRefused: something else is at its place.
+        OSError: the disk is full or not writable.
     """
     require_destination(Path(destination), CHECKPOINT, sources=[Path(source)])
     config, params = open_hf(source, param_dtype=param_dtype)
@@ -55,6 +59,7 @@ def hf_to_orbax(
         with told_as_os_errors(Path(destination)), ocp.Checkpointer(handler) as checkpointer:
             checkpointer.save((folder / "params").absolute(), params)
         copy_companions(source, folder)
+        # An export of ours brings along where it comes from; of another folder its name is all that is known.
         if not (folder / PROVENANCE).is_file():
             Provenance(base=base_model(Path(source))).write(folder)
         (folder / KEPT_CONFIG).write_bytes((Path(source) / "config.json").read_bytes())
@@ -65,9 +70,11 @@ def hf_to_orbax(
 def orbax_to_hf(
     source: str | os.PathLike[str], destination: str | os.PathLike[str], *, dtype: DType | None = None
 ) -> ModelConfig:
-    """Makes a HuggingFace folder of a checkpoint folder, in `dtype` or the parameters' own.
+    """Make a HuggingFace folder of a checkpoint folder, in `dtype` or the parameters' own.
 
-    Raises CheckpointError when the source is not a whole checkpoint, before anything is written; else as `save_hf`.
+    Raises:
+        CheckpointError: the source is not a whole checkpoint; before anything is written.
+        DestinationRefused, TokenizerError, ProvenanceError: as `save_hf`.
     """
     require_destination(Path(destination), HF_FOLDER, sources=[Path(source)])
     config = read_model(source)
@@ -117,7 +124,8 @@ class _PieceByPiece(ocp.type_handlers.NumpyHandler):
 def _open_params(path: Path, config: ModelConfig) -> Params:
     """The parameters of a checkpoint as arrays on disk: a part is read when it is made a NumPy array.
 
-    Raises CheckpointError naming every parameter that is not what its model says.
+    Raises:
+        CheckpointError: parameters are not what their model says; it names each.
     """
     folder = (path / "params").absolute()
     with ocp.StandardCheckpointer() as checkpointer:
@@ -133,6 +141,7 @@ def _open_params(path: Path, config: ModelConfig) -> Params:
 
     def open_array(array: Any) -> ts.TensorStore:
         store = _store(folder, array.name)
+        # A chunk that is missing is an error, not zeros.
         return ts.open({"driver": "zarr", "kvstore": store, "fill_missing_data_reads": False}, read=True).result()
 
     return jax.tree.map(open_array, stored)

@@ -21,7 +21,7 @@ _QWEN3_SAMPLING = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 
 
 
 def ending_at_turns(hf_config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
-    """The `config.json` that ends a text where an assistant message ends.
+    """Return the `config.json` that ends a text where an assistant message ends.
 
     A base model's says that only `<|endoftext|>` does: it would write the user's next message as well.
     """
@@ -29,7 +29,7 @@ def ending_at_turns(hf_config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[
 
 
 def generation_config(source: Path | None, tokenizer: Tokenizer) -> str:
-    """The text of `generation_config.json`: the one in the folder `source`, or Qwen3's; with every token that ends.
+    """Return the text of `generation_config.json`, that of the folder `source` or Qwen3's, with every token that ends.
 
     One that has them is left as it is, to the byte.
     """

@@ -96,7 +96,7 @@ class HFTensor(NamedTuple):
 
 
 def hf_tensors(config: ModelConfig) -> Iterator[HFTensor]:
-    """Every tensor that a HuggingFace folder of this model has, in the order of the table."""
+    """Yield every tensor that a HuggingFace folder of this model has, in the order of the table."""
     shapes = abstract_params(config)
     for row in TENSORS:
         if row.ours == ("unembedding",) and config.tie_word_embeddings:
@@ -127,7 +127,7 @@ class HFParameter:
         return (rows, *self.shape[1:])
 
     def pieces(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """All of it, in order: which rows, and what they hold."""
+        """Yield all of it, in order: which rows, and what they hold."""
         for rows in _blocks(self.shape[0], self.piece_shape[0]):
             yield rows, self[(rows,)]
 
@@ -135,6 +135,7 @@ class HFParameter:
         if self.tensors[0].layer is None:  # alike on both sides
             return self._read(self.tensors[0], index).astype(self.dtype, copy=False)
         layers, within = self.tensors[index[0]], index[1:]
+        # A layer is read whole even where a part of it is asked for: its axes are transposed and split only by then.
         parts = (_from_hf(self._read(x), self.shape[1:], x.row.input_axes)[within] for x in layers)
         first = next(parts)
         stacked = np.empty((len(layers), *first.shape), self.dtype)
@@ -152,9 +153,13 @@ class HFParameter:
 def open_hf(
     directory: str | os.PathLike[str], *, dtype: DType = "float32", param_dtype: DType = "float32"
 ) -> tuple[ModelConfig, Params]:
-    """The model of a HuggingFace folder, its parameters (`HFParameter`) still in the files; they read as `param_dtype`.
+    """Return the model of a HuggingFace folder, its parameters (`HFParameter`) still in the files.
 
-    Raises HFCheckpointError naming every missing, extra or misshapen tensor, and what was expected.
+    They read as `param_dtype`.
+
+    Raises:
+        HFCheckpointError: tensors are missing, extra or misshapen; it names each, and what was expected. Or the folder
+            has no config.json of a Qwen3.
     """
     directory = Path(directory)
     config = read_hf_config(directory, dtype=dtype, param_dtype=param_dtype)
@@ -177,9 +182,12 @@ def load_hf(
     param_dtype: DType = "float32",
     mesh: Mesh | None = None,
 ) -> tuple[ModelConfig, Params]:
-    """Reads a HuggingFace folder; parameters in `param_dtype`, over `mesh` or on the first device.
+    """Read a HuggingFace folder; parameters in `param_dtype`, over `mesh` or on the first device.
 
-    Each device's share is read from the files directly: a host touches no more than its own part. Raises as `open_hf`.
+    Each device's share is read from the files directly: a host touches no more than its own part.
+
+    Raises:
+        HFCheckpointError: as `open_hf`.
     """
     config, params = open_hf(directory, dtype=dtype, param_dtype=param_dtype)
 
@@ -201,16 +209,18 @@ def save_hf(
     companions: str | os.PathLike[str] | None = None,
     max_shard_bytes: int = 4 * 2**30,
 ) -> None:
-    """Writes a HuggingFace folder: config, safetensors (sharded, with index, when larger than `max_shard_bytes`).
+    """Write a HuggingFace folder: config, safetensors (sharded, with index, when larger than `max_shard_bytes`).
 
     The parameters are asked for a layer, or some rows, at a time: they may be arrays that are still on disk.
     `dtype` defaults to the parameters' own. Tokenizer and chat template are copied from the folder `companions`, whose
     `hf_config.json` is the config.json written, as long as it describes this model. With a tokenizer it is known where
     a text ends: generation settings say so, of `companions` or Qwen3's. With `companions` there is a model card. The
-    folder appears whole or not at all, replacing an earlier one that we wrote; anything else at its place is a
-    DestinationRefused.
+    folder appears whole or not at all, replacing an earlier one that we wrote.
 
-    Raises TokenizerError when the tokenizer is not a Qwen3 one, before anything is written.
+    Raises:
+        TokenizerError: the tokenizer is not a Qwen3 one; before anything is written.
+        DestinationRefused: something else is at its place.
+        ProvenanceError: what `companions` says of where the weights come from is damaged.
     """
     dtype = dtype or config.param_dtype
     companions = None if companions is None else Path(companions)
@@ -230,14 +240,18 @@ def save_hf(
 
 
 def copy_companions(source: str | os.PathLike[str], destination: str | os.PathLike[str]) -> None:
-    """Copies what travels beside the weights from one folder, of either kind, to another."""
+    """Copy what travels beside the weights from one folder, of either kind, to another."""
     for name in COMPANION_FILES:
         if (file := Path(source) / name).is_file():
             shutil.copyfile(file, Path(destination) / name)
 
 
 def read_hf_config(directory: str | os.PathLike[str], **numerics: Any) -> ModelConfig:
-    """The model that a HuggingFace folder says it holds."""
+    """Return the model that a HuggingFace folder says it holds; `numerics` as in `ModelConfig.from_hf`.
+
+    Raises:
+        HFCheckpointError: it has no config.json, or one that is damaged or of another model than a dense Qwen3.
+    """
     path = Path(directory) / "config.json"
     if not path.is_file():
         raise HFCheckpointError(f"{directory}: expected a HuggingFace folder, found no config.json")
@@ -362,6 +376,7 @@ def _config_json(config: ModelConfig, dtype: DType, companions: str | os.PathLik
 
 
 def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtype: DType, max_shard_bytes: int) -> None:
+    # By hand, since the library's writer wants every tensor of a file in memory at once. The header needs sizes alone.
     tag, numpy_dtype = _DTYPES[dtype]
     sizes = [math.prod(tensor.shape) * np.dtype(numpy_dtype).itemsize for tensor in tensors]
     shards: list[list[int]] = [[]]

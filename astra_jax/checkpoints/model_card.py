@@ -24,10 +24,13 @@ _OF_THE_MACHINE = ("second", "mfu", "rss")
 
 
 def model_card(policy: Path, num_parameters: int) -> str:
-    """Markdown for an exported policy folder.
+    """Return the Markdown of an exported policy folder.
 
     Figures are those of `summary.json` of a quickstart, where the policy is a part of one, and the last step of the
     `metrics.jsonl` beside the policy.
+
+    Raises:
+        ProvenanceError: what the policy says of where it comes from is damaged.
     """
     provenance = read_provenance(policy)
     held_out = _held_out(policy)

@@ -40,6 +40,10 @@ def save_policy(
 
     What a checkpoint has beside its weights, such as generation settings, is taken over from the one it was trained
     from; to where that comes from, `stage` is added.
+
+    Raises:
+        ProvenanceError: what the checkpoint says of where it comes from is damaged.
+        OSError: the disk is full or not writable.
     """
     if jax.process_index() == 0:
         policy.tokenizer.save(folder, model_max_length=policy.model_config.context_tokens)
@@ -47,6 +51,7 @@ def save_policy(
             copy_companions(trained_from, folder)
         if stage is not None:
             read_provenance(trained_from).then(stage).write(folder)
+    # The weights come last: their manifest makes the folder a policy, so all that belongs to it lies there by then.
     save_params(folder, policy.model_config, policy.params)
 
 
@@ -56,7 +61,7 @@ def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverr
     Raises:
         CheckpointError: the weights are missing or damaged.
         TokenizerError: the tokenizer is missing or is not a Qwen3 one.
-        ValueError: the tokenizer has more tokens than the model's vocabulary, or the mesh does not fit the model.
+        ConfigError: the tokenizer has more tokens than the model's vocabulary, or the mesh does not fit the model.
     """
     _, tokenizer = read_policy(folder)
     model, params = load_params(folder, mesh=mesh, overrides=overrides)
@@ -64,12 +69,12 @@ def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverr
 
 
 def read_policy(folder: Path, *, overrides: ModelOverrides = _AS_IT_IS) -> tuple[ModelConfig, Tokenizer]:
-    """The model and tokenizer of a policy folder, without its weights.
+    """Read the model and tokenizer of a policy folder, without its weights.
 
     Raises:
-        CheckpointError: the folder has no weights.
+        CheckpointError: the folder has no weights, or their description is damaged.
         TokenizerError: the tokenizer is missing or is not a Qwen3 one.
-        ValueError: the tokenizer has more tokens than the model's vocabulary.
+        ConfigError: the tokenizer has more tokens than the model's vocabulary.
     """
     model, tokenizer = overrides.of(read_model(folder)), Tokenizer.load(folder)
     model.require_vocabulary(tokenizer.vocab_size, folder)

@@ -66,7 +66,7 @@ class Provenance(BaseModel):
     stages: tuple[TrainingStage, ...] = ()
 
     def then(self, stage: TrainingStage) -> Provenance:
-        """The same with one stage more."""
+        """Return the same with one stage more."""
         return self.model_copy(update={"stages": (*self.stages, stage)})
 
     def write(self, folder: Path) -> None:

@@ -48,7 +48,7 @@ def join_hosts() -> None:
 
 
 def are_hosts_announced() -> bool:
-    """Whether the environment says by name that this process is one host of a job."""
+    """Say whether the environment names this process as one host of a job."""
     return "JAX_COORDINATOR_ADDRESS" in os.environ
 
 
@@ -79,6 +79,7 @@ def require_shared_folder(out: Path) -> None:
     """
     if jax.process_count() == 1:
         return
+    # A name that no earlier attempt has used: a file left by one would vouch for a disk that is not shared.
     random_words = multihost_utils.broadcast_one_to_all(np.frombuffer(secrets.token_bytes(8), np.uint32))
     folder, is_new = out / f".hosts-{random_words.tobytes().hex()}", not out.exists()
     try:
@@ -118,5 +119,5 @@ def _appears(file: Path) -> bool:
 
 
 def host_folder(out: Path) -> Path:
-    """Where this host writes its metrics: the first in the run's folder, host i in `hosts/i` below it."""
+    """Return where this host writes its metrics: the first in the run's folder, host i in `hosts/i` below it."""
     return out if jax.process_index() == 0 else out / "hosts" / str(jax.process_index())

@@ -26,10 +26,10 @@ Batch = TypeVar("Batch", bound=tuple)
 
 
 def training_mesh(config: MeshConfig | None) -> Mesh | None:
-    """The mesh of a run. Without a config: None, that is the first device alone; on TPU, a mesh of that one device.
+    """Make the mesh of a run. Without a config: None, that is the first device alone; on TPU, a mesh of that device.
 
     Raises:
-        ConfigError: the axes do not multiply to the number of devices.
+        ConfigError: the axes do not multiply to the number of devices; or there are several hosts and no config.
     """
     if config is None:
         if jax.process_count() > 1:
@@ -40,21 +40,25 @@ def training_mesh(config: MeshConfig | None) -> Mesh | None:
 
 
 def rollout_mesh(mesh: Mesh | None) -> Mesh | None:
-    """The same devices for decoding, where sequences are not split: `context` joins `fsdp`, and no weight moves."""
+    """Return the mesh for decoding, of the same devices, where `context` joins `fsdp`: no sequence is split.
+
+    No weight moves.
+    """
     if mesh is None:
         return None
+    # `fsdp` and `context` are neighbours in the mesh, and weights lie over both: joining them renames, no more.
     data, fsdp, context, tensor = mesh.devices.shape
     devices = mesh.devices.reshape(data, fsdp * context, 1, tensor)
     return Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
 
 
 def in_force(mesh: Mesh | None) -> contextlib.AbstractContextManager[object]:
-    """A context in which the model's activations are pinned to the mesh; without one, nothing happens."""
+    """Return a context in which the model's activations are pinned to the mesh; without one, nothing happens."""
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 def place_params(params: Params, mesh: Mesh | None) -> Params:
-    """Parameters that every host has computed alike, each part where it belongs."""
+    """Put parameters that every host has computed alike, each part where it belongs."""
     return jax.tree.map(
         lambda x, sharding: jax.make_array_from_callback(x.shape, sharding, np.asarray(x).__getitem__),
         params,
@@ -63,20 +67,25 @@ def place_params(params: Params, mesh: Mesh | None) -> Params:
 
 
 def sharded_shapes(tree: Any, mesh: Mesh | None) -> Any:
-    """Shapes, dtypes and shardings of parameters, or of a tree that holds some; nothing is allocated."""
+    """Return shapes, dtypes and shardings of parameters, or of a tree that holds some; nothing is allocated."""
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree, param_shardings(tree, mesh)
     )
 
 
 def init_optimizer_state(optimizer: optax.GradientTransformation, params: Params, mesh: Mesh | None) -> optax.OptState:
-    """The optimiser's state of step 0, its moments beside the parameters that they are of."""
+    """Make the optimiser's state of step 0, its moments beside the parameters that they are of."""
+    # Made where it is to lie: made first and moved then, all moments would once be on one device.
     shardings = param_shardings(jax.eval_shape(optimizer.init, params), mesh)
     return jax.jit(optimizer.init, out_shardings=shardings)(params)
 
 
 def require_rows(num_rows: int, parts: int, mesh: Mesh | None) -> None:
-    """Raises ConfigError when the rows of a batch cannot be dealt out evenly over its `parts` and `data` × `fsdp`."""
+    """See to it that the rows of a batch can be dealt out evenly over its `parts` and `data` × `fsdp`.
+
+    Raises:
+        ConfigError: they cannot.
+    """
     shards = 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
     if num_rows % (shards * parts):
         raise ConfigError(
@@ -85,7 +94,11 @@ def require_rows(num_rows: int, parts: int, mesh: Mesh | None) -> None:
 
 
 def require_prompts(num_prompts: int, mesh: Mesh | None) -> None:
-    """Raises ConfigError when the prompts of a rollout cannot be dealt out evenly over a rollout's mesh."""
+    """See to it that the prompts of a rollout can be dealt out evenly over a rollout's mesh.
+
+    Raises:
+        ConfigError: they cannot.
+    """
     shards = 1 if mesh is None else mesh.size // mesh.shape["tensor"]
     if num_prompts % shards:
         raise ConfigError(
@@ -94,17 +107,18 @@ def require_prompts(num_prompts: int, mesh: Mesh | None) -> None:
 
 
 def host_rows(num_rows: int, mesh: Mesh | None) -> slice:
-    """Which rows of a batch this host must make: those that its devices hold, some of them or all."""
+    """Say which rows of a batch this host must make: those that its devices hold, some of them or all."""
     if mesh is None:
         return slice(0, num_rows)
     sharding = NamedSharding(mesh, spec("batch"))
     held: Any = sharding.addressable_devices_indices_map((num_rows,)).values()
+    # From the first held to the last: were there gaps between, it would make rows for nothing, but miss none.
     bounds = [rows.indices(num_rows) for (rows,) in held]
     return slice(min(start for start, _, _ in bounds), max(stop for _, stop, _ in bounds))
 
 
 def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
-    """A batch of `num_rows` rows over the mesh, from this host's rows [b, T] of it, in balanced order over `context`.
+    """Lay a batch of `num_rows` rows over the mesh, from this host's rows [b, T], in balanced order over `context`.
 
     The length is padded to what the mesh needs, on TPU also to what the attention kernel needs.
     """
@@ -117,7 +131,7 @@ def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
 
     def place(rows_bT: np.ndarray) -> jax.Array:
         def part(index: Any) -> np.ndarray:
-            start, stop, _ = index[0].indices(num_rows)
+            start, stop, _ = index[0].indices(num_rows)  # of the whole batch, of which we have the rows from `first` on
             return rows_bT[start - first : stop - first, index[1]]
 
         return jax.make_array_from_callback((num_rows, rows_bT.shape[1]), sharding, part)
