@@ -59,7 +59,12 @@ _SOURCES = (
 
 
 def open_evaluation(config: EvaluationConfig) -> RunRecord:
-    """The record of the evaluation in `out`; refused if it was of something else, or something else is there."""
+    """Return the record of the evaluation in `out`, before anything is written there.
+
+    Raises:
+        DestinationRefused: `out` is something else than an evaluation, or one of another config, data or code.
+        RecordDirectoryError: the record directory is missing or damaged.
+    """
     return open_run(
         EVALUATION,
         config,
@@ -112,6 +117,7 @@ async def evaluate_environments(
         PromptTooLong: no prompt fits, or there is no environment.
         SandboxUnavailable: the sandbox is down; there are no figures then.
     """
+    # Mixed by the seed alone, so that policies which are compared are shown the same tools in the same order.
     starts = [
         Start(environment, mix_tools(environment, max_per_band=config.max_irrelevant_per_band, seed=seed))
         for environment in environments
@@ -125,6 +131,7 @@ async def evaluate_environments(
     groups: list[Group] = []
     for first in range(0, len(fitting), config.environments_at_once):
         chosen = fitting[first : first + config.environments_at_once]
+        # Another seed for each lot: with one for all, a slot would draw the same random numbers in every lot.
         groups += await engine.run(params, chosen, group_size=config.episodes_per_environment, seed=seed + first)
     return sum_up(groups, seed=seed, num_not_fitting=len(starts) - len(fitting))
 
@@ -150,6 +157,7 @@ def sum_up(groups: Sequence[Group], *, seed: int, num_not_fitting: int = 0) -> E
             "irrelevant_call_share": interval(num_irrelevant_calls, lambda episode: len(episode.outcomes)),
         },
         groups=list(groups),
+        # Counted and told, since figures of a subset must not pass for figures of the whole.
         num_not_fitting=num_not_fitting,
     )
 

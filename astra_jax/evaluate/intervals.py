@@ -33,6 +33,7 @@ def clustered_interval(
             f"expected two columns of one number per environment, found {len(numerators)} and {len(denominators)}"
         )
     drawn = np.random.default_rng(seed).integers(len(numerators), size=(RESAMPLES, len(numerators)))
+    # Numerator and denominator are drawn together: environments with more episodes weigh more, as in the figure itself.
     above = np.asarray(numerators, float)[drawn].sum(axis=1)
     below = np.asarray(denominators, float)[drawn].sum(axis=1)
     ratios = np.divide(above, below, out=np.zeros_like(above), where=below != 0)
