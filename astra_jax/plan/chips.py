@@ -27,7 +27,11 @@ CHIPS: Mapping[str, Chip] = {
 
 
 def chip_of(topology: str) -> Chip:
-    """The chip of a topology such as v5p:4x4x4; raises ValueError for one that is not written so, or unknown."""
+    """Return the chip of a topology such as v5p:4x4x4.
+
+    Raises:
+        ValueError: it is not written so, or its chip is unknown.
+    """
     kind, _, sizes = topology.partition(":")
     if kind not in CHIPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)+", sizes):
         raise ValueError(f"expected a topology of {', '.join(CHIPS)} such as v5p:4x4x4, found {topology!r}")

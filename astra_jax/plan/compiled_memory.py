@@ -37,15 +37,16 @@ class CompiledMemory(BaseModel):
 
 
 def cache_folder() -> Path:
-    """Where answers are kept: `$XDG_CACHE_HOME/astra-plan`, by default in ~/.cache."""
+    """Return where answers are kept: `$XDG_CACHE_HOME/astra-plan`, by default in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "astra-plan"
 
 
 def compiled_memory(lowered: jax.stages.Lowered, *, topology: str, compiler: str) -> tuple[CompiledMemory, bool]:
-    """What the program needs, compiled now or earlier, and whether it was earlier.
+    """Return what the program needs, compiled now or earlier, and whether it was earlier.
 
     `compiler` is its version. A program that it refuses for want of memory has the peak that the refusal names.
     """
+    # All that decides the compiler's answer is in the key: there is nothing to invalidate.
     flags = [f"{name}={os.environ.get(name, '')}" for name in _FLAGS]
     key = hashlib.sha256("\n".join([topology, compiler, *flags, lowered.as_text()]).encode()).hexdigest()
     answer = cache_folder() / f"{key}.json"
@@ -53,6 +54,7 @@ def compiled_memory(lowered: jax.stages.Lowered, *, topology: str, compiler: str
         return CompiledMemory.model_validate_json(answer.read_text()), True
     memory = _compile(lowered)
     answer.parent.mkdir(parents=True, exist_ok=True)
+    # Two plans may run at once: each writes a file of its own, and the last to rename it wins with the same answer.
     partial = answer.with_suffix(f".{os.getpid()}")
     partial.write_text(memory.model_dump_json())
     partial.replace(answer)
@@ -82,7 +84,7 @@ def _compile(lowered: jax.stages.Lowered) -> CompiledMemory:
 
 
 def refused_bytes(message: str) -> int | None:
-    """What a program wanted of a chip when the compiler refused it; None for another message.
+    """Return the bytes that a program wanted of a chip when the compiler refused it; None for another message.
 
     The compiler says temporaries and means arguments and results too.
 

@@ -54,7 +54,11 @@ class PlanConfig(BaseModel):
     decode: RolloutShape | None = None
 
     def resolved_model(self) -> ModelConfig:
-        """The model to compile; raises ValueError for an unknown preset."""
+        """Return the model to compile.
+
+        Raises:
+            ValueError: an unknown preset.
+        """
         if isinstance(self.model, ModelConfig):
             base = self.model
         elif self.model in QWEN3_PRESETS:
@@ -64,7 +68,11 @@ class PlanConfig(BaseModel):
         return self.model_overrides.of(base)
 
     def require_plannable(self) -> None:
-        """Raises ValueError when a mesh does not divide the model or a sequence, or a sequence exceeds the rope."""
+        """See to it that every step can be laid over its mesh; nothing is compiled for that.
+
+        Raises:
+            ValueError: there is no step; a mesh does not divide the model or a sequence; a sequence exceeds the rope.
+        """
         model = self.resolved_model()
         learner_steps = [step for step in (self.sft, self.rl_learner) if step is not None]
         rollout_steps = [step for step in (self.prefill, self.decode) if step is not None]

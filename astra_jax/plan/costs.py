@@ -41,6 +41,7 @@ class Costs:
     """By (kind, mesh axes): bytes that leave the device."""
 
     def add(self, other: Costs, times: float) -> None:
+        """Add `other`, which is spent `times` times."""
         self.flops += other.flops * times
         self.hbm_bytes += other.hbm_bytes * times
         for key, count in other.collective_bytes.items():
@@ -48,7 +49,7 @@ class Costs:
 
 
 def step_costs(function: Callable[..., Any], *args: Any, mesh_shape: Mapping[str, int], kernels: KernelFlops) -> Costs:
-    """Costs per device of one call; products outside `shard_map` are taken to be spread evenly over the mesh.
+    """Count costs per device of one call; products outside `shard_map` are taken to be spread evenly over the mesh.
 
     >>> import jax.numpy as jnp
     >>> square = jax.ShapeDtypeStruct((8, 8), jnp.float32)
@@ -63,9 +64,10 @@ def step_costs(function: Callable[..., Any], *args: Any, mesh_shape: Mapping[str
 def jaxpr_costs(
     jaxpr: jex.Jaxpr, *, mesh_shape: Mapping[str, int], kernels: KernelFlops, while_trips: int | None = None
 ) -> Costs:
-    """`step_costs` of what was traced already; loops whose end depends on their data run `while_trips` times.
+    """Count as `step_costs` what was traced already; loops whose end depends on their data run `while_trips` times.
 
-    Raises ValueError for such a loop when `while_trips` is None.
+    Raises:
+        ValueError: there is such a loop, and `while_trips` is None.
     """
     unsaid = _Unsaid(mesh_shape, kernels, while_trips)
     return _count(jaxpr, unsaid, share=1 / math.prod(mesh_shape.values()))
@@ -87,6 +89,7 @@ def _count(jaxpr: jex.Jaxpr, unsaid: _Unsaid, share: float) -> Costs:
         elif name in _WIRE_SHARE:
             axes = _axes(params)
             size = math.prod(unsaid.mesh_shape[axis] for axis in axes)
+            # A gather's result and a scatter's operand are the whole that travels round the ring.
             larger = max(out, shapes[0], key=lambda aval: aval.size)
             wire = larger.size * larger.dtype.itemsize * _WIRE_SHARE[name] * (size - 1) / size
             if wire:
@@ -98,8 +101,10 @@ def _count(jaxpr: jex.Jaxpr, unsaid: _Unsaid, share: float) -> Costs:
                 raise ValueError("a while loop has no trip count to multiply with; write it as a scan")
             total.add(_count(params["body_jaxpr"].jaxpr, unsaid, share), unsaid.while_trips)
         elif name == "shard_map":
+            # Shapes in there are those of one device already.
             total.add(_count(params["jaxpr"], unsaid, 1.0), 1)
         else:
+            # Of a `cond` every branch is counted: which one runs depends on the data.
             for inner in jex.jaxprs_in_params(params):
                 total.add(_count(inner, unsaid, share), 1)
     return total

@@ -14,7 +14,7 @@ PAPER_UPDATE_ROWS = 256
 
 
 def not_yet_runnable(config: PlanConfig) -> dict[str, str]:
-    """The steps of a plan that no run can have, each with the reason.
+    """Return the steps of a plan that no run can have, each with the reason.
 
     >>> from astra_jax.plan.config import StepShape
     >>> not_yet_runnable(PlanConfig(model="qwen3-0.6b", mesh={}, rl_learner=StepShape(sequence_tokens=8192)))

@@ -53,6 +53,7 @@ class StepPlan:
 
     @property
     def bound(self) -> str:
+        """What the step spends the most time on at best: `compute`, `hbm` or `interconnect`."""
         return max(self.roofline_seconds, key=lambda name: self.roofline_seconds[name])
 
 
@@ -71,10 +72,11 @@ class Plan:
 
     @property
     def fits(self) -> bool:
+        """Whether every step fits into the memory of a chip."""
         return all(step.peak_bytes <= self.hbm_bytes for step in self.steps.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The machine-readable answer."""
+        """Return the machine-readable answer."""
         return {
             "topology": self.topology,
             "chips": self.chips,
@@ -101,7 +103,7 @@ class Plan:
         }
 
     def render(self) -> str:
-        """The same for people."""
+        """Return the same for people."""
         lines = [
             f"{self.topology}: {self.chips} chips of {self.hbm_bytes / _GIB:.0f} GiB; compiled by libtpu {self.libtpu}"
         ]
@@ -146,7 +148,7 @@ def _advice(step: StepPlan) -> str:
 
 
 def plan(config: PlanConfig, topology: str) -> Plan:
-    """Compiles each step that the config has for `topology` (e.g. v5p:4x4x4).
+    """Compile each step that the config has for `topology` (e.g. v5p:4x4x4).
 
     Raises:
         ConfigError: before anything is compiled: a mesh does not fit the topology, the model or a sequence, or a
@@ -199,6 +201,7 @@ def _plan_step(step: AbstractStep, topology: str, chip: Chip) -> StepPlan:
         costs = jaxpr_costs(
             traced.jaxpr.jaxpr, mesh_shape=step.mesh.shape, kernels=step.kernels, while_trips=step.while_trips
         )
+        # The device is there in name only, yet its client is the compiler, and knows its version.
         compiler = f"jax {jax.__version__} {step.mesh.devices.flat[0].client.platform_version}"
         memory, from_cache = compiled_memory(traced.lower(), topology=topology, compiler=compiler)
     collective_bytes = {f"{kind} over {axes}": size for (kind, axes), size in sorted(costs.collective_bytes.items())}
@@ -223,6 +226,7 @@ def _plan_step(step: AbstractStep, topology: str, chip: Chip) -> StepPlan:
 
 
 def _by_category(step: AbstractStep, memory: CompiledMemory, chip: Chip) -> dict[str, int]:
+    # The compiler tells one peak; what the shapes account for is taken off, and the rest is called temporaries.
     known = dict(step.bytes_by_category)
     known["temporaries"] = max(0, memory.peak_bytes - sum(known.values()))
     known["headroom"] = int(chip.hbm_bytes) - memory.peak_bytes

@@ -52,7 +52,7 @@ class AbstractStep:
 
 
 def learner_step(name: str, config: PlanConfig, shape: StepShape, mesh: Mesh) -> AbstractStep:
-    """`sft_step` or `rl_step`."""
+    """Return `sft_step`, or `rl_step` where `name` is "rl_learner", with the shapes of its batch and state."""
     model, steps = config.resolved_model(), 1000  # a schedule needs to know how many; the program is the same
     rows = shape.sequences_per_shard * _rows_shards(mesh)
     params = sharded_shapes(abstract_params(model), mesh)
@@ -94,13 +94,13 @@ def learner_step(name: str, config: PlanConfig, shape: StepShape, mesh: Mesh) ->
         model_flops=model_flops(model, [shape.sequence_tokens] * rows),
         kernels=_kernels(model, mesh, shape.sequence_tokens, shape.sequences_per_shard),
         partitioner_bytes=_partitioner_bytes(model, mesh, local_tokens, trains=True),
-        weight_bytes=2 * _matrix_bytes(model, mesh),
+        weight_bytes=2 * _matrix_bytes(model, mesh),  # forward and backward
         while_trips=None,
     )
 
 
 def prefill_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> AbstractStep:
-    """The rollout engine's reading of all prompts, which makes the KV pool."""
+    """Return the rollout engine's reading of all prompts, which makes the KV pool."""
     model, params = _served(config, mesh)
     tokens_PS, counts_P = _prompts(shape, mesh)
     args = (model, params, tokens_PS, counts_P, shape.episodes_per_prompt, shape.response_tokens)
@@ -126,12 +126,13 @@ def prefill_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> Abstrac
 
 
 def decode_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> AbstractStep:
-    """The rollout engine's loop that samples; what is counted is one token in every slot, at a full cache."""
+    """Return the rollout engine's loop that samples; costs are those of one token in every slot, at a full cache."""
     model, params = _served(config, mesh)
     tokens_PS, counts_P = _prompts(shape, mesh)
     episodes_per_shard = shape.prompts_per_shard * shape.episodes_per_prompt
     episodes = episodes_per_shard * _rows_shards(mesh)
     with jax.set_mesh(mesh):
+        # Prefill is traced for the shape of its cache alone: the loop begins with what prefill leaves.
         cache, _ = prefill_prompts.eval_shape(
             model, params, tokens_PS, counts_P, shape.episodes_per_prompt, shape.response_tokens
         )
