@@ -16,13 +16,13 @@ class InvalidToken(SandboxError):
 
 
 def token_or_none(given: str | None) -> str | None:
-    """The token without blanks and line ends around it (files of secrets end in one); None when nothing is left.
+    """Return the token without blanks and line ends around it (files of secrets end in one); None when nothing is left.
 
     Args:
       given: the token; None for the one in the environment.
 
     Raises:
-      InvalidToken: it holds something else than visible ASCII.
+        InvalidToken: it holds something else than visible ASCII.
 
     >>> token_or_none(" secret\\n")
     'secret'

@@ -31,6 +31,7 @@ def confine(
         available = (parent / "cgroup.controllers").read_text().split()
         if not set(_CONTROLLERS) <= set(available):
             return None
+        # The kernel refuses this where the parent has processes of its own: cgroup v2 has them in leaves alone.
         (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in _CONTROLLERS))
         group.mkdir()
         (group / "memory.max").write_text(str(memory_bytes))
@@ -49,7 +50,7 @@ def dissolve(group: Path) -> None:
 
 
 def default_memory_bytes(workers: int) -> int:
-    """What each worker may use: together four fifths of the machine.
+    """Return the bytes that each worker may use: together four fifths of the machine.
 
     >>> default_memory_bytes(1) >= 4 * default_memory_bytes(4)
     True

@@ -50,7 +50,7 @@ class _Session:
         self._options: dict[str, Any] = {
             "base_url": self.url,
             "headers": headers,
-            "trust_env": False,
+            "trust_env": False,  # no proxy and no .netrc of the environment: the token is for this service alone
             "limits": httpx.Limits(
                 max_connections=max_connections, max_keepalive_connections=max_connections, keepalive_expiry=30.0
             ),
@@ -78,7 +78,11 @@ class _Session:
             self._known.popitem(last=False)
 
     def _verdict(self, status: int, body: bytes) -> str | None:
-        """None when the body is a reply, else why to retry; raises SandboxUnavailable when retrying cannot help."""
+        """None when the body is a reply, else why to retry.
+
+        Raises:
+            SandboxUnavailable: retrying cannot help.
+        """
         if status in (200, 204):
             return None
         if status == 401:
@@ -139,7 +143,11 @@ def _replies(body: bytes, count: int) -> list[ExecuteReply]:
 
 
 def first_contact(url: str) -> None:
-    """Raise SandboxUnavailable unless a sandbox listens at `url`; one that is still starting does."""
+    """See to it that a sandbox listens at `url`; one that is still starting does.
+
+    Raises:
+        SandboxUnavailable: none does, or something else listens there.
+    """
     deadline = time.monotonic() + _FIRST_CONTACT_SECONDS
     with httpx.Client(trust_env=False, timeout=_FIRST_CONTACT_SECONDS) as http:
         while True:
@@ -187,23 +195,41 @@ class SandboxClient(_Session):
         seed: int = 0,
         limits: Limits = _DEFAULT_LIMITS,
     ) -> ExecuteReply:
-        """Call `function(**arguments)` of the module `source`; raises SandboxUnavailable."""
+        """Call `function(**arguments)` of the module `source`; a failure of the tool is a reply.
+
+        Raises:
+            SandboxUnavailable: the service gave no answer.
+            ValueError: the request is not valid in itself.
+        """
         requests = [_request(source, function, arguments, state, seed, limits)]
         return _replies(b"[" + self._post("/v1/execute", requests, batch=False) + b"]", 1)[0]
 
     def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
-        """Run independent calls at once; the replies are in the order of the requests; raises SandboxUnavailable."""
+        """Run independent calls at once; return the replies in the order of the requests.
+
+        Raises:
+            SandboxUnavailable: the service gave no answer, or not to all of them.
+            ValueError: a request is not valid in itself.
+        """
         return _replies(self._post("/v1/execute_batch", requests, batch=True), len(requests)) if requests else []
 
     def put_source(self, source: str) -> str:
-        """Leave a source with the service and return its SHA-256; raises SandboxUnavailable."""
+        """Leave a source with the service and return its SHA-256.
+
+        Raises:
+            SandboxUnavailable: the service gave no answer.
+        """
         sha256 = source_sha256(source)
         self._send("PUT", f"/v1/sources/{sha256}", source.encode("utf-8", "surrogatepass"), self._deadline())
         self._known[sha256] = None
         return sha256
 
     def health(self) -> dict[str, Any]:
-        """The service's own account of its isolation and load; raises SandboxUnavailable."""
+        """Return the service's own account of its isolation and load.
+
+        Raises:
+            SandboxUnavailable: the service gave no answer.
+        """
         return json.loads(self._send("GET", "/health", b"", self._deadline())[1])
 
     def close(self) -> None:
@@ -255,6 +281,7 @@ class SandboxClient(_Session):
         self, method: str, path: str, content: bytes, left: float, deadline: float
     ) -> tuple[int, str | None, bytes]:
         with self._http.stream(method, path, content=content, timeout=left) as response:
+            # httpx limits the wait for each piece, so an answer that trickles needs a clock of our own.
             chunks = []
             for chunk in response.iter_raw():
                 chunks.append(chunk)
@@ -282,25 +309,43 @@ class AsyncSandboxClient(_Session):
         seed: int = 0,
         limits: Limits = _DEFAULT_LIMITS,
     ) -> ExecuteReply:
-        """Call `function(**arguments)` of the module `source`; raises SandboxUnavailable."""
+        """Call `function(**arguments)` of the module `source`; a failure of the tool is a reply.
+
+        Raises:
+            SandboxUnavailable: the service gave no answer.
+            ValueError: the request is not valid in itself.
+        """
         requests = [_request(source, function, arguments, state, seed, limits)]
         return _replies(b"[" + await self._post("/v1/execute", requests, batch=False) + b"]", 1)[0]
 
     async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
-        """Run independent calls at once; the replies are in the order of the requests; raises SandboxUnavailable."""
+        """Run independent calls at once; return the replies in the order of the requests.
+
+        Raises:
+            SandboxUnavailable: the service gave no answer, or not to all of them.
+            ValueError: a request is not valid in itself.
+        """
         if not requests:
             return []
         return _replies(await self._post("/v1/execute_batch", requests, batch=True), len(requests))
 
     async def put_source(self, source: str) -> str:
-        """Leave a source with the service and return its SHA-256; raises SandboxUnavailable."""
+        """Leave a source with the service and return its SHA-256.
+
+        Raises:
+            SandboxUnavailable: the service gave no answer.
+        """
         sha256 = source_sha256(source)
         await self._within_deadline("PUT", f"/v1/sources/{sha256}", [source.encode("utf-8", "surrogatepass")])
         self._known[sha256] = None
         return sha256
 
     async def health(self) -> dict[str, Any]:
-        """The service's own account of its isolation and load; raises SandboxUnavailable."""
+        """Return the service's own account of its isolation and load.
+
+        Raises:
+            SandboxUnavailable: the service gave no answer.
+        """
         return json.loads(await self._within_deadline("GET", "/health", [b""]))
 
     async def close(self) -> None:
@@ -322,7 +367,7 @@ class AsyncSandboxClient(_Session):
 
     async def _within_deadline(self, method: str, path: str, bodies: Iterator[bytes] | list[bytes]) -> bytes:
         """Send the first body until there is an answer, and the next one when the server lacks a source."""
-        why = ["not tried"]
+        why = ["not tried"]  # a list, which outlives the cancelled `_send` that has written its reason there
         try:
             async with asyncio.timeout(self._deadline_seconds):
                 status, body = 404, b""

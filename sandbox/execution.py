@@ -58,11 +58,12 @@ class BoundedStore:
         """Keep `value`, forgetting others as needed."""
         self.size_bytes += len(value) - len(self._entries.pop(key, b""))
         self._entries[key] = value
+        # The last one stays however large it is: its caller is about to run it.
         while self.size_bytes > self._max_bytes and len(self._entries) > 1:
             self.size_bytes -= len(self._entries.popitem(last=False)[1])
 
     def get(self, key: str) -> bytes | None:
-        """The value, now the most recently used."""
+        """Return the value, now the most recently used; None when there is none, or no longer."""
         value = self._entries.get(key)
         if value is not None:
             self._entries.move_to_end(key)
@@ -82,7 +83,7 @@ class _Call:
     limits: Limits
 
     def document(self) -> dict[str, Any]:
-        """As the harness reads it."""
+        """Return the call as the harness reads it."""
         return {
             "operation": "run",
             "module_name": self.module_name,
@@ -109,20 +110,33 @@ class Execution:
         self._code = BoundedStore(256 << 20)
 
     async def execute(self, client: str, request: ExecuteRequest) -> dict[str, Any]:
-        """The reply document; raises InvalidRequest, UnknownSource, QueueFull or ServiceFault."""
+        """Run one call in the pool and return the reply document.
+
+        Raises:
+            InvalidRequest: a limit is above the server's maximum.
+            UnknownSource: the request names a source by a hash that is not known here.
+            QueueFull: too many calls are waiting.
+            ServiceFault: the service failed, not the tool.
+        """
         self._check_limits(request.limits)
         key, source = self._source(request)
         call = _Call("tool", request.function, request.arguments, request.state, request.seed, "", request.limits)
         reply = await self._execute(client, key, source, call)
         self._count(reply)
-        reply.pop("stderr", None)
+        reply.pop("stderr", None)  # the protocol has none; it is for `run_code`
         return reply
 
     async def execute_batch(self, client: str, requests: list[ExecuteRequest]) -> list[dict[str, Any]]:
-        """Replies in the order of the requests; a failure of the service fails the batch."""
+        """Return replies in the order of the requests; a failure of the service fails the batch.
+
+        Raises:
+            InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `execute`, of any of them.
+        """
+        # A batch that is not valid is refused before any of its calls has run.
         for request in requests:
             self._check_limits(request.limits)
             self._source(request)
+        # All calls end before the batch fails: none is left running that nobody waits for.
         replies = await asyncio.gather(*(self.execute(client, request) for request in requests), return_exceptions=True)
         for reply in replies:
             if isinstance(reply, BaseException):
@@ -130,7 +144,11 @@ class Execution:
         return [reply for reply in replies if not isinstance(reply, BaseException)]
 
     async def run_code(self, client: str, request: RunCodeRequest) -> dict[str, Any]:
-        """A program's output and exit status in SandboxFusion's shape."""
+        """Run a program; return its output and exit status in SandboxFusion's shape.
+
+        Raises:
+            InvalidRequest, QueueFull, ServiceFault: as `execute`.
+        """
         limits = Limits(
             wall_seconds=request.run_timeout,
             cpu_seconds=request.run_timeout,
@@ -143,6 +161,7 @@ class Execution:
         key = hashlib.sha256(source).hexdigest()
         call = _Call("__main__", None, {}, None, 0, request.stdin or "", limits)
         reply = await self._execute(client, key, source, call)
+        # The process writes its reply itself, so its exit status may be anything; True is an int to isinstance.
         if reply["status"] == "ok" and type(reply["value"]) is not int:
             message = "the program's process sent an exit status that is none"
             reply |= {"status": "error", "error": {"kind": ErrorKind.INVALID_RESULT, "message": message}, "value": 1}
@@ -230,6 +249,7 @@ def _reply(outcome: Outcome, limits: Limits) -> dict[str, Any]:
         return _error(outcome, ErrorKind.FORBIDDEN, "the tool wrote to the channel of its own reply")
     if outcome.body is None:
         return _crash(outcome, limits)
+    # From here on it is the process's own word, which a tool may have written: every part is checked.
     try:
         return _checked(outcome, outcome.body, limits.memory_bytes)
     except ValueError as error:
@@ -242,6 +262,7 @@ def _crash(outcome: Outcome, limits: Limits) -> dict[str, Any]:
         raise ServiceFault(f"a call ended for the unknown reason {outcome.why}")
     code = os.waitstatus_to_exitcode(outcome.wait_status)
     how = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
+    # The kernel does not say that a process died for want of memory; how much it held is the best evidence.
     if code != 0 and outcome.max_rss_bytes >= _MEMORY_SHARE * limits.memory_bytes:
         return _error(outcome, ErrorKind.MEMORY, f"the process ended with {how} close to its memory limit")
     return _error(outcome, ErrorKind.CRASHED, f"the tool's process ended without a reply ({how})")
@@ -256,7 +277,11 @@ _ERROR_PARTS = {"status", "error", "stdout", "stderr"}
 
 
 def _checked(outcome: Outcome, body: bytes, memory_bytes: int) -> dict[str, Any]:
-    """The reply that the child wrote; raises ValueError unless every part of it is what it must be."""
+    """The reply that the child wrote.
+
+    Raises:
+        ValueError: a part of it is not what it must be.
+    """
     match parse_reply(body, MAX_NESTING + 1):
         case {"status": "error", "error": {"kind": str(kind), "message": str(message)}, **rest} as document if (
             document.keys() == _ERROR_PARTS and isinstance(rest["stdout"], str) and isinstance(rest["stderr"], str)

@@ -33,7 +33,7 @@ class FairQueue(Generic[T]):
         self._size += 1
 
     def get(self, may: Callable[[str], bool]) -> T | None:
-        """The next job of the first client in turn that may have one; None when there is none."""
+        """Return the next job of the first client in turn that may have one; None when there is none."""
         client = next((client for client in self._lines if may(client)), None)
         if client is None:
             return None

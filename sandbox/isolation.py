@@ -64,6 +64,7 @@ print(json.dumps({"executable": os.path.realpath(sys.executable), "stdlib": os.p
 @functools.cache
 def jailed_python() -> JailedPython:
     """Find out what the interpreter that runs this program needs; the virtual environment stays outside."""
+    # A process of its own tells: to learn which libraries an extension loads, all extensions must be imported.
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     text = subprocess.run(
         [python, "-I", "-S", "-c", _DESCRIBE], capture_output=True, text=True, check=True, timeout=60
@@ -128,7 +129,7 @@ def _start(program: str, plan: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def layers_of(tier: Tier, pid: int) -> dict[str, bool]:
-    """Which namespaces of a launcher differ from ours, by the kernel's own account."""
+    """Return which namespaces of a launcher differ from ours, by the kernel's own account."""
     names = {"user": "user", "mount": "mnt", "pid": "pid_for_children", "net": "net", "ipc": "ipc", "uts": "uts"}
     names["cgroup"] = "cgroup"
     if tier is not Tier.NAMESPACES:

@@ -24,8 +24,12 @@ def local_sandbox(workers: int = 2, *, options: tuple[str, ...] = ()) -> Iterato
     """Start a service on a free loopback port, yield its URL once it is healthy, stop it afterwards.
 
     The service also stops when this process dies, however it dies. `options` are further arguments of
-    `python -m sandbox.server`. Raises SandboxUnavailable when the service does not come up; its log says why.
+    `python -m sandbox.server`.
+
+    Raises:
+        SandboxUnavailable: the service does not come up; its log says why.
     """
+    # The socket is made here and inherited: no other process can take the port before the service listens.
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         command = [sys.executable, "-m", "sandbox.server", "--workers", str(workers), *options]
@@ -44,6 +48,7 @@ def local_sandbox(workers: int = 2, *, options: tuple[str, ...] = ()) -> Iterato
         _wait_until_healthy(url, process)
         yield url
     finally:
+        # The end of its standard input asks the service to stop.
         if process.stdin:
             process.stdin.close()
         try:

@@ -31,7 +31,7 @@ class Histogram:
         self._counts[-1] += 1
 
     def lines(self) -> list[str]:
-        """The metric as Prometheus reads it: cumulative buckets, sum and count."""
+        """Return the metric as Prometheus reads it: cumulative buckets, sum and count."""
         lines = [f"# HELP {self._name} {self._text}", f"# TYPE {self._name} histogram"]
         total = 0
         for bound, count in zip((*map(str, _BUCKETS_SECONDS), "+Inf"), self._counts, strict=True):
@@ -51,7 +51,7 @@ class Metrics:
         self.queue = Histogram("sandbox_queue_seconds", "Time calls waited for a slot.")
 
     def render(self, gauges: Mapping[str, tuple[str, float]], counters: Mapping[str, tuple[str, float]]) -> str:
-        """The page, with values that are known only now: name to (help, value)."""
+        """Return the page, with values that are known only now: name to (help, value)."""
         lines = [
             "# HELP sandbox_calls_total Calls that were answered, by result.",
             "# TYPE sandbox_calls_total counter",

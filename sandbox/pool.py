@@ -52,10 +52,14 @@ class Pool:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start every worker; raises ServiceFault when one cannot start."""
+        """Start every worker.
+
+        Raises:
+            ServiceFault: one cannot start.
+        """
         self.workers = [Worker(self, index) for index in range(self.size)]
         await asyncio.gather(*(worker.wait_ready() for worker in self.workers))
-        self._heals = True
+        self._heals = True  # not before: where none can start, another attempt would fail alike
 
     async def close(self) -> None:
         """End every jail; waiting calls fail."""
@@ -81,7 +85,12 @@ class Pool:
     async def run(
         self, client: str, request: dict[str, Any], code: bytes, limits: Limits, max_reply_bytes: int
     ) -> Outcome:
-        """Run one call; raises QueueFull or ServiceFault."""
+        """Run one call.
+
+        Raises:
+            QueueFull: too many calls are waiting.
+            ServiceFault: the service failed, not the tool.
+        """
         if len(self._queue) >= self.max_queue:
             raise QueueFull
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -92,6 +101,7 @@ class Pool:
     def dispatch(self) -> None:
         """Start waiting jobs while a worker has a fresh slot."""
         while self._queue:
+            # By fresh calls first: aged ones run at low priority and hardly delay a new one.
             worker = min(
                 (w for w in self.workers if w.ready and w.fresh < self._fresh_slots and self._has_place(w)),
                 key=lambda w: (w.fresh, len(w.flights)),
@@ -100,7 +110,7 @@ class Pool:
             if worker is None:
                 return
             job = self._queue.get(self._may_start)
-            if job is None:
+            if job is None:  # all that wait are of clients that hold their share
                 return
             if not job.future.done():  # else its caller has gone
                 worker.start(job)
@@ -127,6 +137,7 @@ class Pool:
         delay = 0.0
         while self._heals:
             await asyncio.sleep(delay)
+            # In its place before it is ready, so that `close` finds it.
             new = Worker(self, worker.index)
             self.workers[position] = new
             with contextlib.suppress(ServiceFault):

@@ -115,7 +115,7 @@ class ExecuteReply(_Message):
 
 
 def source_sha256(source: str) -> str:
-    """The content address of a source.
+    """Return the content address of a source.
 
     >>> source_sha256("")[:8]
     'e3b0c442'

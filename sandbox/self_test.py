@@ -239,7 +239,11 @@ class Isolation:
 
 
 async def establish_wasm() -> Isolation:
-    """The tier `wasm`, which is never a substitute for another; raises IsolationUnavailable."""
+    """Establish the tier `wasm`, which is never a substitute for another.
+
+    Raises:
+        IsolationUnavailable: its component cannot be built, or it does not hold.
+    """
     from sandbox.wasm.component import ComponentUnavailable, compiled_component
 
     try:
@@ -250,7 +254,11 @@ async def establish_wasm() -> Isolation:
 
 
 async def establish(minimum: Tier) -> Isolation:
-    """The strongest tier that withstands the probe; raises IsolationUnavailable below `minimum`."""
+    """Establish the strongest tier that withstands the probe.
+
+    Raises:
+        IsolationUnavailable: none of `minimum` or above does; the message says why, and how to have each.
+    """
     refused: dict[str, str] = {}
     for tier in _ORDER[: _ORDER.index(minimum) + 1]:
         try:
@@ -266,7 +274,11 @@ async def establish(minimum: Tier) -> Isolation:
 
 
 async def _probe(tier: Tier) -> tuple[dict[str, bool], str]:
-    """The active layers and the version of Python; raises ServiceFault when the tier does not hold."""
+    """The active layers and the version of Python.
+
+    Raises:
+        ServiceFault: the tier does not hold.
+    """
     pool = Pool(tier, workers=1, max_children=2)
     try:
         await pool.start()
@@ -277,6 +289,7 @@ async def _probe(tier: Tier) -> tuple[dict[str, bool], str]:
                 arguments={"canary": canary, "outside": outside, "tmp": tier is Tier.NAMESPACES},
                 limits=Limits(wall_seconds=20, cpu_seconds=10),
             )
+            # Looked at from outside as well: a change that the probe made and could not notice counts as an escape.
             execution = Execution(pool)
             before = _seen_from_outside(canary, outside)
             reply = await execution.execute("self-test", request)

@@ -54,6 +54,7 @@ def _client(request: Request) -> str:
 
 
 async def _body(request: Request, limit: int) -> bytes:
+    # Refused by its own word before a byte is read; the count below is for bodies that declare no length.
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > limit:
         raise InvalidRequest(f"the body has {declared} bytes, the server takes {limit}", status=413)
@@ -84,18 +85,28 @@ def _validated(model: type[_Request], document: Any) -> _Request:
 
 
 class Service:
-    """The HTTP endpoints over one `Execution`."""
+    """The HTTP endpoints over one `Execution`; what they raise, `_Guard` turns into an HTTP status."""
 
     def __init__(self, execution: Execution, isolation: Isolation | None) -> None:
         self._execution, self._isolation = execution, isolation
 
     async def execute(self, request: Request) -> Response:
-        """POST /v1/execute"""
+        """Answer `POST /v1/execute`: one call.
+
+        Raises:
+            InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `Execution.execute`, or for a body that is not
+                what it must be.
+        """
         document = _parse(await _body(request, self._execution.max_body_bytes))
         return _JSON(await self._execution.execute(_client(request), _validated(ExecuteRequest, document)))
 
     async def execute_batch(self, request: Request) -> Response:
-        """POST /v1/execute_batch"""
+        """Answer `POST /v1/execute_batch`: a list of calls.
+
+        Raises:
+            InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `Execution.execute_batch`, or for a body that is
+                not what it must be.
+        """
         documents = _parse(await _body(request, self._execution.max_body_bytes), levels_around=2)
         if not isinstance(documents, list) or len(documents) > self._execution.max_batch:
             raise InvalidRequest(f"a batch is a list of at most {self._execution.max_batch} requests")
@@ -108,7 +119,11 @@ class Service:
         return _JSON(await self._execution.execute_batch(_client(request), requests))
 
     async def put_source(self, request: Request) -> Response:
-        """PUT /v1/sources/{sha256}"""
+        """Answer `PUT /v1/sources/{sha256}`: keep a source under its hash.
+
+        Raises:
+            InvalidRequest: the body is too long, or its hash is another.
+        """
         data = await _body(request, self._execution.max_body_bytes)
         expected = request.path_params["sha256"]
         if hashlib.sha256(data).hexdigest() != expected:
@@ -117,12 +132,16 @@ class Service:
         return Response(status_code=204)
 
     async def run_code(self, request: Request) -> Response:
-        """POST /run_code, as SandboxFusion has it"""
+        """Answer `POST /run_code`, as SandboxFusion has it.
+
+        Raises:
+            InvalidRequest, QueueFull, ServiceFault: as `Execution.run_code`, or for a body that is not what it must be.
+        """
         document = _parse(await _body(request, self._execution.max_body_bytes))
         return _JSON(await self._execution.run_code(_client(request), _validated(RunCodeRequest, document)))
 
     async def health(self, request: Request) -> Response:
-        """GET /health"""
+        """Answer `GET /health`: the isolation that holds, the workers, the queue, the limits."""
         pool, isolation = self._execution.pool, self._isolation
         ready = sum(worker.ready for worker in pool.workers)
         document = {
@@ -138,7 +157,7 @@ class Service:
         return _JSON(document, status_code=200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """GET /metrics"""
+        """Answer `GET /metrics`, in Prometheus's text format."""
         pool, execution = self._execution.pool, self._execution
         gauges = {
             "sandbox_queue_waiting": ("Calls that wait for a slot.", pool.queued),
@@ -185,7 +204,7 @@ class _Guard:
 
 
 def application(execution: Execution, isolation: Isolation | None = None, token: str | None = None) -> Starlette:
-    """The ASGI application; its lifespan starts and stops the pool."""
+    """Return the ASGI application; its lifespan starts and stops the pool."""
     service = Service(execution, isolation)
     guard = _Guard(execution.metrics, token)
 
@@ -231,7 +250,7 @@ def serve(
     listen_fd: int | None = None,
     until_stdin_closes: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; raises RefusedToStart.
+    """Serve until SIGTERM or SIGINT.
 
     Args:
       host: address to listen on; one that is not loopback needs a token.
@@ -244,12 +263,16 @@ def serve(
       max_queue: waiting calls above which callers get 429.
       listen_fd: a listening socket to use instead of `host` and `port`.
       until_stdin_closes: also stop when standard input ends, that is, when the parent dies.
+
+    Raises:
+        RefusedToStart: the token, the address or the isolation will not do, or the workers did not start.
     """
     try:
         token = token_or_none(token)
     except InvalidToken as error:
         raise RefusedToStart(str(error)) from None
-    os.environ.pop(TOKEN_VARIABLE, None)
+    os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
+    # Bound before the self-test, which takes seconds: a port that is taken, or too public, is told of at once.
     listener = socket.socket(fileno=listen_fd) if listen_fd is not None else _listen(host, port)
     address = ipaddress.ip_address(listener.getsockname()[0])
     if not address.is_loopback and not token:
@@ -301,6 +324,7 @@ async def _serve(
     if until_stdin_closes:
         loop = asyncio.get_running_loop()
 
+        # Nobody writes to our standard input: it becomes readable when it ends.
         def stop() -> None:
             loop.remove_reader(0)
             server.should_exit = True
@@ -317,7 +341,11 @@ async def _serve(
 
 
 def main() -> None:
-    """The command line."""
+    """Serve as the command line says.
+
+    Raises:
+        SystemExit: the service refuses to start; it says why.
+    """
     parser = argparse.ArgumentParser(prog="python -m sandbox.server", description="Run Python that nobody has read.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a token)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)

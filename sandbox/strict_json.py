@@ -22,7 +22,10 @@ _NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def parse(data: bytes, most_nesting: int) -> Any:
-    """The value of a JSON text; raises ValueError with one line.
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: it is none that is taken here; the message is one line.
 
     >>> parse(b'{"a": [1, 2.5]}', 2)
     {'a': [1, 2.5]}
@@ -30,6 +33,7 @@ def parse(data: bytes, most_nesting: int) -> Any:
     Traceback (most recent call last):
     ValueError: the number 1e999 is too large
     """
+    # Counting brackets is cheap and enough for most; only a text with many of them is measured.
     if data.count(b"[") + data.count(b"{") > most_nesting and _nesting(data) > most_nesting:
         raise ValueError(f"nested too deeply: more than {MAX_NESTING} lists and objects within each other")
     try:
@@ -39,13 +43,17 @@ def parse(data: bytes, most_nesting: int) -> Any:
 
 
 def parse_reply(data: bytes, most_nesting: int) -> Any:
-    """The value of a JSON text that the sandbox's encoder wrote; raises ValueError with one line when it did not.
+    """Return the value of a JSON text that the sandbox's encoder wrote.
+
+    Raises:
+        ValueError: another has written it; the message is one line.
 
     >>> parse_reply(b'{"a":1,"a":2}', 1)
     Traceback (most recent call last):
     ValueError: two keys of an object are the same text: 'a'
     """
     value = parse(data, most_nesting)
+    # Written again, it must come out the same: that refuses every second spelling without a list of them.
     if json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() != data:
         json.loads(data, object_pairs_hook=_refuse_same_keys)
         raise ValueError("it is not spelled as JSON is written here")

@@ -104,7 +104,7 @@ class WorkerOwner(Protocol):
         """Start waiting jobs: a slot has become free."""
 
     def on_closed(self, worker: Worker) -> None:
-        """The worker has ended."""
+        """Learn that the worker has ended."""
 
 
 class Worker:
@@ -130,8 +130,13 @@ class Worker:
         self._loop.add_reader(self._control, self._on_control)
 
     async def wait_ready(self) -> None:
-        """Return when the zygote serves; raises ServiceFault when it never does."""
+        """Return when the zygote serves.
+
+        Raises:
+            ServiceFault: it never does.
+        """
         try:
+            # Shielded: `_started` is the worker's own, which a waiter's time limit must not cancel.
             await asyncio.wait_for(asyncio.shield(self._started), _START_SECONDS)
         except TimeoutError:
             self.close("did not start in time")
@@ -262,6 +267,7 @@ class Worker:
         self.close("is stuck")
 
     def _finish_if_over(self, flight: _Flight) -> None:
+        # The zygote's word and the end of the channel come in either order; the verdict needs both.
         if flight.ended is None or flight.open:
             return
         status, why, wall, cpu, rss = flight.ended
@@ -273,6 +279,7 @@ class Worker:
             self._finish(flight, ServiceFault(f"a call could not be isolated: {reason}"))
             return
         data = b"".join(flight.chunks)
+        # Any byte on the channel that is not one whole frame with this call's nonce is the tool's doing.
         body, forged = None, bool(data)
         if len(data) >= REPLY_HEADER.size:
             nonce, length = REPLY_HEADER.unpack_from(data)

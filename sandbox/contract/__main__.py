@@ -11,7 +11,12 @@ from sandbox.contract.webassembly import promises_in_webassembly
 
 
 def main() -> None:
-    """The command line."""
+    """Check every promise at the URL of the command line, and print which are kept.
+
+    Raises:
+        SystemExit: always: 0 when all are kept, else 1.
+        SandboxUnavailable: no sandbox answers there.
+    """
     parser = argparse.ArgumentParser(prog="python -m sandbox.contract", description=__doc__)
     parser.add_argument("url", help="where the service listens; its token is read from " + TOKEN_VARIABLE)
     options = parser.parse_args()

@@ -27,9 +27,12 @@ class Promise:
     stdout: str | None = None
 
     def check(self, client: SandboxClient, *, overshoot_seconds: float = 0.25) -> str | None:
-        """None when the promise is kept, else what happened instead; raises SandboxUnavailable.
+        """Return None when the promise is kept, else what happened instead.
 
         A limit of time may be overshot by `overshoot_seconds`; a machine that is starved of CPU needs more.
+
+        Raises:
+            SandboxUnavailable: the service gave no answer.
         """
         reply: ExecuteReply | None = None
         for source in self.sources:
@@ -52,7 +55,7 @@ class Promise:
 
 
 def body(text: str) -> str:
-    """A module with one function `f` of these statements.
+    """Return a module with one function `f` of these statements.
 
     >>> print(body("x = 1\\nreturn x"))
     def f(**arguments):
@@ -63,10 +66,10 @@ def body(text: str) -> str:
 
 
 def promise(name: str, kinds: str, text: str, *before: str, **rest: Any) -> Promise:
-    """A promise about one function body, after others have run."""
+    """Return a promise about one function body, after others have run."""
     return Promise(name, frozenset(kinds.split()), (*map(body, before), body(text)), **rest)
 
 
 def module(name: str, kinds: str, source: str, **rest: Any) -> Promise:
-    """A promise about a whole module."""
+    """Return a promise about a whole module."""
     return Promise(name, frozenset(kinds.split()), (source,), **rest)

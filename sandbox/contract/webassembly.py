@@ -68,7 +68,11 @@ _ALLOCATION = promise("an allocation above the limit is refused", "memory", "ret
 
 
 def promises_in_webassembly() -> list[Promise]:
-    """Every promise as it holds there."""
+    """Return every promise as it holds there.
+
+    Raises:
+        ValueError: a promise that is to be replaced does not exist.
+    """
     unknown = _INSTEAD.keys() - {promise.name for promise in PROMISES}
     if unknown:
         raise ValueError(f"no such promise: {sorted(unknown)}")

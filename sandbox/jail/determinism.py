@@ -29,7 +29,7 @@ def _now() -> float:
 
 
 def install() -> Callable[[int], None]:
-    """Replace the process's clocks, process ids and sources of entropy; the result starts a call with its seed.
+    """Replace the process's clocks, process ids and sources of entropy; return what starts a call with its seed.
 
     CLOCK_MONOTONIC stays real: event loops and locks need it.
     """

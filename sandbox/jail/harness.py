@@ -1,10 +1,11 @@
 """One call inside its own child process: last restrictions, then the tool, then one framed reply, then the end.
 
 Nothing that a tool controls is read before every restriction holds. That they hold, or why they do not, is said on a
-descriptor of its own (the witness) which is closed then: what a tool writes is never taken for a word of the service.
-What the harness needs afterwards is bound before
-the tool runs, its builtins are a private copy, and the nonce that marks a genuine reply is never in the tool's reach
-by name. A tool that hunts its own process for it gains nothing: it can only answer its own call, which it may anyway.
+descriptor of its own (the witness) which is closed then: no words of a tool are ever taken for the service's.
+
+All that the harness needs afterwards is bound before the tool runs, its builtins are a private copy, and the nonce that
+marks a genuine reply is never in the tool's reach by name. A tool that hunts its own process for it gains nothing: it
+can only answer its own call, which it may anyway.
 """
 
 from __future__ import annotations
@@ -76,12 +77,14 @@ def run(jail: Jail, namespace: int, channel: int, witness: int, cpu_seconds: flo
         if jail.ruleset >= 0:
             linux.landlock_restrict(jail.ruleset)
         witness = take_descriptors(channel, witness)
+        # RLIMIT_AS counts what the zygote has mapped already; a tool is promised memory on top of that.
         ceiling = jail.address_space_bytes + memory_bytes
         whole_cpu_seconds = int(cpu_seconds) + 1
         limit = resource.setrlimit
         limit(resource.RLIMIT_AS, (ceiling, ceiling + _HEADROOM_BYTES))
         limit(resource.RLIMIT_CPU, (whole_cpu_seconds, whole_cpu_seconds))
         limit(resource.RLIMIT_NPROC, (jail.max_processes, jail.max_processes))
+        # Last: behind the filter no namespace can be entered and no ruleset enforced any more.
         jail.drop()
         testify(witness)
     except BaseException as error:  # noqa: BLE001
@@ -93,7 +96,7 @@ def run(jail: Jail, namespace: int, channel: int, witness: int, cpu_seconds: flo
 
 
 def limit_for_all(jail: Jail) -> None:
-    """The restrictions that the zygote itself can live with, inherited by every call."""
+    """Set the restrictions that the zygote itself can live with; every call inherits them."""
     limits = {
         resource.RLIMIT_FSIZE: jail.tmp_bytes,
         resource.RLIMIT_NOFILE: _OPEN_FILES,
@@ -108,18 +111,18 @@ def limit_for_all(jail: Jail) -> None:
 
 
 def read_request(channel: int) -> tuple[bytes, bytes, bytes]:
-    """The call's nonce, its request as JSON, and its byte code or source."""
+    """Read the call's nonce, its request as JSON, and its byte code or source."""
     nonce, json_bytes, code_bytes = REQUEST_HEADER.unpack(_read(channel, REQUEST_HEADER.size))
     return nonce, _read(channel, json_bytes), _read(channel, code_bytes)
 
 
 def write_reply(channel: int, nonce: bytes, body: bytes) -> None:
-    """The one frame that counts."""
+    """Write the one frame that counts."""
     _write(channel, REPLY_HEADER.pack(nonce, len(body)) + body)
 
 
 def take_descriptors(channel: int, witness: int, end: int = 1 << 20) -> int:
-    """Keep the call's two descriptors, the channel as `CHANNEL`, and no other below `end`; where the witness is now."""
+    """Keep the call's two descriptors, the channel as `CHANNEL`, and no other below `end`; return the witness's."""
     spare = fcntl.fcntl(witness, fcntl.F_DUPFD, _WITNESS + 1)  # it may lie where the channel goes
     os.dup2(channel, CHANNEL)
     os.dup2(spare, _WITNESS)
@@ -134,7 +137,7 @@ def testify(witness: int) -> None:
 
 
 def refuse(witness: int, error: BaseException) -> NoReturn:
-    """A call that could not be restricted must not go on, whatever happened; the zygote is told."""
+    """End a call that could not be restricted, whatever happened, and tell the zygote why."""
     os.write(witness, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace")[:500])
     os._exit(120)
 

@@ -14,11 +14,14 @@ _ABSTRACT_SOCKETS_AND_SIGNALS = 3  # from ABI 6
 
 
 def ruleset(tier: str, readable: list[str]) -> int:
-    """The descriptor of the rules for a tier; -1 for none.
+    """Return the descriptor of the rules for a tier; -1 for none.
 
     With namespaces the mounts say what can be read and written, and Landlock adds what mounts cannot: nothing can be
     executed, no device, socket or FIFO made, no TCP, no signal out of the call. Without namespaces the paths in
     `readable` are all that can be read, and nothing can be written.
+
+    Raises:
+        OSError: the tier needs Landlock, and the kernel has none.
     """
     abi = linux.landlock_abi()
     if tier == "seccomp" or (tier == "namespaces" and abi == 0):

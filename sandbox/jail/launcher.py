@@ -62,7 +62,7 @@ def say_failure(control_fd: int, error: BaseException) -> None:
 
 
 def zygote_environment(home: str, libraries: str) -> dict[str, str]:
-    """The whole environment of the jailed interpreter; the tool itself sees none of it."""
+    """Return the whole environment of the jailed interpreter; the tool itself sees none of it."""
     return {
         "PYTHONHOME": home,
         "PYTHONHASHSEED": "0",
@@ -75,13 +75,13 @@ def zygote_environment(home: str, libraries: str) -> dict[str, str]:
 
 
 def zygote_command(python: str, code_directory: str, plan: dict) -> list[str]:
-    """The command line that turns an interpreter into the zygote."""
+    """Return the command line that turns an interpreter into the zygote."""
     program = f"import sys; sys.path.insert(0, {code_directory!r}); from sandbox.jail import zygote; zygote.main()"
     return [python, "-s", "-S", "-P", "-c", program, json.dumps(plan)]
 
 
 def silence_input_and_output() -> None:
-    """Standard input and output become /dev/null; the error stream is the server's log until the zygote leaves it."""
+    """Make standard input and output /dev/null; the error stream is the server's log until the zygote leaves it."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1):
         os.dup2(null, fd)
@@ -203,6 +203,7 @@ def _build_root(plan: dict) -> None:
         with open(os.path.join(os.path.dirname(__file__), name)) as file:
             code[name] = file.read()
     os.umask(0o022)
+    # Private first: what is mounted below must not travel back to the host's namespace.
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("sandbox-root", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4m,nr_inodes=512,mode=755")
     os.chdir("/tmp")
@@ -237,6 +238,7 @@ def _build_root(plan: dict) -> None:
         with open(f"{base}/harness/sandbox/jail/{name}", "w") as file:
             file.write(text)
     os.chdir(base)
+    # pivot_root(2)'s own idiom: the old root comes to lie over the new one, and is taken off.
     linux.pivot_root(".", ".")
     linux.unmount_detached(".")
     os.chdir("/")
@@ -246,7 +248,7 @@ def _build_root(plan: dict) -> None:
 
 
 def mount_tmp(size_bytes: int) -> None:
-    """A fresh, bounded /tmp in this mount namespace."""
+    """Mount a fresh, bounded /tmp in this mount namespace."""
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
     owner = f"uid={SANDBOX_UID},gid={SANDBOX_UID}"
     linux.mount("tmp", "/tmp", "tmpfs", flags, f"size={size_bytes},nr_inodes=1024,mode=700,{owner}")

@@ -59,7 +59,7 @@ _syscall.restype = ctypes.c_long
 
 
 def machine() -> str:
-    """The architecture's name as the kernel says it, after checking that this package knows its system calls."""
+    """Return the architecture's name as the kernel says it, after checking that this package knows its system calls."""
     name = platform.machine()
     if name not in _NUMBERS:
         raise OSError(f"the sandbox knows the system calls of {sorted(_NUMBERS)}, this machine is {name!r}")
@@ -81,7 +81,7 @@ _fork = ctypes.PyDLL(None, use_errno=True).fork
 
 
 def fork() -> int:
-    """fork(2) without Python's own hooks, for a process with one thread: they would touch 200 pages in every child.
+    """Do fork(2) without Python's own hooks, for a process with one thread: they would touch 200 pages in every child.
 
     The hooks renew locks that other threads might hold and reseed `random`; neither is needed here.
     """
@@ -99,7 +99,7 @@ def setns(fd: int, flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    """mount(2)."""
+    """Do mount(2)."""
     _check(
         libc.mount(
             source.encode(),
@@ -192,7 +192,7 @@ def landlock_abi() -> int:
 
 
 def landlock_create(handled_fs: int, handled_net: int, scoped: int, abi: int) -> int:
-    """A ruleset that denies everything named and not allowed later; returns its descriptor."""
+    """Make a ruleset that denies everything named and not allowed later; return its descriptor."""
     sizes = {1: 8, 2: 8, 3: 8, 4: 16, 5: 16}
     attributes = struct.pack("QQQ", handled_fs, handled_net, scoped)[: sizes.get(abi, 24)]
     return _check(

@@ -91,7 +91,7 @@ def _instruction(code: int, k: int, jump_true: int = 0, jump_false: int = 0) -> 
 
 
 def filter_program(machine: str, *, threads: bool = True, files: bool = True, changes: bool = True) -> bytes:
-    """The BPF program that allows what a tool needs and answers EPERM to everything else.
+    """Return the BPF program that allows what a tool needs and answers EPERM to everything else.
 
     Args:
       machine: `x86_64` or `aarch64`.

@@ -62,7 +62,11 @@ def tool(name, state=None):
 
 
 def rehearse(begin: Callable[[int], None], finisher: Callable[[Streams], Callable[[Any], bytes]]) -> None:
-    """Run a tool of our own through the whole path, so that a call finds everything warm."""
+    """Run a tool of our own through the whole path, so that a call finds everything warm.
+
+    Raises:
+        RuntimeError: the tool did not come to its value.
+    """
     for _ in range(16):  # the interpreter specialises code that has run a few times
         streams = Streams()
         request: dict[str, Any] = {"operation": "run", "module_name": "rehearsal", "function": "tool"}
@@ -77,7 +81,7 @@ def rehearse(begin: Callable[[int], None], finisher: Callable[[Streams], Callabl
 
 
 def compile_source(source: bytes) -> bytes:
-    """The module's byte code, or a JSON error; compiling runs none of the source."""
+    """Return the module's byte code, or a JSON error; compiling runs none of the source."""
     warnings.simplefilter("ignore")
     try:
         text = source.decode("utf-8", "surrogatepass")  # text, so that no coding cookie is obeyed
@@ -230,11 +234,12 @@ def _is_forbidden(error: BaseException) -> bool:
 
 
 def reply_encoder(streams: Streams) -> Callable[[Any], bytes]:
-    """A function that makes the reply's body of what a tool came to, with everything it needs bound in advance."""
+    """Return a function that makes the reply's body of what a tool came to, with all that it needs bound in advance."""
     join, encode = b"".join, _json_encoder()
     out, err, budget = streams.out, streams.err, streams.budget
 
     def encode_reply(reply: Any) -> bytes:
+        # Printing too much raises in the tool, which may have caught it: the budget remembers.
         if budget[0] < 0:
             reply = {"status": "error", "error": {"kind": "output_limit", "message": "the tool printed too much"}}
         if isinstance(reply, tuple):

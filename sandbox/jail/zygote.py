@@ -65,7 +65,7 @@ class _Slot:
         self.fresh_since = time.monotonic()
 
     def is_dirty(self, used_since: float) -> bool:
-        """Whether a call may have changed anything in /tmp or about it: the kernel's ctime cannot be set back.
+        """Say whether a call may have changed anything in /tmp or about it: the kernel's ctime cannot be set back.
 
         Kernels that count ctime in ticks cannot tell for a call that came within a tick of the mount.
         """
@@ -90,7 +90,7 @@ class _Child:
         self.demoted = False
 
     def testimony(self) -> bytes:
-        """What the process, now gone, said before it read its request; it can be asked once."""
+        """Return what the process, now gone, said before it read its request; it can be asked once."""
         try:
             return os.read(self.witness, 1024)
         finally:
@@ -141,7 +141,10 @@ class Zygote:
     """Forks, watches and buries the processes of one worker's calls."""
 
     def __init__(self, control_fd: int, slots: list[list[int]], tmp_bytes: int, *, own_rss_bytes: int = 0) -> None:
-        """`own_rss_bytes` is what every call's process has in common with this one and is not counted as its use."""
+        """Take over the control socket and the slots, of which the first is the zygote's own.
+
+        `own_rss_bytes` is what every call's process has in common with this one and is not counted as its use.
+        """
         self._control = socket.socket(fileno=control_fd)
         self._control.setblocking(False)
         self._tmp_bytes, self._own_rss_bytes = tmp_bytes, own_rss_bytes
@@ -156,7 +159,7 @@ class Zygote:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
     def serve(self, run: Run, layers: dict[str, bool]) -> None:
-        """The event loop; `run` is what a freshly forked process does with its call."""
+        """Serve calls until the server goes away; `run` is what a freshly forked process does with its call."""
         self._run = run
         self._control.send(json.dumps({"ready": True, "layers": layers}).encode())
         poll = select.poll()
@@ -292,7 +295,7 @@ class Zygote:
 
 
 def address_space_bytes() -> int:
-    """The size of this process's address space, found without /proc: the smallest RLIMIT_AS that still grants a page.
+    """Return the size of this process's address space, found without /proc: the smallest RLIMIT_AS that grants a page.
 
     >>> address_space_bytes() > 1 << 20
     True

@@ -37,7 +37,7 @@ class ComponentUnavailable(SandboxError):
 
 
 def engine() -> Engine:
-    """How components are compiled and run; both sides must agree."""
+    """Make the engine by which components are compiled and run; both sides must agree."""
     from wasmtime import Config, Engine
 
     config = Config()
@@ -47,9 +47,12 @@ def engine() -> Engine:
 
 @functools.cache
 def compiled_component() -> Path:
-    """The compiled component's file, built when the cache has none that fits; raises ComponentUnavailable.
+    """Return the compiled component's file, built when the cache has none that fits.
 
     Building takes half a minute of one core. The file is machine code that wasmtime trusts: the cache must be ours.
+
+    Raises:
+        ComponentUnavailable: a package is missing, the build fails, or others may write in the cache.
     """
     try:
         versions = [importlib.metadata.version(name) for name in ("wasmtime", "componentize-py")]

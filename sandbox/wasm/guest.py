@@ -107,7 +107,7 @@ class WitWorld(wit_world.WitWorld):
     """The component's one export."""
 
     def serve(self, request: str, code: str) -> str:
-        """The reply's body. Bytes travel as text of the same code points: lists cross the border element by element."""
+        """Return the reply's body. Bytes travel as text of the same code points: lists would go element by element."""
         document: dict[str, Any] = json.loads(request)
         data = code.encode("latin-1")
         if document["operation"] == "compile":

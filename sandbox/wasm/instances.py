@@ -31,7 +31,11 @@ _OPEN_FILES = 128
 
 
 class Instance:
-    """One instance of the component, which may run one call."""
+    """One instance of the component, which may run one call.
+
+    Raises:
+        TypeError: the component does not export `serve`.
+    """
 
     def __init__(self, component: Component, linker: Linker, memory_bytes: int) -> None:
         self.store = Store(linker.engine)
@@ -43,7 +47,11 @@ class Instance:
         self._serve = found
 
     def serve(self, request: str, code: bytes) -> bytes:
-        """The reply's body; raises WasmtimeError or Trap when the instance ends without one."""
+        """Run the call and return the reply's body.
+
+        Raises:
+            WasmtimeError, Trap: the instance ends without one.
+        """
         return str(self._serve(self.store, request, code.decode("latin-1"))).encode("latin-1")
 
 
