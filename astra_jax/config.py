@@ -68,7 +68,10 @@ def parse_config(config_type: type[ConfigT], values: dict[str, Any], *, where: s
 
 
 def require_local_paths(values: Mapping[str, Any], *, where: str) -> None:
-    """Raises ConfigError when a path among the values, at any depth, is a URL, which would become a folder `gs:`.
+    """See to it that no path among the values, at any depth, is a URL, which would become a folder `gs:`.
+
+    Raises:
+        ConfigError: one is.
 
     >>> require_local_paths({"data": (Path("records"),), "out": Path("gs://bucket/run")}, where="sft.toml")
     Traceback (most recent call last):
@@ -105,6 +108,7 @@ def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Ma
     known = list(_field_paths(config_type))
     path = tuple(part for part in parts if isinstance(part, str))
     siblings = sorted(each[-1] for each in known if each[:-1] == path[:-1])
+    # A misspelt key of this table first; then the same key of another table, where it may belong.
     near = [(*path[:-1], name) for name in get_close_matches(path[-1], siblings, n=1)]
     near += [each for each in known if each[-1] == path[-1]]
     meant = f"; did you mean {'.'.join(near[0])}?" if near else ";"

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def transformers_library() -> Any:
-    """`transformers`, loaded where it is first used: it takes seconds, so no command starts with it.
+    """Return `transformers`, loaded where it is first used: it takes seconds, so no command starts with it.
 
     It reports errors alone: its warnings are of models in torch, which we run none of.
     """

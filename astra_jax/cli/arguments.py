@@ -20,6 +20,11 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong with a command line in one line."""
 
     def error(self, message: str) -> NoReturn:
+        """Refuse the command line; argparse itself would print the usage and end the process.
+
+        Raises:
+            UsageError: always.
+        """
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
@@ -29,6 +34,7 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     Raises:
         UsageError: it is not one of this command.
     """
+    # argparse takes positional arguments in one run only: `key=value` after an option comes back as unknown.
     options, rest = parser.parse_known_args(arguments)
     if hasattr(options, "overrides"):
         options.overrides += [argument for argument in rest if not argument.startswith("-")]

@@ -21,13 +21,13 @@ _MOST_BYTES = 4 * 2**30
 
 
 def cache_folder() -> Path:
-    """Where this machine's programs are kept by default."""
+    """Return where this machine's programs are kept by default."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return caches / "astra-jax" / "xla" / _processor()
 
 
 def keep_compiled_programs() -> None:
-    """From now on, what JAX compiles is looked up on disk first, and kept there; call it before anything is compiled.
+    """Look up on disk what JAX compiles from now on, and keep it there; call this before anything is compiled.
 
     A cache that cannot be read or written costs time, and nothing else.
     """

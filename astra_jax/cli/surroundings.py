@@ -25,6 +25,7 @@ def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> cont
     from synthesis.destination import require_destination
 
     require_destination(out, result, sources=sources)
+    # Beside it, as the folder is replaced whole; resolved, so that two names of one folder have one lock.
     out = out.resolve()
     return run_lock(out.with_name(f"{out.name}.lock"))
 
@@ -34,7 +35,7 @@ def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
     """Yield the address of the sandbox that --sandbox names, or of one that is started for this command.
 
     Raises:
-        SandboxUnavailable: the one that is named does not answer.
+        SandboxUnavailable: the one that is named does not answer, or the one that is started does not come up.
     """
     from sandbox.client import first_contact
     from sandbox.local import local_sandbox

@@ -175,6 +175,7 @@ def _synthesize_environments(out: Path, seed: int, url: str) -> None:
     training = load_config(EnvironmentsConfig, CONFIGS / "tiny_environments.toml").model_copy(
         update={"seed": seed, "out": out / "environments"}
     )
+    # In this order: the held-out configs read the training records, with which they share nothing.
     for config in (training, *held_out_configs(training).values()):
         print(asyncio.run(synthesize_environments(config, ProceduralTeacher(), url)).closing_line(), file=sys.stderr)
         verified = asyncio.run(verify_environments(config.out, url))
@@ -243,6 +244,7 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
     policy = load_policy(policy_folder)
     save_hf(policy.params, policy.model_config, hf_folder, companions=policy_folder)
     _, restored = load_hf(hf_folder)
+    # Bytes, not values: 0.0 equals −0.0, and NaN equals nothing.
     bit_equal = jax.tree.all(
         jax.tree.map(lambda a, b: np.asarray(a).tobytes() == np.asarray(b).tobytes(), policy.params, restored)
     )
@@ -260,7 +262,7 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module can be imported; it is not."""
+    """Say whether a module can be imported, without importing it."""
     return importlib.util.find_spec(module) is not None
 
 

@@ -28,7 +28,7 @@ class Stages:
     """Runs stages one after the other and keeps what each gave and took, also from one process to the next."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is where finished stages are written down."""
+        """Begin with no stage done; finished ones are written down in `folder`."""
         self.seconds: dict[str, float] = {}
         self.peak_rss_bytes: dict[str, int] = {}
         self._folder = folder
@@ -45,7 +45,7 @@ class Stages:
             print(f"[{name}] already complete", file=sys.stderr, flush=True)
             done = json.loads(path.read_text(encoding="utf-8"))
         else:
-            path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)  # what it says is about to be no longer true
             done = _measured(name, work)
             self._folder.mkdir(exist_ok=True)
             with whole_file(path) as file:

@@ -113,7 +113,7 @@ def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
 
 
 def report_path(folder: Path) -> Path:
-    """Where the page of a folder is written."""
+    """Return where the page of a folder is written."""
     return folder.with_name(folder.name + ".html") if _is_record_directory(folder) else folder / "report.html"
 
 
