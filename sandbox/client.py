@@ -70,6 +70,7 @@ class _Session:
         yield _encode(short if batch else short[0])
         yield _encode(full if batch else full[0])
 
+    # Called once there was an answer: until then the server may have none of these sources.
     def _remember(self, requests: Sequence[ExecuteRequest]) -> None:
         for request in requests:
             if request.source is not None:
@@ -177,6 +178,9 @@ class SandboxClient(_Session):
       token: the bearer token, if the service wants one; by default the environment's ASTRA_SANDBOX_TOKEN, "" for none.
       deadline_seconds: the most that one call may take altogether: waiting, running, retries.
       max_connections: size of the connection pool.
+
+    Raises:
+        InvalidToken: the token cannot travel in a header.
     """
 
     def __init__(
@@ -251,6 +255,7 @@ class SandboxClient(_Session):
         deadline = self._deadline()
         bodies = self._bodies(requests, batch)
         status, body = self._send("POST", path, next(bodies), deadline)
+        # The server was started anew, or has let go of a source: the texts once more, within the same deadline.
         if _is_unknown_source(status, body):
             status, body = self._send("POST", path, next(bodies), deadline)
         self._verdict(status, body)
@@ -291,7 +296,11 @@ class SandboxClient(_Session):
 
 
 class AsyncSandboxClient(_Session):
-    """The same for asyncio; one per event loop. Arguments as of `SandboxClient`."""
+    """The same for asyncio; one per event loop. Arguments as of `SandboxClient`.
+
+    Raises:
+        InvalidToken: the token cannot travel in a header.
+    """
 
     def __init__(
         self, url: str, *, token: str | None = None, deadline_seconds: float = 120.0, max_connections: int = 256

@@ -210,6 +210,7 @@ def application(execution: Execution, isolation: Isolation | None = None, token:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        # Closed also where the start fails: some of the workers may have started.
         try:
             await execution.pool.start()
             yield
@@ -221,6 +222,7 @@ def application(execution: Execution, isolation: Isolation | None = None, token:
         Route("/v1/execute_batch", guard(service.execute_batch), methods=["POST"]),
         Route("/v1/sources/{sha256}", guard(service.put_source), methods=["PUT"]),
         Route("/run_code", guard(service.run_code), methods=["POST"]),
+        # Open to all: load balancers have no token, and a caller without one learns that somebody is there.
         Route("/health", guard(service.health, open_to_all=True), methods=["GET"]),
         Route("/metrics", guard(service.metrics), methods=["GET"]),
     ]

@@ -83,6 +83,7 @@ def segments(messages: Sequence[Message], tools: Sequence[ToolDocument] = ()) ->
     if tools:
         system = messages[0].content + "\n\n" if messages and messages[0].role == "system" else ""
         documents = "".join("\n" + to_json(tool.to_openai()) for tool in tools)
+        # A system message of the conversation's own goes before the tools, in the same turn.
         text = f"{IM_START}system\n{system}{TOOLS_HEAD}{documents}{TOOLS_FOOT}{IM_END}\n"
         yield Segment(text, Source.PROMPT)
     elif messages and messages[0].role == "system":

@@ -304,6 +304,7 @@ def _chunks(params: Params) -> Any:
 
 
 def _write_manifest(path: Path, part: str, description: dict[str, Any]) -> None:
+    # The description first, since the manifest vouches for it as well.
     (path / f"{part}.json").write_text(json.dumps(description, indent=2), encoding="utf-8")
     files = [path / f"{part}.json", *sorted(file for file in (path / part).rglob("*") if file.is_file())]
     manifest = {str(file.relative_to(path)): [file.stat().st_size, _crc32(file)] for file in files}
@@ -332,6 +333,7 @@ def _fault(path: Path, part: str) -> str | None:
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
+        # The size costs nothing to look at, and tells of most damage before a byte is read.
         if file.stat().st_size != size:
             return f"{name} has {file.stat().st_size} bytes, expected {size}"
         if _crc32(file) != crc32:

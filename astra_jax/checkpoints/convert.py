@@ -118,7 +118,7 @@ class _PieceByPiece(ocp.type_handlers.NumpyHandler):
             ).result()
             for rows, piece in parameter.pieces():
                 array[rows] = piece
-        return []
+        return []  # all of it is written: there is nothing that Orbax would have to wait for
 
 
 def _open_params(path: Path, config: ModelConfig) -> Params:

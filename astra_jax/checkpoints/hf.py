@@ -137,6 +137,7 @@ class HFParameter:
         layers, within = self.tensors[index[0]], index[1:]
         # A layer is read whole even where a part of it is asked for: its axes are transposed and split only by then.
         parts = (_from_hf(self._read(x), self.shape[1:], x.row.input_axes)[within] for x in layers)
+        # Filled one at a time: beside the result no more than one layer is held.
         first = next(parts)
         stacked = np.empty((len(layers), *first.shape), self.dtype)
         stacked[0] = first
@@ -164,6 +165,7 @@ def open_hf(
     directory = Path(directory)
     config = read_hf_config(directory, dtype=dtype, param_dtype=param_dtype)
     files = _require_tensors(config, directory)
+    # A parameter's tensors come layer by layer, in the order of the axis that they are stacked on.
     by_parameter: dict[tuple[str, ...], list[HFTensor]] = {}
     for tensor in hf_tensors(config):
         by_parameter.setdefault(tensor.row.ours, []).append(tensor)
@@ -257,7 +259,7 @@ def read_hf_config(directory: str | os.PathLike[str], **numerics: Any) -> ModelC
         raise HFCheckpointError(f"{directory}: expected a HuggingFace folder, found no config.json")
     try:
         return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")), **numerics)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:  # both are ValueErrors too, hence before them
         raise HFCheckpointError(f"{path} is not JSON: {error}") from None
     except ValueError as error:
         raise HFCheckpointError(f"{directory}: {error}") from None
@@ -278,6 +280,7 @@ def _set_leaf(tree: Params, path: tuple[str, ...], value: Any) -> None:
 def _hf_shape(shape: tuple[int, ...], input_axes: int | None) -> tuple[int, ...]:
     if input_axes is None:
         return shape
+    # Heads and their width are two axes here and one there.
     return math.prod(shape[input_axes:]), math.prod(shape[:input_axes])
 
 
@@ -372,6 +375,7 @@ def _config_json(config: ModelConfig, dtype: DType, companions: str | os.PathLik
     hf: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
     if ModelConfig.from_hf(hf, dtype=config.dtype, param_dtype=config.param_dtype, remat=config.remat) != config:
         return config.to_hf() | {"torch_dtype": dtype}
+    # transformers 5 calls it `dtype`, 4 `torch_dtype`: the name that the folder came with stays.
     return hf | {"dtype" if "dtype" in hf else "torch_dtype": dtype}
 
 
@@ -400,7 +404,7 @@ def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtyp
             for i in members:
                 for ours in _pieces(_leaf(params, tensors[i].row.ours), tensors[i].layer, np.dtype(numpy_dtype)):
                     theirs = np.ascontiguousarray(_to_hf(ours, tensors[i].row.input_axes), dtype=numpy_dtype)
-                    file.write(theirs.view(np.uint8).data)
+                    file.write(theirs.view(np.uint8).data)  # as bytes: numpy lends no buffer of bfloat16
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}
         path = directory / "model.safetensors.index.json"

@@ -91,6 +91,7 @@ def read_provenance(folder: Path | None) -> Provenance:
 def base_model(hf_folder: Path) -> BaseWeights:
     """Name a HuggingFace folder."""
     text = (hf_folder / "config.json").read_bytes()
+    # It may be a path on the machine of whoever saved it, which is nobody's business.
     name = str(json.loads(text).get("_name_or_path") or "")
     if not HUB_NAME.fullmatch(name):
         name = hf_folder.resolve().name

@@ -90,6 +90,7 @@ class Episode:
         return [*shown, Segment(generation_prompt(), Source.TEMPLATE)]
 
     async def _call(self, call: ParsedToolCall | MalformedToolCall, sandbox: AsyncSandboxClient) -> ToolOutcome:
+        # Calls that no tool can take are outcomes all the same: answered with an error, and counted in c.
         if isinstance(call, MalformedToolCall):
             return ToolOutcome("", {}, False, None, _error(call.problem), irrelevant=False)
         tool = next((tool for tool in self.tools if tool.document.name == call.name), None)

@@ -117,6 +117,7 @@ class RolloutEngine:
             SandboxUnavailable: the sandbox is down; no episode is returned.
         """
         prompts = [self.prompt_tokens(start) for start in starts]
+        # In the order of the decoder's slots. A group shares its first state object: calls replace it, none changes it.
         episodes = [
             Episode(start.environment, start.tools, _prompt_ledger(prompt, policy_version), start.environment.state)
             for start, prompt in zip(starts, prompts, strict=True)
@@ -129,6 +130,7 @@ class RolloutEngine:
             said = decoder.sample_messages(running)
             # A round waits for its slowest tool; the calls of all episodes wait side by side.
             turns = [self._finish_turn(episodes[e], message) for e, message in zip(running, said, strict=True)]
+            # One entry a slot, empty where an episode has stopped or stops now.
             given: list[list[int]] = [[] for _ in episodes]
             for e, ids in zip(running, await asyncio.gather(*turns), strict=True):
                 given[e] = ids

@@ -160,7 +160,7 @@ def plan(config: PlanConfig, topology: str) -> Plan:
         config.require_plannable()
         devices = _devices(topology)
         abstract_steps = _abstract_steps(config, devices)
-    except ValueError as error:
+    except ValueError as error:  # a plan has no data that could be at fault: it is the config or the topology
         raise ConfigError(str(error)) from error
     steps = {name: _plan_step(step, topology, chip) for name, step in abstract_steps.items()}
     return Plan(

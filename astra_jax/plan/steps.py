@@ -66,6 +66,7 @@ def learner_step(name: str, config: PlanConfig, shape: StepShape, mesh: Mesh) ->
     batch_type: Any = SFTBatch
     if name == "rl_learner":
         step, batch_type = rl_step, RLBatch
+        # A program of any temperature and clip is as large.
         static |= {"objective": Objective(1.0, clip_epsilon=0.2, chunk_tokens=shape.logprob_chunk_tokens)}
     else:
         static |= {"chunk_tokens": shape.logprob_chunk_tokens}
@@ -107,7 +108,7 @@ def prefill_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> Abstrac
     prompts = tokens_PS.shape[0]
     with jax.set_mesh(mesh):
         cache, _ = prefill_prompts.eval_shape(*args)
-    attended = shape.prompt_tokens**2 / 2
+    attended = shape.prompt_tokens**2 / 2  # causal: half of all pairs
     return AbstractStep(
         work=f"{prompts} prompts of {shape.prompt_tokens:,} tokens",
         mesh=mesh,

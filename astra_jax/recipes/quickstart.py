@@ -82,7 +82,8 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
     Raises:
         DestinationRefused: `out` is something else, or with `resume` a quickstart with another seed or other documents.
         QuickstartFailed: a record or a checkpoint did not pass its check.
-        SandboxUnavailable, ToolServerUnavailable, ConfigError: what the stages raise.
+        SandboxUnavailable, ToolServerUnavailable, ConfigError, PromptTooLong, BatchFillingStalled, NotFinite: what the
+            stages raise.
     """
     make_room(out, checked_inputs(seed, tool_documents), sources=tool_documents, resume=resume)
     stages = Stages(out / "stages")
@@ -240,6 +241,8 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
     Raises:
         QuickstartFailed: the tokenizer gives `transformers` other tokens than us.
         ChatFormatDiffers: so does the chat template.
+        CheckpointError: the policy's weights are missing or damaged.
+        DestinationRefused: at `hf_folder` is something else than an earlier export.
     """
     policy = load_policy(policy_folder)
     save_hf(policy.params, policy.model_config, hf_folder, companions=policy_folder)

@@ -69,6 +69,7 @@ def evaluate_policy(
     """Evaluate one policy of a quickstart in `out` on its splits.
 
     Raises:
+        ConfigError: the config at `config_path` cannot be used.
         PromptTooLong: in one of the splits no prompt fits.
         SandboxUnavailable: the sandbox is down.
     """

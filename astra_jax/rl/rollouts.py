@@ -85,6 +85,7 @@ class Rollouts:
         with in_force(self._mesh):
             # The same devices under the rollout mesh's names, where `context` is part of `fsdp`: no weight moves.
             decoding_params = jax.device_put(params, param_shardings(params, self._mesh))
+            # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
             while not self.filler.is_full:
                 self._require_progress(len(rolled_out), step)
                 groups = await self._roll_out(decoding_params, policy_version=step)

@@ -33,7 +33,8 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any
     A run that is finished is not run again: its closing figures are returned, with `already_complete`.
 
     Raises:
-        ConfigError, DestinationRefused: as `checked_parts` and `open_rl_run`, before anything is written.
+        ConfigError, CheckpointError, TokenizerError: as `checked_parts`, before anything is written.
+        DestinationRefused, RecordDirectoryError: as `open_rl_run`, before anything is written.
         BatchFillingStalled, SandboxUnavailable, NotFinite, Terminated: as `train_rl`.
     """
     parts = checked_parts(config)
@@ -59,8 +60,8 @@ def checked_parts(config: RLConfig) -> Parts:
     """Return what the run works with; no weight is read, and nothing is written.
 
     Raises:
-        ConfigError: the mesh does not fit the devices, the model or the batch; there are several hosts; or W&B is
-            wanted and cannot be used.
+        ConfigError: the mesh does not fit the devices, the model or the batch; there are several hosts; the chat
+            template is not Qwen3's; or W&B is wanted and cannot be used.
         CheckpointError, TokenizerError: `init` is missing or damaged.
     """
     require_one_host()

@@ -71,6 +71,7 @@ class SampleSource:
         self.fingerprint = self._fingerprint()
         # Where a sample comes from: directory, record, and how many of its messages it shows (0: not a conversation).
         self._places, self.lengths_tokens = self._read_index() or self._make_index()
+        # The first pass keeps these as well, so a resumed run has the same samples in memory.
         self._num_kept = int(np.searchsorted(np.cumsum(self.lengths_tokens), _KEPT_TOKENS, side="right"))
 
     def __len__(self) -> int:
@@ -106,7 +107,7 @@ class SampleSource:
         shown = {
             "shards": [[source.card.kind, sorted(source.card.shards.items())] for source in self._directories],
             "irrelevant_per_band": self._irrelevant_per_band,
-            "seed": self._seed,
+            "seed": self._seed,  # which distractors a gold episode shows, so how long it is
             "tokenizer": self._tokenizer.backend.to_str(),
         }
         return sha256(json.dumps(shown).encode()).hexdigest()

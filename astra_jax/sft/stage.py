@@ -37,7 +37,8 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
     not run again: its closing figures are returned, with `already_complete`.
 
     Raises:
-        ConfigError, DestinationRefused: as `checked_parts` and `open_sft_run`, before anything is written.
+        ConfigError, CheckpointError, TokenizerError: as `checked_parts`, before anything is written.
+        DestinationRefused, RecordDirectoryError: as `open_sft_run`, before anything is written.
         NotFinite, Terminated: as `train_sft`; the state is saved.
     """
     parts = checked_parts(config)
@@ -59,7 +60,8 @@ def checked_parts(config: SFTConfig) -> Parts:
     """Return what the run works with; no weight is read or made, and nothing is written.
 
     Raises:
-        ConfigError: the mesh does not fit the devices, the model or the batch; or W&B is wanted and cannot be used.
+        ConfigError: the mesh does not fit the devices, the model or the batch; samples may exceed the model's context;
+            the chat template is not Qwen3's; or W&B is wanted and cannot be used.
         CheckpointError, TokenizerError: `init` or `tokenizer` is missing or damaged.
     """
     mesh = training_mesh(config.mesh)

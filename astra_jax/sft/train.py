@@ -71,6 +71,7 @@ def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: SFTBa
     """Learn from `state` on, to the last batch; return the state after it.
 
     Raises:
+        ConfigError: the checkpoint was trained on other data.
         NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
     """
     steps = len(batches)
@@ -79,6 +80,7 @@ def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: SFTBa
             started = time.monotonic()
             host_batch = next(made_ahead)
             batch = place_batch(host_batch, batches.num_rows(step), parts.mesh)
+            # How long the step has waited for its batch: next to nothing as long as the threads keep ahead.
             data_seconds = time.monotonic() - started
             params, optimizer_state, of_step = sft_step(
                 state.params,

@@ -54,6 +54,9 @@ class MetricsLog:
     """Appends one line per step; opened at step k, it first lets go of what an interrupted run wrote from k on.
 
     Left as a context, it has written every TensorBoard scalar. `hyperparameters` are what W&B shows beside the curves.
+
+    Raises:
+        ConfigError: W&B refuses the key or the project.
     """
 
     def __init__(

@@ -69,6 +69,7 @@ class TrainingRun:
 
         Raises:
             CheckpointError: the checkpoint is of another model.
+            ConfigError: W&B refuses the key or the project.
         """
         optimizer = make_optimizer(self._config.optimizer, self._num_steps)
         # The first state is made only where it is needed: two states of a large model do not fit.

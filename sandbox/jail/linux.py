@@ -123,7 +123,7 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def prctl(option: int, *arguments: int) -> None:
-    """prctl(2) with integer arguments; the rest are zeros."""
+    """Do prctl(2) with integer arguments; the rest are zeros."""
     padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
     _check(libc.prctl(ctypes.c_int(option), *padded), f"prctl({option})")
 
@@ -134,7 +134,7 @@ def die_with_parent() -> None:
 
 
 def fix_addresses() -> None:
-    """No address-space randomisation after the next exec, so that runs repeat."""
+    """Switch off address-space randomisation for the next exec, so that runs repeat."""
     _check(libc.personality(ctypes.c_ulong(ADDR_NO_RANDOMIZE)), "personality(ADDR_NO_RANDOMIZE)")
 
 
@@ -186,7 +186,7 @@ def keep_over_exec(capability: int) -> None:
 
 
 def landlock_abi() -> int:
-    """The kernel's Landlock ABI, 0 where it has none or has it switched off."""
+    """Return the kernel's Landlock ABI, 0 where it has none or has it switched off."""
     result = _syscall(ctypes.c_long(_LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     return max(0, int(result))
 
