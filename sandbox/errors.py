@@ -12,7 +12,7 @@
         ├── QueueFull          429
         └── ServiceFault       503
 
-What a tool itself raises is no error of the service but its reply; the jail that says so imports nothing of ours.
+An error that a tool itself raises is none of the service but its reply; the jail that says so imports nothing of ours.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ def _usage(outcome: Outcome) -> dict[str, Any]:
 
 
 def _reply(outcome: Outcome, limits: Limits) -> dict[str, Any]:
-    """The verdict. What the kernel says about the process outweighs what the process says about itself."""
+    """The verdict. The kernel's word about the process outweighs the process's own."""
     if outcome.why == WALL_LIMIT:
         return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.wall_seconds:g} s of wall time")
     if outcome.why == CPU_LIMIT:

@@ -97,7 +97,7 @@ class Checkpoints:
     def save(self, state: TrainState) -> Path:
         """Start to write the state of one step, when the save before has ended; `wait` says when it is whole.
 
-        What the retention rule no longer keeps is let go of.
+        Parts that the retention rule no longer keeps are removed.
 
         Raises:
             OSError: a disk is full or not writable, for this save or the one before.

@@ -38,8 +38,8 @@ def save_policy(
 ) -> None:
     """Write a policy folder; where there are several hosts, each calls this and writes its part.
 
-    What a checkpoint has beside its weights, such as generation settings, is taken over from the one it was trained
-    from; to where that comes from, `stage` is added.
+    Files that a checkpoint has beside its weights, such as generation settings, are taken over from the one it was
+    trained from; to where that comes from, `stage` is added.
 
     Raises:
         ProvenanceError: what the checkpoint says of where it comes from is damaged.

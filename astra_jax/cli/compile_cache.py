@@ -53,7 +53,7 @@ def keep_compiled_programs() -> None:
 
 
 def _processor() -> str:
-    """What programs for this processor must not be taken for those of another: a home may be on a network disk."""
+    """A name of this kind of processor: a home may be on a network disk, where others must not take its programs."""
     kind = {platform.machine()}
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
         kind |= {line for line in lines if line.startswith(("model name", "flags", "CPU part", "Features"))}

@@ -31,7 +31,7 @@ class EpisodeFigures:
     answer_accuracy: float
     """Share of episodes whose final message tells the gold answer (`synthesis.answers.final_answer`)."""
     reward: float
-    """What the policy is trained on: F1, unless `rl.f1_reward` was edited."""
+    """What the policy is trained on: F1, unless `episodes.f1_reward` was edited."""
     tool_calls_per_episode: float
     tokens_per_turn: float
     """Sampled tokens per assistant message."""

@@ -1,6 +1,6 @@
 """Finished episodes as JSON for a checkpoint, and back, equal in every token and figure.
 
-What is saved shares the lists of the episode, which no longer change: a long one is not copied at every step.
+The JSON shares the lists of the episode, which no longer change: a long one is not copied at every step.
 
 Decided: docs/decisions/rl.md, “Groups that wait are part of a checkpoint”.
 """

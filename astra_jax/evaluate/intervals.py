@@ -1,6 +1,6 @@
 """How sure a figure is: bootstrap intervals over environments.
 
-What goes wrong in an environment mostly goes wrong in all of its episodes, so environments are drawn, not episodes.
+A fault met in an environment is mostly met in all of its episodes, so environments are drawn, not episodes.
 """
 
 from __future__ import annotations

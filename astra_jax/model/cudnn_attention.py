@@ -43,7 +43,7 @@ def _one_segment_each(segment_ids_BT: jax.Array) -> jax.Array:
     return jnp.all((before == after) | (after == 0))
 
 
-# What one branch keeps for its backward pass the other must make room for: so the rarer one keeps its inputs alone.
+# Each branch must make room for all that the other keeps for its backward pass: so the rarer keeps its inputs alone.
 @jax.custom_vjp
 def _recomputed_chunked_attention(
     q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array

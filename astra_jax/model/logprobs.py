@@ -95,7 +95,7 @@ class _VocabularySlices:
         def add(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             max_N, sum_N, picked_N = carry
             logits_NV = self.logits(i, hidden_ND)
-            # What was summed under the old maximum is rescaled to the new one, so no exponential overflows.
+            # The sum under the old maximum is rescaled to the new one, so no exponential overflows.
             new_max_N = jnp.maximum(max_N, logits_NV.max(-1))
             sum_N = sum_N * jnp.exp(max_N - new_max_N) + jnp.exp(logits_NV - new_max_N[:, None]).sum(-1)
             column_N, is_here_N = self.column(i, targets_N)

@@ -145,7 +145,7 @@ def spec(*logical: str) -> PartitionSpec:
 def param_shardings(tree: Any, mesh: Mesh | None) -> Any:
     """Return the sharding of each leaf of `Params`, or of a tree that holds some, such as optimiser state.
 
-    What lies at a parameter's path lives where that parameter lives, anything else (counters) on every device; without
+    A leaf at a parameter's path lives where that parameter lives, any other (counters) on every device; without
     a mesh all of it lives on the first device.
     """
     if mesh is None:

@@ -85,7 +85,7 @@ def _count(jaxpr: jex.Jaxpr, unsaid: _Unsaid, share: float) -> Costs:
             moved = sum(aval.size * aval.dtype.itemsize for aval in (*shapes, out))
             total.add(Costs(2.0 * out.size * products, moved), share)
         elif name == "pallas_call":
-            # What a kernel does is not in the jaxpr: its name says which it is.
+            # The jaxpr does not show the inside of a kernel: its name says which it is.
             total.add(Costs(unsaid.kernels(str(params["name"]))), share)
         elif name in _WIRE_SHARE:
             axes = _axes(params)

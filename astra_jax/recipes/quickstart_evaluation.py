@@ -107,7 +107,7 @@ async def _evaluate(
             found.not_fitting[split] = evaluation.num_not_fitting
             return evaluation
 
-        # The temperature is chosen on environments that no figure is taken from.
+        # Chosen on a split of its own: the held-out figures at the best temperature are of environments not chosen by.
         for temperature in CANDIDATE_TEMPERATURES:
             found.selection_f1[str(temperature)] = (await run("selection", temperature)).figures.f1
         best = float(max(found.selection_f1, key=lambda temperature: found.selection_f1[temperature]))

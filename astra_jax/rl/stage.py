@@ -41,7 +41,7 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any
     record = open_rl_run(config)
     if record.figures is not None:
         return record.figures
-    # What `Rollouts` refuses, it refuses before the run leaves a trace in its folder.
+    # `Rollouts` may refuse limits and data: it comes before the run leaves a trace in its folder.
     rollouts = Rollouts(config, parts.model_config, parts.tokenizer, sandbox, parts.mesh)
     record.begin()
     with TrainingRun("rl", config, parts, num_steps=config.steps, shown=SHOWN) as run:

@@ -1,7 +1,7 @@
 """What takes a promise's place where tools run in WebAssembly, which has no threads, no ctypes, no mmap and no files.
 
-What a tool asks for is then not refused but missing (`exception`), and there is no channel of the reply to tamper with:
-the reply is the value of a function. Every other promise holds as it stands.
+There things are not refused but missing (`exception`), and there is no channel of the reply to tamper with: the reply
+is the value of a function. Every other promise holds as it stands.
 """
 
 from __future__ import annotations

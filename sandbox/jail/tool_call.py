@@ -1,7 +1,7 @@
 """A call of a tool inside a Python that is isolated already: compile, run, and say in one body of JSON what came of it.
 
-The jails and the WebAssembly component share it, so that both give the same answers. What is needed after the tool has
-run is bound before, and the builtins are a private copy: a tool's patches do not reach it.
+The jails and the WebAssembly component share it, so that both give the same answers. All that it needs after the tool
+has run is bound before, and the builtins are a private copy: a tool's patches do not reach it.
 """
 
 from __future__ import annotations
