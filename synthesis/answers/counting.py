@@ -37,6 +37,7 @@ def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str,
     0
     """
     open_tasks = list(sub_tasks)
+    # The first match will do: an outcome solves only sub-tasks of one tool and one answer, which are interchangeable.
     for tool, value in outcomes:
         for index, sub_task in enumerate(open_tasks):
             if is_solved(sub_task, tool, value):
@@ -61,12 +62,14 @@ def count_episode(
     final_state: JsonObject | None,
     final_text: str,
 ) -> EpisodeCounts:
-    """Count an episode for the F1 reward; `outcomes` are (tool name, value) of its successful calls in order.
+    """Count an episode for the F1 reward.
 
+    `outcomes` are (tool name, value) of its successful calls in order; `num_tool_calls` counts the failed ones too.
     Where an environment checks how the episode ends - the state it leaves, or that it refuses or asks back - the ending
     is one more sub-task and counts as one more call, so that precision stays within 1 and calling less than was needed
     gains nothing.
     """
+    # Where a refusal or a question back is expected, no sub-task has a call: the ending is all that can be solved.
     solved = count_solved(environment.sub_tasks, outcomes)
     if environment.expectation != "answer":
         ends_well = meets_expectation(environment.expectation, final_text)

@@ -38,6 +38,7 @@ _DASHES = str.maketrans(dict.fromkeys("−–‒", "-") | {"，": ", ", "、": "
 _LIST_MARKER = re.compile(r"^[ \t]*[0-9]{1,2}[.)][ \t]+", re.MULTILINE)
 _SENTENCE_END = re.compile(r"[。！？!?\n]|\.(?=\s|$)")
 _VALUE = re.compile(rf"{_LETTER}+(?:[-/:.,']{_LETTER}+)*")
+# Repeats are bounded: a message may be ten thousand digits, and `int` takes no more than 4300.
 _NUMBER = re.compile(
     rf"(?<!{_LETTER})(?<![0-9][-/:.])"
     r"(?P<digits>-?(?:[0-9]{1,3}(?:,[0-9]{3}){1,30}|[0-9]{1,100})(?:\.[0-9]+)?(?:e[-+]?[0-9]{1,4})?)"
@@ -119,6 +120,8 @@ def holds_answer(
 
 def _readable(text: str) -> str:
     """One width, case, dash and comma; without the numbers of a numbered list."""
+    # Translated twice: before NFKC, which makes a Chinese comma one that could stand inside a number, and after it,
+    # since it makes new dashes (superscript minus becomes U+2212).
     plain = unicodedata.normalize("NFKC", text.translate(_DASHES)).casefold().translate(_DASHES)
     return _LIST_MARKER.sub("", plain)
 
@@ -127,7 +130,7 @@ def _holds(text: str, gold: JsonValue, names: set[str]) -> bool:
     if isinstance(gold, dict):
         gold = list(gold.values())
     if isinstance(gold, list | tuple):
-        return bool(gold) and all(_holds(text, item, names) for item in gold)
+        return bool(gold) and all(_holds(text, item, names) for item in gold)  # no message tells an empty list
     if isinstance(gold, bool):
         return (_YES.search(text) is not None, _NO.search(text) is not None) == (gold, not gold)
     if isinstance(gold, int | float):
@@ -135,6 +138,7 @@ def _holds(text: str, gold: JsonValue, names: set[str]) -> bool:
     wanted = _words(gold)
     if not wanted:
         return False
+    # A longer name that contains the answer is another thing; the bar keeps its neighbours from growing together.
     for name in names:
         if wanted in name and wanted != name:
             text = text.replace(name, "|")
@@ -172,7 +176,7 @@ def _standing(gold: JsonValue) -> re.Pattern[str]:
     spelled = [r"\s+".join(map(re.escape, words.split()))]
     if date := _DATE.fullmatch(words):
         year, month, day = (int(part) for part in date.groups())
-        if 1 <= month <= 12:
+        if 1 <= month <= 12:  # a code may look like a date
             name, ordinal = rf"(?:{_MONTHS[month - 1]}|{_MONTHS[month - 1][:3]})", rf"0?{day}(?:st|nd|rd|th)?"
             spelled += [rf"{year}[/.]0?{month}[/.]0?{day}", rf"{year}\s*年\s*0?{month}\s*月\s*0?{day}\s*[日号]"]
             spelled += [rf"{name}\s+{ordinal},?\s+{year}", rf"{ordinal}(?:\s+of)?\s+{name},?\s+{year}"]
@@ -188,9 +192,9 @@ def _without(text: str, gold: JsonValue) -> str:
             text = _without(text, item)
         return text
     if isinstance(gold, bool):
-        return text
+        return text  # yes and no hold no digit and are no name: `_values` does not count them
     if isinstance(gold, int | float):
-        for number, match in reversed(list(_numbers(text))):
+        for number, match in reversed(list(_numbers(text))):  # from the end, so that earlier places stay where they are
             if _is(gold, number):
                 text = f"{text[: match.start()]}|{text[match.end() :]}"
         return text
