@@ -65,7 +65,7 @@ class Result:
 
 
 def records_of(kind: str) -> Result:
-    """The record directories of one kind of record."""
+    """Describe the record directories of one kind of record."""
     return Result(f"record directory of kind {kind!r}", "dataset.json", kind, ("report.json",), is_replaced=True)
 
 
@@ -84,7 +84,7 @@ def require_destination(out: Path, result: Result, *, sources: Iterable[Path] = 
     if not place.is_dir():
         raise _refused(out, f"a folder for a {result.name}", "a file")
     foreign = _first_other(place, frozenset())
-    if foreign is None:
+    if foreign is None:  # empty but for lock files
         return
     manifest = _manifest(place, result)
     if manifest is None:
@@ -112,13 +112,13 @@ def require_file_destination(
 
 
 def is_earlier_result(folder: Path, result: Result) -> bool:
-    """Whether a folder holds the manifest of a `result`."""
+    """Say whether a folder holds the manifest of a `result`."""
     return _manifest(folder, result) is not None
 
 
 @contextlib.contextmanager
 def whole_folder(out: str | os.PathLike[str], result: Result) -> Iterator[Path]:
-    """A folder to fill; it takes the place of `out` when the block ends well, else that stays as it was.
+    """Yield a folder to fill; it takes the place of `out` when the block ends well, else that stays as it was.
 
     It gets the manifest `.astra.json` if that is what its kind is recognised by.
 
@@ -129,6 +129,7 @@ def whole_folder(out: str | os.PathLike[str], result: Result) -> Iterator[Path]:
     require_destination(out, result)
     place = out.resolve()
     for left in _siblings(place, "partial"):
+        # The mark of a killed process, or a whole result that lost its mark and was killed before it was renamed.
         if (left / _UNFINISHED).is_file() or is_earlier_result(left, result):
             shutil.rmtree(left)
     partial = _new_sibling(place, "partial")
@@ -148,7 +149,11 @@ def whole_folder(out: str | os.PathLike[str], result: Result) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_file(out: Path) -> Iterator[Path]:
-    """A file to write; it takes the place of `out` when the block ends well, else that stays as it was."""
+    """Yield a path to write a file at; it takes the place of `out` when the block ends well, else that stays as it was.
+
+    Raises:
+        FileNotFoundError: the folder of `out` is missing.
+    """
     place = out.resolve()
     if not place.parent.is_dir():
         raise FileNotFoundError(f"No such file or directory: {out} cannot be written, its folder is missing; make it")
@@ -168,6 +173,7 @@ def _put_in_place(whole: Path, place: Path, result: Result) -> None:
         replaced = _new_sibling(place, "replaced")
         os.replace(place, replaced)
     os.replace(whole, place)
+    # Only now, when the new one stands: what an earlier crash had set aside goes as well.
     for left in _siblings(place, "replaced"):
         if left == replaced or is_earlier_result(left, result):
             shutil.rmtree(left)
@@ -232,7 +238,7 @@ def _first_other(folder: Path, known: Iterable[str]) -> str | None:
 
 
 def is_no_lock(path: Path) -> bool:
-    """Whether a file is anything but a lock file of ours, which says no more than who holds it."""
+    """Say whether a file is anything but a lock file of ours, which says no more than who holds it."""
     if path.is_symlink() or not path.is_file():
         return True
     with path.open("rb") as file:

@@ -49,7 +49,7 @@ def flattened(config: Mapping[str, Any], *, leave_out: Collection[str] = ()) -> 
             name = f"{prefix}{key}"
             if name in leave_out:
                 continue
-            if isinstance(value, Mapping) and value:
+            if isinstance(value, Mapping) and value:  # an empty table keeps its line, or emptying it would not show
                 yield from lines(f"{name}.", value)
             else:
                 yield name, value if value is None or isinstance(value, (bool, int, float)) else digest(value)
@@ -80,7 +80,7 @@ def require_same(where: Path, before: Mapping[str, JsonValue], now: Mapping[str,
     """Refuse to go on with what was made with something else.
 
     Raises:
-        MadeOtherwise: the differences, and the advice.
+        MadeOtherwise: the two differ; the message lists the differences and ends with the advice.
     """
     differing = differences(before, now)
     if differing:
@@ -97,7 +97,7 @@ def digest_of_files(files: Iterable[Path]) -> str:
     for path in files:
         if not path.is_file():
             return _ABSENT
-        hashed.update(sha256(path.read_bytes()).digest())
+        hashed.update(sha256(path.read_bytes()).digest())  # file by file, so that it matters where one ends
     return hashed.hexdigest()[:16]
 
 

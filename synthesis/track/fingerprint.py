@@ -17,7 +17,7 @@ from synthesis.teacher.protocol import Teacher
 def synthesis_fingerprint(
     track: str, config: BaseModel, teacher: Teacher, contents: Mapping[str, JsonValue]
 ) -> Fingerprint:
-    """Say what decides the records of a track, whose pipeline is the module `track`.
+    """Return what decides the records of a track, whose pipeline is the module `track`.
 
     That is its config, save where it writes, where and how fast work is done, and what a token costs; in the place of
     paths, what they hold (`contents`, by the names of their keys); who is asked; and the source of the track and of the
@@ -25,6 +25,7 @@ def synthesis_fingerprint(
     """
     settings = getattr(config, "teacher", None)
     asked = {} if settings is None else settings.model_dump(include={"temperature", "max_completion_tokens"})
+    # A teacher's base classes answer too: a subclass in another module keeps its parent's source in.
     teachers = {kind.__module__ for kind in type(teacher).__mro__ if kind.__module__.startswith("synthesis.")}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -58,11 +59,12 @@ def _imported(module: str) -> frozenset[Path]:
         if name.split(".")[0] != package or (path := _file_of(name)) is None or path in found:
             continue
         found.add(path)
-        waiting.append(name.rpartition(".")[0])
+        waiting.append(name.rpartition(".")[0])  # the package's own `__init__` runs with every import from it
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.Import):
                 waiting += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
+                # An imported name may be a module or something in one; what has no file is passed over above.
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     return frozenset(found)
 

@@ -43,7 +43,7 @@ class Journal:
 
         Raises:
             MadeOtherwise: its items were made with something else than `fingerprint` says; or it is no journal.
-            JournalError: it is damaged, or the disk is full or not writable; the same of `append`.
+            JournalError: it is damaged, or the disk is full or not writable.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
@@ -54,14 +54,22 @@ class Journal:
         return self._database.execute("SELECT 1 FROM outcomes WHERE item = ?", (item,)).fetchone() is not None
 
     def append(self, item: int, outcome: dict[str, JsonValue]) -> None:
-        """Write down the outcome of a finished item; it survives the death of this process."""
+        """Write down the outcome of a finished item; it survives the death of this process.
+
+        Raises:
+            JournalError: the file is damaged, or the disk is full or not writable.
+        """
         with _told_of(self._path):
             self._database.execute(
                 "INSERT INTO outcomes (item, outcome) VALUES (?, ?)", (item, json.dumps(outcome, ensure_ascii=False))
             )
 
     def read(self, item: int) -> dict[str, JsonValue]:
-        """Return the outcome of a finished item; raises KeyError for one that is not."""
+        """Return the outcome of a finished item.
+
+        Raises:
+            KeyError: the item is not finished.
+        """
         row = self._database.execute("SELECT outcome FROM outcomes WHERE item = ?", (item,)).fetchone()
         if row is None:
             raise KeyError(item)
@@ -85,7 +93,7 @@ def _told_of(path: Path) -> Iterator[None]:
 
 
 def _opened(path: Path, stage: str, fingerprint: Mapping[str, JsonValue]) -> sqlite3.Connection:
-    database = sqlite3.connect(path, isolation_level=None)
+    database = sqlite3.connect(path, isolation_level=None)  # autocommit: each finished item is a transaction
     try:
         _require_purpose(database, path, stage, fingerprint)
     except BaseException:
@@ -104,12 +112,14 @@ def _require_purpose(
         raise MadeOtherwise(f"{path}: expected a journal of finished work, found another file ({error})") from error
     if tables and not {"purpose", "outcomes"} <= tables:
         raise MadeOtherwise(f"{path}: expected a journal of finished work, found another database. {afresh}")
+    # With WAL, NORMAL waits for the disk at checkpoints alone: a power cut may take the last items, a kill none.
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=NORMAL")
     database.execute("CREATE TABLE IF NOT EXISTS purpose (text TEXT)")
     database.execute("CREATE TABLE IF NOT EXISTS outcomes (item INTEGER UNIQUE NOT NULL, outcome TEXT NOT NULL)")
     purpose = {"stage": stage, "fingerprint": dict(fingerprint)}
     row = database.execute("SELECT text FROM purpose").fetchone()
+    # A journal without a finished item has cost nothing: it is taken over, whatever it was begun for.
     if row is not None and database.execute("SELECT 1 FROM outcomes").fetchone() is not None:
         try:
             found = json.loads(row[0])
@@ -152,9 +162,13 @@ async def run_stage(
 
     `work` returns a JSON value, or raises `Rejected`; any other exception stops the stage when the items in flight have
     been cancelled, and what was finished stays in the journal. `progress` is standard error unless told otherwise.
+
+    Raises:
+        Exception: as `work` raised it first, where it is no `Rejected`.
+        JournalError: an outcome cannot be written down.
     """
     started, progress = time.monotonic(), progress or sys.stderr
-    todo = (index for index in range(len(items)) if index not in journal)
+    todo = (index for index in range(len(items)) if index not in journal)  # one for all workers: each takes the next
     bar = tqdm(total=len(items), desc=report.stage, file=progress, disable=not progress.isatty(), leave=False)
     bar.update(sum(index in journal for index in range(len(items))))
 
@@ -171,11 +185,12 @@ async def run_stage(
         async with asyncio.TaskGroup() as workers:
             for _ in range(max(1, concurrency)):
                 workers.create_task(worker())
-    except BaseExceptionGroup as failed:
+    except BaseExceptionGroup as failed:  # the first one stopped the others, and says what was wrong
         raise failed.exceptions[0] from None
     finally:
         bar.close()
     report.read += len(items)
+    # Counted from the journal, in order: a resumed run reports the same as one that was never stopped.
     for index in range(len(items)):
         outcome = journal.read(index)
         if "result" in outcome:

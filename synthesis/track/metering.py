@@ -15,7 +15,7 @@ async def metered_item() -> AsyncIterator[Usage]:
     """Meter every reply that is asked for inside the block.
 
     Raises:
-        Rejected: a reply stayed unusable.
+        Rejected: a reply stayed unusable. An outage passes as it is: it stops the run and rejects nothing.
     """
     with metered_usage() as usage:
         try:

@@ -35,6 +35,7 @@ class TrackRun:
         Raises:
             DestinationRefused: something else lies there.
             MadeOtherwise: they were made with something else than `fingerprint` says.
+            RecordDirectoryError: their `dataset.json` cannot be read, or is of another schema version.
         """
         out = self.out
         require_destination(out, records_of(self.kind))
@@ -56,7 +57,8 @@ class TrackRun:
         """Open the journal of each stage, or begin it.
 
         Raises:
-            MadeOtherwise: one holds items that were made with something else.
+            MadeOtherwise: one holds items that were made with something else, or is no journal.
+            JournalError: one is damaged, or the disk is full or not writable.
         """
         with ExitStack() as stack:
             yield [
@@ -65,7 +67,12 @@ class TrackRun:
             ]
 
     def write(self, report: StageReport, records: Iterable[Record]) -> None:
-        """Write the records of a run that is at its end, unless there are none."""
+        """Write the records of a run that is at its end, unless there are none.
+
+        Raises:
+            DestinationRefused: something else has come to lie in `out`.
+            OSError: the disk is full or not writable.
+        """
         if report.kept:
             write_records(
                 self.out,
@@ -84,6 +91,7 @@ class TrackRun:
         Raises:
             NothingKept: there are none.
         """
+        # Before the verdict: were the journals of nothing but rejections kept, the next run could do no better.
         for path in self.journal_paths.values():
             for suffix in ("", "-wal", "-shm"):  # SQLite's own, by name: a copy that the user made stays
                 path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
