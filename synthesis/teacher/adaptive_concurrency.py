@@ -36,7 +36,9 @@ class AdaptiveConcurrency:
             try:
                 await turn
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():  # woken and cancelled at once: pass the place on
+                # Woken and cancelled at once: the place is ours already, so pass it on. Otherwise the cancelled turn
+                # stays in the queue, and `_wake` steps over it.
+                if turn.done() and not turn.cancelled():
                     self._in_flight -= 1
                     self._wake()
                 raise
@@ -51,8 +53,9 @@ class AdaptiveConcurrency:
     def succeeded(self, seconds: float) -> None:
         """Grow after a success, while latency is flat."""
         self._best_seconds = min(self._best_seconds, seconds)
-        weight = 0.1 if self._smoothed_seconds else 1.0
+        weight = 0.1 if self._smoothed_seconds else 1.0  # the first success is the average so far
         self._smoothed_seconds += weight * (seconds - self._smoothed_seconds)
+        # One more per success doubles the limit in a round trip; 1 / limit per success adds one in a round trip.
         if self._smoothed_seconds <= _LATENCY_GROWTH * self._best_seconds:
             self.limit = min(self._maximum, self.limit + (1.0 if self._is_probing else 1.0 / self.limit))
         self._wake()
@@ -69,5 +72,5 @@ class AdaptiveConcurrency:
         while self._waiting and self._in_flight < int(self.limit):
             turn = self._waiting.popleft()
             if not turn.done():
-                self._in_flight += 1
+                self._in_flight += 1  # for the one who is woken: nobody takes the place before it runs
                 turn.set_result(None)

@@ -40,6 +40,7 @@ class ReplyFile:
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        # As in `track.journal`: a killed process loses no reply, a power cut perhaps the last ones.
         self._database.execute("PRAGMA journal_mode=WAL")
         self._database.execute("PRAGMA synchronous=NORMAL")
         self._database.execute(

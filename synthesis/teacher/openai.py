@@ -93,7 +93,7 @@ class OpenAITeacher:
         self._client: Any = openai.AsyncOpenAI(
             api_key=key,
             base_url=config.base_url,
-            max_retries=0,
+            max_retries=0,  # `_completed` tries again itself: it counts, and tells faults apart
             timeout=openai.Timeout(config.request_seconds, connect=min(_CONNECT_SECONDS, config.request_seconds)),
             http_client=openai.DefaultAioHttpClient(),  # a fifth of the CPU per call of the default client
         )
@@ -116,7 +116,8 @@ class OpenAITeacher:
         kind = type(request)
         messages, schema = request.messages(), _reply_schema(kind.reply_type)
         key = self._key(kind.__name__, messages, schema, seed)
-        if key in self._in_flight:  # the same question is being asked: share its answer
+        # The same question is being asked: share its answer. The shield keeps it for the others if this task is cancelled.
+        if key in self._in_flight:
             reply = await asyncio.shield(self._in_flight[key])
         else:
             reply = await self._answered_once(key, kind, messages, schema, seed)
@@ -157,7 +158,7 @@ class OpenAITeacher:
         except BaseException as error:
             if isinstance(error, Exception):
                 shared.set_exception(error)
-            else:
+            else:  # this task was cancelled: no answer comes for those who share it
                 shared.cancel()
             self.ledger.of(kind.__name__).bad_replies += isinstance(error, BadReply)
             raise
@@ -178,10 +179,10 @@ class OpenAITeacher:
             completion_tokens += tokens[1]
             try:
                 reply = kind.reply_type.model_validate(json.loads(_json_part(text)))
-            except (ValueError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:  # thousands of nested brackets are a bad reply, too
                 problem = _problem(error)
             else:
-                cost = self._cost(prompt_tokens, completion_tokens)
+                cost = self._cost(prompt_tokens, completion_tokens)  # of both calls, where one was a repair
                 return CachedReply(reply.model_dump_json(), prompt_tokens, completion_tokens, cost)
             if not is_repair:
                 self.ledger.of(kind.__name__).repairs += 1
@@ -197,7 +198,12 @@ class OpenAITeacher:
     async def _completed(
         self, kind: type[Request[Any]], messages: list[dict[str, str]], schema: dict[str, Any], seed: int
     ) -> tuple[str, int, int]:
-        """Return one completion and its tokens; faults that may pass are tried again."""
+        """Return one completion and its tokens; faults that may pass are tried again.
+
+        Raises:
+            BadReply: the question is refused, the reply cut off, or every retry used up.
+            TeacherUnavailable: no question can be answered just now.
+        """
         openai, costs = self._openai, self.ledger.of(kind.__name__)
         problem = ""
         for attempt in range(self.config.max_retries + 1):
@@ -212,6 +218,7 @@ class OpenAITeacher:
                     # The typed `chat.completions.create` takes twice the CPU; the call is the same.
                     completion = await self._client.post("/chat/completions", body=call, cast_to=object)
                     self._has_answered = True
+                    # Measured inside the slot: the wait for a place is not the endpoint's latency.
                     seconds = time.monotonic() - started
                     costs.seconds += seconds
                 text, prompt_tokens, completion_tokens = _content(kind, completion)
@@ -230,6 +237,7 @@ class OpenAITeacher:
             except openai.APIConnectionError as error:
                 problem = type(error).__name__  # time-outs and cut streams among them; its text may hold the request
                 refusal = _no_connection(error)
+                # Nobody was ever there: after one retry stop the run, rather than reject item after item.
                 if refusal and not self._has_answered and attempt == min(1, self.config.max_retries):
                     raise TeacherUnavailable(
                         f"no connection to the teacher at {self.config.base_url}: {refusal}; start it, or check the "
@@ -238,6 +246,7 @@ class OpenAITeacher:
             except (openai.APIResponseValidationError, json.JSONDecodeError) as error:
                 problem = type(error).__name__
             except openai.BadRequestError as error:
+                # An endpoint without structured output says so once; from then on the prompt alone tells the schema.
                 if not self._has_schema_output or "response_format" not in str(error):
                     raise BadReply(f"{kind.__name__}: the endpoint refuses the question ({_status(error)})") from None
                 self._has_schema_output, problem, delay = False, "no JSON-schema output", 0.0
@@ -271,6 +280,7 @@ class OpenAITeacher:
             "seed": seed % 2**31,
         }
         if self._has_schema_output:
+            # Strict mode allows neither optional fields nor objects of any keys, and replies have both.
             described = {"name": kind.reply_type.__name__, "schema": schema, "strict": False}
             call["response_format"] = {"type": "json_schema", "json_schema": described}
         return call
@@ -341,5 +351,5 @@ def _retry_after(error: Any, delay: float) -> float:
     asked = error.response.headers.get("retry-after", "")
     try:
         return max(0.0, float(asked))
-    except ValueError:
+    except ValueError:  # not there, or the other form of the header, a date
         return delay

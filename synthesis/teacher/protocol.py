@@ -29,7 +29,11 @@ class Request(BaseModel, Generic[Reply]):
     reply_type: ClassVar[type[BaseModel]]
 
     def messages(self) -> list[dict[str, str]]:
-        """Render the question for a chat model: role and content, documents quoted as data."""
+        """Render the question for a chat model: role and content, the system message first, documents quoted as data.
+
+        Raises:
+            NotImplementedError: the kind of question has no prompt.
+        """
         raise NotImplementedError(type(self).__name__)
 
 
@@ -46,7 +50,7 @@ class Teacher(Protocol):
 
     @property
     def name(self) -> str:
-        """What records say of who answered, e.g. `procedural`."""
+        """The teacher's name in records, e.g. `procedural`."""
         ...
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:

@@ -30,6 +30,7 @@ class ScriptedTeacher:
         Raises:
             LookupError: the script has no reply left for this kind of request.
             TypeError: the script's reply is not of the request's reply type.
+            Exception: the one whose turn it is in the script.
         """
         self.asked.append(request)
         kind = type(request)

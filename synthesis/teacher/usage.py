@@ -29,6 +29,7 @@ _current: ContextVar[Usage | None] = ContextVar("usage", default=None)
 @contextmanager
 def metered_usage() -> Iterator[Usage]:
     """Meter every reply that is asked for inside the block, by this task and the tasks it starts."""
+    # Tasks that are started inside copy the context, and with it the reference to this one object.
     usage = Usage()
     token = _current.set(usage)
     try:
