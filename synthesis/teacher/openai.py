@@ -116,7 +116,7 @@ class OpenAITeacher:
         kind = type(request)
         messages, schema = request.messages(), _reply_schema(kind.reply_type)
         key = self._key(kind.__name__, messages, schema, seed)
-        # The same question is being asked: share its answer. The shield keeps it for the others if this task is cancelled.
+        # The same question is being asked: share its answer. The shield keeps it for the others if we are cancelled.
         if key in self._in_flight:
             reply = await asyncio.shield(self._in_flight[key])
         else:

@@ -41,7 +41,14 @@ class ToolBackend(Protocol):
     injected_failures: list[InjectedFailure]
 
     async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
-        """Make one call with arguments that satisfy the tool's schema; a tool that fails is a response."""
+        """Make one call with arguments that satisfy the tool's schema; a tool that fails is a response.
+
+        Raises:
+            BadReply: the emulator has no usable response.
+            TeacherUnavailable: the emulator's teacher cannot be asked.
+            ToolServerDied: a real server ended, or gave no answer in time.
+            Rejected: a real server answered against the protocol.
+        """
         ...
 
 
@@ -72,14 +79,15 @@ class Emulator:
 
         Raises:
             BadReply: the teacher's reply stayed unusable.
+            TeacherUnavailable: the teacher cannot be asked.
         """
-        rng = derived_random(self._seed, "failure", call_id)
+        rng = derived_random(self._seed, "failure", call_id)  # by call, so that no draw depends on those before it
         failure = rng.choice(FAILURE_KINDS) if rng.random() < self._failure_rate else None
         if failure is not None and failure != "malformed":
             return self._fail(call_id, failure, json.dumps({"error": rng.choice(_FAILURE_TEXTS[failure])}))
         request = EmulateCall(language=self._language, tool=tool, arguments=arguments, state=self.state)
         response = await self._teacher.ask(request, seed=derived_seed(self._seed, "emulate", call_id))
-        if failure is not None:
+        if failure is not None:  # `malformed`: a real response, cut; the state that would follow is not kept
             return self._fail(call_id, failure, _cut_short(compact_json(response.value), rng))
         self.state = response.state
         if response.error is not None:

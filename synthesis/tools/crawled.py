@@ -70,7 +70,7 @@ def parameters_from_page(found: list[JsonValue], tool_name: str, description: st
     properties: JsonObject = {}
     required = []
     for place, entry in enumerate(parameters):
-        if place in buttons or place - 1 in buttons:
+        if place in buttons or place - 1 in buttons:  # "Add", or the "Item" after it
             continue
         name = entry["name"]
         is_list = place + 1 in buttons
@@ -98,6 +98,7 @@ def _length_of_sentence(parameters: list[JsonObject], description: str) -> int:
         said = re.findall(r"[\w'-]+", sentence)
         for start in (place for place, word in enumerate(said) if word == words[0]):
             place, count = start, 1
+            # The next word, or the one after it: one may have been lost between them.
             while count < len(words) and words[count] in said[place + 1 : place + 3]:
                 place = said.index(words[count], place + 1)
                 count += 1

@@ -41,7 +41,7 @@ GIT_ENVIRONMENT: Final = {
     "GIT_CONFIG_SYSTEM": os.devnull,
     "LC_ALL": "C.UTF-8",
 }
-_INIT: Final = ("init", "--quiet", "--initial-branch=main", "--template=")
+_INIT: Final = ("init", "--quiet", "--initial-branch=main", "--template=")  # no hooks of this machine
 
 
 def make_repositories(directory: Path) -> None:
@@ -62,14 +62,14 @@ def make_repositories(directory: Path) -> None:
             _git(repository, "add", file, README)
             _git(repository, "commit", "--quiet", f"--message={message}", day=ordinal + 2)
             if ordinal == 0:
-                _git(repository, "branch", "draft")
+                _git(repository, "branch", "draft")  # it stays here while `main` goes on
         (repository / "todo.txt").write_text(f"check {name}\n")
         _git(repository, "add", "todo.txt")
         (repository / README).write_text(f"The {name} of Ada.\nIn work.\n")
 
 
 def _git(repository: Path, *arguments: str, day: int = 2) -> None:
-    date = f"2026-02-{day:02d}T09:00:00+0000"
+    date = f"2026-02-{day:02d}T09:00:00+0000"  # hashes of commits depend on it
     environment = {
         **os.environ,
         **GIT_ENVIRONMENT,

@@ -126,7 +126,7 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
         else:
             usable.append((tool, description, parameters))
     if len(usable) < filters.min_tools:
-        commonest = max(sorted(faults), key=lambda fault: faults[fault])
+        commonest = max(sorted(faults), key=lambda fault: faults[fault])  # sorted: of equals the same one in every run
         raise Rejected(commonest, f"{source.name!r}: {len(usable)} of {len(source.tools)} tools can be used; {faults}")
     tools = []
     names = [str(tool.name).strip() for tool, _, _ in usable]
@@ -195,12 +195,14 @@ def clean_description(found: JsonValue, tool_name: str) -> str:
         return ""
     text = _PAGE_BUTTONS.sub("", clean_text(found))
     first = text.split(" ", 1)[0]
+    # A tool named by one plain word may begin its description with a form of it: "Searches notes" of `search`.
     is_of_another = first != tool_name and first.startswith(tool_name) and not tool_name.isalnum()
     return "" if is_of_another or _PLACEHOLDER.fullmatch(text) else text
 
 
 def clean_text(text: str) -> str:
     """Normalise to NFC, drop control characters, collapse white space inside lines and blank lines."""
+    # Through UTF-8, since JSON's escapes can spell half a surrogate pair, which no record could be written with.
     text = unicodedata.normalize("NFC", text.encode("utf-8", "replace").decode("utf-8"))
     lines = (" ".join(re.sub(r"[\x00-\x08\x0b-\x1f\x7f\ufeff]", " ", line).split()) for line in text.splitlines())
     return "\n".join(line for line in lines if line)
@@ -208,7 +210,7 @@ def clean_text(text: str) -> str:
 
 def _is_vague(description: str, tool_name: str, filters: ToolDocumentFilters) -> bool:
     chinese = len(_CJK.findall(description))
-    words = len(description.split()) + chinese / 2
+    words = len(description.split()) + chinese / 2  # a Chinese word has about two characters
     same_as_name = re.sub(r"\W|_", "", description).casefold() == re.sub(r"\W|_", "", tool_name).casefold()
     says_no_more = same_as_name and not chinese and words < _WORDS_OF_A_PHRASE
     return words < filters.min_description_words or says_no_more or bool(_ADDRESS.fullmatch(description))

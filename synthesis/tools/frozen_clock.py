@@ -27,6 +27,7 @@ def frozen_datetime(moment: datetime.datetime) -> type[datetime.datetime]:
     class FrozenDatetime(datetime.datetime):
         @classmethod
         def now(cls, tz: datetime.tzinfo | None = None) -> FrozenDatetime:
+            # Without a zone, `now()` is the time on the wall: that of the moment's own offset.
             local = moment.astimezone(tz) if tz is not None else moment.replace(tzinfo=None)
             return cls.combine(local.date(), local.timetz())
 
@@ -45,7 +46,7 @@ def freeze_package(package_name: str, moment: datetime.datetime) -> None:
     """Put the standing clock into every module of a package that imports `datetime` by name."""
     package = importlib.import_module(package_name)
     for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
-        if module.name != "__main__":
+        if module.name != "__main__":  # importing that would run the server
             importlib.import_module(f"{package_name}.{module.name}")
     for name, loaded in list(sys.modules.items()):
         is_inside = name == package_name or name.startswith(f"{package_name}.")
@@ -54,7 +55,11 @@ def freeze_package(package_name: str, moment: datetime.datetime) -> None:
 
 
 def main() -> None:
-    """Freeze the package and hand over to its `main`."""
+    """Freeze the package and hand over to its `main`.
+
+    Raises:
+        SystemExit: the command line names no time or no module.
+    """
     if len(sys.argv) < 3:
         raise SystemExit("expected: python -m synthesis.tools.frozen_clock TIME MODULE [ARG…]")
     moment, package_name = datetime.datetime.fromisoformat(sys.argv[1]), sys.argv[2]

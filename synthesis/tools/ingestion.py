@@ -70,7 +70,7 @@ async def gather_servers(
                 _normalise_into(servers, found, filters, path.name)
     for ordinal, config in enumerate(mcp_servers):
         pool = McpPool(config, work_directory / f"mcp-{ordinal}")
-        stack.push_async_callback(pool.close)
+        stack.push_async_callback(pool.close)  # before it is listed, which may fail with a server started
         document = _normalise_into(servers, await pool.source_server(), filters, config.name)
         if document is not None:
             servers.pools[document.id] = pool
@@ -86,7 +86,7 @@ def _normalise_into(
     outcome: JsonObject = {"document": where, "server": "" if isinstance(found, Rejected) else found.name}
     servers.outcomes.append(outcome)
     try:
-        if isinstance(found, Rejected):
+        if isinstance(found, Rejected):  # a file that could not be read is written down as a server that is not kept
             raise found
         document = normalise_server(found, filters)
         if earlier := servers.near_duplicates.duplicate_of(document):
@@ -106,7 +106,11 @@ def _normalise_into(
 
 
 def require_servers(servers: Servers) -> None:
-    """Raise NoToolDocuments when no server was left to work on."""
+    """Require that a server is left to work on.
+
+    Raises:
+        NoToolDocuments: there is none; the message says what was read and why nothing was kept.
+    """
     if not servers.documents:
         raise NoToolDocuments(servers.report.nothing_kept("at least one usable server"))
 
@@ -162,7 +166,7 @@ async def synthesize_tools(
     work_directory = work_directory_of(out)
     require_work_directory(work_directory)
     async with AsyncExitStack() as stack:
-        stack.callback(clear_workspaces, work_directory)
+        stack.callback(clear_workspaces, work_directory)  # first in, so it runs last: when the servers are closed
         servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
     require_servers(servers)
     counts = {"read": servers.report.read, "kept": servers.report.kept, "repaired": servers.report.repaired}

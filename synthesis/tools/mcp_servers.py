@@ -204,6 +204,7 @@ class McpSession:
     def _text(self, result: Any) -> str:
         structured = result.structured_content
         if isinstance(structured, dict) and not result.is_error:
+            # Servers made with the SDK put a value that is no object under `result`: structured content must be one.
             text = compact_json(structured["result"] if set(structured) == {"result"} else structured)
         else:
             blocks = (block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
@@ -212,6 +213,7 @@ class McpSession:
 
     def _shown(self, text: str) -> str:
         """Return a text without this machine's paths, cut at the limit with a word on what is left out."""
+        # Paths inside the workspace become relative to it, the workspace itself `.`.
         text = text.replace(f"{self.workspace}/", "").replace(str(self.workspace), ".").strip()
         if len(text) > MAX_RESPONSE_CHARACTERS:
             text = f"{text[:MAX_RESPONSE_CHARACTERS]}\n[{len(text) - MAX_RESPONSE_CHARACTERS} more characters]"
@@ -230,6 +232,7 @@ class McpSession:
         answer = asyncio.ensure_future(request)
         try:
             async with asyncio.timeout(self.config.call_seconds):
+                # Beside the owner: when the connection has ended, an answer may never come.
                 await asyncio.wait({answer, self._owner}, return_when=asyncio.FIRST_COMPLETED)
                 if not answer.done():
                     raise ToolServerDied(f"MCP server {self.config.name!r} ended during a call")
@@ -242,7 +245,7 @@ class McpSession:
                 f"MCP server {self.config.name!r} did not answer a call within {self.config.call_seconds:g} s"
             ) from error
         finally:
-            if not answer.done():
+            if not answer.done():  # given up here, or cancelled from outside, e.g. by a trajectory's deadline
                 self.is_alive = False
                 answer.cancel()
         return answer.result()
@@ -264,6 +267,7 @@ class McpSession:
         self._stopping.set()
         if self._owner is not None:
             owner, self._owner = self._owner, None
+            # The owner leaves by itself, since the SDK's contexts must be left in the task that entered them.
             done, _ = await asyncio.wait({owner}, timeout=10)
             if not done:
                 owner.cancel()
@@ -274,7 +278,11 @@ class McpPool:
     """The sessions of one server: at most `max_sessions`, started when needed, replaced when they die."""
 
     def __init__(self, config: McpServerConfig, folder: Path):
-        """Prepare the workspace in `folder`, which is emptied first and removed at the end."""
+        """Prepare the workspace in `folder`, which is emptied first and removed at the end.
+
+        Raises:
+            ToolServerUnavailable: the command of `prepare` failed.
+        """
         self.config = config
         self._idle: list[McpSession] = []
         self._slots = asyncio.Semaphore(config.max_sessions)
@@ -315,6 +323,7 @@ class McpPool:
         async with self._slots:
             session = self._idle.pop() if self._idle else await self._new_session()
             try:
+                # Before each task, not after it: so nothing is left of a server's own start, either.
                 _restore(self._pristine, session.workspace)
                 yield session
             finally:
@@ -341,7 +350,11 @@ class McpPool:
         return session
 
     async def source_server(self) -> SourceServer:
-        """List the server's tools, as a source like any other."""
+        """List the server's tools, as a source like any other.
+
+        Raises:
+            ToolServerUnavailable: the server does not start, or cannot be listed.
+        """
         async with self.lease() as session:
             tools = await session.list_tools()
         return SourceServer(
@@ -371,7 +384,12 @@ class McpBackend:
         self._session = session
 
     async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
-        """Make one call by the name that the server knows."""
+        """Make one call by the name that the server knows.
+
+        Raises:
+            ToolServerDied: the connection ended, or no answer came in time.
+            Rejected: the answer is not one that the protocol, or the tool's own output schema, allows.
+        """
         return await self._session.call(tool.original_name or tool.name, arguments)
 
 
@@ -393,13 +411,13 @@ def _environment(config: McpServerConfig) -> dict[str, str]:
 
 def _restore(pristine: Path, workspace: Path) -> None:
     """Make a workspace equal to the pristine one; the folder itself stays, for the server stands in it."""
-    for entry in workspace.iterdir():
+    for entry in workspace.iterdir():  # a link goes, and not what it leads to
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     shutil.copytree(pristine, workspace, symlinks=True, dirs_exist_ok=True)
 
 
 def _first_line(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
+    while isinstance(error, BaseExceptionGroup):  # the SDK's task groups wrap the fault, one inside another
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
 

@@ -37,6 +37,7 @@ def legal_names(names: Iterable[str]) -> list[str]:
     unique = []
     for name in wanted:
         candidate, ordinal = name, 1
+        # A numbered name must not be one that another tool wants: `search_2` is left to the tool that is called so.
         while candidate in taken or (ordinal > 1 and candidate in wanted):
             ordinal += 1
             suffix = f"_{ordinal}"

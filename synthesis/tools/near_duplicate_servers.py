@@ -35,7 +35,7 @@ class NearDuplicates:
         """
         signatures, words = signatures_of(server), " ".join(words_of(server.name))
         shared = Counter(index for signature in signatures for index in self._by_signature.get(signature, ()))
-        for index in sorted(shared):
+        for index in sorted(shared):  # of several, the server that came first
             kept_name, kept_words, kept = self._kept[index]
             overlap = shared[index] / (len(signatures) + len(kept) - shared[index])
             if overlap >= (OVERLAP_OF_NAMESAKES if words == kept_words else OVERLAP_OF_DUPLICATES):

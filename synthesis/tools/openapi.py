@@ -84,7 +84,7 @@ def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -
             name, place = str(parameter["name"]), str(parameter.get("in", "query"))
             is_transport = place == "cookie" or (place == "header" and name.lower() in _TRANSPORT_HEADERS)
             if not is_transport and not _CREDENTIAL.fullmatch(name):
-                merged[name, place] = parameter
+                merged[name, place] = parameter  # OpenAPI tells parameters apart by name and place
     return list(merged.values())
 
 
@@ -104,7 +104,7 @@ def _add_body(
     """Put the fields of an object body beside the parameters; any other body is one parameter `body`."""
     target = _resolved(schema, document)
     fields = target.get("properties") if isinstance(target, dict) else None
-    if not isinstance(fields, dict) or set(fields) & set(properties):
+    if not isinstance(fields, dict) or set(fields) & set(properties):  # a field must not hide a parameter of its name
         properties["body"] = schema
         required.extend(["body"] if is_required else [])
         return
@@ -131,7 +131,7 @@ def _response_schema(operation: JsonObject, document: JsonObject) -> JsonValue:
 
 def _resolved(node: JsonValue, document: JsonObject) -> JsonValue:
     """Follow references inside the document, at most 16 of them in a row."""
-    for _ in range(16):
+    for _ in range(16):  # references that go round in a circle lead nowhere
         if not isinstance(node, dict) or not isinstance(reference := node.get("$ref"), str):
             return node
         if not reference.startswith("#/"):

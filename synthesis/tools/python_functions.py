@@ -33,16 +33,18 @@ def _is_typed(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 def _tool(function: ast.FunctionDef | ast.AsyncFunctionDef) -> SourceTool:
     arguments = function.args
     positional = arguments.posonlyargs + arguments.args
+    # The syntax tree lists only the defaults that there are: they belong to the last parameters.
     defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
     pairs = [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     properties: JsonObject = {}
     for argument, default in pairs:
         assert argument.annotation is not None
         properties[argument.arg] = annotation_schema(argument.annotation)
+        # A default of None says only that the argument may be left out, and `...` is no JSON.
         if isinstance(default, ast.Constant) and default.value is not None and default.value is not ...:
             properties[argument.arg]["default"] = default.value
     required = [argument.arg for argument, default in pairs if default is None]
-    docstring = (ast.get_docstring(function) or "").split("\n\n")[0]
+    docstring = (ast.get_docstring(function) or "").split("\n\n")[0]  # the summary, without sections on arguments
     returns = annotation_schema(function.returns) if function.returns else None
     return SourceTool(
         function.name, docstring, {"type": "object", "properties": properties, "required": required}, returns

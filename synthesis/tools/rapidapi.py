@@ -57,6 +57,7 @@ def _endpoint(endpoint: JsonObject) -> SourceTool:
 def _template_schema(template: JsonValue) -> JsonObject:
     """Read `{"id": "str", "rows": [{"n": "int"}]}`, a picture of a response, as a schema."""
     if isinstance(template, dict):
+        # `_list_length` says how long a list was in the response; it is no field.
         inner = {name: _template_schema(value) for name, value in template.items() if name != "_list_length"}
         return {"type": "object", "properties": inner}
     if isinstance(template, list):

@@ -113,7 +113,7 @@ def repair_output_schema(found: JsonValue, document: JsonValue = None) -> JsonOb
 
 
 def _check(schema: JsonObject) -> None:
-    message = _schema_error(canonical_json(schema))
+    message = _schema_error(canonical_json(schema))  # as text, which a cache can be keyed by
     if message:
         raise SchemaUnconvertible(message)
 
@@ -155,7 +155,12 @@ class _Repair:
         return {**merged, **({"required": required} if required else {}), **kept}
 
     def schema(self, found: JsonValue, references: tuple[str, ...], depth: int) -> JsonObject:
-        """Mend one schema; `references` are the `$ref`s that led here."""
+        """Mend one schema; `references` are the `$ref`s that led here.
+
+        Raises:
+            SchemaUnconvertible: it is too large or too deep.
+        """
+        # References are written out, so a short document can make a tree without measure.
         self._nodes += 1
         if self._nodes > MAX_SCHEMA_NODES:
             raise SchemaUnconvertible(f"more than {MAX_SCHEMA_NODES} schemas in one tool")
@@ -204,6 +209,7 @@ class _Repair:
         if keyword == "properties" and isinstance(value, dict):
             mended["properties"] = {str(name): self.schema(inner, references, deeper) for name, inner in value.items()}
         elif keyword in ("patternProperties", "dependentSchemas") and isinstance(value, dict):
+            # The keys of `patternProperties` are regular expressions, those of `dependentSchemas` plain names.
             patterns = {name: inner for name, inner in value.items() if keyword[0] == "d" or _is_pattern(name)}
             mended[keyword] = {name: self.schema(inner, references, deeper) for name, inner in patterns.items()}
         elif keyword in _ALTERNATIVES and isinstance(value, list) and value:
@@ -232,7 +238,7 @@ class _Repair:
     def _reference(self, found: JsonObject, references: tuple[str, ...], depth: int) -> JsonObject:
         reference = found["$ref"]
         beside = {keyword: value for keyword, value in found.items() if keyword in ("description", "default")}
-        if reference in references:
+        if reference in references:  # a type that contains itself, e.g. a tree's node
             self.rules.add("reference_cycle_cut")
             return self.schema(beside, references, depth + 1)
         target = self._lookup(reference) if isinstance(reference, str) else None
@@ -284,6 +290,7 @@ class _Repair:
         return mapped
 
     def _enum(self, mended: JsonObject, values: list[JsonValue]) -> None:
+        # By their JSON texts: values may be lists, and Python takes 1 and true for equal.
         unique = list({canonical_json(value): value for value in values}.values())
         if len(unique) != len(values) or not unique:
             self.rules.add("enum_mended")
@@ -312,6 +319,7 @@ class _Repair:
         elif not isinstance(stated, bool):
             self.rules.add("required_mended")
         inner = found.get("properties")
+        # Draft 3 said it the other way round: `required: true` on the property itself.
         for name, schema in inner.items() if isinstance(inner, dict) else ():
             if isinstance(schema, dict) and schema.get("required") is True:
                 self.rules.add("required_mended")
@@ -333,6 +341,7 @@ def _merge_alternatives(schema: JsonObject, keyword: str, alternatives: list[Jso
         for name, inner in alternative.get("properties", {}).items():
             properties.setdefault(name, inner)
     needed = [set(alternative.get("required", ())) for alternative in alternatives]
+    # All parts of `allOf` hold at once; of `anyOf` and `oneOf` one does, so only what all of them need is needed.
     common = set.union(*needed) if keyword == "allOf" else set.intersection(*needed)
     schema["required"] = [name for name in properties if name in common or name in schema.get("required", ())]
 

@@ -57,7 +57,10 @@ def source_files(source: Path) -> list[Path]:
 
 
 def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
-    """Yield every server of one file as it was found, or the reason why it cannot be read."""
+    """Yield every server of one file as it was found, or the reason why it cannot be read.
+
+    Of a file that cannot be read any further, the servers before that place are yielded.
+    """
     try:
         if path.suffix == ".jsonl":
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -72,6 +75,7 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
         else:
             yield from _servers(_parsed_json(path.read_text(encoding="utf-8-sig")), path.stem, path.name)
     except (UnicodeDecodeError, ValueError, RecursionError, SyntaxError, yaml.YAMLError) as error:
+        # The first line alone: the rest of a YAML error quotes the file.
         yield Rejected("unreadable document", f"{path.name}: {type(error).__name__}: {str(error).splitlines()[0]}")
     except OSError as error:
         yield Rejected("unreadable document", f"{path.name}: {error.strerror}")
@@ -93,6 +97,7 @@ def _servers(document: JsonValue, name: str, where: str) -> Iterator[SourceServe
 
 
 def _parsed_json(text: str) -> JsonValue:
+    # Python reads NaN and Infinity, which are no JSON and could not be written again.
     return json.loads(text, parse_constant=_refuse_constant)
 
 
