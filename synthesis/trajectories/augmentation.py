@@ -18,6 +18,7 @@ async def augment_task(
     Raises:
         Rejected: the variant lost a fact, told a hidden one, changed the language, named a tool, or is no variant.
         BadReply: the teacher's reply stayed unusable.
+        TeacherUnavailable: the teacher cannot be asked.
     """
     request = AugmentTask(server=server, task=task, chain=chain, axis=axis)
     text = (await teacher.ask(request, seed=seed)).text
@@ -26,6 +27,7 @@ async def augment_task(
         raise Rejected("augmentation changed nothing", axis)
     if language_of(text) != language_of(task.text):
         raise Rejected("augmentation changed the language", text[:80])
+    # Both ways: no fact may go, and one that was put in other words may not turn up in the schema's.
     for slot, value in task.slots.items():
         if is_stated(value, task.text) != is_stated(value, text):
             raise Rejected("augmentation changed a fact", f"{slot!r} = {value!r}")

@@ -43,6 +43,7 @@ def scalar_type(schema: JsonValue) -> str | None:
         return None
     types = schema.get("type")
     named = [name for name in (types if isinstance(types, list) else [types]) if name != "null"]
+    # Of several types the first one counts: a call can be made with it.
     if named and named[0] in _SCALARS:
         return named[0]
     if "enum" in schema and all(isinstance(value, str) for value in schema["enum"]):
@@ -62,6 +63,7 @@ def is_statable(argument: str, schema: JsonValue) -> bool:
     if schema.get("type") == "object":
         fields = schema.get("properties", {})
         required = schema.get("required", [])
+        # Optional fields need not be stated, so they do not count.
         return len(required) <= MAX_STATED_FIELDS and all(is_statable(name, fields.get(name)) for name in required)
     alternatives = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(alternatives, list):
@@ -81,6 +83,7 @@ def _outputs(schema: JsonValue, pointer: str, owner: str, depth: int) -> Iterato
     if not isinstance(schema, dict) or depth > 3:
         return
     if schema.get("type") == "array":
+        # The first item stands for the list: any of its values will do as an argument.
         yield from _outputs(schema.get("items"), f"{pointer}/0", owner, depth + 1)
         return
     for name, inner in schema.get("properties", {}).items():
@@ -118,14 +121,19 @@ def _bind(
     schema: JsonObject,
     slots: dict[str, str | None],
 ) -> ArgumentBinding:
-    """Bind one argument; `slots` are the facts that the task states so far, with their types."""
+    """Bind one argument; `slots` are the facts that the task states so far, with their types, and grow by a new one.
+
+    Raises:
+        Rejected: nothing satisfies the argument.
+    """
     if "const" in schema or len(schema.get("enum", ())) == 1:
         constant = schema["const"] if "const" in schema else schema["enum"][0]
         return ArgumentBinding(tool_index=index, argument=argument, source="constant", constant=constant)
     slot = slot_name(argument)
+    # A fact that was stated already comes before an output: two calls on one order mean the same order.
     if slot in slots and slots[slot] == scalar_type(schema):
         return ArgumentBinding(tool_index=index, argument=argument, source="task", slot=slot)
-    for earlier in reversed(range(index)):
+    for earlier in reversed(range(index)):  # the latest call that returns such a value
         for pointer, owner, output in outputs_of(tools[earlier]):
             if fits(argument, schema, pointer, owner, output):
                 return ArgumentBinding(
@@ -138,6 +146,8 @@ def _bind(
     if not is_statable(argument, schema):
         raise Rejected("argument that nothing satisfies", f"{tools[index].name}.{argument} of {server.name!r}")
     known = server.argument_values
+    # A user knows an id only from the server. Where a tool gives it out, the chain must call that tool first, unless
+    # the operator lists ids that exist.
     if argument not in known and f"{tools[index].name}.{argument}" not in known:
         for tool in server.tools:
             if tool.name != tools[index].name and _issues_identifier(tool, argument, schema):
@@ -145,7 +155,7 @@ def _bind(
                     f"{tools[index].name}.{argument} of {server.name!r} comes from {tool.name}, which is not called"
                 )
                 raise Rejected("argument that nothing satisfies", detail)
-    if slot in slots:
+    if slot in slots:  # the same name with another type is another fact
         slot = f"{slot_name(tools[index].name)}_{slot}"
     slots[slot] = scalar_type(schema)
     return ArgumentBinding(tool_index=index, argument=argument, source="task", slot=slot)
@@ -159,6 +169,7 @@ def fits(argument: str, schema: JsonObject, pointer: str, owner: str, output: Js
     (True, False)
     """
     kinds = {scalar_type(schema), scalar_type(output)}
+    # A Boolean that was returned says nothing of a flag that is to be set, even under the same name.
     if None in kinds or (len(kinds) > 1 and kinds != {"integer", "number"}) or "boolean" in kinds:
         return False
     if "enum" in schema and output.get("enum") != schema["enum"]:
@@ -214,7 +225,7 @@ def with_optional_arguments(chain: Chain, server: ServerDocument, rng: Random, *
             if optional and rng.random() < likely and (slot := slot_name(argument)) not in slots:
                 slots.add(slot)
                 bindings.append(ArgumentBinding(tool_index=index, argument=argument, source="task", slot=slot))
-    bindings.sort(key=lambda binding: binding.tool_index)
+    bindings.sort(key=lambda binding: binding.tool_index)  # stable: of one call, required arguments come first
     return Chain(tools=chain.tools, bindings=tuple(bindings))
 
 
@@ -235,6 +246,7 @@ async def vote_on_chain(chain: Chain, server: ServerDocument, teacher: Teacher, 
     Raises:
         Rejected: the majority finds the chain incoherent.
         BadReply: a vote stayed unusable; it counts for nothing, least of all as a yes.
+        TeacherUnavailable: the teacher cannot be asked.
     """
     documents: Mapping[str, ToolDocument] = {tool.name: tool for tool in server.tools}
     request = VoteOnChain(language=server.language, tools=tuple(documents[name] for name in chain.tools), chain=chain)

@@ -45,11 +45,12 @@ async def collect_conversation(
     has follow-ups, the user goes on with the next one when the agent has answered.
 
     Raises:
-        Rejected: the simulated user left out a fact or fell out of role.
+        Rejected: the simulated user left out a fact or fell out of role, or a real tool server broke the protocol.
         BadReply: the teacher's reply stayed unusable.
+        TeacherUnavailable: the teacher cannot be asked.
         ToolServerDied: a real tool server ended; the task can be tried again from the start.
     """
-    messages = [Message(role="user", content=task.text)]
+    messages = [Message(role="user", content=task.text)]  # grows in place, so that a deadline leaves what was said
     try:
         async with asyncio.timeout(deadline_seconds):
             stop_reason = await _converse(messages, task, tools, backend, teacher, seed=seed, max_turns=max_turns)
@@ -71,7 +72,7 @@ async def _converse(
     documents = {tool.name: tool for tool in tools}
     num_calls = 0
     for turn in range(max_turns):
-        said = task_so_far(task, messages)
+        said = task_so_far(task, messages)  # the agent must not know of follow-ups before the user says them
         request = TakeTurn(language=task.language, tools=tools, conversation=tuple(messages), task=said)
         reply = await teacher.ask(request, seed=derived_seed(seed, "turn", turn))
         calls = tuple(
@@ -82,7 +83,7 @@ async def _converse(
         messages.append(
             Message(role="assistant", content=reply.content, reasoning_content=reply.reasoning, tool_calls=calls)
         )
-        for call in calls:
+        for call in calls:  # one after the other: a later one may read what an earlier one wrote
             response = await _respond(call, documents, backend)
             messages.append(
                 Message(role="tool", content=response.content, tool_call_id=call.id, is_error=response.is_error)
@@ -101,7 +102,7 @@ async def _said_by_user(
 ) -> str | None:
     """Return what the simulated user says to a message without calls; None when there is nothing more to say."""
     if task.expectation == "ask_back":
-        if sum(message.role == "user" for message in messages) > 1:
+        if sum(message.role == "user" for message in messages) > 1:  # the user has answered once already
             return None
         return (await teacher.ask(AnswerAsUser(task=task, conversation=tuple(messages)), seed=seed)).text
     return await next_request(task, messages, tools, teacher, seed=seed)
@@ -129,6 +130,6 @@ def offered_tools(server: ServerDocument, task: Task, limit: int, seed: int) -> 
     chain = task.chain.tools if task.chain is not None else ()
     withheld = {chain[-1]} if task.expectation == "refuse" and chain else set()
     needed = set(chain) - withheld
-    others = [tool.name for tool in server.tools if tool.name not in needed | withheld]
+    others = [tool.name for tool in server.tools if tool.name not in needed | withheld]  # a withheld one is not drawn
     drawn = derived_random(seed, "others").sample(others, min(len(others), max(0, limit - len(needed))))
     return tuple(tool for tool in server.tools if tool.name in needed or tool.name in drawn)

@@ -51,6 +51,7 @@ def requests_of(task: Task) -> tuple[str, ...]:
 def request_positions(task: Task, messages: Sequence[Message]) -> list[int]:
     """Return where the user's requests stand among the messages; an answer to a question back is none."""
     said = [position for position, message in enumerate(messages) if message.role == "user"]
+    # A task that is to be asked back has no follow-ups, so the user's answer is cut off here.
     return said[: 1 + len(task.follow_ups)]
 
 
@@ -72,6 +73,7 @@ async def write_follow_ups(
     Raises:
         Rejected: a follow-up leaves a new fact out, names a tool, or states a value that the schema does not allow.
         BadReply: the teacher's reply stayed unusable.
+        TeacherUnavailable: the teacher cannot be asked.
     """
     for ordinal, num_calls in enumerate(calls):
         assert task.chain is not None
@@ -80,6 +82,7 @@ async def write_follow_ups(
             server=server, chain=asked_for, num_calls=num_calls, earlier_requests=requests_of(task), slots=task.slots
         )
         written = await teacher.ask(request, seed=derived_seed(seed, "follow-up", ordinal))
+        # What an earlier request stated need not be said again.
         new = {slot: use for slot, use in task_slots(asked_for, server).items() if slot not in task.slots}
         check_facts(written.text, written.slots, new)
         check_text(written.text, server)
@@ -100,6 +103,7 @@ async def next_request(
     Raises:
         Rejected: the user left out a value that the follow-up states, or named a tool.
         BadReply: the teacher's reply stayed unusable.
+        TeacherUnavailable: the teacher cannot be asked.
     """
     said = task_so_far(task, messages)
     if len(said.follow_ups) == len(task.follow_ups):
@@ -108,6 +112,7 @@ async def next_request(
     turn = await teacher.ask(ContinueAsUser(task=said, follow_up=follow_up, conversation=tuple(messages)), seed=seed)
     if not turn.continues:
         return None
+    # The user may put it in other words, with the values of the text that was checked.
     for slot, value in task.slots.items():
         if is_stated(value, follow_up.text) and not is_stated(value, turn.text):
             raise Rejected("simulated user left a fact out", f"{slot!r} = {value!r}")

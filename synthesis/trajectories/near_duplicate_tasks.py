@@ -28,6 +28,7 @@ def shingles(text: str) -> frozenset[str]:
     ['查 天 气']
     """
     words = _WORD.findall(text.casefold())
+    # A text of fewer words is one shingle, even one of none: so no set is empty, and similarity never divides by 0.
     return frozenset(
         " ".join(words[start : start + _SHINGLE_WORDS]) for start in range(max(1, len(words) - _SHINGLE_WORDS + 1))
     )
@@ -50,6 +51,7 @@ def bands_and_rows(least_similarity: float) -> tuple[int, int]:
     >>> bands_and_rows(0.8), bands_and_rows(0.5)
     ((25, 5), (64, 2))
     """
+    # As many rows as the recall allows: every further one makes chance candidates rarer. One row is the last resort.
     rows = max(
         rows
         for rows in range(1, _NUM_PERMUTATIONS + 1)

@@ -1,8 +1,8 @@
 """The trajectories track, in the order of its stages:
 
     tool documents ─► tool graph, chains ─► tasks ─► conversations, reward axes ─► trajectory records
-    (tool_sources,    (tool_graph, chains)  (tasks, augmentation, (collection, reward_axes,
-     mcp_servers)                            task_scores)          tool_backends)
+    (tools.ingestion) (tool_graph, chains)  (tasks, augmentation, (collection, reward_axes,
+                                             task_scores)          tools.backends)
 
 This file says in which order; `worker.py` does the work on one item, in this process or on the nodes of a Ray cluster.
 Work that is finished is journalled beside `out`; the same command after a crash goes on where it stopped and writes the
@@ -83,6 +83,7 @@ async def synthesize_trajectories(
             fingerprint_of(config, teacher, servers.documents),
             {stage: work_directory / f"{stage}.sqlite" for stage in JOURNALS},
         )
+        # Only now: the fingerprint needs the documents, and those of a real server are known when it has been started.
         finished = track_run.finished_report()
         if finished is not None:
             finished.seconds = time.monotonic() - started
@@ -96,6 +97,7 @@ async def synthesize_trajectories(
         await run.propose_chains()
         report = await run.collect_trajectories()
         track_run.write(report, run.trajectories())
+    # The folder goes with the journals: it was not empty when the stack was left.
     try:
         track_run.close(report)
     finally:
@@ -105,7 +107,7 @@ async def synthesize_trajectories(
 
 
 def fingerprint_of(config: TrajectoriesConfig, teacher: Teacher, documents: Sequence[ServerDocument]) -> Fingerprint:
-    """Say what decides the records: what was read stands for where it lies."""
+    """Return what decides the records; the documents that were read stand in the place of their paths."""
     contents = {"tool_documents": [document.model_dump(mode="json") for document in documents]}
     return synthesis_fingerprint(__name__, config, teacher, contents)
 
@@ -125,6 +127,7 @@ class _Run:
         self._chains_journal, self._tasks_journal, self._trajectories_journal = journals
         self._chains: list[list[Chain]] = []
         self._order = list(range(len(servers.documents)))
+        # A run with fewer slots than servers takes a fair draw of them, not the first sources.
         derived_random(config.seed, "order of servers").shuffle(self._order)
         self._duplicates: dict[int, str] = {}
         self._num_slots = 0
@@ -145,6 +148,7 @@ class _Run:
         servers = self.servers.documents
         report = await self._stage("chains", len(servers), self._chains_of_server, self._chains_journal)
         for index in range(len(servers)):
+            # A server whose proposals were rejected has no chains; its slots get server-only tasks.
             result = self._chains_journal.read(index).get("result", {"chains": []})
             self._chains.append([Chain.model_validate(chain) for chain in result["chains"]])
         print(report.closing_line(), file=self.progress)
@@ -165,6 +169,7 @@ class _Run:
 
     def _mark_duplicates(self, num_slots: int) -> None:
         """Mark every task that a server's earlier slot has in the same words, or in nearly the same."""
+        # Over all slots again in every round, in their order: marks depend on nothing but the tasks.
         for place in range(len(self._order)):
             seen: set[bytes] = set()
             distinct = []
@@ -188,6 +193,7 @@ class _Run:
         count = self.config.count
         report = StageReport("trajectories")
         while report.kept < count and self._num_slots < count * self.config.max_attempts_per_trajectory:
+            # As many slots more as trajectories are missing. The stages run over all; the journals hold those done.
             self._num_slots += count - report.kept
             tasks = await self._stage("tasks", self._num_slots, self._task, self._tasks_journal)
             self._mark_duplicates(self._num_slots)
@@ -208,6 +214,7 @@ class _Run:
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Read what was kept from the journal, in the order of the slots."""
+        # A trajectory's cost is that of its task too; what a server's chains cost is shared by many and left out.
         for slot in range(self._num_slots):
             outcome: JsonObject = self._trajectories_journal.read(slot)
             if "result" in outcome:

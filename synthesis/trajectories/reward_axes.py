@@ -62,6 +62,7 @@ def tool_conciseness(messages: Sequence[Message], tools: Sequence[ToolDocument])
 
     Making a failed call again is needed. Without calls there was nothing to spare: 1.
     """
+    # Ids are numbered through the conversation, so each names one call.
     errors = {message.tool_call_id: message.is_error for message in messages if message.role == "tool"}
     offered = {tool.name for tool in tools}
     succeeded: set[str] = set()
@@ -70,7 +71,7 @@ def tool_conciseness(messages: Sequence[Message], tools: Sequence[ToolDocument])
         signature = canonical_json([call.name, call.arguments])
         num_calls += 1
         needed += call.name in offered and signature not in succeeded
-        if not errors.get(call.id, True):
+        if not errors.get(call.id, True):  # a call without a response has not succeeded
             succeeded.add(signature)
     return needed / num_calls if num_calls else 1.0
 
@@ -81,7 +82,7 @@ def ungrounded_share(answer: str, sources: Sequence[str]) -> float:
     >>> ungrounded_share("It is 21 degrees, see https://x.org/a", ['{"t": 21}']), ungrounded_share("Fine.", [])
     (0.5, 0.0)
     """
-    claims = set(_URL.findall(answer)) | set(_NUMBER.findall(_URL.sub(" ", answer)))
+    claims = set(_URL.findall(answer)) | set(_NUMBER.findall(_URL.sub(" ", answer)))  # digits of a URL claim nothing
     known = {number for source in sources for number in _NUMBER.findall(source)}
     missing = [claim for claim in claims if claim not in known and not any(claim in source for source in sources)]
     return len(missing) / len(claims) if claims else 0.0
@@ -95,9 +96,11 @@ async def judge_axes(
     Raises:
         BadReply: a judgement stayed unusable.
         Rejected: a task that needs tools was answered without any.
+        TeacherUnavailable: the teacher cannot be asked.
     """
 
     async def judged(request: type[Request[judges.Judgement]], upto: int) -> float:
+        # Cut off here, and not by the prompt: a judge cannot be swayed by what came later.
         said = task_so_far(task, messages[:upto])
         question = request(task=said, tools=tools, conversation=messages[:upto])  # type: ignore[call-arg]
         return (await teacher.ask(question, seed=derived_seed(seed, request.__name__, upto))).score
@@ -106,8 +109,8 @@ async def judge_axes(
     if status is None and task.expectation != "refuse":
         raise Rejected("answered without a tool call", task.text[:80])
     requests = request_positions(task, messages)
-    reactions = [position + 2 for position in requests]
-    answers = [*requests[1:], len(messages)]
+    reactions = [position + 2 for position in requests]  # up to the request and the message after it
+    answers = [*requests[1:], len(messages)]  # an answer is the last message before the next request, or of all
     after_responses = [
         index + 1
         for index in range(1, len(messages))

@@ -83,7 +83,7 @@ def tenth(score: float) -> int:
 
 
 def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
-    """Read a record directory of trajectories and count.
+    """Count what a record directory of trajectories holds.
 
     Raises:
         RecordDirectoryError: there is no such directory, it holds something else, or nothing.
@@ -121,6 +121,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         called = {call.name for message in trajectory.messages for call in message.tool_calls}
         functions_called.update((trajectory.server, name) for name in called)
         if trajectory.tool_backend == "emulator":
+            # Unknown tools and wrong arguments never reached the emulator, so it could not fail on them.
             offered = {tool.name: tool for tool in trajectory.tools}
             calls = (call for message in trajectory.messages for call in message.tool_calls)
             emulated_calls += sum(call_error(call, offered) is None for call in calls)
@@ -142,7 +143,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         requests_by_number=dict(sorted(requests_by_number.items())),
         roles={role: number / messages for role, number in roles.most_common()},
         distinct_functions=len(functions),
-        distinct_functions_called=len(functions_called & functions),
+        distinct_functions_called=len(functions_called & functions),  # without the tools that an agent made up
         servers=len({server for server, _ in functions}),
         domains=dict(domains.most_common()),
         languages=dict(languages.most_common()),

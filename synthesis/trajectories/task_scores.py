@@ -36,6 +36,7 @@ async def score_task(
     Raises:
         Rejected: a score stays below its threshold.
         BadReply: the teacher's reply stayed unusable; there is no default score.
+        TeacherUnavailable: the teacher cannot be asked.
     """
     request = ScoreTask(text=text, language=language, slots=slots, hidden_slots=hidden_slots, tools=tools)
     scores = await teacher.ask(request, seed=seed)

@@ -31,11 +31,13 @@ async def write_task(
 ) -> tuple[WrittenTask, Chain]:
     """Have a task written, for a chain or for the server as a whole, and check it.
 
-    Returns the task and its chain: for a server-only task the one that its author expects, bound like any other.
+    The task comes with its chain: for a server-only task the one that its author expects, bound like any other.
 
     Raises:
-        Rejected: the text leaves a fact out, names a tool, or states a value that the schema does not allow.
+        Rejected: the text leaves a fact out, names a tool, or states a value that the schema does not allow; or the
+            author expects calls that cannot be bound.
         BadReply: the teacher's reply stayed unusable.
+        TeacherUnavailable: the teacher cannot be asked.
     """
     request = WriteTask(server=server, expectation=expectation, chain=chain, hidden_slots=hidden_slots)
     written = await teacher.ask(request, seed=seed)
@@ -68,7 +70,7 @@ def check_facts(
         if slot in hidden_slots and stated:
             raise Rejected("hidden fact stands in the task", f"{slot!r} = {value!r}")
         if slot not in hidden_slots and scalar_type(schema) in ("string", "number", "integer") and not stated:
-            if "enum" in schema:  # a choice may be put in words
+            if "enum" in schema:  # a choice may be put in words: "in Celsius" for "metric"
                 continue
             raise Rejected("fact is not in the task's text", f"{slot!r} = {value!r}")
 
@@ -85,7 +87,9 @@ def is_stated(value: JsonValue, text: str) -> bool:
     if not wanted:
         return False
     if isinstance(value, int | float):
+        # Not a part of a longer number; a full stop after it may end the sentence.
         return re.search(rf"(?<![\d.]){wanted}(?![\d]|\.\d)", text) is not None
+    # Chinese has no spaces between words, so only an ASCII value can be asked to stand alone.
     guarded = rf"(?<![a-z0-9]){wanted}(?![a-z0-9])" if str(value).isascii() else wanted
     return re.search(guarded, text.casefold()) is not None
 
@@ -100,6 +104,7 @@ def check_text(text: str, server: ServerDocument) -> None:
         raise Rejected("empty or overlong task", f"{len(text)} characters")
     if leaked := leaked_tool_names(text, server.tools):
         raise Rejected("tool name in the task", ", ".join(leaked))
+    # One Chinese character suffices: a short request may consist of foreign names for the most part.
     if server.language == "zh" and language_of(text) != "zh" and re.search(r"[\u3400-\u9fff]", text) is None:
         raise Rejected("task in another language", text[:80])
 

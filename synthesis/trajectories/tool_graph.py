@@ -22,7 +22,7 @@ class ToolGraph:
 
     @property
     def num_edges(self) -> int:
-        """Count the distinct edges."""
+        """How many distinct edges there are."""
         return sum(len(successors) for successors in self.edges.values())
 
 
@@ -48,7 +48,7 @@ def random_walk(
 ) -> tuple[str, ...] | None:
     """Draw one chain: a start by its weight, then successors by edge weight, up to a length drawn uniformly.
 
-    Returns None where the walk ends before `min_length` tools. An acyclic walk uses no tool twice.
+    The result is None where the walk ends before `min_length` tools. An acyclic walk uses no tool twice.
     """
     if not graph.starts:
         return None
@@ -82,6 +82,7 @@ def edge_coverage(graph: ToolGraph, chains: Iterable[Sequence[str]]) -> float:
     if not graph.num_edges:
         return 1.0
     used = {(a, b) for chain in chains for a, b in pairwise(chain)}
+    # Only edges of this graph count: the chains may come from elsewhere.
     return sum(b in graph.edges.get(a, {}) for a, b in used) / graph.num_edges
 
 

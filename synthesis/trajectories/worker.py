@@ -72,7 +72,11 @@ def prompt_version_of(config: TrajectoriesConfig) -> str:
 async def opened_worker(
     config: TrajectoriesConfig, mcp_servers: Mapping[str, McpServerConfig], teacher: Teacher
 ) -> AsyncIterator[TrajectoriesWorker]:
-    """Open a worker with tool servers of its own, given by the ids of their documents."""
+    """Open a worker with tool servers of its own, given by the ids of their documents.
+
+    Raises:
+        ToolServerUnavailable: the `prepare` command of a server failed.
+    """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="astra-tool-servers-")))
         pools = {}
@@ -83,7 +87,7 @@ async def opened_worker(
 
 
 def _metered(work: Callable[Item, Awaitable[JsonObject]]) -> Callable[Item, Coroutine[Any, Any, JsonObject]]:
-    """Add to what the work gives what it cost; a reply without use rejects the item."""
+    """Add to the result of the work what it cost; a reply without use rejects the item."""
 
     @wraps(work)
     async def metered(*item: Item.args, **named: Item.kwargs) -> JsonObject:
@@ -103,7 +107,12 @@ class TrajectoriesWorker:
 
     @_metered
     async def chains(self, server: ServerDocument) -> JsonObject:
-        """Build a server's tool graph and keep the chains that pass verification."""
+        """Build a server's tool graph and keep the chains that pass verification.
+
+        Raises:
+            Rejected: the teacher's proposals stayed unusable.
+            TeacherUnavailable: the teacher cannot be asked.
+        """
         config = self._config
         request = ProposeChains(server=server, count=config.proposals_per_server)
         reply = await self._teacher.ask(request, seed=derived_seed(config.seed, "propose", server.id))
@@ -126,7 +135,7 @@ class TrajectoriesWorker:
                 chain = bind_chain(server, candidate)
                 seed = derived_seed(config.seed, "verify", server.id, ordinal)
                 await vote_on_chain(chain, server, self._teacher, seed=seed, votes=config.chain_votes)
-            except (Rejected, BadReply) as failed:
+            except (Rejected, BadReply) as failed:  # costs this chain, not the server's others
                 reason = failed.reason if isinstance(failed, Rejected) else "unusable reply"
                 dropped[reason] = dropped.get(reason, 0) + 1
             else:
@@ -140,11 +149,17 @@ class TrajectoriesWorker:
 
     @_metered
     async def task(self, slot: int, server: ServerDocument, chains: Sequence[Chain]) -> JsonObject:
-        """Write, vary and score the task of one slot."""
+        """Write, vary and score the task of one slot.
+
+        Raises:
+            Rejected: the task breaks a rule, scores too low, or a reply stayed unusable.
+            TeacherUnavailable: the teacher cannot be asked.
+        """
         config = self._config
         rng = derived_random(config.seed, "task", slot)
         expectation = self._drawn_expectation(rng.random())
         chain = None
+        # Only the facts of a chain can be hidden from the text, so a task that is to ask back gets one.
         if chains and (rng.random() >= config.server_only_share or expectation == "ask_back"):
             chain = rng.choice(chains)
         mode: Literal["chain", "server"] = "server" if chain is None else "chain"
@@ -152,10 +167,12 @@ class TrajectoriesWorker:
         if expectation == "ask_back":
             askable = sorted(askable_slots(chain, server)) if chain is not None else []
             hidden = (rng.choice(askable),) if askable else ()
+            # Where nothing can be left out, an ordinary task takes the place.
             expectation = "ask_back" if hidden else "answer"
         elif expectation == "answer" and chain is not None:
             chain = with_optional_arguments(chain, server, rng, share=config.optional_argument_share)
         calls = self._drawn_calls_per_request(chain if expectation == "answer" else None, slot)
+        # The first request is written for its own calls alone; the follow-ups for the rest come last.
         whole, chain = chain, first_calls(chain, calls[0]) if chain is not None and calls else chain
         seed = derived_seed(config.seed, "task", slot)
         written, chain = await write_task(
@@ -184,6 +201,7 @@ class TrajectoriesWorker:
             hidden_parameters={name: written.slots[name] for name in hidden},
             scores=scores,
         )
+        # Scores are of the text as written: an augmentation keeps intent and facts, and only that is checked of it.
         if rng.random() < config.augmentation_share:
             axis = rng.choice(_AUGMENTATION_AXES)
             task = await augment_task(task, chain, server, self._teacher, axis=axis, seed=derived_seed(seed, axis))
@@ -193,6 +211,7 @@ class TrajectoriesWorker:
 
     def _drawn_calls_per_request(self, chain: Chain | None, slot: int) -> tuple[int, ...]:
         """Draw how a chain is shared out over several requests; empty for one request."""
+        # A generator of its own: `follow_up_share` changes no other draw of the slot.
         rng = derived_random(self._config.seed, "requests", slot)
         if chain is None or len(chain.tools) < 2 or rng.random() >= self._config.follow_up_share:
             return ()
@@ -222,14 +241,21 @@ class TrajectoriesWorker:
 
     @_metered
     async def trajectory(self, slot: int, server: ServerDocument, task: Task) -> JsonObject:
-        """Have the task of one slot worked on and judged."""
+        """Have the task of one slot worked on and judged.
+
+        Raises:
+            Rejected: the conversation did not end by itself, an axis is too low, a server died every time, or a reply
+                stayed unusable.
+            TeacherUnavailable: the teacher cannot be asked.
+            ToolServerUnavailable: a real tool server does not start.
+        """
         config = self._config
         tools = offered_tools(server, task, config.max_offered_tools, derived_seed(config.seed, "offer", slot))
         seed = derived_seed(config.seed, "conversation", slot)
         conversation, backend = await self._conversation(server, task, tools, seed)
         if conversation.stop_reason != "no_tool_call":
             raise Rejected(f"ended at {conversation.stop_reason}", task.text)
-        task = task_so_far(task, conversation.messages)
+        task = task_so_far(task, conversation.messages)  # follow-ups that the user left unsaid are not in the record
         reward = await judge_axes(task, tools, conversation.messages, self._teacher, seed=derived_seed(seed, "judge"))
         check_thresholds(reward, config.reward_thresholds)
         trajectory = Trajectory(
@@ -256,7 +282,11 @@ class TrajectoriesWorker:
     async def _conversation(
         self, server: ServerDocument, task: Task, tools: tuple[ToolDocument, ...], seed: int
     ) -> tuple[Conversation, ToolBackend]:
-        """Talk to the real server if there is one, else to the emulator; a server that dies is replaced."""
+        """Talk to the real server if there is one, else to the emulator; a server that dies is replaced.
+
+        Raises:
+            Rejected: it died every time, or the conversation cannot be used.
+        """
         config = self._config
 
         async def collect(backend: ToolBackend) -> tuple[Conversation, ToolBackend]:
