@@ -13,7 +13,11 @@ class Sandbox(Protocol):
     """Runs calls: the client itself, or `CallBatches` in front of it."""
 
     async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
-        """Run independent calls; the replies are in the order of the requests."""
+        """Run independent calls; the replies are in the order of the requests.
+
+        Raises:
+            SandboxUnavailable: the sandbox gives no answer.
+        """
         ...
 
 
@@ -33,6 +37,7 @@ class CallBatches:
         """
         loop = asyncio.get_running_loop()
         if not self._waiting:
+            # Two turns of the loop later: tasks that become ready in this turn still get into the batch.
             loop.call_soon(loop.call_soon, self._send)
         replies: asyncio.Future[list[ExecuteReply]] = loop.create_future()
         self._waiting.append((requests, replies))
@@ -41,7 +46,7 @@ class CallBatches:
     def _send(self) -> None:
         waiting, self._waiting = self._waiting, []
         task = asyncio.get_running_loop().create_task(self._deliver(waiting))
-        self._sending.add(task)
+        self._sending.add(task)  # the loop itself holds tasks only weakly
         task.add_done_callback(self._sending.discard)
 
     async def _deliver(
@@ -55,6 +60,6 @@ class CallBatches:
                     future.set_exception(error)
             return
         for requests, future in waiting:
-            own = [next(replies) for _ in requests]
+            own = [next(replies) for _ in requests]  # taken even if nobody waits any more: the next ones follow
             if not future.done():
                 future.set_result(own)

@@ -53,8 +53,10 @@ async def write_draft(
     Raises:
         BadReply: a question to the teacher got no usable answer.
         Rejected: its structure or its dependencies break a rule, or every draw shares something.
+        TeacherUnavailable: the teacher cannot be asked.
     """
     shared = ""
+    # Around all draws: those that were thrown away have cost something, too.
     with metered_usage() as usage:
         for drawn in draw_seeds(seed, plan):
             knowledge = source.model_copy(update={"seed": drawn})
@@ -84,6 +86,6 @@ async def _documents(
 
 
 def draw_seeds(seed: int, plan: EnvironmentPlan) -> Iterator[int]:
-    """Yield the seed of each draw of one environment."""
+    """Yield the seed of each draw of one environment: at most `MAX_DRAWS`, each less than 2^48."""
     for draw in range(MAX_DRAWS):
         yield int.from_bytes(sha256(f"{seed}/{plan.index}/{draw}".encode()).digest()[:6])

@@ -22,6 +22,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from synthesis.records import ToolDocument
 from synthesis.teacher.protocol import TeacherUnavailable
 
+# Without alternating signs counts are positive, so cosines lie in [0, 1].
 _LOCAL: Final = HashingVectorizer(
     analyzer="char_wb", ngram_range=(2, 4), n_features=2**16, alternate_sign=False, norm="l2", dtype=np.float32
 )
@@ -63,6 +64,7 @@ def embed(documents: Sequence[ToolDocument], endpoint: EmbeddingEndpoint | None 
         for vector in _ask(endpoint, texts[start : start + _TEXTS_PER_REQUEST])
     ]
     dense = np.array(vectors, dtype=np.float32)
+    # A vector of zeros stays one, like that of a text without n-grams, and is similar to nothing.
     return csr_matrix(dense / np.maximum(np.linalg.norm(dense, axis=1, keepdims=True), 1e-12))
 
 
@@ -91,7 +93,7 @@ def _ask(endpoint: EmbeddingEndpoint, texts: list[str]) -> list[list[float]]:
         data = _Embeddings.model_validate_json(response.content).data
     except (httpx.HTTPError, ValidationError) as error:
         raise TeacherUnavailable(f"no embeddings from {endpoint.url}: {error}") from error
-    by_index = {item.index: item.embedding for item in data}
+    by_index = {item.index: item.embedding for item in data}  # the protocol numbers them, and promises no order
     if sorted(by_index) != list(range(len(texts))):
         raise TeacherUnavailable(f"expected {len(texts)} embeddings from {endpoint.url}, found {len(data)}")
     return [by_index[index] for index in range(len(texts))]

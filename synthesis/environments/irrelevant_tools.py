@@ -39,6 +39,7 @@ class ToolPool:
         found: dict[str, tuple[EnvironmentTool, str]] = {}
         for environment in environments:
             for tool in environment.tools:
+                # Every tool has a row, to be compared with; only those that run without a state can be drawn.
                 documents.setdefault(_key(tool.document), tool.document)
                 if environment.state is None:
                     found.setdefault(tool.document.name, (tool, environment.domain))
@@ -61,6 +62,7 @@ class ToolPool:
         cosines[:, self._domains == domain] = np.nan
         lowest = np.nanmin(cosines, axis=1, keepdims=True)
         spread = np.nanmax(cosines, axis=1, keepdims=True) - lowest
+        # Where all candidates are alike none stands out: 0. Rounded, for the last bits of sums differ between machines.
         return ((cosines - lowest) / np.where(spread > 0, spread, 1.0)).round(4)
 
     def draw(
@@ -70,9 +72,10 @@ class ToolPool:
 
         A candidate's similarity to an environment is its greatest to one of the environment's tools.
         """
-        if not (self._domains != environment.domain).any():
+        if not (self._domains != environment.domain).any():  # no candidate: a row would be NaN throughout
             return ()
         similarity = self.similarities([tool.document for tool in environment.tools], environment.domain).max(axis=0)
+        # NaN lies in no band: so much for other tools under a name that the environment has, and for its own domain.
         similarity[[self._columns[t.document.name] for t in environment.tools if t.document.name in self._columns]] = (
             np.nan
         )

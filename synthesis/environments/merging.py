@@ -25,6 +25,7 @@ async def merge_sub_environments(
 
     Raises:
         Rejected: a joined tool answered every gold call, and yet its whole proof fails.
+        TeacherUnavailable: the teacher cannot be asked.
         SandboxUnavailable: the sandbox gives no answer.
     """
     merged: list[EnvironmentTool] = []
@@ -40,7 +41,7 @@ async def merge_sub_environments(
                 continue
             try:
                 merged[slot] = await _insert(teacher, sandbox, there, tool, [*answered[slot], sub_question], seed)
-            except (Rejected, BadReply):
+            except (Rejected, BadReply):  # it stays apart
                 continue
             answered[slot].append(sub_question)
             break
@@ -49,6 +50,7 @@ async def merge_sub_environments(
             merged.append(tool)
             answered.append([sub_question])
         sub_questions.append(sub_question)
+    # Insertions replayed gold calls alone; the whole proof, with its many more calls, is run once.
     joined = [(tool, answers) for tool, answers in zip(merged, answered, strict=True) if len(answers) > 1]
     if joined:
         await prove(sandbox, joined)
@@ -81,6 +83,7 @@ def _under_free_name(
     name = tool.document.name
     if name not in taken:
         return tool, sub_question
+    # One number more than names are taken, so one is free; 60 characters leave room for it under the limit of 64.
     free = next(f"{name[:60]}_{number}" for number in range(2, len(taken) + 3) if f"{name[:60]}_{number}" not in taken)
     document = tool.document.model_copy(update={"name": free, "original_name": tool.document.original_name or name})
     source = re.sub(rf"\b{re.escape(name)}\b", free, tool.source)

@@ -37,6 +37,7 @@ def check_reach(tree: ast.Module, allowed: Set[str]) -> None:
         Rejected: it imports or names such a module, or uses a module otherwise than for its public attributes.
     """
     imported = dict(_imported(tree, allowed))
+    # In `json.dumps` the name `json` only leads on; a module that stands for itself could be handed to anything.
     bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node, own_names in _with_own_names(tree, frozenset()):
         if not isinstance(node, ast.Name | ast.Attribute):
@@ -56,6 +57,7 @@ def _imported(tree: ast.Module, allowed: Set[str]) -> Iterator[tuple[str, object
             for alias in node.names:
                 module = _module(alias.name)
                 root = alias.name.split(".")[0]
+                # `import a.b` binds `a`; `import a.b as c` binds `a.b`.
                 yield alias.asname or root, module if alias.asname else _module(root)
         elif isinstance(node, ast.ImportFrom):
             source = _module(node.module or "")
@@ -69,6 +71,7 @@ def _imported(tree: ast.Module, allowed: Set[str]) -> Iterator[tuple[str, object
 def _module(name: str) -> ModuleType:
     if any(part.startswith("_") for part in name.split(".")):
         raise Rejected("import not allowed", f"found the private {name!r}")
+    # It is imported into this process: `check_source` has turned away every module outside its list before.
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -123,4 +126,4 @@ def _bound(scope: _Scope) -> frozenset[str]:
                 bound.add(name)
         if not isinstance(node, _Scope):
             waiting += ast.iter_child_nodes(node)
-    return frozenset(bound - imported)
+    return frozenset(bound - imported)  # a name that is imported here may be the module, whatever else binds it

@@ -58,7 +58,9 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
             something else (`MadeOtherwise`).
         TeacherUnavailable, SandboxUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the
             next one.
+        KnowledgeError: a file of `knowledge` is missing or cannot be read.
         RecordDirectoryError: a directory of `disjoint_from` is missing or damaged.
+        JournalError: a journal is damaged, or the disk is full or not writable.
         NothingKept: no environment came of it; an earlier `out` stays, and the same command starts anew.
         PlanImpossible: the config asks for more stateful environments than multi-hop ones.
     """
@@ -141,7 +143,7 @@ async def _prove_all(
     report: StageReport,
     journal: Journal,
 ) -> list[tuple[Environment, Variety]]:
-    """Make each draft executable; what fails only now is counted into `report`."""
+    """Make each draft executable; failures of this stage are counted into `report`."""
 
     async def prove(item: tuple[EnvironmentPlan, Draft | None]) -> JsonValue:
         plan, draft = item
@@ -172,8 +174,9 @@ async def _mix_all(
 ) -> StageResults[tuple[Environment, Variety]]:
     """Draw distractors for each environment, withhold a tool where that is planned, replay the result.
 
-    What fails only now is counted into `report`.
+    Failures of this stage are counted into `report`.
     """
+    # A stage of its own, since distractors are drawn from the tools of all environments of the language.
     pools = {
         language: ToolPool(
             [environment for environment, _ in proven if environment.language == language], config.embedding
@@ -186,6 +189,7 @@ async def _mix_all(
         rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
         drawn = pools[environment.language].draw(environment, config.irrelevant_per_band, rng)
         mixed = environment.model_copy(update={"irrelevant_tools": drawn})
+        # After the draw, which takes no tool under a name of the environment's: the withheld one cannot come back.
         if variety == "withheld_tool":
             mixed = withhold_tool(mixed, rng)
         await workers.do(EnvironmentsWorker.replay, mixed)
@@ -193,13 +197,18 @@ async def _mix_all(
 
     mixing = StageReport("irrelevant tools")
     results = await run_stage(mixing, proven, mix, journal=journal, concurrency=config.concurrency)
-    report.kept = mixing.kept
+    report.kept = mixing.kept  # until now it said how many drafts were written
     report.add_rejections(mixing)
     return results
 
 
 def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher) -> Fingerprint:
-    """Say what decides the records: what was read stands for where it lies."""
+    """Return what decides the records; what was read stands in the place of paths.
+
+    Raises:
+        KnowledgeError: a file of `knowledge` is missing or cannot be read.
+        RecordDirectoryError: a directory of `disjoint_from` is missing or damaged.
+    """
     sources = [item.model_dump(mode="json") for item in read_knowledge(config.knowledge)] if config.knowledge else []
     apart = [sorted(read_card(directory).shards.values()) for directory in config.disjoint_from]
     return synthesis_fingerprint(__name__, config, teacher, {"knowledge": sources, "disjoint_from": apart})

@@ -57,13 +57,18 @@ class Trial:
 
 
 def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
-    """Yield the calls that prove one gold call."""
+    """Yield the calls that prove one gold call, the gold call itself first.
+
+    Raises:
+        ValueError: the sub-question has no call.
+    """
     if sub_question.call is None:
         raise ValueError(f"expected a sub-question with a call, found none on {sub_question.id}")
     arguments = sub_question.call.arguments
     yield Trial("gold", tool, sub_question, arguments)
     yield Trial("repeat", tool, sub_question, arguments)
     defaults = documented_defaults(tool.document)
+    # A parameter that the call leaves at its documented default is an argument like the others.
     for name, value in {**defaults, **arguments}.items():
         yield Trial("changed", tool, sub_question, {**arguments, name: changed_argument(value)})
     for required in tool.document.required:
@@ -72,6 +77,7 @@ def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
         schema = tool.document.parameters["properties"][optional]
         for setting in other_settings(schema, arguments.get(optional, default)):
             yield Trial("changed", tool, sub_question, {**arguments, optional: setting})
+        # `omitted` directly before `default`: `check_replies` compares the two.
         if optional in arguments:
             yield Trial("omitted", tool, sub_question, {k: v for k, v in arguments.items() if k != optional})
         yield Trial("default", tool, sub_question, {**arguments, optional: default})
@@ -86,6 +92,7 @@ def check_replies(listed: Sequence[Trial], replies: Sequence[ExecuteReply], othe
     for index, (trial, reply) in enumerate(zip(listed, replies, strict=True)):
         check_reply(trial, reply, others)
         if trial.promise == "default":
+            # A gold call that names no such argument has left it out itself.
             without = replies[index - 1] if listed[index - 1].promise == "omitted" else replies[0]
             if not same_answer(reply.value, without.value):
                 raise Rejected(
@@ -168,7 +175,7 @@ def changed_argument(value: JsonValue) -> JsonValue:
     match value:
         case bool():
             return not value
-        case int() | float():
+        case int() | float():  # far away, since a neighbour may stand in the data, and 0 is its own negative
             return -value - 1_000_003
         case str():
             return value[::-1] + "?"

@@ -30,6 +30,7 @@ async def write_qa_instance(
     Raises:
         BadReply: the teacher has none.
         Rejected: it breaks a rule, or has another shape than planned.
+        TeacherUnavailable: the teacher cannot be asked.
     """
     instance = await teacher.ask(
         WriteQAInstance(
@@ -72,8 +73,9 @@ def mentions(text: str, value: JsonValue) -> bool:
     """
     if isinstance(value, list | tuple):
         return any(mentions(text, item) for item in value)
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, bool):  # no words are theirs alone
         return False
+    # Only ASCII letters and digits guard the value: Chinese puts nothing between words.
     wanted = re.escape(_plain(value if isinstance(value, str) else repr(value)))
     return bool(wanted) and re.search(rf"(?<![0-9a-z])(?<![0-9]\.){wanted}(?!\.?[0-9a-z])", _plain(text)) is not None
 
@@ -93,6 +95,7 @@ def _check_graph(instance: QAInstance) -> None:
             raise Rejected("dangling dependency", f"{node.id} depends on {dangling}")
         if len(set(node.depends_on)) < len(node.depends_on):
             raise Rejected("duplicated dependency", f"{node.id} depends on {list(node.depends_on)}")
+    # Every cycle breaks the order below as well; it is looked for first to be called by its own name.
     try:
         TopologicalSorter({node.id: node.depends_on for node in instance.nodes}).prepare()
     except CycleError as error:
@@ -117,6 +120,7 @@ def _check_answers(instance: QAInstance) -> None:
     if len(set(questions)) < len(questions):
         raise Rejected("duplicated question", f"{sorted(q for q in questions if questions.count(q) > 1)[:1]}")
     lookups = [node for node in instance.nodes if node.kind == "lookup"]
+    # Were two answers equal, no call could show that a joined tool tells their questions apart.
     for index, node in enumerate(lookups):
         for other in lookups[:index]:
             if same_answer(node.answer, other.answer):
@@ -162,6 +166,7 @@ def _check_composition(instance: QAInstance) -> None:
 
 
 def _check_mentions(instance: QAInstance) -> None:
+    # "Which is higher, Oak or Elm?" names its answer among the others, and tells nothing by it.
     choices = instance.composition.choices if instance.composition is not None else ()
     for node in instance.nodes:
         if node.kind == "lookup" and mentions(instance.question, node.answer):

@@ -44,6 +44,7 @@ async def score_quality(teacher: Teacher, knowledge: Knowledge, instance: QAInst
     Raises:
         BadReply: the teacher's judgement cannot be used.
         Rejected: a rule is broken.
+        TeacherUnavailable: the teacher cannot be asked.
     """
     check_dependencies(instance)
     return await teacher.ask(JudgeDecomposition(knowledge=knowledge, instance=instance), seed=seed)
@@ -60,7 +61,7 @@ def check_dependencies(instance: QAInstance) -> None:
         for parent in node.depends_on:
             if not mentions(node.question, answers[parent]):
                 raise Rejected("dependency not needed", f"{node.id} does not use {parent}'s answer {answers[parent]!r}")
-        if node.kind == "computation":
+        if node.kind == "computation":  # it looks nothing up, so a name gives it no fact too early
             continue
         for name in instance.entities:
             known = mentions(instance.question, name) or any(mentions(str(answers[p]), name) for p in node.depends_on)

@@ -46,7 +46,7 @@ def apportion(shares: Mapping[Choice, float], count: int) -> list[Choice]:
     total = sum(shares.values())
     exact = {choice: share / total * count for choice, share in shares.items()}
     places = {choice: int(wanted) for choice, wanted in exact.items()}
-    by_remainder = sorted(exact, key=lambda choice: places[choice] - exact[choice])
+    by_remainder = sorted(exact, key=lambda choice: places[choice] - exact[choice])  # largest first
     for choice in by_remainder[: count - sum(places.values())]:
         places[choice] += 1
     return [choice for choice, number in places.items() for _ in range(number)]
@@ -90,6 +90,7 @@ def plan_environments(
             language=language,
             domain=domain,
             num_lookups=next(sizes[scenario]),
+            # Drawn before the variety is asked: a stateful environment uses up its place.
             with_computation=scenario in PARALLEL_SCENARIOS and next(computed) and by_variety[index] != "stateful",
             variety=by_variety[index],
         )

@@ -28,7 +28,9 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
 
     Raises:
         BadReply: the teacher has no such question.
-        Rejected: the new question still tells the value, or the value is no argument of the call.
+        Rejected: the new question still tells the value, or the value is no argument of the call; or it tells an answer
+            that the old one did not tell.
+        TeacherUnavailable: the teacher cannot be asked.
     """
     first = environment.sub_tasks[0]
     if first.call is None:

@@ -97,7 +97,7 @@ class TakenValues:
     def __init__(self, directories: Sequence[Path], unseen: Unseen = "worlds"):
         self.unseen: Unseen = unseen
         self._taken = contents_of(directories)
-        self._values = self._taken.entities | self._taken.answers
+        self._values = self._taken.entities | self._taken.answers  # one split's answer may be another's entity
 
     def shared_with(self, instance: QAInstance) -> set[str]:
         """Return which of an instance's entities and answers are taken."""
@@ -123,6 +123,7 @@ def _value_keys(values: Iterable[JsonValue]) -> set[str]:
     flat: list[JsonValue] = []
     for value in values:
         flat += value if isinstance(value, list | tuple) else [value]
+    # Any two splits share true and false.
     return {str(value).casefold() for value in flat if not isinstance(value, bool)}
 
 

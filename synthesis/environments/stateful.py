@@ -31,6 +31,7 @@ async def write_stateful_task(
     Raises:
         BadReply: the teacher has none.
         Rejected: after all tries a promise is still broken; the last one is named.
+        TeacherUnavailable: the teacher cannot be asked.
         SandboxUnavailable: the sandbox gives no answer.
     """
     task: StatefulTask | None = None
@@ -82,11 +83,12 @@ async def prove_stateful(
             raise Rejected("call of an unknown tool", sub_question.call.name)
         listed = list(trials(by_name[sub_question.call.name], sub_question))
         requests = [_on_state(trial, state) for trial in listed]
+        # The gold call on the initial state goes ahead of the batch. Each call runs on the state that it is sent with.
         stale, *replies = await sandbox.execute_batch([_on_state(listed[0], initial), *requests])
         check_replies(listed, replies)
         if sub_question.depends_on and stale.ok and same_answer(sub_question.answer, stale.value):
             raise Rejected("does not depend on the state", f"{sub_question.id} has its answer from the start")
-        state = replies[0].state if replies[0].state is not None else state
+        state = replies[0].state if replies[0].state is not None else state  # of the gold call, the first one listed
     if same_answer(initial, state):
         raise Rejected("state does not change")
     return state

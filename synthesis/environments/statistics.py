@@ -71,7 +71,11 @@ def environment_statistics(directory: Path) -> EnvironmentStatistics:
 
 
 def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
-    """Count a set of environments, of which there must be at least one; each is read once and not kept."""
+    """Count a set of environments; each is read once and not kept.
+
+    Raises:
+        ValueError: there is none.
+    """
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
     sizes: defaultdict[str, Counter[int]] = defaultdict(Counter)
     num_parallel = num_stateful = num_tools = 0

@@ -54,6 +54,8 @@ async def build_sub_environments(
     Raises:
         BadReply: the teacher has no usable answer for one of the nodes.
         Rejected: one of the nodes that need a tool did not get one.
+        TeacherUnavailable: the teacher cannot be asked.
+        SandboxUnavailable: the sandbox gives no answer.
     """
     answers = {node.id: node.answer for node in instance.nodes}
     used = {parent for node in instance.nodes for parent in node.depends_on}
@@ -70,7 +72,7 @@ async def build_sub_environments(
         document = written.get(node.id) or await write_document(
             teacher, knowledge, node, seed=seed + position, scaled=scaled_documents
         )
-        left -= 1 + (scaled_documents > 0)
+        left -= 1 + (scaled_documents > 0)  # counted even where the draft had it written: as many tries either way
         return await _build_tool(teacher, sandbox, knowledge, node, document, seed=seed + position, max_requests=left)
 
     return await all_in_order(build(position, node) for position, node in enumerate(instance.nodes))
@@ -84,6 +86,7 @@ async def write_document(
     Raises:
         BadReply: the teacher has no such document.
         Rejected: the scaled document breaks a rule.
+        TeacherUnavailable: the teacher cannot be asked.
     """
     request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
     return await scale_document(teacher, knowledge, await teacher.ask(request, seed=seed), share=scaled)
@@ -105,6 +108,7 @@ async def _build_tool(
     last_try: ToolImplementation | None = None
     failure: Rejected | None = None
     for _ in range(max_requests - 1):  # the call
+        # Always the same seed: a question that quotes another failure is another question.
         last_try = await teacher.ask(
             WriteToolImplementation(
                 knowledge=knowledge,

@@ -29,8 +29,10 @@ async def scale_document(
 
     Raises:
         BadReply: the teacher has no such document.
-        Rejected: what it wrote breaks a rule.
+        Rejected: its document breaks a rule.
+        TeacherUnavailable: the teacher cannot be asked.
     """
+    # Drawn by name, not by sub-question: tools of one name are scaled alike, and can be merged.
     if random.Random(f"scaling/{knowledge.seed}/{document.name}").random() >= share:
         return document
     scaled = await teacher.ask(ScaleToolDocument(knowledge=knowledge, document=document), seed=knowledge.seed)

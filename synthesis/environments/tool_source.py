@@ -57,6 +57,7 @@ def _check_allowed(node: ast.AST) -> None:
         case ast.Import(names=names):
             modules = [alias.name for alias in names]
         case ast.ImportFrom(module=module, level=level):
+            # With its dot a relative import is in no list of modules.
             modules = [module or ""] if not level else ["." + (module or "")]
         case _:
             modules = []
@@ -68,7 +69,7 @@ def _check_allowed(node: ast.AST) -> None:
     match node:
         case ast.Attribute(attr=attribute):
             attributes = [attribute]
-        case ast.MatchClass(kwd_attrs=attributes):
+        case ast.MatchClass(kwd_attrs=attributes):  # `case Frame(f_back=x)` reads an attribute, too
             pass
         case _:
             attributes = []
@@ -99,6 +100,7 @@ def _check_signature(tree: ast.Module, document: ToolDocument) -> None:
     optional += [a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default]
     found = {argument.arg for argument in arguments.args + arguments.kwonlyargs}
     documented = set(document.parameters.get("properties", {}))
+    # `state` comes from the episode, not from the model: a document need not have it.
     if found - {"state"} != documented - {"state"}:
         raise Rejected("signature differs from document", f"expected {sorted(documented)}, found {sorted(found)}")
     required = found - set(optional) - {"state"}
@@ -115,5 +117,6 @@ def _tells(constant: object, gold: JsonValue) -> bool:
     if isinstance(gold, bool) or gold is None:
         return False
     if isinstance(constant, str):
+        # Inside a longer text as well: code must not carry the answer in a table of its own.
         return str(gold).casefold() in constant.casefold()
     return isinstance(constant, int | float) and same_answer(gold, constant)

@@ -56,6 +56,7 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
                 return str(rejected)
             return None
 
+        # Some at a time: records and their replies are held only while they are worked on.
         for start in range(0, len(source), _AT_ONCE):
             environments = [source[index] for index in range(start, min(start + _AT_ONCE, len(source)))]
             broken = await all_in_order(broken_promise(environment) for environment in environments)
@@ -103,7 +104,7 @@ async def _verify_states(environment: Environment, sandbox: Sandbox) -> None:
 
 
 def _bystanders(environment: Environment) -> list[EnvironmentTool]:
-    """The tools that no sub-question calls: distractors, and what is left where a tool was withheld."""
+    """Return the tools that no sub-question calls: distractors, and those that are left where one was withheld."""
     called = {task.call.name for task in environment.sub_tasks if task.call}
     return [tool for tool in environment.all_tools if tool.document.name not in called]
 
@@ -179,10 +180,11 @@ _STRANGERS = {"integer": -1_000_003, "number": -1_000_003.5, "boolean": False, "
 
 
 def _verdict(tool: EnvironmentTool, reply: ExecuteReply) -> Rejected | None:
-    try:
+    try:  # without golds: the answers that a distractor's data may hold are another environment's
         check_source(tool.source, tool.document, ())
     except Rejected as rejected:
         return rejected
+    # An ordinary exception is how a tool may turn a stranger's arguments away; a crash or a timeout is not.
     if reply.error is not None and reply.error.kind.value != "exception":
         return Rejected("distractor does not run", f"{tool.document.name}: {reply.error.kind.value}")
     return None

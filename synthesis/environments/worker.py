@@ -81,9 +81,10 @@ class EnvironmentsWorker:
 
         Raises:
             Rejected: no draft became of it.
+            TeacherUnavailable: the teacher cannot be asked.
         """
         self._check_domain(source)
-        async with metered_item():
+        async with metered_item():  # makes a reply without use a rejection; the draft meters itself
             return await write_draft(
                 self._teacher,
                 source,
@@ -99,13 +100,15 @@ class EnvironmentsWorker:
 
         Raises:
             Rejected: it did not pass one of the stages.
+            TeacherUnavailable: the teacher cannot be asked.
+            SandboxUnavailable: the sandbox gives no answer.
         """
         self._check_domain(source)
         async with metered_item() as usage:
             if draft is None:
                 environment = await self._stateful(plan, source)
             else:
-                usage.add(**asdict(draft.usage))
+                usage.add(**asdict(draft.usage))  # it was spent in an earlier stage
                 environment = await self._executable(plan, draft, source)
         self._check_tools(environment)
         provenance = environment.provenance.model_copy(update=asdict(usage))
@@ -116,8 +119,9 @@ class EnvironmentsWorker:
 
         Raises:
             Rejected: the first promise that is broken.
+            SandboxUnavailable: the sandbox gives no answer.
         """
-        self._check_tools(environment)
+        self._check_tools(environment)  # again, now with the distractors
         await replay_environment(environment, self._sandbox, self._seen_to_run)
 
     async def _executable(self, plan: EnvironmentPlan, draft: Draft, source: Knowledge) -> Environment:
@@ -174,6 +178,7 @@ class EnvironmentsWorker:
         teacher = self._teacher.name
         knowledge_id = record_id("knowledge", knowledge.model_dump(mode="json"))
         prompt_version = PROMPT_VERSION
+        # Prompts of features are named only where they are used: other records keep their version, and their id.
         if self._config.scaled_documents:
             prompt_version += f" {ScaleToolDocument.prompt_version}"
         if knowledge.unseen != "worlds":

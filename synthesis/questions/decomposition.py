@@ -107,12 +107,13 @@ def compose(composition: Composition, answers: Mapping[str, JsonValue]) -> JsonV
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if not numeric and not (operation.startswith("which_") and all(isinstance(value, str) for value in values)):
         raise CompositionError(f"expected numbers for {operation!r}, found {values}")
-    if operation == "sum":
+    if operation == "sum":  # rounded, so that 0.1 + 0.2 is 0.3
         return round(sum(values), 6)
     if operation == "difference":
         if len(values) != 2:
             raise CompositionError(f"expected two inputs for 'difference', found {len(values)}")
         return round(abs(values[0] - values[1]), 6)
+    # Texts compare letter by letter, which puts dates in order if they are written year first.
     best = max(values) if operation in ("largest", "which_largest") else min(values)
     if operation in ("largest", "smallest"):
         return best

@@ -144,7 +144,7 @@ def _csv(path: Path) -> dict[str, Table]:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines, strict=True)
         rows: Table = [{name: _cell(value) for name, value in row.items()} for row in reader]
-    if any(None in row for row in rows):
+    if any(None in row for row in rows):  # where `DictReader` puts the cells that have no column
         raise ValueError("a row has more cells than the header")
     return {path.stem: rows}
 
@@ -165,6 +165,7 @@ def _sqlite(path: Path) -> dict[str, Table]:
         listing = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
         for (name,) in connection.execute(listing).fetchall():
             quoted = name.replace('"', '""')
+            # One row more than is allowed, so that `_tables` sees that there are too many.
             rows = connection.execute(f'SELECT * FROM "{quoted}"').fetchmany(MAX_TABLE_ROWS + 1)
             tables[name] = [{k: None if isinstance(row[k], bytes) else row[k] for k in row.keys()} for row in rows]  # noqa: SIM118
     return tables
@@ -176,7 +177,7 @@ def _parquet(path: Path) -> dict[str, Table]:
     except ImportError as error:
         raise KnowledgeError(f"reading {path} needs pyarrow: pip install pyarrow") from error
     rows = json.dumps(parquet.read_table(path).to_pylist(), default=str)  # dates and decimals as they are written
-    return {path.stem: json.loads(rows, parse_constant=lambda _: None)}
+    return {path.stem: json.loads(rows, parse_constant=lambda _: None)}  # NaN stands for a value that is missing
 
 
 _READERS: Final[Mapping[str, Any]] = {
