@@ -90,6 +90,7 @@ def write_records(
     """
     record_type = RECORD_TYPES[kind]
     with whole_folder(out, records_of(kind)) as folder:
+        # A shard's name says how many there are, which is known when the last record has come: renamed below.
         unnumbered: list[Path] = []
         writer, count = None, 0
         for record in records:
@@ -100,6 +101,7 @@ def write_records(
                     with _writing(out):
                         writer.close()
                 unnumbered.append(folder / f"shard-{len(unnumbered):05d}")
+                # `_writing` stands around ArrayRecord's calls alone: `records` may raise a RuntimeError of its own.
                 with _writing(out):
                     writer = ArrayRecordWriter(str(unnumbered[-1]), _WRITER_OPTIONS)
             assert writer is not None
@@ -184,7 +186,7 @@ class RecordSource(Sequence[RecordT], Generic[RecordT]):
             )
         self._readers = []
         self._starts = [0]
-        for name in sorted(self.card.shards):
+        for name in sorted(self.card.shards):  # numbered with leading zeros, so this is the order of writing
             reader = _opened_shard(self.directory / name)
             self._readers.append(reader)
             self._starts.append(self._starts[-1] + reader.num_records())
@@ -201,7 +203,7 @@ class RecordSource(Sequence[RecordT], Generic[RecordT]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"record {index} of {len(self)} in {self.directory}")
-        index %= len(self)
+        index %= len(self)  # from the end, where it is negative
         shard = next(s for s in range(len(self._readers)) if index < self._starts[s + 1])
         try:
             text = self._readers[shard].read([index - self._starts[shard]])[0]
@@ -217,7 +219,11 @@ class RecordSource(Sequence[RecordT], Generic[RecordT]):
 
 
 def require_records(source: RecordSource[RecordT]) -> None:
-    """Raise RecordDirectoryError when a directory holds no record at all."""
+    """Require that a directory holds a record.
+
+    Raises:
+        RecordDirectoryError: it holds none at all.
+    """
     if not len(source):
         raise RecordDirectoryError(f"expected at least one record in {source.directory}, found none")
 
@@ -239,7 +245,8 @@ def check_shards(directory: Path) -> None:
     """Compare every shard's bytes with the SHA-256 in the card.
 
     Raises:
-        RecordDirectoryError: a shard is missing or its bytes have changed; the message names it.
+        RecordDirectoryError: the card cannot be read, or a shard is missing or its bytes have changed; the message
+            names it.
     """
     for name, expected in read_card(directory).shards.items():
         path = directory / name
@@ -257,6 +264,7 @@ def export_jsonl(directory: Path, path: Path) -> int:
     Raises:
         DestinationRefused: something else is at `path`, or it lies in the record directory, a whole of known bytes.
         RecordDirectoryError: the directory is missing or damaged.
+        FileNotFoundError: the folder of `path` is missing.
     """
     require_file_destination(path, "export of records, a record on each line", _is_export)
     if path.resolve().is_relative_to(directory.resolve()):

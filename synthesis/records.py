@@ -362,6 +362,7 @@ class Environment(Record):
         if doubled := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"environment {self.id}: tool names must be unique, found twice: {doubled}")
         known: set[str] = set()
+        # One pass in the order given: a dependency on a later sub-question is unknown here, so no cycle gets through.
         for sub_question in self.sub_questions:
             if sub_question.id in known:
                 raise ValueError(f"environment {self.id}: sub-question id {sub_question.id!r} stands twice")
@@ -398,6 +399,7 @@ class Environment(Record):
 
         Tool responses read as they do in a rollout: the JSON text of the tool's value.
         """
+        # A level holds the calls of equal depth: all that each depends on was answered in turns before.
         depths: dict[str, int] = {}
         levels: dict[int, list[tuple[ToolCall, JsonValue]]] = {}
         for sub_question in self.sub_questions:

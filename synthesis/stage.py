@@ -21,7 +21,7 @@ class Rejected(SynthesisError):
     """An item is not kept. `reason` is a short fixed phrase that is counted; `detail` says what was found."""
 
     def __init__(self, reason: str, detail: str = ""):
-        super().__init__(reason, detail)
+        super().__init__(reason, detail)  # both, so that it can be pickled on its way from a node of a cluster
         self.reason = reason
         self.detail = detail
 
@@ -65,7 +65,10 @@ class StageReport:
             self.first_rejections.append(text)
 
     def require_kept(self, expected: str) -> None:
-        """Raise NothingKept, with the first reasons in full, when nothing was kept.
+        """Require that something was kept.
+
+        Raises:
+            NothingKept: nothing was; the message has the first reasons in full.
 
         >>> report = StageReport("tasks", read=1)
         >>> report.reject(Rejected("unusable reply", "not JSON"))
@@ -77,7 +80,7 @@ class StageReport:
             raise NothingKept(self.nothing_kept(expected))
 
     def nothing_kept(self, expected: str) -> str:
-        """Return what is said of a stage that kept nothing."""
+        """Return the message for a stage that kept nothing: what was expected, how much was read, and why it went."""
         found = f"none in {self.read} read" + (f" ({self._reasons()})" if self.rejected else "")
         return "; ".join([f"expected {expected}, found {found}", *self.first_rejections])
 
@@ -115,9 +118,12 @@ class StageReport:
 
 
 async def all_in_order(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Await all side by side; where some fail, raise the first failure in the order given, whichever came first.
+    """Await all side by side and return their results in the order given.
 
-    That keeps the reason of a rejection the same from run to run.
+    All are awaited even where one fails, so that the reason of a rejection is the same from run to run.
+
+    Raises:
+        BaseException: the first failure in the order given, whichever came first.
     """
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     results: list[Result] = []

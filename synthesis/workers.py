@@ -62,7 +62,12 @@ class Workers(Protocol[Worker]):
     """Does work on items, wherever that is."""
 
     async def do(self, work: Callable[[Worker, *Item], Coroutine[Any, Any, Result]], *item: *Item) -> Result:
-        """Have one worker do the work, a method of its class, on one item; what that raises is raised here."""
+        """Have one worker do the work, a method of its class, on one item.
+
+        Raises:
+            Exception: as the work raised it.
+            WorkersUnavailable: worker after worker was lost over the item.
+        """
         ...
 
 
@@ -73,7 +78,11 @@ class WorkerHere(Generic[Worker]):
         self._worker = worker
 
     async def do(self, work: Callable[[Worker, *Item], Coroutine[Any, Any, Result]], *item: *Item) -> Result:
-        """Do the work here."""
+        """Do the work in this process.
+
+        Raises:
+            Exception: as the work raised it.
+        """
         return await work(self._worker, *item)
 
 
@@ -118,7 +127,10 @@ def _connected(config: RayConfig) -> Any:
 
 
 def _teacher_elsewhere(ray: Any, teacher: Teacher) -> Callable[[], AbstractAsyncContextManager[Teacher]]:
-    """Return what opens a teacher like this one on a node."""
+    """Return a function that opens a teacher like this one on a node.
+
+    A language model is opened there anew, with the key of that node; any other teacher travels as it is.
+    """
     if not isinstance(teacher, OpenAITeacher):
         return lambda: nullcontext(teacher)
     cache = None
@@ -126,6 +138,7 @@ def _teacher_elsewhere(ray: Any, teacher: Teacher) -> Callable[[], AbstractAsync
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
+        # An actor on this machine is the one writer of the file; it holds no CPU, and comes back if it dies.
         file = ray.remote(ReplyFile).options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
         cache = _RepliesOfTheRun(file.remote(path.resolve()))
     return partial(_opened_teacher, type(teacher), teacher.config, cache)
@@ -151,6 +164,7 @@ class _RayWorkers(Generic[Worker]):
         """Do the work on some node.
 
         Raises:
+            Exception: as the work raised it.
             WorkersUnavailable: worker after worker was lost over the item.
         """
         for _ in range(_LOSSES_PER_ITEM):
@@ -160,11 +174,11 @@ class _RayWorkers(Generic[Worker]):
             call = actor.do.remote(work, *item)
             try:
                 return await call
-            except asyncio.CancelledError:
+            except asyncio.CancelledError:  # the stage stops: so must the node, which would go on paying
                 self._ray.cancel(call)
                 raise
             except self._ray.exceptions.RayTaskError as error:
-                raise error.cause from error
+                raise error.cause from error  # without Ray's wrapping, so that a `Rejected` is one here, too
             except self._ray.exceptions.RayActorError as error:
                 lost = error
                 if self._actors[chosen] is actor:  # the first of its items to notice
@@ -193,6 +207,7 @@ class _Actor(Generic[Worker]):
         self._worker: asyncio.Task[Worker] | None = None
 
     async def do(self, work: Callable[[Worker, *Item], Coroutine[Any, Any, Result]], *item: *Item) -> Result:
+        # Opened once for all items, in a task of its own: an item that is cancelled does not cancel it for the others.
         if self._worker is None:
             self._worker = asyncio.create_task(self._open())
         return await work(await asyncio.shield(self._worker), *item)

@@ -21,11 +21,12 @@ async def estimate_costs(config: EnvironmentsConfig, sandbox_url: str) -> CostEs
     Every implementation passes at the first try, as the embedded teacher's do; embeddings are not counted.
 
     Raises:
-        KnowledgeError, SandboxUnavailable: as the run itself would.
+        KnowledgeError, PlanImpossible, NothingKept, SandboxUnavailable: as the run itself would.
     """
     sample = min(SAMPLE, config.count)
     teacher = MeteringTeacher(stand_in=_with_known_knowledge)
     with TemporaryDirectory() as folder:
+        # No endpoint for embeddings is asked, and the splits to stay apart from need not be there yet.
         changes = {"count": sample, "out": Path(folder) / "estimate", "embedding": None, "disjoint_from": ()}
         await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url)
     return teacher.estimate().scaled(config.count / sample)

@@ -44,11 +44,11 @@ class Questions:
         )
 
     def scaled(self, factor: float) -> Questions:
-        """Return as much of it as a larger run has."""
+        """Return the calls and tokens of a run `factor` times as large."""
         return Questions(*(round(amount * factor) for amount in asdict(self).values()))
 
     def cost_usd(self, prices: OpenAITeacherConfig) -> float:
-        """Return what the tokens cost.
+        """Return the cost of the tokens in US dollars.
 
         >>> prices = {"usd_per_million_prompt_tokens": 2, "usd_per_million_completion_tokens": 8}
         >>> Questions(9, 500_000, 125_000).cost_usd(OpenAITeacherConfig(model="m", **prices))
@@ -66,7 +66,7 @@ class CostEstimate:
 
     @property
     def total(self) -> Questions:
-        """All kinds together."""
+        """Calls and tokens of all kinds together."""
         return sum(self.questions.values(), Questions())
 
     def scaled(self, factor: float, *, fixed: Set[str] = frozenset()) -> CostEstimate:
@@ -92,7 +92,7 @@ class CostEstimate:
         return "\n".join(lines)
 
     def cost_usd(self, prices: OpenAITeacherConfig | None) -> float | None:
-        """Return what all of it costs; None without prices."""
+        """Return the cost of all of it in US dollars; None without prices."""
         if prices is None or not (prices.usd_per_million_prompt_tokens or prices.usd_per_million_completion_tokens):
             return None
         return self.total.cost_usd(prices)
@@ -121,6 +121,7 @@ class MeteringTeacher:
         """
         kind = type(request)
         schema = json.dumps(kind.reply_type.model_json_schema(), ensure_ascii=False)
+        # Of the request itself: a stand-in only serves to get an answer.
         prompt = "".join(message["content"] for message in request.messages()) + schema
         self._asked[kind.__name__] += Questions(1, num_tokens(prompt), 0)
         reply: Reply = await ProceduralTeacher().ask(self.stand_in(request), seed=seed)
@@ -128,7 +129,7 @@ class MeteringTeacher:
         return reply
 
     def estimate(self) -> CostEstimate:
-        """Return what has been asked so far."""
+        """Return the calls and tokens of everything asked so far."""
         return CostEstimate(dict(self._asked))
 
 

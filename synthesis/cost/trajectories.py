@@ -21,7 +21,7 @@ async def estimate_costs(config: TrajectoriesConfig) -> CostEstimate:
     """Estimate calls and tokens by kind of question from a small run with the embedded teacher.
 
     Raises:
-        SourceMissing, ToolServerUnavailable, NoToolDocuments: as the run itself would.
+        SourceMissing, ToolServerUnavailable, NoToolDocuments, NothingKept: as the run itself would.
     """
     sample = min(SAMPLE, config.count)
     teacher = MeteringTeacher()
