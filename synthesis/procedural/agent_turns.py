@@ -83,6 +83,7 @@ def read_progress(chain_tools: Sequence[str], conversation: Sequence[Message]) -
     position_of_call: dict[str, int] = {}
     for message in conversation:
         for call in message.tool_calls:
+            # The first place of the name: a chain that uses a tool twice (not acyclic) is never done.
             if call.name in chain_tools:
                 position_of_call[call.id] = chain_tools.index(call.name)
         if message.role == "tool" and (position := position_of_call.get(message.tool_call_id or "")) is not None:
@@ -129,7 +130,7 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
     ready: dict[int, JsonObject] = {}
     for position in pending:
         arguments = _arguments(chain.bindings, position, task.slots | task.hidden_parameters, progress)
-        if arguments is None:
+        if arguments is None:  # later calls wait as well, so that they come in the chain's order
             break
         ready[position] = arguments
     if hopeless is not None or not ready:
@@ -145,7 +146,7 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
 
 
 def _worth_another_try(progress: Progress, position: int) -> bool:
-    """A failure that may pass (or a response cut short) is tried again, a few times."""
+    """Say whether to call again: after a failure that may pass, or a response cut short, up to `MAX_TRIES` times."""
     if not progress.failures[position]:
         return True
     error = progress.last_error[position]
@@ -159,6 +160,7 @@ def _called_now(ready: dict[int, JsonObject], progress: Progress, task_id: str) 
     failed = [position for position in positions if progress.failures[position]]
     if failed:
         return failed
+    # Drawn from the task alone: it has one way of calling in all its turns, and a judge that asks again finds the same.
     if Random(task_id).random() < 0.5:
         return positions[:1]
     return positions[:3]
@@ -245,6 +247,7 @@ def _final_answer(request: TakeTurn, progress: Progress, rng: Random) -> str:
     chain, language = request.task.chain, request.language
     assert chain is not None
     documents = {tool.name: tool for tool in request.tools}
+    # Neither values that the user said nor values that stand in the answer already are told.
     given = {value_in_words(value, language) for value in request.task.slots.values()}
     parts: list[str] = []
     for position in sorted(read_progress(chain.tools, since_last_request(request.conversation)).responses)[-2:]:
@@ -281,7 +284,7 @@ def _scalars(
         items = schema.get("items", {}) if isinstance(schema, dict) else {}
         if value and all(not isinstance(item, dict | list) for item in value):
             yield depth, label, value_in_words(value[:3], language)
-        elif value:
+        elif value:  # of a list of objects the first one is told
             yield from _scalars(value[0], items, label, depth + 1, language)
     elif value is not None and not (isinstance(value, str) and not value.strip()):
         yield depth, label, value_in_words(value, language)

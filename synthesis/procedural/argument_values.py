@@ -45,6 +45,7 @@ def drawn_value(name: str, schema: JsonValue, rng: Random, language: Language) -
         schema = {}
     if "const" in schema:
         return schema["const"]
+    # Nobody could say an empty choice.
     if choices := [choice for choice in schema.get("enum", ()) if choice not in ("", None)]:
         return rng.choice(choices)
     match scalar_type(schema):
@@ -60,6 +61,7 @@ def drawn_value(name: str, schema: JsonValue, rng: Random, language: Language) -
         least = max(1, schema.get("minItems", 1))
         count = min(rng.randint(least, max(least, 2)), schema.get("maxItems", least + 2))
         items = [drawn_value(singular(name), schema.get("items", {}), rng, language) for _ in range(count)]
+        # Without repetitions, unless the schema asks for several: one fewer might be too few.
         return [item for index, item in enumerate(items) if item not in items[:index]] if least == 1 else items
     if schema.get("type") == "object" or "properties" in schema:
         properties = schema.get("properties", {})
@@ -75,6 +77,7 @@ def _number(name: str, schema: JsonObject, rng: Random, decimals: int | None) ->
     lowest, highest, places = _range(name)
     if decimals is not None:
         places = decimals
+    # Without a limit the inner default and the step of 1 cancel out.
     lowest = max(lowest, schema.get("minimum", schema.get("exclusiveMinimum", lowest - 1) + 1))
     highest = min(highest, schema.get("maximum", schema.get("exclusiveMaximum", highest + 1) - 1))
     if lowest > highest:  # the schema's limits lie outside the range of the name
@@ -82,7 +85,7 @@ def _number(name: str, schema: JsonObject, rng: Random, decimals: int | None) ->
         highest = max(lowest, min(lowest + 20, schema.get("maximum", lowest + 20)))
     step = schema.get("multipleOf")
     if step:
-        first, last = -(-lowest // step), highest // step
+        first, last = -(-lowest // step), highest // step  # rounded up and down to whole steps
         return rng.randint(int(first), int(max(first, last))) * step
     if places == 0:
         return rng.randint(int(lowest), int(highest))
@@ -91,7 +94,7 @@ def _number(name: str, schema: JsonObject, rng: Random, decimals: int | None) ->
 
 def _range(name: str) -> tuple[float, float, int]:
     numbers = _VOCABULARY["numbers"]
-    for word in reversed(words_of(name)):
+    for word in reversed(words_of(name)):  # the last word tells most: `max_price` is a price
         if found := numbers.get(word) or numbers.get(f"{word}s"):
             return found[0], found[1], found[2]
     return 1, 60, 0
@@ -150,7 +153,7 @@ def _fitted(text: str, schema: JsonObject, rng: Random) -> str:
         text = f"{text} {_combined('topic', rng, 'en')}"
     limit = schema.get("maxLength")
     if limit and len(text) > limit:
-        letters = "ABCDEFGHJKLMNPRSTUVWXYZ"
+        letters = "ABCDEFGHJKLMNPRSTUVWXYZ"  # so short a text is a code, not the beginning of a word
         text = "".join(rng.choice(letters) for _ in range(limit)) if limit <= 5 else text[:limit].strip()
     return text
 

@@ -64,6 +64,7 @@ def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
         return EmulatedResponse(value=None, state=state, error=error)
     rng = derived_random(0, tool.name, arguments)
     schema = tool.output_schema or {"type": "object", "properties": _GENERIC_OUTPUTS[effect]}
+    # What the call says wins over what is stored: an update answers with its own values.
     context = {slot_name(name): value for name, value in (known | arguments).items()}
     value = _value("result", schema, context, rng, request.language)
     return EmulatedResponse(value=value, state=_after(state, effect, named, known, arguments, value))
@@ -77,6 +78,7 @@ def _value(name: str, schema: JsonValue, context: JsonObject, rng: Random, langu
         return {field: _field(field, inner, context, rng, language) for field, inner in properties.items()}
     if schema.get("type") == "array" and isinstance(items := schema.get("items"), dict) and "properties" in items:
         count = rng.randint(schema.get("minItems", 1), min(schema.get("maxItems", 2), schema.get("minItems", 1) + 1))
+        # Items share what was asked for, and differ in who they are.
         shared = {key: value for key, value in context.items() if not is_identifier(key) and key != "name"}
         return [_value(name, items, shared, rng, language) for _ in range(max(1, count))]
     return drawn_value(name, schema, rng, language)
@@ -95,6 +97,7 @@ def _after(
     """Return the state after a call: what it gave out, changed or removed."""
     entities = dict(state.entities)
     if effect == "delete" and named is not None:
+        # Marked, not taken out: an id that the state does not know is made up again.
         return EmulatorState(entities=entities | {named: {"deleted": True}})
     for entity in _entities_in(value):
         identifier = next(str(inner) for key, inner in entity.items() if is_identifier(key) and inner is not None)

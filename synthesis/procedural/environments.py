@@ -41,7 +41,11 @@ DISTRACTOR_ROWS: Final = 4
 
 
 def write_qa_instance(request: WriteQAInstance, seed: int) -> QAInstance:
-    """Draw a question about the world of the knowledge's domain."""
+    """Draw a question about the world of the knowledge's domain.
+
+    Raises:
+        BadReply: the knowledge cannot be read by rule, or its world has no such question.
+    """
     return draw_instance(
         _world(request.knowledge),
         random.Random(f"instance/{seed}"),
@@ -53,19 +57,28 @@ def write_qa_instance(request: WriteQAInstance, seed: int) -> QAInstance:
 
 
 def write_stateful_task(request: WriteStatefulTask, seed: int) -> StatefulTask:
-    """Draw a task that moves funds in the world of the knowledge's domain."""
+    """Draw a task that moves funds in the world of the knowledge's domain.
+
+    Raises:
+        BadReply: the knowledge cannot be read by rule, or its world has no such task.
+    """
     return draw_stateful_task(
         _world(request.knowledge), random.Random(f"stateful/{seed}"), request.scenario, request.num_lookups
     )
 
 
 def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
-    """Leave the name out and keep the type: "apartment Amber Fox" becomes "the apartment"."""
+    """Leave the name out and keep the type: "apartment Amber Fox" becomes "the apartment".
+
+    Raises:
+        BadReply: the knowledge cannot be read by rule, or the question does not name an entity so.
+    """
     world = _world(request.knowledge)
     for argument, value in request.call.arguments.items():
         named = (
             f"{world.label(argument)}{'' if world.language == 'zh' else ' '}{value}" if argument in world.types else ""
         )
+        # Wherever the name stands, its type must stand before it, or it would be left in another place.
         if named and request.question.count(str(value)) == request.question.count(named) > 0:
             unnamed = f"那个{world.label(argument)}" if world.language == "zh" else f"the {world.label(argument)}"
             question = request.question.replace(named, unnamed)
@@ -74,7 +87,11 @@ def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
 
 
 def judge_decomposition(request: JudgeDecomposition, seed: int) -> QualityScore:
-    """Judge a decomposition by what the world can answer; each indicator is the share of nodes without a fault."""
+    """Judge a decomposition by what the world can answer; each indicator is the share of nodes without a fault.
+
+    Raises:
+        BadReply: the knowledge cannot be read by rule.
+    """
     instance = request.instance
     facts = _facts(request.knowledge)
     answers = {node.id: node.answer for node in instance.nodes}
@@ -110,13 +127,17 @@ def judge_decomposition(request: JudgeDecomposition, seed: int) -> QualityScore:
 
 
 def judge_tool_necessity(request: JudgeToolNecessity, seed: int) -> ToolNecessity:
-    """A computation whose operands are all in its question is done without a tool."""
+    """Say whether a computation needs a tool: not where its question states all operands."""
     given = all(str(answer) in request.node.question for answer in request.known_answers)
     return ToolNecessity(needs_tool=not given, reason="the question states its operands" if given else "facts missing")
 
 
 def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
-    """Document the tool that looks up one property of one type of entity."""
+    """Document the tool that looks up one property of one type of entity.
+
+    Raises:
+        BadReply: the knowledge cannot be read by rule, or no fact of its world answers the sub-question.
+    """
     world, fact = _world(request.knowledge), _fact(request.knowledge, request.node)
     entity, asked = world.label(fact.entity_type), world.label(fact.entity_type, fact.property)
     if request.language != "zh":
@@ -132,12 +153,20 @@ def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
 
 
 def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
-    """Add an optional parameter that fits what the tool returns."""
+    """Add an optional parameter that fits what the tool returns.
+
+    Raises:
+        BadReply: the knowledge cannot be read by rule.
+    """
     return with_option(request.document, _world(request.knowledge), random.Random(f"option/{seed}"))
 
 
 def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
-    """Fill the tool's parameters with the entity, and the year, of the sub-question; set an option where needed."""
+    """Fill the tool's parameters with the entity, and the year, of the sub-question; set an option where needed.
+
+    Raises:
+        BadReply: the knowledge cannot be read by rule, or no fact of its world answers the sub-question.
+    """
     fact = _fact(request.knowledge, request.node)
     known = {fact.entity_type: fact.entity, _world(request.knowledge).wording.year: fact.year}
     asked = {name: known[name] for name in request.document.required}
@@ -145,11 +174,15 @@ def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
 
 
 def write_tool_implementation(request: WriteToolImplementation, seed: int) -> ToolImplementation:
-    """Look the property up in a table of the world's rows: the one that is asked for and a few others."""
+    """Look the property up in a table of the world's rows: the one that is asked for and a few others.
+
+    Raises:
+        BadReply: the knowledge cannot be read by rule, or no fact of its world answers the sub-question.
+    """
     world, fact = _world(request.knowledge), _fact(request.knowledge, request.node)
     rows = world.values[fact.entity_type, fact.property]
     others = random.Random(f"rows/{seed}").sample([name for name in rows if name != fact.entity], DISTRACTOR_ROWS)
-    table = {name: rows[name] for name in sorted([fact.entity, *others])}
+    table = {name: rows[name] for name in sorted([fact.entity, *others])}  # sorted: no row tells that it was asked for
     option = option_of(request.document)
     paged, further = tables_of(option, table, request.knowledge.seed)
     return ToolImplementation(
@@ -158,7 +191,11 @@ def write_tool_implementation(request: WriteToolImplementation, seed: int) -> To
 
 
 def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
-    """Join the tables of two tools of one property."""
+    """Join the tables of two tools of one property.
+
+    Raises:
+        BadReply: their code differs.
+    """
     if request.merged.source != request.inserted.source:
         raise BadReply(f"the two implementations of {request.merged.document.name} differ in their code")
     return ToolImplementation(
@@ -167,6 +204,7 @@ def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
 
 
 def _source(document: ToolDocument, fact: Fact, year: str) -> str:
+    # The code names types and properties but no entity, so tools of one property have the same and can be merged.
     entity = fact.entity_type
     value_type = type(fact.value).__name__
     if fact.year is None:

@@ -20,7 +20,7 @@ _LINKS: Final[dict[Language, tuple[str, ...]]] = {
 
 
 def write_follow_up(request: WriteFollowUp, seed: int) -> WrittenFollowUp:
-    """Draw a value for every new fact and say the last calls by grammar, without what was said before."""
+    """Draw a value for every new fact and say the last calls by grammar, without the facts that were said before."""
     rng = derived_random(seed, "follow-up")
     server, chain = request.server, request.chain
     first = len(chain.tools) - request.num_calls

@@ -19,7 +19,7 @@ from synthesis.trajectories.reward_axes import ungrounded_share
 
 
 def judge_query_understanding(request: judges.JudgeQueryUnderstanding, seed: int) -> judges.Judgement:
-    """Half for the right first step, half for the share of its arguments that the user states or a result holds."""
+    """Score half for the right first step, half for the share of its arguments that the user or a result states."""
     first, task = request.conversation[-1], request.task
     if task.expectation != "answer":
         noticed = not first.tool_calls and bool(first.content)
@@ -29,6 +29,7 @@ def judge_query_understanding(request: judges.JudgeQueryUnderstanding, seed: int
     if not first.tool_calls or task.chain is None:
         return judges.Judgement(score=0.0, reason="no call where one is needed")
     call, chain = first.tool_calls[0], task.chain
+    # The chain ends with the calls of the request at hand, for the task is cut off after it.
     position = len(chain.tools) - task.follow_ups[-1].num_calls if task.follow_ups else 0
     responses = read_progress(chain.tools, request.conversation).responses
     known = {canonical_json(value) for value in (task.slots | task.hidden_parameters).values()}
@@ -45,7 +46,7 @@ def judge_query_understanding(request: judges.JudgeQueryUnderstanding, seed: int
 
 
 def judge_planning(request: judges.JudgePlanning, seed: int) -> judges.Judgement:
-    """The longest common subsequence of the calls made and the calls expected, over the longer of the two."""
+    """Score the longest common subsequence of the calls made and the calls expected, over the longer of the two."""
     if request.task.chain is None or request.task.expectation == "refuse":
         called = any(message.tool_calls for message in request.conversation)
         return judges.Judgement(score=0.0 if called else 1.0, reason="no tool fits")
@@ -60,7 +61,7 @@ def judge_planning(request: judges.JudgePlanning, seed: int) -> judges.Judgement
 
 
 def judge_response_understanding(request: judges.JudgeResponseUnderstanding, seed: int) -> judges.Judgement:
-    """Full if failures were seen as failures and what is said of successes stands in them."""
+    """Score 1 if a failure was reacted to; after successes, the share of what is said that stands in a response."""
     last = request.conversation[-1]
     failed = [message for message in _responses_before(request.conversation) if message.is_error]
     if failed:
@@ -73,7 +74,7 @@ def judge_response_understanding(request: judges.JudgeResponseUnderstanding, see
 
 
 def judge_response_planning(request: judges.JudgeResponsePlanning, seed: int) -> judges.Judgement:
-    """Full if the step is one that the task asks for at this point, else a third."""
+    """Score 1 if the step is the one that the embedded agent would take at this point, else 0.3."""
     last = request.conversation[-1]
     turn = TakeTurn(
         language=request.task.language, tools=request.tools, conversation=request.conversation[:-1], task=request.task
@@ -84,7 +85,7 @@ def judge_response_planning(request: judges.JudgeResponsePlanning, seed: int) ->
 
 
 def judge_answer_relevance(request: judges.JudgeAnswerRelevance, seed: int) -> judges.Judgement:
-    """Full for an answer when every expected call succeeded, or a plain refusal where that is right."""
+    """Score from 0.3 to 1 by the share of the expected calls that succeeded; 1 where a refusal is expected."""
     task = request.task
     if task.chain is None or task.expectation == "refuse":
         return judges.Judgement(score=1.0, reason="says that it cannot be done")
@@ -93,7 +94,7 @@ def judge_answer_relevance(request: judges.JudgeAnswerRelevance, seed: int) -> j
 
 
 def judge_answer_summary(request: judges.JudgeAnswerSummary, seed: int) -> judges.Judgement:
-    """The share of the last two responses of which the answer tells at least one value."""
+    """Score the share of the last two responses of which the answer tells at least one value."""
     answer, task = request.conversation[-1].content, request.task
     documents = {tool.name: tool for tool in request.tools}
     names = {call.id: call.name for message in request.conversation for call in message.tool_calls}
@@ -122,7 +123,7 @@ def _responses_before(conversation: Sequence[Message]) -> list[Message]:
 
 
 def _longest_common_subsequence(made: Sequence[str], expected: Sequence[str]) -> int:
-    lengths = [0] * (len(expected) + 1)
+    lengths = [0] * (len(expected) + 1)  # one row of the usual table; `previous` is its upper left cell
     for name in made:
         previous = 0
         for position, wanted in enumerate(expected, 1):

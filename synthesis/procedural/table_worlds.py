@@ -18,7 +18,7 @@ from synthesis.questions.knowledge import Unseen
 from synthesis.records import JsonValue, Language
 from synthesis.teacher.protocol import BadReply
 
-MIN_ROWS: Final = 5
+MIN_ROWS: Final = 5  # a tool's table has the row that is asked for and four others
 _ID: Final = re.compile(r"(?:^|[ _])id$", re.IGNORECASE)
 _DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -51,6 +51,7 @@ def world_of_tables(text: str, domain: str, language: Language, unseen: Unseen =
             by_entity = {row[keys[name]]: row.get(column) for row in rows}
             if column == keys[name] or not all(isinstance(cell, str | int | float) for cell in by_entity.values()):
                 continue
+            # A second column that leads to the same table is an attribute: a relation is named by its target alone.
             target = next((t for t in tables if t != name and set(by_entity.values()) <= named[t]), None)
             if target is not None and identifiers[target] not in relations:
                 relations.append(identifiers[target])
@@ -59,7 +60,7 @@ def world_of_tables(text: str, domain: str, language: Language, unseen: Unseen =
                 attribute = _identifier(column, index, "column")
                 attributes[attribute] = (column, _kind(column, list(by_entity.values())))
                 values[entity_type, attribute] = by_entity
-        if attributes:
+        if attributes:  # every walk ends in an attribute
             types[entity_type] = EntityType(zh=name, relations=tuple(relations), attributes=attributes)
     types = {name: _within(fields, types) for name, fields in types.items()}
     values = {(name, asked): rows for (name, asked), rows in values.items() if _has(types, name, asked)}

@@ -45,6 +45,7 @@ def clause_of(tool: ToolDocument, language: Language) -> str:
     >>> clause_of(ToolDocument(name="f", description=text, parameters={}), "en")
     'retrieve the weather of a city'
     """
+    # The first sentence, without what stands in brackets. A point after one letter (`e.g.`) ends no sentence.
     text = re.split(r"(?<=[^\s.][^\s.])\.(?:\s|$)|[\n;。；！？!?]|: ", tool.description.strip())[0]
     text = re.sub(r"\s*[(（\[【].*?[)）\]】]", "", text).strip(" .,，:：-*#`\"'")
     text = re.sub(r"[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+|\b[a-z]+[A-Z][A-Za-z]*", lambda m: " ".join(words_of(m[0])), text)
@@ -55,10 +56,12 @@ def clause_of(tool: ToolDocument, language: Language) -> str:
     words = text.split()
     if len(words) > _MAX_WORDS:
         words = words[:_MAX_WORDS]
+        # A cut clause must not end in "of the".
         while len(words) > 3 and words[-1].lower().strip(",") in _DANGLING:
             words.pop()
     first = words[0].lower().strip(",")
     if re.fullmatch(r"[a-z]+", first):
+        # An abbreviation is no verb: "DNS lookup" keeps its first word.
         words[0] = _imperative(first) if not re.fullmatch(r"[A-Z]{2,}", words[0]) else words[0]
     return " ".join(words).strip(" ,")
 
@@ -162,7 +165,7 @@ def _clause_with_facts(
 def _put_in(clause: str, slot: str, label: str, value: str, language: Language) -> str | None:
     """Put a value in the place of the noun that stands for it; None where the clause has no such noun."""
     nouns = [label]
-    if is_identifier(slot):
+    if is_identifier(slot):  # "the order" for `order_id`: it is said as "order B1234"
         nouns.append(" ".join(slot_name(slot).split("_")[:-1]))
     for noun in nouns:
         if language == "zh":

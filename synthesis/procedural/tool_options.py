@@ -101,7 +101,8 @@ UNSEEN_DESCRIPTIONS: Final[Mapping[OptionKind, Mapping[Language, str]]] = {
 
 
 def _reworded(option: Option) -> Option:
-    """The option of held-out tools that does the same under another name."""
+    """Return the option of held-out tools that does the same under another name."""
+    # Code and tables call the parameter by its kind, so the one word is replaced in both.
     name = UNSEEN.options[option.kind]
     return replace(
         option,
@@ -136,7 +137,7 @@ def with_option(document: ToolDocument, world: World, rng: random.Random) -> Too
 
 
 def option_of(document: ToolDocument) -> str | None:
-    """Return the name of a generated document's option."""
+    """Return the name of a generated document's option; None where it has none."""
     return next((name for name in document.parameters["properties"] if name not in document.required), None)
 
 
@@ -175,6 +176,7 @@ def _fitting(world: World, entity_type: str, asked: str) -> list[OptionKind]:
     ]
     kind = world.kind(entity_type, asked)
     if kind in NUMERIC_KINDS:
+        # 0 is 0 in any unit: no other setting could be told from the right one.
         return ["unit", "page"] if min(cells) > _LEAST_PAGED else ["unit"] if all(cells) else []
     if kind == "date":
         return ["precision"]
@@ -188,5 +190,6 @@ def _paged(cell: JsonValue, key: str) -> JsonValue:
     rng = random.Random(f"pages/{key}")
     pages = [cell]
     for _ in range(_EARLIER_VALUES):
+        # Each a twentieth smaller at least, so that no page repeats another.
         pages.append(round(pages[-1] * rng.uniform(0.8, 0.95), 2 if isinstance(cell, float) else None))
     return pages

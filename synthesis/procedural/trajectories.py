@@ -65,7 +65,7 @@ def propose_chains(request: ProposeChains, seed: int) -> ProposedChains:
                 break
             successor = tools[rng.choices(list(weights), weights=list(weights.values()))[0]]
             chain += [tool for tool in _with_producers(successor, tools) if tool not in chain]
-        if 2 <= len(chain) <= 5:
+        if 2 <= len(chain) <= 5:  # producers may have made it longer
             task = "; ".join(clause_of(tool, request.server.language) for tool in chain)
             proposals.append(ProposedChain(task=task, tools=tuple(tool.name for tool in chain)))
     return ProposedChains(proposals=tuple(proposals))
@@ -74,9 +74,11 @@ def propose_chains(request: ProposeChains, seed: int) -> ProposedChains:
 def _with_producers(tool: ToolDocument, tools: tuple[ToolDocument, ...], depth: int = 0) -> list[ToolDocument]:
     """Return a tool preceded by the tools that give out what it needs."""
     chain: list[ToolDocument] = []
+    # At most three deep: tools may give out what another needs in a circle.
     for argument in tool.required if depth < 3 else ():
         schema = tool.parameters["properties"].get(argument, {})
         for producer in tools:
+            # A tool that is itself called with the argument does not give it out for the first time.
             if (
                 producer.name == tool.name
                 or producer in chain
@@ -108,12 +110,13 @@ def _relatedness(earlier: ToolDocument, later: ToolDocument) -> int:
 @lru_cache(maxsize=16384)
 def _subject(name: str, description: str) -> frozenset[str]:
     words = words_of(name) + words_of(description[:160])
+    # Chinese has no spaces: pairs of characters stand for its words.
     chinese = {pair for word in re.findall(r"[\u3400-\u9fff]+", description) for pair in pairwise(word)}
     return frozenset({word for word in words if len(word) > 2} - _COMMON_WORDS) | {a + b for a, b in chinese}
 
 
 def vote_on_chain(request: VoteOnChain, seed: int) -> Vote:
-    """Coherent if every later tool has to do with an earlier one, and nothing is used after it was removed."""
+    """Vote a chain coherent if every later tool has to do with an earlier one, and none follows a removal."""
     bound = {binding.tool_index for binding in request.chain.bindings if binding.source == "earlier_output"}
     for index in range(1, len(request.tools)):
         earlier = request.tools[:index]
@@ -125,7 +128,11 @@ def vote_on_chain(request: VoteOnChain, seed: int) -> Vote:
 
 
 def write_task(request: WriteTask, seed: int) -> WrittenTask:
-    """Draw a value for every fact and say the chain by grammar; without a chain, choose one tool and what it needs."""
+    """Draw a value for every fact and say the chain by grammar; without a chain, choose one tool and what it needs.
+
+    Raises:
+        BadReply: there is no chain, and no tool can be called with what a user could say.
+    """
     rng = derived_random(seed, "task")
     server = request.server
     chain = request.chain or _chosen_chain(server, rng)
@@ -140,6 +147,7 @@ def write_task(request: WriteTask, seed: int) -> WrittenTask:
 def _chosen_chain(server: ServerDocument, rng: Random) -> Chain:
     for tool in rng.sample(server.tools, len(server.tools)):
         try:
+            # The tool stands last, so a cut at the front takes producers; where one is missed the binding fails.
             return bind_chain(server, [earlier.name for earlier in _with_producers(tool, server.tools)][-5:])
         except Rejected:
             continue
@@ -147,7 +155,11 @@ def _chosen_chain(server: ServerDocument, rng: Random) -> Chain:
 
 
 def augment_task(request: AugmentTask, seed: int) -> AugmentedTask:
-    """Say it again by another rule of the grammar, add a constraint, or let somebody say who they are."""
+    """Say it again by another rule of the grammar, add a constraint, or let somebody say who they are.
+
+    Raises:
+        BadReply: the grammar has no other words for it.
+    """
     rng = derived_random(seed, "augment")
     task, language = request.task, request.task.language
     if request.axis == "persona":
@@ -166,7 +178,7 @@ def augment_task(request: AugmentTask, seed: int) -> AugmentedTask:
 
 
 def score_task(request: ScoreTask, seed: int) -> TaskScores:
-    """Clarity: the share of facts that the text states. Realism: no code, no endless text. Necessity: tools exist."""
+    """Score a request: clarity by the facts stated, realism by length and the lack of code, necessity by its tools."""
     facts = [
         is_stated(value, request.text) or value_in_words(value, request.language) in request.text
         for slot, value in request.slots.items()

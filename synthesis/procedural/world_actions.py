@@ -40,7 +40,7 @@ def draw_stateful_task(world: World, rng: random.Random, scenario: Scenario, num
         raise BadReply(f"the {world.domain} world has too few entities for {num_moves} moves")
     names = rng.sample(world.entities[entity_type], num_moves + 1 + BYSTANDERS)
     chained = scenario == "multi_hop"
-    amounts = rng.sample(range(101, 2900), num_moves)
+    amounts = rng.sample(range(101, 2900), num_moves)  # all different, and less than any entity's funds
     moves = [
         (names[index], names[index + 1] if chained else names[num_moves], amount)
         for index, amount in enumerate(amounts)
@@ -95,7 +95,7 @@ def _task(
         question=_question(world, kind, label, moves),
         answer=after[last],
         scenario=scenario,
-        hops=2 if scenario == "parallel_multi_hop" else len(nodes),
+        hops=2 if scenario == "parallel_multi_hop" else len(nodes),  # moves to one target wait only for the read
         nodes=tuple(nodes),
         composition=Composition(operation="same", inputs=(read_id,)),
         entities=tuple(dict.fromkeys(name for source, target, _ in moves for name in (source, target))),

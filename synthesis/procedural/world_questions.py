@@ -118,6 +118,7 @@ def draw_instance(
         roots = list(dict.fromkeys(walk[0].entity for walk in walks))
         answers = [fact.value for fact in facts]
         distinct = len({str(answer) for answer in answers}) == len(answers)
+        # Walks that meet share lookups and have too few; an answer that is a root would be told by the question.
         if len(facts) == num_lookups and distinct and not set(map(str, answers)) & set(roots):
             return _instance(world, rng, scenario, walks, with_computation)
     raise BadReply(
@@ -144,11 +145,13 @@ def _draw_walks(
         return [_draw_walk_from(world, rng, num_lookups)]
     if not with_computation and rng.random() < 0.5:
         longest_stem = max(1, min(max_hops - 1, num_lookups - 2))
+        # The greatest of three draws: long stems come more often.
         stem = 0 if scenario == "parallel_single_hop" else max(rng.randint(1, longest_stem) for _ in range(3))
         return _draw_fan(world, rng, stem, num_lookups - stem)
     if scenario == "parallel_single_hop":
         lengths = [1] * num_lookups
     else:
+        # The lesser of two draws: few long walks come more often than many short ones.
         feasible = [k for k in range(2, min(MAX_WALKS, num_lookups - 1) + 1) if -(-num_lookups // k) <= max_hops]
         lengths = _draw_lengths(rng, num_lookups, min(_pick(rng, feasible) for _ in range(2)), max_hops)
     return _draw_alike(world, rng, lengths, with_computation)
@@ -173,7 +176,7 @@ def _draw_walk_from(world: World, rng: random.Random, length: int) -> Walk:
 
 
 def _draw_fan(world: World, rng: random.Random, stem_length: int, width: int) -> list[Walk]:
-    """One stem of relations, then several properties of the entity it leads to."""
+    """Draw one stem of relations, then several properties of the entity it leads to."""
     entity_type = rng.choice(list(world.types))
     entity = rng.choice(world.entities[entity_type])
     stem, entity_type, entity = _follow(world, rng, entity_type, entity, stem_length)
@@ -185,7 +188,7 @@ def _draw_fan(world: World, rng: random.Random, stem_length: int, width: int) ->
 
 
 def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], comparable: bool) -> list[Walk]:
-    """Several walks from different entities that end in one property."""
+    """Draw several walks that end in one property."""
     properties = [
         (entity_type, name)
         for entity_type in world.types
@@ -196,6 +199,7 @@ def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], compar
     year = rng.choice(YEARS) if world.kind(entity_type, asked) == "yearly" else None
     walks = []
     for length in lengths:
+        # The types are found backwards from the property, for not every way from some entity leads there.
         types = [entity_type]
         for _ in range(length - 1):
             types.append(_pick(rng, [name for name in world.types if types[-1] in world.types[name].relations]))
@@ -232,6 +236,7 @@ def _instance(
 ) -> QAInstance:
     by_depth = sorted({fact: depth for walk in walks for depth, fact in enumerate(walk)}.items(), key=lambda f: f[1])
     ids = {fact: f"q{index + 1}" for index, (fact, _) in enumerate(by_depth)}
+    # One parent each: two facts that lead to one entity have equal answers, and such draws are turned away.
     parents = {after: (ids[before],) for walk in walks for before, after in pairwise(walk)}
     nodes = [
         DecompositionNode(

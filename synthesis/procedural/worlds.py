@@ -85,18 +85,18 @@ class World:
     wording: ToolWording = KNOWN
 
     def kind(self, entity_type: str, property_name: str) -> AttributeKind | Literal["relation"]:
-        """Return what a property's values are."""
+        """Return the kind of a property's values."""
         if property_name in self.types[entity_type].relations:
             return "relation"
         return self.types[entity_type].attributes[property_name][1]
 
     def fact(self, entity_type: str, entity: str, property_name: str, year: str | None = None) -> Fact:
-        """Look one fact up."""
+        """Look one fact up; `year` is for a property that changes by year."""
         value = self.values[entity_type, property_name][entity]
         return Fact(entity, entity_type, property_name, year, value if year is None else value[year])
 
     def label(self, entity_type: str, property_name: str | None = None) -> str:
-        """Return what a type, or a property of it, is called in the world's language."""
+        """Return the name of a type, or of a property of it, in the world's language."""
         if property_name is None or property_name in self.types[entity_type].relations:
             named = entity_type if property_name is None else property_name
             return self.types[named].zh if self.language == "zh" else named.replace("_", " ")
@@ -127,6 +127,7 @@ def world_of(domain: str, language: Language, seed: int, parts: int | None = Non
     values: dict[tuple[str, str], Mapping[str, JsonValue]] = {}
     for name, entity_type in types.items():
         for target in entity_type.relations:
+            # A permutation: no two entities lead to the same one, so answers stay distinct.
             targets = rng.sample(entities[target], ENTITIES_PER_TYPE)
             values[name, target] = dict(zip(entities[name], targets, strict=True))
         for attribute, (_, kind) in entity_type.attributes.items():
@@ -155,7 +156,7 @@ def _spread_name_parts(language: Language) -> tuple[list[str], ...]:
 
 
 def _distinct_values(rng: random.Random, kind: AttributeKind, count: int) -> list[JsonValue]:
-    values: dict[JsonValue, None] = {}
+    values: dict[JsonValue, None] = {}  # a set has no order that two processes share
     while len(values) < count:
         values[_draw(rng, kind)] = None
     return list(values)
@@ -164,10 +165,11 @@ def _distinct_values(rng: random.Random, kind: AttributeKind, count: int) -> lis
 def _draw(rng: random.Random, kind: AttributeKind) -> JsonValue:
     match kind:
         case "amount" | "funds" | "yearly":
-            return rng.randrange(3000, 100_000)
+            return rng.randrange(3000, 100_000)  # no amount looks like a year
         case "decimal":
             return rng.randrange(1001, 100_000) / 100
         case "date":
+            # Every month has a 28th.
             return f"{rng.randrange(1990, 2027)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
         case "phone":
             return f"{rng.randrange(10**6, 10**7)}"

@@ -48,7 +48,7 @@ def plain_question(instructions: str, asked: JsonValue) -> list[dict[str, str]]:
 
 
 def correction(last_try: BaseModel | None, failure: str) -> list[dict[str, str]]:
-    """Return what a question goes on with when its last answer was not accepted; nothing at the first try."""
+    """Return the messages that follow a question whose last answer was not accepted; none at the first try."""
     if last_try is None:
         return []
     return [
@@ -61,24 +61,25 @@ def tools_shown(tools: tuple[ToolDocument, ...]) -> list[JsonObject]:
     """Return tool documents as a model is shown them, and what they return where that is known."""
     shown = []
     for tool in tools:
+        # In its own field, since the OpenAI form of a tool has no place for it.
         returns = {} if tool.output_schema is None else {"returns": tool.output_schema}
         shown.append({**tool.to_openai()["function"], **returns})
     return shown
 
 
 def server_shown(server: ServerDocument) -> JsonObject:
-    """Return a server as a model is shown it that need not know the arguments' values: its name and its tools."""
+    """Return the form in which most questions show a server: its name and its tools."""
     return {"server": server.name, "tools": tools_shown(server.tools)}
 
 
 def server_and_values_shown(server: ServerDocument) -> JsonObject:
-    """Return a server as a model is shown it that writes tasks: with the values that its arguments can have."""
+    """Return the form in which questions that write tasks show a server: with the values its arguments can have."""
     values = {name: list(values) for name, values in server.argument_values.items()}
     return {**server_shown(server), "known_values": values}
 
 
 def messages_shown(messages: tuple[Message, ...]) -> list[JsonObject]:
-    """Return messages as a model is shown them: never whether a call was made to fail."""
+    """Return messages as a model is shown them: whether a call failed must be read from its response."""
     return [
         message.model_dump(mode="json", exclude={"is_error"}, exclude_defaults=True) | {"role": message.role}
         for message in messages
