@@ -180,7 +180,11 @@ def _put_in_place(whole: Path, place: Path, result: Result) -> None:
 
 
 def _place(out: Path, sources: Iterable[Path], *, is_written_in: bool = False) -> Path:
-    """Where `out` leads to, if it may be written at all; a folder that is only written in need not be renamed."""
+    """Return where `out` leads to, if it may be written at all; a folder that is only written in need not be renamed.
+
+    Raises:
+        DestinationRefused: it may not.
+    """
     try:
         if out.is_symlink() and not out.exists():
             raise _refused(out, "a place to write to", "a symbolic link to nothing")
@@ -205,7 +209,7 @@ def _place(out: Path, sources: Iterable[Path], *, is_written_in: bool = False) -
 
 
 def _is_read_only(path: Path) -> bool:
-    """Whether this user may not write there, or nobody may: what is marked read-only is so for root too."""
+    """Say whether this user may not write there, or nobody may: a place marked read-only is so for root too."""
     wanted = os.W_OK | os.R_OK | (os.X_OK if path.is_dir() else 0)
     may = os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids)
     return not may or not path.stat().st_mode & 0o222
@@ -216,7 +220,7 @@ def _refused(out: Path, expected: str, found: str) -> DestinationRefused:
 
 
 def _manifest(folder: Path, result: Result) -> dict[str, Any] | None:
-    """The manifest of a folder, if it is one of `result`."""
+    """Return the manifest of a folder, if it is one of `result`."""
     try:
         text = (folder / result.manifest).read_text(encoding="utf-8")
         if result.may_be_empty and not text:
@@ -228,7 +232,7 @@ def _manifest(folder: Path, result: Result) -> dict[str, Any] | None:
 
 
 def _first_other(folder: Path, known: Iterable[str]) -> str | None:
-    """The first thing in a folder, by name, that is not `known` and no lock file of ours, nor holds only such."""
+    """Return the first thing in a folder, by name, that is neither `known` nor a lock of ours, or holds only such."""
     for entry in sorted(folder.iterdir()):
         is_hosts = entry.name == "hosts" and entry.is_dir()  # each host of a run holds a lock in its own folder
         files = [file for file in entry.rglob("*") if not file.is_dir()] if is_hosts else [entry]
@@ -250,7 +254,7 @@ def _new_sibling(place: Path, suffix: str) -> Path:
 
 
 def _siblings(place: Path, suffix: str) -> list[Path]:
-    """What lies beside a place under a name that `_new_sibling` gives."""
+    """Return the folders beside a place that have a name as `_new_sibling` gives it."""
     if not place.parent.is_dir():
         return []
     name = re.compile(rf"\.{re.escape(place.name)}\.[0-9a-f]{{32}}\.{suffix}")

@@ -147,7 +147,7 @@ def _sha256(path: Path) -> str:
 
 
 def read_card(directory: Path) -> DatasetCard:
-    """Read `dataset.json`.
+    """Read the card of a record directory, its `dataset.json`.
 
     Raises:
         RecordDirectoryError: the directory or its card is missing, unreadable or of another schema version.
@@ -177,6 +177,11 @@ class RecordSource(Sequence[RecordT], Generic[RecordT]):
     """Random access to the records of a directory, in the order they were written (a Grain data source)."""
 
     def __init__(self, directory: Path, record_type: type[RecordT]):
+        """Open every shard of a directory.
+
+        Raises:
+            RecordDirectoryError: the directory is missing, of another kind, or has other shards than its card says.
+        """
         self.directory = Path(directory)
         self.card = read_card(self.directory)
         self._record_type = record_type

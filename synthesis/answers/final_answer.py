@@ -119,7 +119,7 @@ def holds_answer(
 
 
 def _readable(text: str) -> str:
-    """One width, case, dash and comma; without the numbers of a numbered list."""
+    """Bring a text to one width, case, dash and comma, and drop the numbers of a numbered list."""
     # Translated twice: before NFKC, which makes a Chinese comma one that could stand inside a number, and after it,
     # since it makes new dashes (superscript minus becomes U+2212).
     plain = unicodedata.normalize("NFKC", text.translate(_DASHES)).casefold().translate(_DASHES)
@@ -146,7 +146,7 @@ def _holds(text: str, gold: JsonValue, names: set[str]) -> bool:
 
 
 def _concludes(text: str, gold: JsonValue, rivals: list[JsonValue], names: set[str]) -> bool:
-    """Whether the last sentence that names a candidate names the gold one alone."""
+    """Say whether the last sentence that names a candidate names the gold one alone."""
     for sentence in reversed(_SENTENCE_END.split(text)):
         names_rival = any(_holds(sentence, rival, names) for rival in rivals)
         if names_rival or _holds(sentence, gold, names):
@@ -162,7 +162,7 @@ def _numbers(text: str) -> Iterator[tuple[int | float, re.Match[str]]]:
 
 
 def _is(gold: int | float, number: int | float) -> bool:
-    """Whole numbers are exact; others differ by the rounding of their arithmetic."""
+    """Say whether a number is the gold one: a whole number exactly, another up to the rounding of arithmetic."""
     return number == gold if isinstance(gold, int) else same_answer(gold, number)
 
 
@@ -171,7 +171,7 @@ def _words(gold: JsonValue) -> str:
 
 
 def _standing(gold: JsonValue) -> re.Pattern[str]:
-    """The places where a text, or a date in any of its ways, stands whole."""
+    """Return the pattern of the places where a text, or a date in any of its ways, stands whole."""
     words = _words(gold)
     spelled = [r"\s+".join(map(re.escape, words.split()))]
     if date := _DATE.fullmatch(words):
@@ -184,7 +184,7 @@ def _standing(gold: JsonValue) -> re.Pattern[str]:
 
 
 def _without(text: str, gold: JsonValue) -> str:
-    """The text without the gold answer, so that what is left are other values."""
+    """Return the text without the gold answer, so that only other values are left."""
     if isinstance(gold, dict):
         gold = list(gold.values())
     if isinstance(gold, list | tuple):
@@ -202,6 +202,6 @@ def _without(text: str, gold: JsonValue) -> str:
 
 
 def _values(text: str, names: set[str]) -> Iterator[str]:
-    """What a message names: everything with a digit in it, and the names that are known."""
+    """Yield the values that a message names: everything with a digit in it, and the names that are known."""
     yield from (word for word in _VALUE.findall(text) if any(character.isdigit() for character in word))
     yield from (name for name in names if name in text)

@@ -35,6 +35,11 @@ class ToolPool:
     """The tools that distractors are drawn from: of several with one name the first, and none that needs a state."""
 
     def __init__(self, environments: Sequence[Environment], endpoint: EmbeddingEndpoint | None = None):
+        """Embed the tools of the environments.
+
+        Raises:
+            TeacherUnavailable: the endpoint gives no embeddings.
+        """
         documents: dict[str, ToolDocument] = {}
         found: dict[str, tuple[EnvironmentTool, str]] = {}
         for environment in environments:

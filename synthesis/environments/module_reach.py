@@ -51,7 +51,7 @@ def check_reach(tree: ast.Module, allowed: Set[str]) -> None:
 
 
 def _imported(tree: ast.Module, allowed: Set[str]) -> Iterator[tuple[str, object]]:
-    """Each name that an import binds, and to what."""
+    """Yield each name that an import binds, with the module or value that it stands for."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -79,7 +79,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _resolved(node: ast.expr, imported: Mapping[str, object], allowed: Set[str]) -> object:
-    """What a dotted name stands for, as far as it leads through modules; None beyond."""
+    """Return the module or value that a dotted name stands for, as far as it leads through modules; None beyond."""
     if isinstance(node, ast.Name):
         return imported.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -104,7 +104,7 @@ def _reads_text_as_code(value: object) -> bool:
 
 
 def _with_own_names(node: ast.AST, own_names: frozenset[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
-    """Every node below `node` with the names that the functions around it bind themselves, other than by an import."""
+    """Yield every node below `node` with the names that the functions around it bind, other than by an import."""
     for child in ast.iter_child_nodes(node):
         yield child, own_names
         yield from _with_own_names(child, own_names | _bound(child) if isinstance(child, _Scope) else own_names)

@@ -59,7 +59,8 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         TeacherUnavailable, SandboxUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the
             next one.
         KnowledgeError: a file of `knowledge` is missing or cannot be read.
-        RecordDirectoryError: a directory of `disjoint_from` is missing or damaged.
+        RecordDirectoryError: a directory of `disjoint_from` is missing or damaged, or the `dataset.json` of the earlier
+            result in `config.out` is.
         JournalError: a journal is damaged, or the disk is full or not writable.
         NothingKept: no environment came of it; an earlier `out` stays, and the same command starts anew.
         PlanImpossible: the config asks for more stateful environments than multi-hop ones.
@@ -124,6 +125,7 @@ async def _draft_all(
         return {"index": plan.index, "draft": draft.model_dump(mode="json")}
 
     results = await run_stage(report, plans, write, journal=journal, concurrency=config.concurrency)
+    # Rejected items are left out of the results, so each result names its plan.
     drafts = [(plans[result["index"]], result["draft"] and Draft.model_validate(result["draft"])) for result in results]
     scores = [draft.quality.mean for _, draft in drafts if draft is not None]
     least = least_quality(scores, config.quality_threshold)

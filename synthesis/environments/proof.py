@@ -148,6 +148,7 @@ async def replay_gold_calls(sandbox: Sandbox, proofs: Sequence[Proof]) -> None:
     Raises:
         Rejected, SandboxUnavailable: as `prove`.
     """
+    # `trials` begins with the gold call.
     await _run(sandbox, proofs, lambda tool, sub_question: [next(trials(tool, sub_question))])
 
 

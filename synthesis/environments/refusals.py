@@ -40,6 +40,7 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
     )
     if first.call.arguments.get(reply.argument) != reply.value or mentions(reply.question, reply.value):
         raise Rejected("nothing left out", f"{reply.argument}={reply.value!r} in {reply.question!r}")
+    # Without the value nothing can be looked up, so no new word may give an answer away.
     for sub_question in environment.sub_questions:
         if mentions(reply.question, sub_question.answer) and not mentions(environment.question, sub_question.answer):
             raise Rejected("leaked answer", reply.question)
@@ -47,6 +48,7 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
 
 
 def _unanswerable(environment: Environment, expectation: Expectation, missing: str) -> Environment:
+    # Without calls there are no sub-tasks: only the ending of the episode is counted.
     sub_questions = tuple(sub_question.model_copy(update={"call": None}) for sub_question in environment.sub_questions)
     return environment.model_copy(
         update={"sub_questions": sub_questions, "expectation": expectation, "missing": missing}

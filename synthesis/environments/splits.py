@@ -95,6 +95,11 @@ class TakenValues:
     """What other splits hold, and what of it may not occur in this one."""
 
     def __init__(self, directories: Sequence[Path], unseen: Unseen = "worlds"):
+        """Read the record directories of the other splits.
+
+        Raises:
+            RecordDirectoryError: a directory is missing, damaged or of another kind.
+        """
         self.unseen: Unseen = unseen
         self._taken = contents_of(directories)
         self._values = self._taken.entities | self._taken.answers  # one split's answer may be another's entity

@@ -128,7 +128,7 @@ def check_shape(environment: Environment) -> None:
     if environment.expectation != "answer":
         if environment.missing in {tool.document.name for tool in environment.all_tools}:
             raise Rejected("withheld tool is there", f"{environment.missing}")
-        return
+        return  # no sub-question has a call, so there is no shape to compare
     sub_tasks = environment.sub_tasks
     if not sub_tasks:
         raise Rejected("no sub-task")

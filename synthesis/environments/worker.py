@@ -174,7 +174,7 @@ class EnvironmentsWorker:
     def _without_tools(
         self, plan: EnvironmentPlan, knowledge: Knowledge, seed: int, instance: QAInstance, quality: QualityScore
     ) -> Environment:
-        """An environment that has its question and answer, but not yet its sub-questions and tools."""
+        """Return an environment that has its question and answer, but not yet its sub-questions and tools."""
         teacher = self._teacher.name
         knowledge_id = record_id("knowledge", knowledge.model_dump(mode="json"))
         prompt_version = PROMPT_VERSION

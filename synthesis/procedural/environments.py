@@ -239,6 +239,7 @@ def _joined(one: JsonObject, other: JsonObject) -> JsonObject:
 
 
 def _world(knowledge: Knowledge) -> World:
+    # Both are cached, so that every question about one knowledge finds the same world at no cost.
     if knowledge.kind == "tables":
         return world_of_tables(knowledge.text, knowledge.domain, knowledge.language, knowledge.unseen)
     if knowledge.kind != "domain":

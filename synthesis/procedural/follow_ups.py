@@ -29,12 +29,14 @@ def write_follow_up(request: WriteFollowUp, seed: int) -> WrittenFollowUp:
         for slot, (tool, argument, schema) in task_slots(chain, server).items()
         if slot not in request.slots
     }
+    # The last calls are said as a chain of their own, whose bindings count from its first call.
     bindings = tuple(
         binding.model_copy(update={"tool_index": binding.tool_index - first})
         for binding in chain.bindings
         if binding.tool_index >= first and binding.source == "task"
     )
     last_calls = Chain(tools=chain.tools[first:], bindings=bindings)
+    # Facts of earlier requests go in as hidden ones: they are not said again.
     text = render_task(server, last_calls, request.slots | slots, tuple(request.slots), rng)
     return WrittenFollowUp(text=rng.choice(_LINKS[server.language]).format(text), slots=slots)
 

@@ -150,7 +150,7 @@ def _entity_names(rng: random.Random, language: Language, count: int, parts: int
 
 @cache
 def _spread_name_parts(language: Language) -> tuple[list[str], ...]:
-    """The parts in an order that is not the alphabet's, so that the first few of them are as mixed as all."""
+    """Return the parts in an order that is not the alphabet's, so that the first few of them are as mixed as all."""
     rng = random.Random(f"name parts/{language}")
     return tuple(rng.sample(listed, len(listed)) for listed in name_parts(language))
 

@@ -32,7 +32,7 @@ HOW_TO_SCORE: Final[dict[Language, str]] = {
 
 
 def _criterion(*, en: str, zh: str) -> dict[Language, str]:
-    """What is judged, and after it how a score is given, in both languages."""
+    """Return the criterion in both languages, each followed by how a score is given."""
     return {"en": en + HOW_TO_SCORE["en"], "zh": zh + HOW_TO_SCORE["zh"]}
 
 

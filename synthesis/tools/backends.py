@@ -75,7 +75,7 @@ class Emulator:
         self._failure_rate = failure_rate
 
     async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
-        """Emulate one call.
+        """Emulate one call, which fails by the seeded draw or by the emulated server's own answer.
 
         Raises:
             BadReply: the teacher's reply stayed unusable.

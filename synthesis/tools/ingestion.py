@@ -160,6 +160,7 @@ async def synthesize_tools(
     Raises:
         DestinationRefused: `out` is neither new nor an earlier ingestion, or holds a source.
         SourceMissing, ToolServerUnavailable, NoToolDocuments: there is nothing to write; an earlier `out` stays.
+        OSError: the disk is full or not writable.
     """
     filters = filters or ToolDocumentFilters()
     require_destination(out, TOOL_DOCUMENTS, sources=sources)

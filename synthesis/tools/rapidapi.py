@@ -96,6 +96,6 @@ def _own_words(function: JsonObject, server: str) -> JsonValue:
         return description
     if whole := _BOILERPLATE.fullmatch(description):
         description = whole[2] or ""
-    if description.strip(" .") == name:
+    if description.strip(" .") == name:  # nothing but the name, as which `documents` must still know it
         return description
     return description.replace(name, name.removesuffix(f"_for_{server}").replace("_", " "))

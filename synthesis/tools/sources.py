@@ -73,6 +73,7 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
             for found in _servers(document, path.stem, path.name):
                 yield replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
         else:
+            # Some editors begin a file with a byte-order mark, which JSON does not allow.
             yield from _servers(_parsed_json(path.read_text(encoding="utf-8-sig")), path.stem, path.name)
     except (UnicodeDecodeError, ValueError, RecursionError, SyntaxError, yaml.YAMLError) as error:
         # The first line alone: the rest of a YAML error quotes the file.

@@ -21,6 +21,7 @@ def read_tools_list(document: JsonValue, name: str) -> list[SourceServer] | None
     result = document.get("result") if isinstance(document.get("result"), dict) else document
     assert isinstance(result, dict)
     tools = result.get("tools")
+    # An OpenAI request has `tools` as well; MCP's are told by their input schema.
     if not isinstance(tools, list) or not any(isinstance(tool, dict) and _input_schema(tool) for tool in tools):
         return None
     info = document.get("serverInfo")

@@ -50,7 +50,7 @@ def source_of(*modules: str) -> Fingerprint:
 
 @lru_cache
 def _imported(module: str) -> frozenset[Path]:
-    """The files of a module, of the packages that it lies in, and of all that these import of the same package."""
+    """Return the files of a module, of the packages it lies in, and of all that these import of the same package."""
     package = module.split(".")[0]
     found: set[Path] = set()
     waiting = [module]

@@ -82,7 +82,11 @@ class Journal:
 
 @contextlib.contextmanager
 def _told_of(path: Path) -> Iterator[None]:
-    """Say which file it was that SQLite could not work on."""
+    """Turn a fault of SQLite inside the block into one that names the file.
+
+    Raises:
+        JournalError: SQLite could not work on it.
+    """
     try:
         yield
     except sqlite3.DatabaseError as error:

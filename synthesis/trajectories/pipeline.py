@@ -63,6 +63,8 @@ async def synthesize_trajectories(
         DestinationRefused: `config.out` is neither new nor an earlier result; or one, or a journal, made with
             something else (`MadeOtherwise`).
         SourceMissing, ToolServerUnavailable, NoToolDocuments: there is nothing to work on.
+        RecordDirectoryError: the earlier result in `config.out` has a damaged `dataset.json`.
+        JournalError: a journal is damaged, or the disk is full or not writable.
         NothingKept: no trajectory came of it; an earlier `out` stays, and the same command starts anew.
         TeacherUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the next one.
     """
@@ -159,7 +161,7 @@ class _Run:
     # --- tasks ---
 
     def _server_of(self, slot: int) -> int:
-        """Slots go round the servers."""
+        """Return the index of the slot's server: slots go round the servers."""
         return self._order[slot % len(self._order)]
 
     async def _task(self, slot: int) -> JsonObject:
