@@ -80,7 +80,7 @@ class ToolPool:
         if not (self._domains != environment.domain).any():  # no candidate: a row would be NaN throughout
             return ()
         similarity = self.similarities([tool.document for tool in environment.tools], environment.domain).max(axis=0)
-        # NaN lies in no band: so much for other tools under a name that the environment has, and for its own domain.
+        # NaN lies in no band, so neither a tool under a name of the environment's nor one of its domain is drawn.
         similarity[[self._columns[t.document.name] for t in environment.tools if t.document.name in self._columns]] = (
             np.nan
         )

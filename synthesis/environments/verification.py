@@ -180,7 +180,7 @@ _STRANGERS = {"integer": -1_000_003, "number": -1_000_003.5, "boolean": False, "
 
 
 def _verdict(tool: EnvironmentTool, reply: ExecuteReply) -> Rejected | None:
-    try:  # without golds: the answers that a distractor's data may hold are another environment's
+    try:  # without golds: no sub-question of this environment calls the tool
         check_source(tool.source, tool.document, ())
     except Rejected as rejected:
         return rejected

@@ -96,6 +96,6 @@ def _own_words(function: JsonObject, server: str) -> JsonValue:
         return description
     if whole := _BOILERPLATE.fullmatch(description):
         description = whole[2] or ""
-    if description.strip(" .") == name:  # nothing but the name, as which `documents` must still know it
+    if description.strip(" .") == name:  # left as it is, so that `documents` finds a name said again
         return description
     return description.replace(name, name.removesuffix(f"_for_{server}").replace("_", " "))

@@ -22,7 +22,7 @@ class ToolGraph:
 
     @property
     def num_edges(self) -> int:
-        """How many distinct edges there are."""
+        """Number of distinct edges."""
         return sum(len(successors) for successors in self.edges.values())
 
 
