@@ -33,3 +33,11 @@ def test_the_index_names_every_topic():
     folder = ROOT / "docs" / "decisions"
     linked = set(re.findall(r"\]\((\w+\.md)\)", (folder / "README.md").read_text(encoding="utf-8")))
     assert linked == {path.name for path in folder.glob("*.md")} - {"README.md"}
+
+
+def test_every_python_file_that_a_document_names_is_there():
+    files = {str(path.relative_to(ROOT)) for path in ROOT.glob("*/**/*.py")}
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        named = re.findall(r"`([\w/]+\.py)`", path.read_text(encoding="utf-8"))
+        assert named or path.name != "README.md" or path.parent != ROOT
+        assert [name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)] == [], path

@@ -36,9 +36,8 @@ UNSEEN: Final = {"unseen_tools": "heldout_tools", "unseen_domains": "heldout_dom
 HELD_OUT_SPLITS: Final = ("heldout", *UNSEEN.values(), "selection")
 UNSEEN_RESPONSE_TOKENS: Final = 256
 """On unseen tools and domains; their words are many tokens each, so that a perfect episode has up to 230."""
-EPISODES_AT_ONCE: Final = 64
-UNTRAINED_STRIDE: Final = 4
-"""The untrained policy writes until its limit and solves nothing: it is shown every fourth environment."""
+UNTRAINED_STRIDE: Final = 8
+"""The untrained policy writes until its limit and solves nothing: it is shown every eighth environment."""
 _EPISODES_SHOWN: Final = 4
 
 
@@ -84,7 +83,7 @@ async def _evaluate(
     found = PolicyEvaluation()
     async with AsyncSandboxClient(url) as sandbox:
 
-        async def run(split: str, temperature: float, episodes_per_environment: int = 1) -> Evaluation:
+        async def run(split: str, temperature: float) -> Evaluation:
             rollout = config.rollout.model_copy(update={"temperature": temperature})
             if split in UNSEEN.values():
                 rollout = rollout.model_copy(update={"max_response_tokens": UNSEEN_RESPONSE_TOKENS})
@@ -94,14 +93,7 @@ async def _evaluate(
                 engine,
                 policy.params,
                 environments,
-                config.model_copy(
-                    update={
-                        "rollout": rollout,
-                        "environments": out / split,
-                        "episodes_per_environment": episodes_per_environment,
-                        "environments_at_once": EPISODES_AT_ONCE // episodes_per_environment,
-                    }
-                ),
+                config.model_copy(update={"rollout": rollout, "environments": out / split}),
                 seed=seed,
             )
             found.not_fitting[split] = evaluation.num_not_fitting
@@ -112,8 +104,7 @@ async def _evaluate(
             found.selection_f1[str(temperature)] = (await run("selection", temperature)).figures.f1
         best = float(max(found.selection_f1, key=lambda temperature: found.selection_f1[temperature]))
         for setting, temperature in zip(SETTINGS, (1.0, 0.0, best), strict=True):
-            # As many as the config says where episodes differ most; one in each environment everywhere else.
-            worlds = await run("heldout", temperature, config.episodes_per_environment if setting == "heldout" else 1)
+            worlds = await run("heldout", temperature)
             figures = {"temperature": temperature, **worlds.to_json()}
             for unseen, split in UNSEEN.items():
                 further = await run(split, temperature)

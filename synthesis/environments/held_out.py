@@ -14,9 +14,9 @@ from typing import Any, Final
 from synthesis.environments.config import EnvironmentsConfig
 
 NUM_HELD_OUT: Final = 256
-"""Many, each tried a few times: what goes wrong in an environment mostly goes wrong in all of its episodes."""
-NUM_UNSEEN: Final = 128
-NUM_SELECTION: Final = 96
+"""Many, each tried once: what goes wrong in an environment mostly goes wrong in all of its episodes."""
+NUM_UNSEEN: Final = 48
+NUM_SELECTION: Final = 64
 _SEED_OFFSET: Final = 1_000_000
 
 
@@ -29,8 +29,8 @@ def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConf
     >>> training = EnvironmentsConfig(seed=0, count=1000, out="runs/train", domains={"library": 1.0})
     >>> splits = held_out_configs(training)
     >>> [(name, split.count, split.unseen) for name, split in splits.items()]
-    [('heldout', 256, 'worlds'), ('selection', 96, 'worlds'), ('heldout_tools', 128, 'tools'), \
-('heldout_domains', 128, 'domains')]
+    [('heldout', 256, 'worlds'), ('selection', 64, 'worlds'), ('heldout_tools', 48, 'tools'), \
+('heldout_domains', 48, 'domains')]
     >>> str(splits["heldout"].out), "library" in splits["heldout_domains"].domains
     ('runs/heldout', False)
 
