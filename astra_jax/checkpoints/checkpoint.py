@@ -111,14 +111,14 @@ class Checkpoints:
             _begin_part(path, "params", state.params, self.config.model_dump(mode="json"), _chunks(state.params)),
             _begin_part(path, "train", train, {"step": state.step, "data_position": state.data_position}),
         ]
-        self._writing = self._writer.submit(self._finish, parts)
+        self._writing = self._writer.submit(self._finish, parts, state.step)
         return path
 
-    def _finish(self, parts: Sequence[Callable[[], None]]) -> None:
+    def _finish(self, parts: Sequence[Callable[[], None]], step: int) -> None:
         for finish in parts:
             finish()
         if jax.process_index() == 0:
-            self._retire()
+            self._retire(step)
 
     def wait(self) -> None:
         """Return when the last save is whole, on every host.
@@ -181,9 +181,10 @@ class Checkpoints:
             data_position=position["data_position"],
         )
 
-    def _retire(self) -> None:
-        # Only now that the newest is whole: until then the older ones are what a killed run goes on from.
-        steps = self.steps()
+    def _retire(self, newest: int) -> None:
+        # Only now that the newest is whole: until then the older ones are what a killed run goes on from. A later
+        # folder is half of a save that was killed before this run went on from an earlier one: it keeps nothing alive.
+        steps = [step for step in self.steps() if step <= newest]
         weightless = [] if self._keep_weights is None else steps[: -self._keep_weights]
         for step in steps[: -self._keep_train_states]:
             _remove_part(self.directory / f"{step:08d}", "train")

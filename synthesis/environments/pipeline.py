@@ -130,10 +130,9 @@ async def _draft_all(
     scores = [draft.quality.mean for _, draft in drafts if draft is not None]
     least = least_quality(scores, config.quality_threshold)
     good = [(plan, draft) for plan, draft in drafts if draft is None or draft.quality.mean >= least]
-    if len(good) < len(drafts):
-        for _, draft in drafts:
-            if draft is not None and draft.quality.mean < least:
-                report.reject(Rejected("quality below threshold", f"QS {draft.quality.mean:.2f} < {least:.2f}"))
+    for _, draft in drafts:
+        if draft is not None and draft.quality.mean < least:
+            report.reject(Rejected("quality below threshold", f"QS {draft.quality.mean:.2f} < {least:.2f}"))
     return good
 
 

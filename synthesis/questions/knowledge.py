@@ -123,7 +123,7 @@ def _passages(path: Path) -> list[Knowledge]:
 
 def _lines(path: Path) -> list[Knowledge]:
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").split("\n"):  # `splitlines` also cuts at U+2028 inside of a text
         if not line.strip():
             continue
         item = json.loads(line)

@@ -116,10 +116,16 @@ class OpenAITeacher:
         kind = type(request)
         messages, schema = request.messages(), _reply_schema(kind.reply_type)
         key = self._key(kind.__name__, messages, schema, seed)
-        # The same question is being asked: share its answer. The shield keeps it for the others if we are cancelled.
-        if key in self._in_flight:
-            reply = await asyncio.shield(self._in_flight[key])
-        else:
+        reply = None
+        while reply is None and key in self._in_flight:  # the same question is being asked: share its answer
+            shared = self._in_flight[key]
+            try:
+                reply = await asyncio.shield(shared)  # which the others keep if we are cancelled
+            except asyncio.CancelledError:
+                if not shared.cancelled() or cast(asyncio.Task[Any], asyncio.current_task()).cancelling():
+                    raise
+                # Whoever asked it was cancelled, and we were not: ask ourselves.
+        if reply is None:
             reply = await self._answered_once(key, kind, messages, schema, seed)
         record_usage(reply.prompt_tokens, reply.completion_tokens, reply.cost_usd)
         return cast(Reply, kind.reply_type.model_validate_json(reply.text))
@@ -246,8 +252,9 @@ class OpenAITeacher:
             except (openai.APIResponseValidationError, json.JSONDecodeError) as error:
                 problem = type(error).__name__
             except openai.BadRequestError as error:
-                # An endpoint without structured output says so once; from then on the prompt alone tells the schema.
-                if not self._has_schema_output or "response_format" not in str(error):
+                # An endpoint without structured output says so of every call that is on its way with a schema; from
+                # then on the prompt alone tells it.
+                if "response_format" not in call or "response_format" not in str(error):
                     raise BadReply(f"{kind.__name__}: the endpoint refuses the question ({_status(error)})") from None
                 self._has_schema_output, problem, delay = False, "no JSON-schema output", 0.0
             except _BrokenCompletion as error:

@@ -308,7 +308,7 @@ class McpPool:
             shutil.rmtree(self._folder, ignore_errors=True)
             output = getattr(error, "stderr", None) or b""
             raise ToolServerUnavailable(
-                f"MCP server {self.config.name!r}: its `prepare` command failed: {error} {output.decode()[-300:]}"
+                f"MCP server {self.config.name!r}: its `prepare` command failed: {error} {output.decode(errors='replace')[-300:]}"
             ) from error
 
     @asynccontextmanager

@@ -63,7 +63,8 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
     """
     try:
         if path.suffix == ".jsonl":
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            # `splitlines` also cuts at U+2028, which may stand inside of a text.
+            for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
                 if line.strip():
                     yield from _servers(_parsed_json(line), path.stem, f"{path.name}:{number}")
         elif path.suffix == ".py":

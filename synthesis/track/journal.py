@@ -51,7 +51,8 @@ class Journal:
             self._database = _opened(path, stage, fingerprint)
 
     def __contains__(self, item: int) -> bool:
-        return self._database.execute("SELECT 1 FROM outcomes WHERE item = ?", (item,)).fetchone() is not None
+        with _told_of(self._path):
+            return self._database.execute("SELECT 1 FROM outcomes WHERE item = ?", (item,)).fetchone() is not None
 
     def append(self, item: int, outcome: dict[str, JsonValue]) -> None:
         """Write down the outcome of a finished item; it survives the death of this process.
@@ -69,8 +70,10 @@ class Journal:
 
         Raises:
             KeyError: the item is not finished.
+            JournalError: the file is damaged.
         """
-        row = self._database.execute("SELECT outcome FROM outcomes WHERE item = ?", (item,)).fetchone()
+        with _told_of(self._path):
+            row = self._database.execute("SELECT outcome FROM outcomes WHERE item = ?", (item,)).fetchone()
         if row is None:
             raise KeyError(item)
         return json.loads(row[0])

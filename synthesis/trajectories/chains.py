@@ -27,7 +27,6 @@ MAX_STATED_FIELDS: Final = 4
 
 
 @lru_cache(maxsize=65536)
-@lru_cache(maxsize=65536)
 def slot_name(argument: str) -> str:
     """Return the one spelling under which calls share a fact.
 

@@ -108,6 +108,16 @@ def test_old_weights_go_when_asked_to(tmp_path):
     assert checkpoints.steps() == [2, 3]
 
 
+def test_half_of_a_later_save_keeps_no_whole_state_from_being_kept(tmp_path):
+    with Checkpoints(tmp_path, CONFIG, keep_train_states=1, keep_weights=1) as checkpoints:
+        checkpoints.save(train_state(2))
+    (tmp_path / "00000003" / "params").mkdir(parents=True)  # the run was killed in this save, and resumed from step 2
+    with Checkpoints(tmp_path, CONFIG, keep_train_states=1, keep_weights=1) as checkpoints:
+        assert_same(checkpoints.restore_latest(OPTIMIZER), train_state(2))
+        checkpoints.save(train_state(2, seed=1))
+    assert_same(Checkpoints(tmp_path, CONFIG).restore_latest(OPTIMIZER), train_state(2, seed=1))
+
+
 def damage(path, how):
     arrays = [file for file in (path / "params").rglob("*") if file.is_file() and file.stat().st_size > 500]
     if how == "a flipped bit":

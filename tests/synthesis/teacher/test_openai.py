@@ -160,6 +160,40 @@ async def test_an_endpoint_without_schema_output_is_asked_in_plain_words():
     assert all("satisfies this schema" in body["messages"][0]["content"] for body in endpoint.bodies)
 
 
+async def test_calls_on_their_way_when_schema_output_is_refused_are_asked_in_plain_words_too():
+    refused = 0
+    async with MockEndpoint(scored).serving() as endpoint:
+        answer = endpoint._respond
+
+        async def refuse_schema(body, writer):
+            nonlocal refused
+            if "response_format" not in body:
+                return await answer(body, writer)
+            refused += 1
+            await asyncio.sleep(0.05)  # all arrive before the first is refused
+            endpoint._send(writer, "400 Bad Request", {"error": {"message": "response_format is not supported"}})
+            return True
+
+        endpoint._respond = refuse_schema
+        teacher = teacher_of(endpoint, request_seconds=5)
+        asked = [teacher.ask(question(f"question {i}"), seed=0) for i in range(8)]
+        assert await asyncio.gather(*asked) == [SCORES] * 8
+        await teacher.close()
+    assert refused > 1
+
+
+async def test_whoever_shares_an_answer_gets_it_although_the_one_who_asked_is_cancelled():
+    async with MockEndpoint(scored, latency_seconds=0.1).serving() as endpoint:
+        teacher = teacher_of(endpoint, request_seconds=5)
+        asker, *others = [asyncio.create_task(teacher.ask(question(), seed=0)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        asker.cancel()
+        async with asyncio.timeout(10):
+            assert await asyncio.gather(*others) == [SCORES] * 2
+        assert asker.cancelled()
+        await teacher.close()
+
+
 async def test_what_was_paid_for_is_never_asked_again_and_its_cost_is_remembered(tmp_path):
     settings = {"cache": tmp_path / "replies.sqlite", "usd_per_million_prompt_tokens": 1.0}
     usages = []

@@ -116,6 +116,14 @@ def test_what_a_collection_wrote_around_and_into_a_description_is_taken_back(tmp
     assert server.repairs == ("tool left out: missing description",)
 
 
+def test_a_line_separator_inside_of_a_text_ends_no_line(tmp_path):
+    said = "Lists all teams.\u2028Of a league."
+    functions = [{"name": "list_teams", "description": said, "parameters": SCHEMA}]
+    lines = [json.dumps({"tool": name, "functions": functions}, ensure_ascii=False) for name in ("league", "cup")]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert len(list(read_servers(tmp_path / "a.jsonl"))) == 2
+
+
 @pytest.mark.parametrize("description", ["https://example.org/docs#create", "word " * 50, "", None])
 def test_an_operation_is_described_by_its_summary_where_its_description_says_less(tmp_path, description):
     operation = {"operationId": "createOrder", "summary": "Creates an order.", "description": description}
