@@ -95,6 +95,29 @@ def chunked_attention(
     return out.reshape(batch, count * size, heads, head_dim)[:, :tokens]
 
 
+class _Attended(NamedTuple):
+    """The forward pass as its gradient needs it."""
+
+    queries: Queries
+    keys: Keys
+    places_XC: jax.Array
+    out_PXQH: jax.Array
+    lse_PXQ: jax.Array
+    """Log-sum-exp of each query's scores, from which its probabilities are made again."""
+
+
+class _PulledChunk(NamedTuple):
+    """One chunk of queries on the way back."""
+
+    rows_QH: jax.Array
+    segment_ids_C: jax.Array
+    places_C: jax.Array
+    dout_QH: jax.Array
+    lse_Q: jax.Array
+    delta_Q: jax.Array
+    """Row sums of probability times its gradient."""
+
+
 def _all_keys(count: int, keys: int) -> tuple[Band, ...]:
     return (Band(0, count, keys),)
 
@@ -136,7 +159,7 @@ def _attend(bands: tuple[Band, ...], queries: Queries, keys: Keys, places_XC: ja
 
 def _attend_forward(
     bands: tuple[Band, ...], queries: Queries, keys: Keys, places_XC: jax.Array
-) -> tuple[jax.Array, tuple[object, ...]]:
+) -> tuple[jax.Array, _Attended]:
     def of_chunk(keys: Keys, chunk: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         s_QS = _masked_scores(*chunk, keys)
         max_Q = s_QS.max(-1)
@@ -158,31 +181,27 @@ def _attend_forward(
         return tuple(jnp.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
     out_PXQH, lse_PXQ = (checkpoint_name(x, ATTENTION_RESIDUALS) for x in _for_each_pair(of_pair, queries, keys))
-    return out_PXQH, (queries, keys, places_XC, out_PXQH, lse_PXQ)
+    return out_PXQH, _Attended(queries, keys, places_XC, out_PXQH, lse_PXQ)
 
 
-def _attend_backward(
-    bands: tuple[Band, ...],
-    residuals: tuple[Queries, Keys, jax.Array, jax.Array, jax.Array],
-    dout_PXQH: jax.Array,
-) -> tuple[Queries, Keys, None]:
-    queries, keys, places_XC, out_PXQH, lse_PXQ = residuals
+def _attend_backward(bands: tuple[Band, ...], attended: _Attended, dout_PXQH: jax.Array) -> tuple[Queries, Keys, None]:
+    queries, keys, places_XC = attended.queries, attended.keys, attended.places_XC
     dtype = keys.keys_PSH.dtype
     # rowsum(p · dp) of the softmax's gradient, without p: it equals rowsum(dO · O).
-    delta_PXQ = (dout_PXQH.astype(jnp.float32) * out_PXQH).sum(-1)
+    delta_PXQ = (dout_PXQH.astype(jnp.float32) * attended.out_PXQH).sum(-1)
 
     def pull(
-        keys: Keys, grads: tuple[jax.Array, jax.Array], xs: tuple[jax.Array, ...]
+        keys: Keys, grads: tuple[jax.Array, jax.Array], chunk: _PulledChunk
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         dk_HS, dv_HS = grads
-        rows_QH, segment_ids_C, places_C, dout_QH, lse_Q, delta_Q = xs
         # The probabilities once more, from the scores and the log-sum-exp that was kept: they were never stored.
-        p_QS = jnp.exp(_masked_scores(rows_QH, segment_ids_C, places_C, keys) - lse_Q[:, None])
-        dp_QS = _einsum("qh,sh->qs", dout_QH, keys.values_PSH)
-        ds_QS = (p_QS * (dp_QS - delta_Q[:, None])).astype(dtype)
+        s_QS = _masked_scores(chunk.rows_QH, chunk.segment_ids_C, chunk.places_C, keys)
+        p_QS = jnp.exp(s_QS - chunk.lse_Q[:, None])
+        dp_QS = _einsum("qh,sh->qs", chunk.dout_QH, keys.values_PSH)
+        ds_QS = (p_QS * (dp_QS - chunk.delta_Q[:, None])).astype(dtype)
         # The other way round XLA's CPU backend would copy the scores transposed.
-        dk_HS += _einsum("qh,qs->hs", rows_QH, ds_QS)
-        dv_HS += _einsum("qh,qs->hs", dout_QH, p_QS.astype(dtype))
+        dk_HS += _einsum("qh,qs->hs", chunk.rows_QH, ds_QS)
+        dv_HS += _einsum("qh,qs->hs", chunk.dout_QH, p_QS.astype(dtype))
         return (dk_HS, dv_HS), _einsum("qs,sh->qh", ds_QS, keys.keys_PSH).astype(dtype)
 
     def of_pair(
@@ -193,15 +212,16 @@ def _attend_backward(
         dqs = []
         for band in bands:
             seen = (dk_HS[:, : band.keys], dv_HS[:, : band.keys])
-            xs = tuple(x[band.start : band.stop] for x in (*queries, places_XC, dout_XQH, lse_XQ, delta_XQ))
+            of_queries = (*queries, places_XC, dout_XQH, lse_XQ, delta_XQ)
+            chunks = _PulledChunk(*(x[band.start : band.stop] for x in of_queries))
             pull_band = functools.partial(pull, Keys(*(x[: band.keys] for x in keys)))
-            (seen_dk, seen_dv), dq_XQH = jax.lax.scan(pull_band, seen, xs)
+            (seen_dk, seen_dv), dq_XQH = jax.lax.scan(pull_band, seen, chunks)
             dk_HS = dk_HS.at[:, : band.keys].set(seen_dk)
             dv_HS = dv_HS.at[:, : band.keys].set(seen_dv)
             dqs.append(dq_XQH)
         return jnp.concatenate(dqs), dk_HS.T.astype(dtype), dv_HS.T.astype(dtype)
 
-    dq_PXQH, dk_PSH, dv_PSH = _for_each_pair(of_pair, queries, keys, dout_PXQH, lse_PXQ, delta_PXQ)
+    dq_PXQH, dk_PSH, dv_PSH = _for_each_pair(of_pair, queries, keys, dout_PXQH, attended.lse_PXQ, delta_PXQ)
     return Queries(dq_PXQH, None), Keys(dk_PSH, dv_PSH, None), None  # type: ignore[arg-type]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -111,6 +112,16 @@ class _VocabularySlices:
         return max_N + jnp.log(_sum_over_vocabulary(sum_N)), _sum_over_vocabulary(picked_N)
 
 
+class _Residuals(NamedTuple):
+    """The forward pass as its gradient needs it."""
+
+    hidden_BTD: jax.Array
+    unembedding_VD: jax.Array
+    targets_BT: jax.Array
+    lse_BT: jax.Array
+    """Log-sum-exp of each token's logits, from which its probabilities are made again."""
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _logprobs(chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array) -> jax.Array:
     return _logprobs_forward(chunk_tokens, hidden_BTD, unembedding_VD, targets_BT)[0]
@@ -118,7 +129,7 @@ def _logprobs(chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Arra
 
 def _logprobs_forward(
     chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+) -> tuple[jax.Array, _Residuals]:
     def local(hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
         hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
         slices = _VocabularySlices(hidden_ND, unembedding_VD, chunk_tokens)
@@ -127,11 +138,11 @@ def _logprobs_forward(
 
     arrays = (hidden_BTD, unembedding_VD, targets_BT)
     logprobs_BT, lse_BT = _per_device(local, [_HIDDEN, _TABLE, _TOKENS], (_TOKENS, _TOKENS))(*arrays)
-    return logprobs_BT, (*arrays, lse_BT)
+    return logprobs_BT, _Residuals(*arrays, lse_BT)
 
 
 def _logprobs_backward(
-    chunk_tokens: int, residuals: tuple[jax.Array, ...], dlogprobs_BT: jax.Array
+    chunk_tokens: int, residuals: _Residuals, dlogprobs_BT: jax.Array
 ) -> tuple[jax.Array, jax.Array, None]:
     einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 

@@ -27,7 +27,13 @@ async def estimate_costs(config: EnvironmentsConfig, sandbox_url: str) -> CostEs
     teacher = MeteringTeacher(stand_in=_with_known_knowledge)
     with TemporaryDirectory() as folder:
         # No endpoint for embeddings is asked, and the splits to stay apart from need not be there yet.
-        changes = {"count": sample, "out": Path(folder) / "estimate", "embedding": None, "disjoint_from": (), "ray": None}
+        changes = {
+            "count": sample,
+            "out": Path(folder) / "estimate",
+            "embedding": None,
+            "disjoint_from": (),
+            "ray": None,
+        }
         await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url)
     return teacher.estimate().scaled(config.count / sample)
 

@@ -306,9 +306,9 @@ class McpPool:
             )
         except (OSError, subprocess.SubprocessError) as error:
             shutil.rmtree(self._folder, ignore_errors=True)
-            output = getattr(error, "stderr", None) or b""
+            output = (getattr(error, "stderr", None) or b"").decode(errors="replace")
             raise ToolServerUnavailable(
-                f"MCP server {self.config.name!r}: its `prepare` command failed: {error} {output.decode(errors='replace')[-300:]}"
+                f"MCP server {self.config.name!r}: its `prepare` command failed: {error} {output[-300:]}"
             ) from error
 
     @asynccontextmanager
