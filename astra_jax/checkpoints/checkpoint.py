@@ -57,15 +57,22 @@ class CheckpointError(AstraError, ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """All that a run needs to go on as if it had never stopped."""
+    """All that a run needs to go on as if it had never stopped: what `OUT/checkpoints/STEP` holds.
+
+    Everything else is read again where the run first read it (the model's shape and tokenizer from `init`, records),
+    and `run.json` refuses a config, records or code other than the run was begun with. All draws are derived from the
+    config's seed and the position, so there is no generator to keep. One thing begins anew: the count of steps in a
+    row that were not finite.
+    """
 
     step: int
     """Optimiser updates done."""
     params: Params
     optimizer_state: Any
     data_position: dict[str, Any]
-    """JSON: where the data pipeline stands; in RL also the groups that wait for their update. All draws are derived
-    from the config's seed and this, so there is no generator to keep."""
+    """JSON, where the data stands. SFT: the step of its schedule, and what the schedule was made from. RL: how many
+    groups have been submitted, which gives the next environments and seeds; the counts of valid, degenerate and stale
+    groups; and the groups that wait for their update, whole, with tokens, log-probs and rewards."""
 
 
 class Checkpoints:

@@ -15,7 +15,14 @@ def add_evaluate(commands: Commands) -> None:
     evaluate = commands.add_parser("evaluate", help="measure a policy").add_subparsers(
         dest="benchmark", required=True, metavar="BENCHMARK"
     )
-    add_sandbox(config_command(evaluate, "environments", "held-out environments", _environments))
+    environments = config_command(evaluate, "environments", "held-out environments", _environments)
+    environments.add_argument(
+        "--baseline",
+        choices=["lexical", "every_tool"],
+        help="in the policy's place, a program that learns nothing: one matches the words of question and documents, "
+        "one calls every tool that it can fill in",
+    )
+    add_sandbox(environments)
 
 
 def _environments(options: argparse.Namespace) -> None:
@@ -25,8 +32,8 @@ def _environments(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
     from astra_jax.episodes.log import write_episodes
     from astra_jax.episodes.rollout import RolloutEngine
+    from astra_jax.evaluate.baselines import evaluate_baseline
     from astra_jax.evaluate.environments import (
-        Evaluation,
         EvaluationConfig,
         evaluate_environments,
         logged_episodes,
@@ -36,39 +43,41 @@ def _environments(options: argparse.Namespace) -> None:
     from sandbox.client import AsyncSandboxClient
     from synthesis.destination import require_destination, whole_file
     from synthesis.record_io import RecordSource, require_records
-    from synthesis.records import Environment
+    from synthesis.records import Environment, JsonObject
 
     config = load_config(EvaluationConfig, options.config, options.overrides)
     keep_compiled_programs()
     require_destination(config.out, EVALUATION)
-    record = open_evaluation(config)
+    record = open_evaluation(config, baseline=options.baseline)
     if record.figures is not None:
         print(
             json.dumps(record.figures) if options.json else f"evaluate: already complete -> {config.out}/figures.json"
         )
         return
-    policy = load_policy(config.policy)
-    require_chat_template(config.policy, policy.tokenizer)
     source = RecordSource(config.environments, Environment)
     require_records(source)
     environments = list(source)
 
-    async def run(url: str) -> Evaluation:
+    async def run_baseline(url: str) -> tuple[JsonObject, list[JsonObject]]:
+        async with AsyncSandboxClient(url) as sandbox:
+            evaluation = await evaluate_baseline(options.baseline, environments, config, sandbox)
+        return {"policy": options.baseline, **evaluation.to_json()}, []  # no tokens, so no line of the episode log
+
+    async def run_policy(url: str) -> tuple[JsonObject, list[JsonObject]]:
+        policy = load_policy(config.policy)
+        require_chat_template(config.policy, policy.tokenizer)
         async with AsyncSandboxClient(url) as sandbox:
             engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
-            return await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
+            evaluation = await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
+        name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
+        figures = {"policy": name, "temperature": config.rollout.temperature, **evaluation.to_json()}
+        return figures, logged_episodes(
+            evaluation.groups, policy.tokenizer, policy=name, per_environment=config.log_episodes_per_environment
+        )
 
     with sandbox_for(options) as url:
-        evaluation = asyncio.run(run(url))
-    name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
-    figures = {"policy": name, "temperature": config.rollout.temperature, **evaluation.to_json()}
+        figures, lines = asyncio.run(run_policy(url) if options.baseline is None else run_baseline(url))
     record.begin()
-    lines = logged_episodes(
-        evaluation.groups,
-        policy.tokenizer,
-        policy=name,
-        per_environment=config.log_episodes_per_environment,
-    )
     write_episodes(config.out / "episodes.jsonl", lines)
     with whole_file(config.out / "figures.json") as file:
         file.write_text(json.dumps(figures, indent=2) + "\n")

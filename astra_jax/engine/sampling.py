@@ -18,9 +18,11 @@ def slot_keys(seed: jax.Array, num_slots: int) -> jax.Array:
 
 
 def sample_tokens(
-    logits_EV: jax.Array, keys_E: jax.Array, positions_E: jax.Array, temperature: jax.Array
+    logits_EV: jax.Array, keys_E: jax.Array, counts_E: jax.Array, temperature: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Draw a token per slot from softmax(logits / temperature); return ids [E] and their log-probs [E] there.
+
+    `counts_E` says how many tokens each slot has after its prompt: with the slot's key they decide the draw.
 
     At temperature 0 the most likely token is taken, and its log-prob is that of the raw policy.
     """
@@ -28,7 +30,7 @@ def sample_tokens(
     is_greedy = temperature == 0
     logprobs_EV = jax.nn.log_softmax(logits_EV / jnp.where(is_greedy, 1.0, temperature))
     # Folded in anew at each position, not split from step to step: no key depends on how often others have sampled.
-    keys = jax.vmap(jax.random.fold_in)(keys_E, positions_E)
+    keys = jax.vmap(jax.random.fold_in)(keys_E, counts_E)
     sampled_E = jax.vmap(jax.random.categorical)(keys, logprobs_EV)
     ids_E = jnp.where(is_greedy, logprobs_EV.argmax(-1), sampled_E).astype(jnp.int32)
     return ids_E, logprobs_EV[jnp.arange(len(ids_E)), ids_E]

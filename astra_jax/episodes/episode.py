@@ -51,7 +51,10 @@ class Episode:
 
     @property
     def counts(self) -> EpisodeCounts:
-        """n̂, n and c of the F1 reward; c counts every call asked for, failed and malformed ones included."""
+        """n̂, n and c of the F1 reward; c counts every call asked for, failed and malformed ones included.
+
+        An ending that is checked (a state, a refusal, a question back) is one more sub-task and one more call.
+        """
         return count_episode(
             self.environment,
             [(outcome.name, outcome.value) for outcome in self.outcomes if outcome.ok],

@@ -1,5 +1,12 @@
 """The reward of an episode: the F1 of solved sub-tasks (ASTRA, section on RL). Solve all, and call no tool in vain.
 
+    n̂   sub-tasks solved: a tool that the sub-task names returned its gold answer; one call solves at most one
+    n   sub-tasks of the environment
+    c   tool calls asked for, failed and malformed ones included
+
+An ending that is checked (a final state, a refusal, a question back) is one more sub-task and one more call. They are
+counted in `synthesis/answers/counting.py`, from what the tools returned; the final message is not read for an answer.
+
 Another reward is tried by editing `episode_reward`. Evaluations show it as `reward`, beside the paper's `f1`.
 """
 

@@ -79,8 +79,11 @@ class LoggedEpisode(BaseModel):
     is_answer_accurate: bool
     """Whether that message tells the gold answer."""
     num_solved: int
+    """n̂ of the reward; a checked ending counts as a solved sub-task."""
     num_subtasks: int
+    """n of the reward; an ending that is checked is one more."""
     num_tool_calls: int
+    """c of the reward: all calls, failed and malformed ones included, and one more for an ending that is checked."""
     num_irrelevant_calls: int
     num_turns: int
     stop_reason: str

@@ -2,12 +2,15 @@
 
 One round is one turn of every episode that still runs:
 
-    decode   every running episode samples a message                     (engine.decoder)
-    tools    all tool calls of the round run in the sandbox, side by side (episode)
-    append   template and tool-response tokens go back to the decoder
+    decode   every running episode samples a message, to `<|im_end|>` or its limit   (`sample_messages`)
+    tools    all tool calls of the round run in the sandbox, side by side             (`_finish_turn`)
+    append   template and tool-response tokens go back to the decoder; none is sampled  (`append`)
 
-A sampled token depends on the run's seed, the episode and the position alone, so the same policy, environments and
-seed give the same episodes; greedy ones (temperature 0) need no seed.
+`sample_messages` is the one call that samples. Its draw for a token is that of the key (seed of this `run`, place of
+the episode in it, tokens since the prompt), so the same policy, environments and seed give the same episodes; greedy
+ones (temperature 0) need no seed. In RL the seed of a `run` is made of the config's and of how many groups have been
+submitted before (`rl/rollouts.py`); rollouts go on until a batch of groups has reward variance, and only then one
+update follows (`rl/train.py`).
 
 Decided: docs/decisions/rl.md, “Rollouts advance in rounds of one turn”.
 """

@@ -46,19 +46,25 @@ class EvaluationConfig(BaseModel):
 
 _SOURCES = (
     "astra_jax/chat/format.py",
+    "astra_jax/chat/tool_calls.py",
+    "astra_jax/engine/sampling.py",
+    "astra_jax/evaluate/baselines.py",
     "astra_jax/evaluate/environments.py",
     "astra_jax/episodes/f1_reward.py",
     "astra_jax/episodes/tool_mixing.py",
     "astra_jax/episodes/rollout.py",
     "astra_jax/episodes/episode.py",
     "astra_jax/episodes/figures.py",
+    "synthesis/answers/counting.py",
+    "synthesis/answers/expectation.py",
     "synthesis/answers/final_answer.py",
+    "synthesis/answers/same_answer.py",
     "synthesis/records.py",
 )
 """Files that decide the figures."""
 
 
-def open_evaluation(config: EvaluationConfig) -> RunRecord:
+def open_evaluation(config: EvaluationConfig, *, baseline: str | None = None) -> RunRecord:
     """Return the record of the evaluation in `out`, before anything is written there.
 
     Raises:
@@ -71,7 +77,7 @@ def open_evaluation(config: EvaluationConfig) -> RunRecord:
         config.out,
         product="figures.json",
         contents={
-            "policy": digest_of_policy(config.policy),
+            "policy": digest_of_policy(config.policy) if baseline is None else f"baseline {baseline}",
             "environments": digest_of_records(config.environments),
         },
         may_change=("log_episodes_per_environment",),

@@ -127,10 +127,10 @@ def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax
     """
     num_episodes, num_new = tokens_ET.shape
     offsets_T = jnp.arange(num_new)
-    slots_ET = cache.response_counts_E[:, None] + offsets_T
-    positions_ET = jnp.repeat(cache.prompt_counts_P, cache.episodes_per_prompt)[:, None] + slots_ET
+    columns_ET = cache.response_counts_E[:, None] + offsets_T
+    positions_ET = jnp.repeat(cache.prompt_counts_P, cache.episodes_per_prompt)[:, None] + columns_ET
     # Padding is written out of bounds, where the scatter drops it.
-    written_ET = jnp.where(offsets_T < num_tokens_E[:, None], slots_ET, cache.response_capacity)
+    written_ET = jnp.where(offsets_T < num_tokens_E[:, None], columns_ET, cache.response_capacity)
     rope = rope_tables(model.config, positions_ET)
     rows_E1 = jnp.arange(num_episodes)[:, None]
     graph, layers = nnx.split(model.layers)
@@ -147,7 +147,7 @@ def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax
             response.values.at[rows_E1, :, written_ET].set(v_ETKH, mode="drop"),
         )
         responses.append(response)
-        x_ETD = layer.residual(x_ETD, _attend(q_ETNH, prompt, cache.prompt_counts_P, response, slots_ET))
+        x_ETD = layer.residual(x_ETD, _attend(q_ETNH, prompt, cache.prompt_counts_P, response, columns_ET))
     extended = dataclasses.replace(
         cache,
         responses=tuple(responses),
@@ -162,16 +162,16 @@ def last_hidden(hidden_ETD: jax.Array, num_tokens_E: jax.Array) -> jax.Array:
 
 
 def _attend(
-    q_ETNH: jax.Array, prompt: LayerKV, prompt_counts_P: jax.Array, response: LayerKV, slots_ET: jax.Array
+    q_ETNH: jax.Array, prompt: LayerKV, prompt_counts_P: jax.Array, response: LayerKV, columns_ET: jax.Array
 ) -> jax.Array:
     """One softmax over the prompt's keys, read once per group, and the episode's own keys up to each query's slot."""
     chunks = [slice(start, start + _QUERY_CHUNK_TOKENS) for start in range(0, q_ETNH.shape[1], _QUERY_CHUNK_TOKENS)]
-    outs = [_attend_chunk(q_ETNH[:, c], prompt, prompt_counts_P, response, slots_ET[:, c]) for c in chunks]
+    outs = [_attend_chunk(q_ETNH[:, c], prompt, prompt_counts_P, response, columns_ET[:, c]) for c in chunks]
     return jnp.concatenate(outs, axis=1)
 
 
 def _attend_chunk(
-    q_ETNH: jax.Array, prompt: LayerKV, prompt_counts_P: jax.Array, response: LayerKV, slots_ET: jax.Array
+    q_ETNH: jax.Array, prompt: LayerKV, prompt_counts_P: jax.Array, response: LayerKV, columns_ET: jax.Array
 ) -> jax.Array:
     episodes, new, heads, head_dim = q_ETNH.shape
     prompts, kv_heads, prompt_slots, _ = prompt.values.shape
@@ -200,7 +200,7 @@ def _attend_chunk(
 
     response_s_EKQS = einsum("ekqh,ekhs->ekqs", q_EKQH, response.keys)
     # The new tokens are in the cache by now: a query sees them up to itself, and no slot that is still garbage.
-    seen_ETS = jnp.arange(response_slots) <= slots_ET[:, :, None]
+    seen_ETS = jnp.arange(response_slots) <= columns_ET[:, :, None]
     response_s_EKQS = jnp.where(jnp.tile(seen_ETS, (1, shared, 1))[:, None], response_s_EKQS, MASKED)
 
     # One maximum for both parts, so that their exponentials add up to one softmax.

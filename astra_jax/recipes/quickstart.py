@@ -37,7 +37,13 @@ from astra_jax.evaluate.environments import EvaluationConfig
 from astra_jax.model.mimetic_init import mimetic_init
 from astra_jax.model.qwen3 import bind
 from astra_jax.recipes.data_sets import describe
-from astra_jax.recipes.quickstart_evaluation import HELD_OUT_SPLITS, PolicyEvaluation, evaluate_policy, summarised
+from astra_jax.recipes.quickstart_evaluation import (
+    HELD_OUT_SPLITS,
+    PolicyEvaluation,
+    evaluate_baselines,
+    evaluate_policy,
+    summarised,
+)
 from astra_jax.recipes.stages import Stages, make_room
 from astra_jax.report import write_report
 from astra_jax.rl.config import RLConfig
@@ -86,10 +92,9 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
             stages raise.
     """
     make_room(out, checked_inputs(seed, tool_documents), sources=tool_documents, resume=resume)
-    stages = Stages(out / "stages")
+    stages, config_path = Stages(out / "stages"), CONFIGS / "tiny_evaluation.toml"
 
     def evaluation_of(name: str, folder: Path) -> dict[str, Any]:
-        config_path = CONFIGS / "tiny_evaluation.toml"
         return dataclasses.asdict(evaluate_policy(load_policy(folder), name, out, config_path, seed=seed, url=url))
 
     with local_sandbox(workers=2) as url:
@@ -104,6 +109,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
             lambda: _synthesize_environments(out, seed, url),
             makes=[out / split / _CARD for split in ("environments", *HELD_OUT_SPLITS)],
         )
+        baselines = stages.run("evaluate_baselines", lambda: evaluate_baselines(out, config_path, seed=seed, url=url))
         stages.run("tokenizer", lambda: _begin_policy(out, seed), makes=[out / "untrained" / _WEIGHTS])
         evaluations = {}
         for name, folder in (("untrained", out / "untrained"), ("sft", out / "sft/policy"), ("rl", out / "rl/policy")):
@@ -128,7 +134,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
             "train": len(RecordSource(out / "environments", Environment)),
             **{name: len(RecordSource(out / name, Environment)) for name in HELD_OUT_SPLITS},
         },
-        **summarised(evaluations),
+        **summarised(evaluations, baselines),
         "export": export,
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -22,6 +22,7 @@ from typing import Any, Final
 from astra_jax.checkpoints.policy import Policy
 from astra_jax.config import load_config
 from astra_jax.episodes.rollout import RolloutEngine
+from astra_jax.evaluate.baselines import BASELINES, evaluate_baseline
 from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_environments, logged_episodes
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
@@ -76,6 +77,36 @@ def evaluate_policy(
     return asyncio.run(_evaluate(policy, name, out, config, seed=seed, url=url))
 
 
+def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: str) -> dict[str, JsonObject]:
+    """Return the figures of the programs that learn nothing, by name, on the splits that policies are shown on.
+
+    Raises:
+        ConfigError: the config at `config_path` cannot be used.
+        SandboxUnavailable: the sandbox is down.
+    """
+    config = load_config(EvaluationConfig, config_path).model_copy(update={"seed": seed})
+    environments = {split: list(RecordSource(out / split, Environment)) for split in ("heldout", *UNSEEN.values())}
+
+    async def run(name: str) -> JsonObject:
+        async with AsyncSandboxClient(url) as sandbox:
+            by_split = {
+                split: await evaluate_baseline(name, found, config, sandbox) for split, found in environments.items()
+            }
+        return _figures(by_split.pop("heldout"), by_split)
+
+    return {name: asyncio.run(run(name)) for name in BASELINES}
+
+
+def _figures(worlds: Evaluation, by_split: Mapping[str, Evaluation]) -> JsonObject:
+    """The figures on unseen worlds, and beside them two of each further split."""
+    figures = worlds.to_json()
+    for unseen, split in UNSEEN.items():
+        for figure in ("f1", "answer_accuracy"):
+            figures[f"{figure}_{unseen}"] = getattr(by_split[split].figures, figure)
+            figures[f"{figure}_{unseen}_interval"] = list(by_split[split].intervals[figure])
+    return figures
+
+
 async def _evaluate(
     policy: Policy, name: str, out: Path, config: EvaluationConfig, *, seed: int, url: str
 ) -> PolicyEvaluation:
@@ -105,24 +136,22 @@ async def _evaluate(
         best = float(max(found.selection_f1, key=lambda temperature: found.selection_f1[temperature]))
         for setting, temperature in zip(SETTINGS, (1.0, 0.0, best), strict=True):
             worlds = await run("heldout", temperature)
-            figures = {"temperature": temperature, **worlds.to_json()}
-            for unseen, split in UNSEEN.items():
-                further = await run(split, temperature)
-                for figure in ("f1", "answer_accuracy"):
-                    figures[f"{figure}_{unseen}"] = getattr(further.figures, figure)
-                    figures[f"{figure}_{unseen}_interval"] = list(further.intervals[figure])
-            found.figures[setting] = figures
+            by_split = {split: await run(split, temperature) for split in UNSEEN.values()}
+            found.figures[setting] = {"temperature": temperature, **_figures(worlds, by_split)}
             if setting == "heldout":
                 every = max(1, len(worlds.groups) // _EPISODES_SHOWN)
                 found.shown = logged_episodes(worlds.groups[::every], policy.tokenizer, policy=name)
     return found
 
 
-def summarised(evaluations: Mapping[str, PolicyEvaluation]) -> dict[str, Any]:
-    """Return the evaluation's part of `summary.json`, from the evaluations by policy."""
+def summarised(
+    evaluations: Mapping[str, PolicyEvaluation], baselines: Mapping[str, JsonObject] | None = None
+) -> dict[str, Any]:
+    """Return the evaluation's part of `summary.json`; baselines stand beside the policies at temperature 1."""
     by_setting = {
         setting: {name: evaluation.figures[setting] for name, evaluation in evaluations.items()} for setting in SETTINGS
     }
+    by_setting["heldout"] |= baselines or {}
     return {
         **by_setting,
         "selection_f1": {name: evaluation.selection_f1 for name, evaluation in evaluations.items()},
@@ -140,13 +169,14 @@ def closing_table(summary: Mapping[str, Any]) -> str:
     """
     columns = ("f1", "f1_unseen_tools", "f1_unseen_domains", "answer_accuracy")
     titles = ("F1, unseen worlds", "F1, unseen tools", "F1, unseen domains", "final answer right")
-    lines = [f"{'policy':<10} {'temperature':<12}" + "".join(f" {title:<21}" for title in titles)]
+    lines = [f"{'policy':<10} {'temperature':<14}" + "".join(f" {title:<21}" for title in titles)]
     for setting in SETTINGS:
         for name, figures in summary[setting].items():
             cells = ("{:.3f} [{:.3f}, {:.3f}]".format(figures[key], *figures[f"{key}_interval"]) for key in columns)
-            how = {0.0: "0 (greedy)"}.get(figures["temperature"], f"{figures['temperature']:g}")
+            temperature = figures.get("temperature")  # a baseline has none
+            how = {0.0: "0 (greedy)", None: "learns nothing"}.get(temperature) or f"{temperature:g}"
             how += " (best)" if setting == "heldout_best" else ""
-            lines.append(f"{name:<10} {how:<12}" + "".join(f" {cell:<21}" for cell in cells))
+            lines.append(f"{name:<10} {how:<14}" + "".join(f" {cell:<21}" for cell in cells))
     left_out = ", ".join(f"{count} of {split}" for split, count in summary["not_fitting"].items() if count)
     if left_out:
         lines.append(f"environments whose prompt is too long, left out for every policy: {left_out}")

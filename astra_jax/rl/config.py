@@ -14,8 +14,13 @@ from synthesis.records import SimilarityBand
 
 _SOURCES: Final = (
     "astra_jax/chat/format.py",
+    "astra_jax/chat/tool_calls.py",
+    "astra_jax/engine/decoder.py",
+    "astra_jax/engine/sampling.py",
+    "astra_jax/engine/step.py",
     "astra_jax/episodes/episode.py",
     "astra_jax/episodes/f1_reward.py",
+    "astra_jax/episodes/ledger.py",
     "astra_jax/episodes/rollout.py",
     "astra_jax/episodes/tool_mixing.py",
     "astra_jax/rl/advantage.py",
@@ -26,6 +31,7 @@ _SOURCES: Final = (
     "astra_jax/rl/train.py",
     "astra_jax/training/optimizer.py",
     "synthesis/answers/counting.py",
+    "synthesis/answers/expectation.py",
     "synthesis/answers/same_answer.py",
 )
 """Files that decide what is learnt: episodes, what solves a sub-task, reward, filling, advantage, loss and step."""

@@ -103,8 +103,9 @@ async def train_rl(
             )
         # `rl_step` is only dispatched by now; the first figure that is read, in `rl_metrics`, waits for it.
         state = TrainState(step + 1, params, optimizer_state, rollouts.position())
-        told = rolled_out or groups  # where all had waited, of what was learnt from
-        line = rl_metrics(of_step, told, rollouts.filler, started=started, rollout_seconds=rollout_seconds)
-        rollouts.log_episodes(step, told)
-        run.end_step(state, line, batch)
+        # A batch of groups that had waited rolled nothing out: then it is told of what was learnt from.
+        shown = rolled_out or groups
+        metrics = rl_metrics(of_step, shown, rollouts.filler, started=started, rollout_seconds=rollout_seconds)
+        rollouts.log_episodes(step, shown)
+        run.end_step(state, metrics, batch)
     return state

@@ -15,11 +15,13 @@ from synthesis.fingerprint import digest, digest_of_files
 
 _SOURCES: Final = (
     "astra_jax/chat/format.py",
+    "astra_jax/episodes/tool_mixing.py",
     "astra_jax/sft/batches.py",
     "astra_jax/sft/data.py",
     "astra_jax/sft/sample_source.py",
     "astra_jax/sft/schedule.py",
     "astra_jax/sft/train.py",
+    "astra_jax/training/accumulation.py",
     "astra_jax/training/optimizer.py",
 )
 """Files that decide what is learnt: samples, their order, loss and step."""

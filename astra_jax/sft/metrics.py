@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import numpy as np
 
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.flops import model_flops_utilisation
+
+SHOWN: Final = ("loss", "learning_rate", "tokens_per_second")
+"""What progress lines name."""
 
 
 def sft_metrics(

@@ -6,7 +6,7 @@ Here the config is taken apart; below, each part is given what it needs.
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Any
 
 import jax
 
@@ -21,13 +21,12 @@ from astra_jax.model.mimetic_init import mimetic_init
 from astra_jax.model.sharding import require_divisible
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig, open_sft_run
+from astra_jax.sft.metrics import SHOWN
 from astra_jax.sft.train import train_sft
 from astra_jax.training.optimizer import make_optimizer
 from astra_jax.training.parts import Parts
 from astra_jax.training.run import TrainingRun
 from astra_jax.training.wandb_run import require_wandb
-
-_SHOWN: Final = ("loss", "learning_rate", "tokens_per_second")
 
 
 def run_sft(config: SFTConfig) -> dict[str, Any]:
@@ -48,7 +47,7 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
     with record.begun():  # taken back where the data is refused
         batches = batches_of(config, parts)
     steps = len(batches)
-    with TrainingRun("sft", config, parts, num_steps=steps, shown=_SHOWN) as run:
+    with TrainingRun("sft", config, parts, num_steps=steps, shown=SHOWN) as run:
         state = run.restore(lambda: first_state(config, parts, steps))
         state = train_sft(config, parts, state, batches, run)
     dropped = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}

@@ -100,13 +100,13 @@ class TrainingRun:
         self._not_finite.note(step, metrics, batch)
         is_last = state.step == self._num_steps
         # `asked` comes first, so that every host asks at every step: they agree by counting.
-        is_ended = self._termination.asked() or self._not_finite.are_too_many
-        if is_last or is_ended or state.step % self._config.checkpoint_every_steps == 0:
+        must_end = self._termination.asked() or self._not_finite.are_too_many
+        if is_last or must_end or state.step % self._config.checkpoint_every_steps == 0:
             self._checkpoints.save(state)
         if self._not_finite.are_too_many:
             self._checkpoints.wait()
             raise self._not_finite.error()
-        if is_ended and not is_last:
+        if must_end and not is_last:
             self._checkpoints.wait()
             raise Terminated(self._stage, state.step, self._termination.signum)
 

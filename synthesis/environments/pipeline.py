@@ -1,9 +1,9 @@
 """The environments track in stage order: knowledge in, a record directory of proven environments out.
 
-    quotas ─► knowledge ─► QA instance ─► quality score                               one item of the first stage
+    quotas ─► knowledge ─► QA instance ─► quality score                               one item of `drafted`
            ─► quality threshold
-           ─► sub-environments ─► merging                                             one item of the second stage
-           ─► irrelevant tools ─► every gold call replayed on the final artefact      one item of the third stage
+           ─► sub-environments ─► merging                                             one item of `proven`
+           ─► irrelevant tools ─► every gold call replayed on the final artefact      one item of `mixed`
            ─► record directory
 
 This file says in which order; `worker.py` does the work on one item, in this process or on the nodes of a Ray cluster.
@@ -78,20 +78,20 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         varieties=config.varieties,
     )
     out = config.out.resolve()
-    run = TrackRun(
+    track_run = TrackRun(
         "environments",
         config.out,
         ENVIRONMENTS.kind,
         fingerprint_of(config, teacher),
         {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")},
     )
-    finished = run.finished_report()
+    finished = track_run.finished_report()
     if finished is not None:
         finished.seconds = time.monotonic() - started
         return finished
     report = StageReport("environments", out=str(config.out))
     async with AsyncExitStack() as stack:
-        drafted_journal, proven_journal, mixed_journal = stack.enter_context(run.open_journals())
+        drafted_journal, proven_journal, mixed_journal = stack.enter_context(track_run.open_journals())
         opened = partial(opened_worker, config, TakenValues(config.disjoint_from, config.unseen), sandbox_url)
         workers: Workers[EnvironmentsWorker]
         if config.ray is None:
@@ -102,8 +102,8 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         drafts = await _draft_all(config, plans, sources, workers, report, drafted_journal)
         proven = await _prove_all(config, sources, drafts, workers, report, proven_journal)
         mixed = await _mix_all(config, proven, workers, report, mixed_journal)
-        run.write(report, (Environment.model_validate(result) for result in mixed))
-    run.close(report)
+        track_run.write(report, (Environment.model_validate(result) for result in mixed))
+    track_run.close(report)
     report.seconds = time.monotonic() - started
     return report
 

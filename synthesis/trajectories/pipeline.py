@@ -90,8 +90,10 @@ async def synthesize_trajectories(
         if finished is not None:
             finished.seconds = time.monotonic() - started
             return finished
-        workers: Workers[TrajectoriesWorker] = WorkerHere(TrajectoriesWorker(config, teacher, servers.pools))
-        if config.ray is not None:
+        workers: Workers[TrajectoriesWorker]
+        if config.ray is None:
+            workers = WorkerHere(TrajectoriesWorker(config, teacher, servers.pools))
+        else:
             mcp_servers = {server_id: pool.config for server_id, pool in servers.pools.items()}
             opened = partial(opened_worker, config, mcp_servers)
             workers = await stack.enter_async_context(workers_on_ray(config.ray, opened, teacher))

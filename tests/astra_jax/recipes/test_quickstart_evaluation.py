@@ -10,6 +10,7 @@ from astra_jax.recipes.quickstart_evaluation import (
     HELD_OUT_SPLITS,
     SETTINGS,
     closing_table,
+    evaluate_baselines,
     evaluate_policy,
     summarised,
 )
@@ -44,7 +45,8 @@ def summary(taught, tmp_path_factory):
             name: evaluate_policy(policy, name, out, out / "evaluation.toml", seed=0, url=url)
             for name, policy in (("sft", taught), ("rl", taught))
         }
-    return summarised(evaluations), evaluations
+        baselines = evaluate_baselines(out, out / "evaluation.toml", seed=0, url=url)
+    return summarised(evaluations, baselines), evaluations
 
 
 def test_the_summary_has_the_figures_of_the_contract(summary):
@@ -61,6 +63,17 @@ def test_the_summary_has_the_figures_of_the_contract(summary):
                 low, high = figures[f"{figure}_interval"]
                 assert low <= figures[figure] <= high
     assert found["not_fitting"] == {"heldout": 0, "heldout_tools": 0, "heldout_domains": 1, "selection": 0}
+
+
+def test_programs_that_learn_nothing_stand_beside_the_policies(summary):
+    found, _ = summary
+    assert list(found["heldout"]) == ["sft", "rl", "lexical", "every_tool"]
+    for name in ("lexical", "every_tool"):
+        figures = found["heldout"][name]
+        low, high = figures["f1_unseen_tools_interval"]
+        assert 0 <= low <= figures["f1_unseen_tools"] <= high <= 1
+        assert "temperature" not in figures
+    assert "learns nothing" in closing_table(found)
 
 
 def test_greedy_is_greedy_and_the_best_temperature_is_the_one_with_the_best_f1_on_the_selection(summary):

@@ -1,0 +1,172 @@
+"""Two programs that learn nothing, which see what a policy sees: how far environments can be guessed.
+
+    lexical      calls the tools whose documents share their words with the question; copies names and earlier outputs
+    every_tool   calls every tool that it can fill in, distractors and all
+
+A policy that is not ahead of `lexical` has shown no more than that words can be matched.
+
+Decided: docs/decisions/figures.md, “Two programs that learn nothing stand beside every policy”.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from astra_jax.chat.format import to_json
+from astra_jax.episodes.episode import Episode
+from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.episodes.rollout import Group, Start
+from astra_jax.episodes.tool_mixing import mix_tools
+from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, sum_up
+from sandbox.client import AsyncSandboxClient
+from synthesis.records import Environment, JsonObject, JsonValue, ToolDocument
+
+Calls = list[tuple[str, JsonObject]]
+"""Names and arguments."""
+Decide = Callable[[str, Sequence[ToolDocument], Sequence[tuple[ToolDocument, JsonValue]]], Calls]
+"""From the question, the documents and what tools have returned so far, to the calls of one turn; none ends it."""
+
+_WORD: Final = re.compile(r"[a-z]+|\d+")
+_COMMON: Final = frozenset(
+    _WORD.findall("a an the of in for to and or by on at with from its is one each return get find look up given")
+)
+_EPISODES_AT_ONCE: Final = 64
+# A name stands behind the word for its kind, in capitals; in Chinese it goes on to the next particle or stop.
+_NAME: Final = r"((?:[A-Z][\w’'-]*)(?: [A-Z][\w’'-]*)*)"
+_CHINESE_NAME: Final = (
+    r"([^，。？、；：！的“”\s][^，。？、；：！的和与及在“”\s]{1,7}?)(?=[，。？、；：！的和与及在“”\s]|\d{4}|$)"
+)
+_CHINESE_ASIDE: Final = re.compile("按年份|按日历年|查询|查找|返回|获取|某年|某个|某")
+_YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+
+
+def lexical(
+    question: str, documents: Sequence[ToolDocument], returned: Sequence[tuple[ToolDocument, JsonValue]]
+) -> Calls:
+    """Call the tools of which every content word stands in the question, with names that stand there or were returned.
+
+    >>> tool = ToolDocument(name="get_shop_rent", description="Rent of a shop",
+    ...     parameters={"properties": {"shop": {"type": "string"}}, "required": ["shop"]})
+    >>> lexical("What is the rent of shop Old Mill?", [tool], [])
+    [('get_shop_rent', {'shop': 'Old Mill'})]
+    >>> lexical("What is the owner of shop Old Mill?", [tool], [])
+    []
+    """
+    matching = [document for document in documents if _property(document) and _is_asked(document, question)]
+    return _filled(question, matching, returned)
+
+
+def every_tool(
+    question: str, documents: Sequence[ToolDocument], returned: Sequence[tuple[ToolDocument, JsonValue]]
+) -> Calls:
+    """Call every tool that can be filled in."""
+    return _filled(question, documents, returned)
+
+
+BASELINES: Final[Mapping[str, Decide]] = {"lexical": lexical, "every_tool": every_tool}
+
+
+async def evaluate_baseline(
+    name: str, environments: Sequence[Environment], config: EvaluationConfig, sandbox: AsyncSandboxClient
+) -> Evaluation:
+    """Let a program act in every environment, once, with the tools and within the turns that a policy has.
+
+    A program reads no tokens, so no prompt is too long for it.
+
+    Raises:
+        SandboxUnavailable: the sandbox is down.
+        ValueError: there is no environment.
+    """
+    free = asyncio.Semaphore(_EPISODES_AT_ONCE)
+
+    async def run(environment: Environment) -> Group:
+        tools = mix_tools(environment, max_per_band=config.max_irrelevant_per_band, seed=config.seed)
+        async with free:
+            return [await _episode(BASELINES[name], Start(environment, tools), sandbox, config.rollout.max_turns)]
+
+    return sum_up(await asyncio.gather(*map(run, environments)), seed=config.seed)
+
+
+async def _episode(decide: Decide, start: Start, sandbox: AsyncSandboxClient, max_turns: int) -> Episode:
+    episode = Episode(start.environment, start.tools, TokenLedger(), start.environment.state)
+    documents = [tool.document for tool in start.tools]
+    by_name = {document.name: document for document in documents}
+    made: set[str] = set()
+    while episode.stop_reason is None:
+        returned = [(by_name[outcome.name], outcome.value) for outcome in episode.outcomes if outcome.ok]
+        calls = [
+            call for call in decide(start.environment.question, documents, returned) if to_json(list(call)) not in made
+        ]
+        made |= {to_json(list(call)) for call in calls}
+        episode.num_turns += 1
+        if calls and episode.num_turns == max_turns + 1:
+            episode.stop_reason = "max_turns"
+        elif calls:
+            said = (
+                f"<tool_call>\n{to_json({'name': name, 'arguments': given})}\n</tool_call>" for name, given in calls
+            )
+            await episode.take_turn("\n".join(said), sandbox)
+        else:
+            await episode.take_turn("; ".join(_text(value) for _, value in returned), sandbox)
+    return episode
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else to_json(value)
+
+
+def _words(text: str) -> set[str]:
+    return {word.removesuffix("s") for word in _WORD.findall(text.lower().replace("_", " "))} - _COMMON
+
+
+def _property(document: ToolDocument) -> str:
+    """The part of a description that says what the tool returns, before the kind of thing that it is asked about."""
+    head, separator, _ = document.description.partition(" of ")
+    return head if separator else _CHINESE_ASIDE.sub("", document.description).rpartition("的")[2]
+
+
+def _is_asked(document: ToolDocument, question: str) -> bool:
+    asked = _property(document)
+    words = _words(asked)
+    return words <= _words(question) if words else asked.strip("。 ") in question
+
+
+def _kinds(document: ToolDocument, parameter: str) -> list[str]:
+    """Return the words for what a parameter takes: its own name, and in Chinese what stands before 的."""
+    chinese, separator, _ = _CHINESE_ASIDE.sub("", document.description).partition("的")
+    return [parameter.replace("_", " "), *([chinese] if separator else [])]
+
+
+def _filled(
+    question: str, documents: Sequence[ToolDocument], returned: Sequence[tuple[ToolDocument, JsonValue]]
+) -> Calls:
+    calls: Calls = []
+    for document in documents:
+        required = document.parameters.get("required") or list(document.parameters.get("properties", {}))
+        filled: list[JsonObject] = [{}]
+        for parameter in required:
+            values = _values(question, document, parameter, returned)
+            filled = [{**arguments, parameter: value} for arguments in filled for value in values]
+        calls += [(document.name, arguments) for arguments in filled if arguments or not required]
+    return calls
+
+
+def _values(
+    question: str, document: ToolDocument, parameter: str, returned: Sequence[tuple[ToolDocument, JsonValue]]
+) -> list[JsonValue]:
+    """Return what a parameter can be given: years, names behind the word for its kind, outputs that are of its kind."""
+    if "year" in parameter:
+        return list(dict.fromkeys(_YEAR.findall(question)))
+    found: list[JsonValue] = []
+    for kind in _kinds(document, parameter):
+        found += re.findall(rf"(?i:\b{re.escape(kind)}s?) {_NAME}", question)
+        if not kind.isascii():
+            # "the agent and agent X": a name may begin with 和, but not with 和 and the kind again.
+            found += re.findall(f"{re.escape(kind)}(?!和{re.escape(kind)}){_CHINESE_NAME}", question)
+        found += [
+            value for tool, value in returned if kind in (_property(tool), " ".join(sorted(_words(_property(tool)))))
+        ]
+    return list(dict.fromkeys(value for value in found if isinstance(value, str | int | float)))

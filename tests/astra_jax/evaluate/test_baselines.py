@@ -1,0 +1,94 @@
+"""The programs that learn nothing: they act as a policy does, and guess what the embedded teacher asks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from astra_jax.cli.command import main
+from astra_jax.config import CONFIGS, load_config
+from astra_jax.evaluate.baselines import BASELINES, evaluate_baseline, every_tool, lexical
+from astra_jax.evaluate.environments import EvaluationConfig
+from astra_jax.testing import InProcessSandbox
+from sandbox.local import local_sandbox
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, ToolDocument
+from tests.astra_jax.evaluate.test_environments import CONFIG
+
+ALL_BANDS = CONFIG.model_copy(update={"max_irrelevant_per_band": {"high": 1, "medium": 1, "low": 1}})
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    config = load_config(EnvironmentsConfig, CONFIGS / "tiny_environments.toml")
+    config = config.model_copy(update={"count": 24, "out": tmp_path_factory.mktemp("plain") / "environments"})
+    with local_sandbox(workers=1) as url:
+        asyncio.run(synthesize_environments(config, ProceduralTeacher(), url))
+    return config.out
+
+
+def looks_up(what: str, kind: str, *more: str, chinese: str = "") -> ToolDocument:
+    return ToolDocument(
+        name=f"get_{kind}_{what}",
+        description=chinese or f"{what.capitalize()} of a {kind}",
+        parameters={"properties": {name: {"type": "string"} for name in (kind, *more)}, "required": [kind, *more]},
+    )
+
+
+RENT, OWNER = looks_up("rent", "shop"), looks_up("owner", "shop")
+TAX = looks_up("tax", "owner", "calendar_year")
+
+
+def test_a_question_is_matched_filled_in_and_followed_in_two_languages():
+    question = "What is the tax in 2021 of the owner of shop Old Mill?"
+    assert lexical(question, [RENT, OWNER, TAX], []) == [("get_shop_owner", {"shop": "Old Mill"})]
+    assert ("get_owner_tax", {"owner": "Fair Wren", "calendar_year": "2021"}) in lexical(
+        question, [RENT, OWNER, TAX], [(OWNER, "Fair Wren")]
+    )
+    agent, mobile = (
+        looks_up("agent", "owner", chinese="业主的中介"),
+        looks_up("mobile", "agent", chinese="中介的手机号"),
+    )
+    asked = "业主竹园琴台的中介和中介观澜玫瑰的手机号分别是什么？"
+    assert lexical(asked, [agent, mobile], []) == [
+        ("get_owner_agent", {"owner": "竹园琴台"}),
+        ("get_agent_mobile", {"agent": "观澜玫瑰"}),
+    ]
+
+
+def test_only_the_second_program_calls_what_is_not_asked_for():
+    question = "What is the rent of shop Old Mill?"
+    assert lexical(question, [RENT, OWNER], []) == [("get_shop_rent", {"shop": "Old Mill"})]
+    assert len(every_tool(question, [RENT, OWNER], [])) == 2
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_what_is_solved_is_counted_as_a_policy_is(name, records):
+    environments = list(RecordSource(records, Environment))
+    found = asyncio.run(evaluate_baseline(name, environments, ALL_BANDS, InProcessSandbox()))
+    assert found.figures.f1 > 0.9  # by words alone: what the README says of these environments
+    assert found.figures.tool_calls_per_episode >= found.figures.recall
+    one_turn = ALL_BANDS.model_copy(update={"rollout": ALL_BANDS.rollout.model_copy(update={"max_turns": 1})})
+    ended = asyncio.run(evaluate_baseline(name, environments, one_turn, InProcessSandbox()))
+    assert ended.figures.recall < found.figures.recall  # chains need a second turn
+    assert any(group[0].stop_reason == "max_turns" for group in ended.groups)
+
+
+def test_the_command_needs_no_policy_for_a_baseline(tmp_path, capsys, records):
+    config = EvaluationConfig.model_validate(CONFIG.model_dump() | {"environments": records, "out": tmp_path / "out"})
+    lines = [
+        f"{key} = {json.dumps(value)}" for key, value in config.model_dump(mode="json").items() if key != "rollout"
+    ]
+    lines = [line for line in lines if "{}" not in line]
+    rollout = [f"{key} = {value}" for key, value in config.rollout.model_dump().items()]
+    (tmp_path / "config.toml").write_text("\n".join([*lines, "[rollout]", *rollout]))
+    command = ["evaluate", "environments", str(tmp_path / "config.toml"), "--baseline", "lexical", "--json"]
+    assert main(command) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["policy"] == "lexical"
+    assert json.loads((tmp_path / "out" / "figures.json").read_text()) == figures
+    assert main([*command[:-2], "every_tool"]) == 2  # another program, in the same folder
