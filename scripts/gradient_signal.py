@@ -51,7 +51,7 @@ async def valid_groups(policy: Policy, config: RLConfig, run: Path, count: int, 
         for first in range(0, len(environments), config.groups_per_rollout):
             chosen = [environments[i] for i in range(first, min(first + config.groups_per_rollout, len(environments)))]
             starts = [
-                Start(each, mix_tools(each, max_per_band=config.max_irrelevant_per_band, seed=config.seed))
+                Start(each, mix_tools(each, irrelevant_per_band=config.irrelevant_per_band, seed=config.seed))
                 for each in chosen
             ]
             for group in await engine.run(policy.params, starts, group_size=config.group_size, seed=first):

@@ -9,7 +9,7 @@ from synthesis.records import Environment, EnvironmentTool, SimilarityBand
 
 
 def mix_tools(
-    environment: Environment, *, max_per_band: Mapping[SimilarityBand, int], seed: int
+    environment: Environment, *, irrelevant_per_band: Mapping[SimilarityBand, int], seed: int
 ) -> tuple[EnvironmentTool, ...]:
     """Return the environment's own tools and up to K distractors of each similarity band, in seeded random order.
 
@@ -21,7 +21,7 @@ def mix_tools(
     chosen = list(environment.tools)
     for band in ("high", "medium", "low"):
         candidates = [irrelevant.tool for irrelevant in environment.irrelevant_tools if irrelevant.band == band]
-        chosen.extend(rng.sample(candidates, min(max_per_band.get(band, 0), len(candidates))))
+        chosen.extend(rng.sample(candidates, min(irrelevant_per_band.get(band, 0), len(candidates))))
     names = [tool.document.name for tool in chosen]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"environment {environment.id}: mixed tools must have different names, found twice: {doubled}")

@@ -83,7 +83,7 @@ async def evaluate_baseline(
     free = asyncio.Semaphore(_EPISODES_AT_ONCE)
 
     async def run(environment: Environment) -> Group:
-        tools = mix_tools(environment, max_per_band=config.max_irrelevant_per_band, seed=config.seed)
+        tools = mix_tools(environment, irrelevant_per_band=config.irrelevant_per_band, seed=config.seed)
         async with free:
             return [await _episode(BASELINES[name], Start(environment, tools), sandbox, config.rollout.max_turns)]
 

@@ -36,8 +36,8 @@ class EvaluationConfig(BaseModel):
     out: Path
     rollout: RolloutConfig
     """`rollout.temperature=0` evaluates greedily."""
-    max_irrelevant_per_band: dict[SimilarityBand, int] = {}
-    """K: distractors of each similarity band that an episode is shown."""
+    irrelevant_per_band: dict[SimilarityBand, int] = {}
+    """K: the most distractors of each similarity band that an episode is shown."""
     episodes_per_environment: int = Field(default=1, gt=0)
     environments_at_once: int = Field(default=16, gt=0)
     log_episodes_per_environment: int = Field(default=1, ge=0)
@@ -125,7 +125,7 @@ async def evaluate_environments(
     """
     # Mixed by the seed alone, so that policies which are compared are shown the same tools in the same order.
     starts = [
-        Start(environment, mix_tools(environment, max_per_band=config.max_irrelevant_per_band, seed=seed))
+        Start(environment, mix_tools(environment, irrelevant_per_band=config.irrelevant_per_band, seed=seed))
         for environment in environments
     ]
     fitting = [start for start in starts if engine.fits(start)]

@@ -75,8 +75,8 @@ class RLConfig(TrainingConfig):
     """Rollouts after which a batch that is still not full stops the run."""
     clip_epsilon: float = Field(default=0.2, gt=0)
     """ε: how far the ratio of a token may move its loss."""
-    max_irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)
-    """The most distractors of each similarity band that an episode is shown; the paper's K."""
+    irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)
+    """K: the most distractors of each similarity band that an episode is shown."""
     length_bucket_tokens: int = Field(default=128, gt=0)
     """Training rows are padded to multiples of this."""
     checkpoint_every_steps: int = Field(default=20, gt=0)

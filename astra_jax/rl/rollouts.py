@@ -70,7 +70,7 @@ class Rollouts:
             random.Random(f"{config.seed}/{epoch}").shuffle(order)
             environment = environments[order[place]]
             seed = config.seed + epoch
-            yield Start(environment, mix_tools(environment, max_per_band=config.max_irrelevant_per_band, seed=seed))
+            yield Start(environment, mix_tools(environment, irrelevant_per_band=config.irrelevant_per_band, seed=seed))
             index += 1
 
     async def batch(self, params: Params, *, step: int) -> tuple[list[ScoredGroup[Group]], list[ScoredGroup[Group]]]:

@@ -24,6 +24,7 @@ from astra_jax.config import ConfigError
 from astra_jax.sft.data import SFTBatch, make_batch
 from astra_jax.sft.sample_source import SampleSource
 from astra_jax.sft.schedule import batch_schedule, rows_per_batch
+from synthesis.records import SimilarityBand
 
 _BATCHES_AHEAD = 4
 _THREADS = 4
@@ -42,8 +43,8 @@ class SFTDataConfig(BaseModel):
     """Record directories of trajectories."""
     environments: tuple[Path, ...] = ()
     """Record directories of environments, whose gold episodes are learnt."""
-    irrelevant_per_band: int = Field(default=0, ge=0)
-    """Distractors of each band that a gold episode shows."""
+    irrelevant_per_band: dict[SimilarityBand, int] = {}
+    """K: the most distractors of each similarity band that a gold episode shows."""
     length_buckets: tuple[int, ...] = Field(min_length=1)
     """Lengths in tokens that rows are padded to, rising; a sample over the largest is dropped and counted."""
     packing: bool = False

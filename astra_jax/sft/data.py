@@ -6,7 +6,7 @@ prefix of what it reads in turn k + 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 from astra_jax.chat.format import Source, segments
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.episodes.tool_mixing import mix_tools
-from synthesis.records import Environment, Message, ToolDocument
+from synthesis.records import Environment, Message, SimilarityBand, ToolDocument
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,15 @@ class SFTBatch(NamedTuple):
     """Where each token stands in its sample, also when `context_parallel.balance` has moved it."""
 
 
-def gold_sample(environment: Environment, tokenizer: Tokenizer, *, irrelevant_per_band: int, seed: int) -> SFTSample:
+def gold_sample(
+    environment: Environment, tokenizer: Tokenizer, *, irrelevant_per_band: Mapping[SimilarityBand, int], seed: int
+) -> SFTSample:
     """Return the gold episode of an environment, its tools in seeded order among a few distractors.
 
     Raises:
         ValueError: two of its tools have one name.
     """
-    bands = dict.fromkeys(("high", "medium", "low"), irrelevant_per_band)
-    tools = mix_tools(environment, max_per_band=bands, seed=seed)  # type: ignore[arg-type]
+    tools = mix_tools(environment, irrelevant_per_band=irrelevant_per_band, seed=seed)
     return render_sample(environment.gold_messages(), [tool.document for tool in tools], tokenizer)
 
 

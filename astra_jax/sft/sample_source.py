@@ -10,7 +10,7 @@ import json
 import logging
 import uuid
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import ConfigError
 from astra_jax.sft.data import SFTSample, gold_sample, render_sample, user_turn_ends
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, Trajectory
+from synthesis.records import Environment, SimilarityBand, Trajectory
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class SampleSource:
         environments: Sequence[Path],
         tokenizer: Tokenizer,
         *,
-        irrelevant_per_band: int,
+        irrelevant_per_band: Mapping[SimilarityBand, int],
         seed: int,
         index: Path,
     ):
@@ -99,14 +99,14 @@ class SampleSource:
 
     def _render(self, record: Trajectory | Environment, num_messages: int) -> SFTSample:
         if isinstance(record, Environment):
-            bands = self._irrelevant_per_band
-            return gold_sample(record, self._tokenizer, irrelevant_per_band=bands, seed=self._seed)
+            per_band = self._irrelevant_per_band
+            return gold_sample(record, self._tokenizer, irrelevant_per_band=per_band, seed=self._seed)
         return render_sample(record.messages[:num_messages], record.tools, self._tokenizer)
 
     def _fingerprint(self) -> str:
         shown = {
             "shards": [[source.card.kind, sorted(source.card.shards.items())] for source in self._directories],
-            "irrelevant_per_band": self._irrelevant_per_band,
+            "irrelevant_per_band": sorted(self._irrelevant_per_band.items()),
             "seed": self._seed,  # which distractors a gold episode shows, so how long it is
             "tokenizer": self._tokenizer.backend.to_str(),
         }

@@ -71,7 +71,7 @@ class EnvironmentsConfig(BaseModel):
     scaled_documents: float = Field(default=0.0, ge=0, le=1)
     """Share of the tools whose documents get optional parameters, such as units and pages."""
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
-    """At most so many distractors of each band (K)."""
+    """K: the most distractors of each similarity band that an environment has."""
     embedding: EmbeddingEndpoint | None = None
     """Who says how similar tools are; None for the local embedding."""
     concurrency: int = Field(default=16, ge=1)

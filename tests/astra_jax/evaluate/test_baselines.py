@@ -19,7 +19,7 @@ from synthesis.record_io import RecordSource
 from synthesis.records import Environment, ToolDocument
 from tests.astra_jax.evaluate.test_environments import CONFIG
 
-ALL_BANDS = CONFIG.model_copy(update={"max_irrelevant_per_band": {"high": 1, "medium": 1, "low": 1}})
+ALL_BANDS = CONFIG.model_copy(update={"irrelevant_per_band": {"high": 1, "medium": 1, "low": 1}})
 
 
 @pytest.fixture(scope="module")

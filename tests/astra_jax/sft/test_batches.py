@@ -103,7 +103,7 @@ def rendered_one_by_one(records: Path, tokenizer, seed: int) -> Counter[tuple[in
         for trajectory in RecordSource(records / "trajectories", Trajectory)
         for end in user_turn_ends(trajectory.messages)
     ] + [
-        gold_sample(environment, tokenizer, irrelevant_per_band=0, seed=seed)
+        gold_sample(environment, tokenizer, irrelevant_per_band={}, seed=seed)
         for environment in RecordSource(records / "environments", Environment)
     ]
     return Counter(tuple(sample.ids.tolist()) for sample in samples if len(sample.ids) <= 448)

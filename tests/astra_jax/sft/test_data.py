@@ -97,10 +97,10 @@ def test_over_all_samples_every_answer_to_a_user_has_loss_exactly_once(tokenizer
 
 def test_a_gold_episode_mixes_distractors_in_and_teaches_only_the_assistant(tokenizer):
     environment = tiny_environment()
-    sample = gold_sample(environment, tokenizer, irrelevant_per_band=2, seed=0)
+    sample = gold_sample(environment, tokenizer, irrelevant_per_band={"high": 2, "medium": 2, "low": 2}, seed=0)
     spoken = [message for message in environment.gold_messages() if message.role == "assistant"]
     assert text_with_loss(sample, tokenizer).count("<|im_end|>") == len(spoken)
-    again = gold_sample(environment, tokenizer, irrelevant_per_band=2, seed=0)
+    again = gold_sample(environment, tokenizer, irrelevant_per_band={"high": 2, "medium": 2, "low": 2}, seed=0)
     np.testing.assert_array_equal(sample.ids, again.ids)
 
 

@@ -98,7 +98,7 @@ def sft_command(folder: Path, tokenizer, *overrides: str) -> list[str]:
         "tokenizer": folder / "tokenizer",
         "environments": [str(folder / "environments")],
         "trajectories": [],
-        "irrelevant_per_band": 0,
+        "irrelevant_per_band": {},
         "length_buckets": [320],
         "batch_tokens": 1280,
         "steps": 10_000,

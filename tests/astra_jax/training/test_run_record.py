@@ -118,7 +118,7 @@ def test_sft_with_another_config_is_refused_with_what_differs(sft_config, untrai
         ({"clip_epsilon": 0.3}, "clip_epsilon: 0.2 before, 0.3 now"),
         ({"rollout__temperature": 0.5}, "rollout.temperature: 1.0 before, 0.5 now"),
         ({"init": "other_init"}, "init: changed"),
-        ({"max_irrelevant_per_band": {"high": 2}}, "max_irrelevant_per_band.high: absent before, 2 now"),
+        ({"irrelevant_per_band": {"high": 2}}, "irrelevant_per_band.high: absent before, 2 now"),
     ],
 )
 def test_rl_with_another_config_is_refused_with_what_differs(rl_config, tmp_path, changes, difference):
