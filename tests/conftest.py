@@ -4,6 +4,7 @@ Property tests draw the same examples every time: a red run can be run again and
 """
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -18,3 +19,6 @@ os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # No test asks the hub for anything, whatever a library would like to look up.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# A shell's background job ignores Ctrl-C, and so would every command that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

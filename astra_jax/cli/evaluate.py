@@ -58,15 +58,16 @@ def _environments(options: argparse.Namespace) -> None:
     require_records(source)
     environments = list(source)
 
-    async def run_baseline(url: str) -> tuple[JsonObject, list[JsonObject]]:
-        async with AsyncSandboxClient(url) as sandbox:
-            evaluation = await evaluate_baseline(options.baseline, environments, config, sandbox)
-        return {"policy": options.baseline, **evaluation.to_json()}, []  # no tokens, so no line of the episode log
-
-    async def run_policy(url: str) -> tuple[JsonObject, list[JsonObject]]:
-        policy = load_policy(config.policy)
+    # Before a sandbox is looked for; a baseline has no policy.
+    policy = load_policy(config.policy) if options.baseline is None else None
+    if policy is not None:
         require_chat_template(config.policy, policy.tokenizer)
+
+    async def run(url: str) -> tuple[JsonObject, list[JsonObject]]:
         async with AsyncSandboxClient(url) as sandbox:
+            if policy is None:
+                evaluation = await evaluate_baseline(options.baseline, environments, config, sandbox)
+                return {"policy": options.baseline, **evaluation.to_json()}, []  # no tokens, so no line of the log
             engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
             evaluation = await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
         name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
@@ -76,7 +77,7 @@ def _environments(options: argparse.Namespace) -> None:
         )
 
     with sandbox_for(options) as url:
-        figures, lines = asyncio.run(run_policy(url) if options.baseline is None else run_baseline(url))
+        figures, lines = asyncio.run(run(url))
     record.begin()
     write_episodes(config.out / "episodes.jsonl", lines)
     with whole_file(config.out / "figures.json") as file:

@@ -96,8 +96,8 @@ def test_episodes_are_shown_with_their_token_ids(summary, taught):
 def test_the_closing_table_says_everything_and_what_was_left_out(summary):
     table = closing_table(summary[0])
     lines = table.splitlines()
-    assert len(lines) == 1 + 3 * 2 + 1
+    assert len(lines) == 1 + 3 * 2 + 2 + 1  # two programs that learn nothing, once each
     assert lines[0].split()[:2] == ["policy", "temperature"]
-    assert lines[3].startswith("sft        0 (greedy)   1.000 [1.000, 1.000]")
+    assert lines[5].startswith("sft        0 (greedy)     1.000 [1.000, 1.000]")
     assert all(line.count("[") == 4 for line in lines[1:-1])
     assert lines[-1] == "environments whose prompt is too long, left out for every policy: 1 of heldout_domains"
