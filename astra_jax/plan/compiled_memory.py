@@ -17,6 +17,7 @@ import jax
 from pydantic import BaseModel, ConfigDict
 
 from astra_jax.errors import AstraError
+from synthesis.destination import whole_file
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
@@ -54,10 +55,8 @@ def compiled_memory(lowered: jax.stages.Lowered, *, topology: str, compiler: str
         return CompiledMemory.model_validate_json(answer.read_text()), True
     memory = _compile(lowered)
     answer.parent.mkdir(parents=True, exist_ok=True)
-    # Two plans may run at once: each writes a file of its own, and the last to rename it wins with the same answer.
-    partial = answer.with_suffix(f".{os.getpid()}")
-    partial.write_text(memory.model_dump_json())
-    partial.replace(answer)
+    with whole_file(answer) as file:  # two plans may run at once: the last one wins, with the same answer
+        file.write_text(memory.model_dump_json())
     return memory, False
 
 

@@ -53,6 +53,7 @@ from astra_jax.sft.stage import run_sft
 from astra_jax.transformers_library import transformers_library
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
+from synthesis.destination import whole_file
 from synthesis.environments.held_out import held_out_configs
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.verification import verify_environments
@@ -137,10 +138,12 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         **summarised(evaluations, baselines),
         "export": export,
     }
-    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    with whole_file(out / "summary.json") as file:
+        file.write_text(json.dumps(summary, indent=2) + "\n")
     # Again: the card that the export wrote has no held-out figures yet.
     card = model_card(out / "rl" / "policy", read_model(out / "rl" / "policy").num_parameters)
-    (out / "hf" / MODEL_CARD).write_text(card, encoding="utf-8")
+    with whole_file(out / "hf" / MODEL_CARD) as file:
+        file.write_text(card, encoding="utf-8")
     write_report(out, describe)
     return summary
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import uuid
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -21,6 +20,7 @@ from tqdm import tqdm
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import ConfigError
 from astra_jax.sft.data import SFTSample, gold_sample, render_sample, user_turn_ends
+from synthesis.destination import whole_file
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, SimilarityBand, Trajectory
 
@@ -140,10 +140,8 @@ class SampleSource:
             lengths.append(len(sample.ids))
         places_N3, lengths_N = np.array(places, np.int32).reshape(-1, 3), np.array(lengths, np.int32)
         self._index.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._index.with_name(f"{self._index.name}.{uuid.uuid4().hex}.partial")  # hosts may share the folder
-        with partial.open("wb") as file:
+        with whole_file(self._index) as partial, partial.open("wb") as file:  # hosts may share the folder
             np.savez(file, fingerprint=np.array(self.fingerprint), places=places_N3, lengths_tokens=lengths_N)
-        partial.replace(self._index)
         return places_N3, lengths_N
 
     def _all_samples(self) -> Iterator[tuple[tuple[int, int, int], SFTSample]]:
