@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -48,6 +49,18 @@ from astra_jax.model.sharding import require_divisible
 from synthesis.destination import whole_file
 
 _log = logging.getLogger(__name__)
+
+
+class _ToldAsError(logging.Filter):
+    """Lets no log of Orbax's threads through that says again what `told_as_os_errors` tells as an error."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return "os_error_code" not in f"{record.getMessage()} {error}"
+
+
+for _name in ("absl", "asyncio"):  # what Orbax logs with, and what its event loops do
+    logging.getLogger(_name).addFilter(_ToldAsError())
 _AS_IT_IS = ModelOverrides()
 
 
@@ -112,6 +125,7 @@ class Checkpoints:
         self._end_writing()
         path = self.directory / f"{state.step:08d}"
         _clear(path)
+        _require_room(path, (state.params, state.optimizer_state))
         train = {"optimizer_state": state.optimizer_state}
         # Each part is copied to the host before this returns: the next step may donate the arrays.
         parts = [
@@ -256,6 +270,23 @@ def require_whole(path: Path) -> None:
 def declare_whole(path: Path, config: ModelConfig) -> None:
     """Make the arrays in `path`/params a checkpoint: from now on they count."""
     _write_manifest(path, "params", config.model_dump(mode="json"))
+
+
+def _require_room(path: Path, tree: Any) -> None:
+    """See to it that a disk has room for a state, before a part of it is written.
+
+    Raises:
+        OSError: it has not.
+    """
+    needed_bytes = sum(array.nbytes for array in jax.tree.leaves(tree))
+    free_bytes = shutil.disk_usage(path).free
+    if free_bytes < needed_bytes:
+        raise OSError(
+            errno.ENOSPC,
+            f"expected {needed_bytes / 1e9:.1f} GB free for a checkpoint, found {free_bytes / 1e9:.1f}; make room and "
+            "run the same command again",
+            str(path),
+        )
 
 
 def _clear(path: Path) -> None:

@@ -1,8 +1,10 @@
 """A checkpoint restores bit for bit, or does not count."""
 
+import errno
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,6 +88,15 @@ def test_a_save_that_fails_is_told_by_the_next_call(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space left"):
         checkpoints.wait()
     assert checkpoints.restore_latest(OPTIMIZER) is None
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr("astra_jax.checkpoints.checkpoint.shutil.disk_usage", lambda _: usage)
+    with Checkpoints(tmp_path, CONFIG) as checkpoints, pytest.raises(OSError, match=r"expected 0\.0 GB free") as told:
+        checkpoints.save(train_state(1))
+    assert told.value.errno == errno.ENOSPC
+    assert list(tmp_path.rglob("*")) == [tmp_path / "00000001"]
 
 
 def test_optimiser_state_is_kept_for_the_newest_saves_only_and_weights_for_all(tmp_path):
