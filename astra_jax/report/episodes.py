@@ -13,6 +13,8 @@ from astra_jax.episodes.log import LoggedEpisode, LoggedToken, SourceName
 MAX_EPISODES = 12
 
 POLICIES = ("untrained", "sft", "rl")
+PROGRAMS = ("lexical", "every_tool")
+"""The baselines of `evaluate/baselines.py`, which is not imported: a page needs no JAX."""
 """The order in which policies are compared; others follow as they come."""
 
 

@@ -21,7 +21,7 @@ from astra_jax.metrics_file import read_metrics
 from astra_jax.report.before_and_after import before_and_after
 from astra_jax.report.charts import LineChart, figure, line_chart
 from astra_jax.report.data_sets import Bar, DataSet, mean_subtasks
-from astra_jax.report.episodes import choose_episodes, policy_order
+from astra_jax.report.episodes import PROGRAMS, choose_episodes, policy_order
 from astra_jax.report.temperatures import KINDS, by_temperature
 from synthesis.destination import require_file_destination, whole_file
 
@@ -157,6 +157,7 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
     return {
         "summary": summary,
         "policies": policy_order(list(summary.heldout)),
+        "programs": PROGRAMS,
         "tables": {
             title: before_and_after(figures, gold_calls=gold_calls) for title, figures in settings.items() if figures
         },

@@ -11,6 +11,7 @@ from astra_jax.cli.command import main
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.evaluate.baselines import BASELINES, evaluate_baseline, every_tool, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
+from astra_jax.report.episodes import PROGRAMS
 from astra_jax.testing import InProcessSandbox
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
@@ -58,6 +59,10 @@ def test_a_question_is_matched_filled_in_and_followed_in_two_languages():
         ("get_owner_agent", {"owner": "竹园琴台"}),
         ("get_agent_mobile", {"agent": "观澜玫瑰"}),
     ]
+
+
+def test_the_report_knows_their_names():
+    assert tuple(BASELINES) == PROGRAMS
 
 
 def test_only_the_second_program_calls_what_is_not_asked_for():
