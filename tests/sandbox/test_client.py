@@ -12,7 +12,7 @@ import pytest
 
 from sandbox.bearer_token import InvalidToken
 from sandbox.client import AsyncSandboxClient, SandboxClient, SandboxUnavailable
-from sandbox.protocol import ErrorKind, ExecuteRequest
+from sandbox.protocol import ErrorKind, ExecuteReply, ExecuteRequest
 
 SOURCE = "def f():\n    return 1\n"
 OK = {"status": "ok", "value": 1, "state": None, "stdout": ""}
@@ -136,6 +136,39 @@ async def test_a_source_is_sent_once_and_then_named_by_its_hash_and_sent_again_w
                 for _ in range(3):
                     await asyncio.to_thread(blocking.execute, SOURCE, "f", {})
         assert ["source" in request for request in asked] == [True, False, False, True]
+
+
+@both
+async def test_a_batch_that_is_not_answered_whole_has_no_replies(kind: str) -> None:
+    requests = [ExecuteRequest(source=SOURCE, function="f")] * 2
+
+    async def execute_both(url: str) -> int:
+        if kind == "async":
+            async with AsyncSandboxClient(url) as client:
+                return len(await client.execute_batch(requests))
+        with SandboxClient(url) as blocking:
+            return len(await asyncio.to_thread(blocking.execute_batch, requests))
+
+    with fake_service(lambda *_: (200, b"[%s, %s]" % (OK_REPLY, OK_REPLY))) as (url, _):
+        assert await execute_both(url) == 2
+    half = fake_service(lambda *_: (200, b"[%s]" % OK_REPLY))
+    with half as (url, _), pytest.raises(SandboxUnavailable, match="answered 1 of 2 calls"):
+        await execute_both(url)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"status": "error"}, {"error": {"kind": "timeout", "message": "late"}}, {"status": "perhaps"}]
+)
+def test_a_reply_has_an_error_exactly_where_it_failed(changes: dict) -> None:
+    ExecuteReply.model_validate_json(OK_REPLY)
+    with pytest.raises(ValueError, match=r"status|exactly when"):
+        ExecuteReply.model_validate({**json.loads(OK_REPLY), **changes})
+
+
+@pytest.mark.parametrize("sources", [{}, {"source": SOURCE, "source_sha256": "0" * 64}])
+def test_a_call_names_its_source_in_one_way(sources: dict) -> None:
+    with pytest.raises(ValueError, match="exactly one of"):
+        ExecuteRequest(function="f", **sources)
 
 
 def test_arguments_that_json_cannot_say_are_the_callers_mistake(client: SandboxClient) -> None:

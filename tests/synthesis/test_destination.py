@@ -124,3 +124,35 @@ def test_a_place_of_another_user_is_refused(tmp_path, place):
             require_destination(tmp_path / place, RUN)
     finally:
         os.seteuid(0)
+
+
+def test_what_somebody_put_beside_an_earlier_result_is_not_taken_away_with_it(tmp_path):
+    write_table(tmp_path / "out", "first")
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(DestinationRefused, match=r"nothing but an earlier table, .* found notes\.txt besides"):
+        write_table(tmp_path / "out", "second")
+    assert names(tmp_path / "out") == [MARK, "notes.txt", "table.txt"]
+
+
+def test_what_somebody_puts_there_while_a_result_is_made_is_not_taken_away_either(tmp_path):
+    write_table(tmp_path / "out", "first")
+
+    def notes_are_written_meanwhile() -> None:
+        with whole_folder(tmp_path / "out", TABLE) as folder:
+            (folder / "table.txt").write_text("second")
+            (tmp_path / "out" / "notes.txt").write_text("mine")
+
+    with pytest.raises(DestinationRefused, match=r"found notes\.txt besides"):
+        notes_are_written_meanwhile()
+    assert names(tmp_path) == ["out"]
+    assert names(tmp_path / "out") == [MARK, "notes.txt", "table.txt"]
+    assert (tmp_path / "out" / "table.txt").read_text() == "first"
+
+
+def test_a_place_that_holds_a_source_is_refused(tmp_path):
+    source = tmp_path / "place" / "source"
+    source.mkdir(parents=True)
+    for out in (source, tmp_path / "place"):
+        with pytest.raises(DestinationRefused, match="expected a place of its own to write to"):
+            require_destination(out, TABLE, sources=[source])
+    require_destination(source / "out", TABLE, sources=[source])

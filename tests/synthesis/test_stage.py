@@ -34,6 +34,25 @@ async def test_the_first_three_reasons_that_differ_are_told_in_full_in_the_order
     report.require_kept("a number")
 
 
+async def test_a_finished_item_is_not_worked_on_again_and_counts_all_the_same(tmp_path):
+    worked_on = []
+
+    async def work(item: int) -> int:
+        worked_on.append(item)
+        if item == 30:
+            raise Rejected("too large", "30")
+        return item + 1
+
+    for items, expected in (([10, 20, 30], [10, 20, 30]), ([10, 20, 30, 40], [40])):
+        report = StageReport("numbers")
+        with closing(Journal(tmp_path / "journal.sqlite", "numbers", {})) as journal:
+            results = await run_stage(report, items, work, journal=journal, concurrency=2)
+            assert list(results) == [item + 1 for item in items if item != 30]
+        assert (worked_on, report.read, report.kept) == (expected, len(items), len(items) - 1)
+        assert report.rejected == {"too large": 1}
+        worked_on.clear()
+
+
 class MuteTeacher(ProceduralTeacher):
     """Never gives a reply that can be used."""
 

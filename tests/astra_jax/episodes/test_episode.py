@@ -14,7 +14,7 @@ from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
-from sandbox.protocol import ExecuteReply, Usage
+from sandbox.protocol import ErrorKind, ExecuteReply, ToolError, Usage
 from synthesis.records import Environment, EnvironmentTool, ToolCall, ToolDocument
 
 ENVIRONMENT = tiny_environment()
@@ -108,6 +108,25 @@ async def test_calls_of_a_stateful_environment_see_one_anothers_changes():
     episode = an_episode(state=start)
     said = await episode.take_turn("\n".join([call("find_flat", owner="x")] * 3), Counter())
     assert (responses(said), episode.state, start) == (["1", "2", "3"], {"count": 3}, {"count": 0})
+
+
+class FailingOnce(Counter):
+    """Fails its second call."""
+
+    async def execute(self, source, function, arguments, *, state=None, **_):
+        self.num_calls += 1
+        if self.num_calls == 2:
+            error = ToolError(kind=ErrorKind.EXCEPTION, message="ValueError: no")
+            usage = Usage(wall_seconds=0, cpu_seconds=0, max_rss_bytes=0)
+            return ExecuteReply(status="error", error=error, usage=usage)
+        return await super().execute(source, function, arguments, state=state)
+
+
+async def test_a_call_that_fails_leaves_the_state_as_it_was():
+    episode = an_episode(state={"count": 0})
+    said = await episode.take_turn("\n".join([call("find_flat", owner="x")] * 3), FailingOnce())
+    assert [response[:8] for response in responses(said)] == ["1", '{"error"', "2"]
+    assert episode.state == {"count": 2}
 
 
 class Outage(InProcessSandbox):

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astra_jax.chat.format import Source
+from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.f1_reward import PRECISION_EPSILON, f1, precision, recall
+from astra_jax.episodes.figures import episode_figures
+from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.testing import tiny_environment
 from synthesis.answers.counting import count_solved
 from synthesis.records import SubQuestion, ToolCall
 
@@ -83,3 +88,42 @@ def test_a_sub_task_counts_once_and_a_call_solves_at_most_one(wanted, outcomes, 
 
 def test_the_right_value_from_the_wrong_tool_solves_nothing():
     assert count_solved([sub_task(0, "rent", 3)], [("owner", 3)]) == 0
+
+
+def an_episode(*outcomes: ToolOutcome, num_turns: int, num_sampled: int, final_text: str) -> Episode:
+    environment, ledger = tiny_environment(), TokenLedger()
+    ledger.append_given([1, 2], [Source.PROMPT] * 2, turn=0)
+    ledger.append_sampled([3] * num_sampled, [-1.0] * num_sampled, turn=1)
+    ledger.append_given([4], [Source.TOOL], turn=1)
+    return Episode(
+        environment, environment.tools, ledger, num_turns=num_turns, outcomes=list(outcomes), final_text=final_text
+    )
+
+
+def outcome(name: str, value: object, irrelevant: bool = False) -> ToolOutcome:
+    return ToolOutcome(name, {}, True, value, "", irrelevant)  # type: ignore[arg-type]
+
+
+def test_the_figures_of_episodes_are_means_and_ratios_of_totals():
+    found, rent = outcome("find_flat", "Amber Falcon"), outcome("get_rent", 2150)
+    weather = outcome("weather", "rain", irrelevant=True)
+    busy = an_episode(found, rent, weather, num_turns=3, num_sampled=6, final_text="It is 2150.")
+    idle = an_episode(num_turns=1, num_sampled=4, final_text="I do not know.")
+    figures = episode_figures([busy, idle], [0.5, 0.0])
+    assert vars(figures) == pytest.approx(
+        {
+            "f1": 0.8 / 2,
+            "recall": 1 / 2,
+            "precision": (2 / 3) / 2,
+            "solved_fraction": 1 / 2,
+            "answer_accuracy": 1 / 2,
+            "reward": 0.25,
+            "tool_calls_per_episode": 3 / 2,
+            "tokens_per_turn": 10 / 4,
+            "irrelevant_call_share": 1 / 3,
+        },
+        abs=1e-6,
+    )
+    assert episode_figures([idle], [0.0]).irrelevant_call_share == 0
+    with pytest.raises(ValueError, match="at least one episode"):
+        episode_figures([], [])

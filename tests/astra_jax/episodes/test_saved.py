@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 
 import pytest
@@ -41,6 +42,11 @@ def test_an_episode_comes_back_as_it_was(episode):
     assert restored.counts == episode.counts
     assert [outcome.ok for outcome in restored.outcomes] == [True, False]
     assert restored.ledger.loss_mask.tolist() == episode.ledger.loss_mask.tolist()
+
+
+def test_a_state_comes_back_as_the_episode_left_it(episode):
+    changed = dataclasses.replace(episode, state={"count": 2})
+    assert restored_episode(json.loads(json.dumps(saved_episode(changed))), ENVIRONMENT) == changed
 
 
 def test_an_episode_of_another_environment_is_not_restored(episode):

@@ -12,12 +12,13 @@ from astra_jax.config import CONFIGS, load_config
 from astra_jax.evaluate.baselines import BASELINES, evaluate_baseline, every_tool, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
 from astra_jax.report.episodes import PROGRAMS
-from astra_jax.testing import InProcessSandbox
+from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, ToolDocument
+from tests.astra_jax.distractors import with_distractors
 from tests.astra_jax.evaluate.test_environments import CONFIG
 
 ALL_BANDS = CONFIG.model_copy(update={"irrelevant_per_band": {"high": 1, "medium": 1, "low": 1}})
@@ -81,6 +82,13 @@ def test_what_is_solved_is_counted_as_a_policy_is(name, records):
     ended = asyncio.run(evaluate_baseline(name, environments, one_turn, InProcessSandbox()))
     assert ended.figures.recall < found.figures.recall  # chains need a second turn
     assert any(group[0].stop_reason == "max_turns" for group in ended.groups)
+
+
+def test_a_program_is_shown_the_distractors_that_a_policy_is_shown():
+    environment = with_distractors(tiny_environment(), per_band=2)
+    found = asyncio.run(evaluate_baseline("every_tool", [environment], ALL_BANDS, InProcessSandbox()))
+    called = [outcome.name.split("_")[0] for outcome in found.groups[0][0].outcomes if outcome.irrelevant]
+    assert sorted(called) == ["high", "low", "medium"]
 
 
 def test_the_command_needs_no_policy_for_a_baseline(tmp_path, capsys, records):

@@ -11,13 +11,16 @@ import pytest
 
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
+from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.log import read_episodes
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine
 from astra_jax.evaluate import environments as evaluation_module
 from astra_jax.evaluate.environments import EvaluationConfig, evaluate_environments, sum_up
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.record_io import write_records
+from tests.astra_jax.distractors import with_distractors
 
 KNOWN = tiny_environment()
 ROLLOUT = RolloutConfig(max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=0.0)
@@ -64,6 +67,35 @@ async def test_an_environment_whose_prompt_does_not_fit_is_counted_and_left_out(
     assert (found.num_not_fitting, len(found.groups), found.figures.answer_accuracy) == (1, 1, 1.0)
     with pytest.raises(PromptTooLong, match=r"found none among 1; raise rollout\.max_prompt_tokens"):
         await evaluate(taught, [long])
+
+
+class Watched(RolloutEngine):
+    """Remembers what it is asked to roll out, and rolls out nothing."""
+
+    def __init__(self):
+        self.starts, self.seeds = [], []
+
+    def fits(self, start):
+        return True
+
+    async def run(self, params, starts, *, group_size, seed, policy_version=0):
+        self.starts += starts
+        self.seeds.append(seed)
+        return [[Episode(start.environment, start.tools, TokenLedger(), num_turns=1)] * group_size for start in starts]
+
+
+async def test_every_environment_is_shown_its_distractors_and_every_lot_draws_numbers_of_its_own():
+    environments = [with_distractors(tiny_environment(rent=rent), per_band=2) for rent in range(5)]
+    changes = {"irrelevant_per_band": {"high": 2, "low": 1}, "environments_at_once": 2, "episodes_per_environment": 3}
+    engine = Watched()
+    found = await evaluate_environments(engine, {}, environments, CONFIG.model_copy(update=changes), seed=4)
+    assert [start.environment for start in engine.starts] == environments
+    for start in engine.starts:
+        shown = sorted(tool.document.name for tool in start.tools)
+        assert shown[:4] == ["find_flat", "get_rent", "high_0", "high_1"]
+        assert shown[4:] in (["low_0"], ["low_1"])
+    assert len(set(engine.seeds)) == 3
+    assert (found.to_json()["environments"], found.to_json()["episodes"]) == (5, 15)
 
 
 def test_the_command_writes_figures_and_episodes_with_their_token_ids(taught, tmp_path, capsys):

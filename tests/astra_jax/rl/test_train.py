@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from astra_jax.checkpoints.checkpoint import CheckpointError, load_params
+from astra_jax.checkpoints.checkpoint import CheckpointError, Checkpoints, load_params
 from astra_jax.checkpoints.policy import load_policy, save_policy
 from astra_jax.config import ConfigError, parse_config
 from astra_jax.episodes.log import logs_of_run, read_episodes
@@ -20,9 +20,11 @@ from astra_jax.rl import train
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.batch_filling import BatchFillingStalled
 from astra_jax.rl.config import RLConfig
+from astra_jax.rl.grpo_loss import Objective
 from astra_jax.rl.stage import run_rl
-from astra_jax.rl.train import rl_step
+from astra_jax.rl.train import rl_loss, rl_step
 from astra_jax.testing import InProcessSandbox, tiny_environment
+from astra_jax.training.optimizer import make_optimizer, updates_applied
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
 from synthesis.record_io import write_records
@@ -143,17 +145,21 @@ async def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(config, tm
     changes = {"init": start, "out": tmp_path / "run", "steps": 2, "checkpoint_every_steps": 1}
     run = config.model_copy(update=changes)
     await run_rl(run, InProcessSandbox())
+    expected = curve(run)
     shutil.rmtree(start / "params")
     shutil.rmtree(run.out / "policy")
     shutil.rmtree(run.out / "checkpoints" / "00000002")
     assert "already_complete" not in await run_rl(run, InProcessSandbox())
-    assert [line["step"] for line in read_metrics(run.out / "metrics.jsonl")] == [0, 1]
+    assert [line["step"] for line in expected] == [0, 1]
+    assert curve(run) == expected
     with pytest.raises(CheckpointError, match="is damaged"):
         await run_rl(run.model_copy(update={"out": tmp_path / "another run"}), InProcessSandbox())
 
 
-async def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(config, tmp_path, monkeypatch, capsys):
-    """The first of two batches has a log-prob that no ratio can be taken of."""
+async def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(
+    config, taught, tmp_path, monkeypatch, capsys
+):
+    """The first of two batches has a log-prob that no ratio can be taken of; the second one is learnt from."""
     made = []
 
     def make(*arguments, **options):
@@ -176,6 +182,15 @@ async def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(con
     with np.load(path) as kept:
         assert {"step", "loss", "grad_norm", *RLBatch._fields} == set(kept.files)
         np.testing.assert_array_equal(kept["tokens_BT"], made[0].tokens_BT)
+    with Checkpoints(run.out / "checkpoints", taught.model_config) as checkpoints:
+        end = checkpoints.restore_latest(make_optimizer(run.optimizer, run.steps))
+    assert updates_applied(end.optimizer_state) == 1
+    objective = Objective(run.rollout.temperature, run.clip_epsilon, run.logprob_chunk_tokens)
+    before, now = (
+        float(rl_loss(params, made[1], model_config=taught.model_config, objective=objective)[0])
+        for params in (start, end.params)
+    )
+    assert now < before - 1e-4, "an update makes more likely what has earned more"
 
 
 async def test_a_run_over_a_mesh_has_the_rewards_and_losses_of_one_device(config, tmp_path):

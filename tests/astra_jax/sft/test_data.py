@@ -16,6 +16,7 @@ from astra_jax.sft.data import (
 )
 from astra_jax.testing import tiny_environment
 from synthesis.records import Message, ToolCall
+from tests.astra_jax.distractors import with_distractors
 
 TOOLS = tuple(tool.document for tool in tiny_environment().tools)
 
@@ -96,8 +97,10 @@ def test_over_all_samples_every_answer_to_a_user_has_loss_exactly_once(tokenizer
 
 
 def test_a_gold_episode_mixes_distractors_in_and_teaches_only_the_assistant(tokenizer):
-    environment = tiny_environment()
+    environment = with_distractors(tiny_environment(), per_band=2)
     sample = gold_sample(environment, tokenizer, irrelevant_per_band={"high": 2, "medium": 2, "low": 2}, seed=0)
+    text = tokenizer.decode(sample.ids)
+    assert all(f'"{tool.document.name}"' in text for tool in environment.all_tools)
     spoken = [message for message in environment.gold_messages() if message.role == "assistant"]
     assert text_with_loss(sample, tokenizer).count("<|im_end|>") == len(spoken)
     again = gold_sample(environment, tokenizer, irrelevant_per_band={"high": 2, "medium": 2, "low": 2}, seed=0)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
+from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, update_if_finite
 
 PARAMS = {"final_norm": jnp.ones(4), "layers": {"q_norm": jnp.ones((2, 4)), "q_proj": jnp.ones((2, 4, 4))}}
 
@@ -40,3 +40,28 @@ def test_weight_decay_pulls_at_matrices_and_leaves_norms_alone():
 def test_a_rate_of_zero_is_refused():
     with pytest.raises(ValueError, match="final_norm_learning_rate"):
         OptimizerConfig(learning_rate=1e-4, final_norm_learning_rate=0.0)
+
+
+def test_gradients_beyond_the_norm_are_scaled_down_to_it():
+    """With an ε this large Adam's first update is as large as the gradient."""
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=1.0, eps=1e3, max_grad_norm=0.5), steps=10)
+    size = sum(leaf.size for leaf in jax.tree.leaves(PARAMS))
+    for scale in (1e-3, 1.0, 100.0):
+        gradients = jax.tree.map(lambda leaf, scale=scale: scale * jnp.ones_like(leaf), PARAMS)
+        updates, _ = optimizer.update(gradients, optimizer.init(PARAMS), PARAMS)
+        kept = min(scale, 0.5 / size**0.5)
+        for leaf in jax.tree.leaves(updates):
+            np.testing.assert_allclose(leaf, -kept / (1e3 + kept), rtol=1e-3)
+
+
+@pytest.mark.parametrize(("loss", "gradient"), [(np.nan, 1.0), (1.0, np.inf), (1.0, np.nan), (1.0, 1.0)])
+def test_an_update_is_made_where_loss_and_gradient_are_finite_and_no_bit_changes_where_one_is_not(loss, gradient):
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-4), steps=10)
+    gradients = jax.tree.map(lambda leaf: jnp.ones_like(leaf).at[0].set(gradient), PARAMS)
+    state = optimizer.init(PARAMS)
+    params, new_state, figures = update_if_finite(optimizer, jnp.asarray(loss), gradients, PARAMS, state)
+    is_finite = bool(np.isfinite(loss) and np.isfinite(gradient))
+    assert bool(figures["applied"]) == is_finite
+    for before, after in ((PARAMS, params), (state, new_state)):
+        equal = [np.array_equal(a, b) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)]
+        assert not any(equal) if is_finite else all(equal)

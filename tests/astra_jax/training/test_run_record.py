@@ -195,6 +195,15 @@ def test_figures_that_are_not_finite_are_null_in_json(sft_config):
     assert open_sft_run(sft_config).figures == {"loss": None, "steps": 2, "already_complete": True}
 
 
+def test_figures_of_a_run_whose_product_was_taken_away_are_those_of_nothing(sft_config):
+    begun(open_sft_run, sft_config)
+    record = open_sft_run(sft_config)
+    record.finish({"steps": 2})
+    assert open_sft_run(sft_config).figures is None
+    save_product(record.out)
+    assert open_sft_run(sft_config).figures == {"steps": 2, "already_complete": True}
+
+
 def test_a_finished_training_says_so_and_with_another_config_what_differs(sft_config, tmp_path, capsys):
     config = ROOT / "configs" / "tiny_sft.toml"
     inputs = {"tokenizer": tmp_path / "tokenizer", "environments": [str(tmp_path / "environments")], "trajectories": []}

@@ -12,6 +12,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
+from astra_jax.testing import tiny_environment
 from synthesis.environments.embeddings import EmbeddingEndpoint, embed
 from synthesis.environments.irrelevant_tools import BANDS, ToolPool
 from synthesis.records import Environment, EnvironmentTool, ToolDocument
@@ -51,6 +52,32 @@ def test_one_domain_alone_has_no_distractors(environments: list[Environment]) ->
     own = with_tools(environments[0], "housing", [document("get_rent", "Rent of an apartment")])
     assert ToolPool([own]).draw(own, {"high": 1}, random.Random(0)) == ()
     assert ToolPool([]).draw(own, {"high": 1}, random.Random(0)) == ()
+
+
+def test_a_similarity_on_the_edge_of_two_bands_is_in_the_lower_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the paper has it: high above 0.85, medium above 0.4, low the rest."""
+    row = {"own": np.nan, "a": 0.0, "b": 0.4, "c": 0.4001, "d": 0.85, "e": 0.8501, "f": 1.0}
+    own, *others = (document(name, f"The {name} of it") for name in row)
+    asked = with_tools(tiny_environment(), "housing", [own])
+    pool = ToolPool([asked, with_tools(tiny_environment(), "shops", others)])
+    monkeypatch.setattr(ToolPool, "similarities", lambda *_: np.array([list(row.values())]))
+    drawn = pool.draw(asked, {"high": 9, "medium": 9, "low": 9}, random.Random(0))
+    assert {irrelevant.tool.document.name: (irrelevant.band, irrelevant.similarity) for irrelevant in drawn} == {
+        "a": ("low", 0.0), "b": ("low", 0.4), "c": ("medium", 0.4001), "d": ("medium", 0.85), "e": ("high", 0.8501),
+        "f": ("high", 1.0),
+    }  # fmt: skip
+    few = pool.draw(asked, {"high": 1, "low": 1}, random.Random(0))
+    assert sorted(irrelevant.band for irrelevant in few) == ["high", "low"]
+
+
+def test_a_tool_that_needs_a_state_is_no_distractor() -> None:
+    asked = with_tools(tiny_environment(), "housing", [document("get_rent", "Rent of an apartment")])
+    stateful = with_tools(tiny_environment(), "shops", [document("sell", "Sell a shop")]).model_copy(
+        update={"state": {"sold": []}}
+    )
+    plain = with_tools(tiny_environment(), "shops", [document("buy", "Buy a shop")])
+    drawn = ToolPool([asked, stateful, plain]).draw(asked, {"high": 5, "medium": 5, "low": 5}, random.Random(0))
+    assert [irrelevant.tool.document.name for irrelevant in drawn] == ["buy"]
 
 
 def test_bands_match_the_stored_similarities(environments: list[Environment]) -> None:

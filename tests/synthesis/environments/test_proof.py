@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from sandbox.client import AsyncSandboxClient
-from synthesis.environments.proof import prove
+from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
+from sandbox.protocol import ErrorKind, ToolError, Usage
+from synthesis.environments.proof import prove, replay_gold_calls
 from synthesis.environments.tool_source import check_source
-from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
+from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
 
 DOCUMENT = ToolDocument(
@@ -112,6 +114,68 @@ def test_a_merged_tool_that_gives_one_answer_to_all_is_rejected(sandbox_url: str
     source = body("return ' '.join(str(rent) for rent in TABLES['rent'].values())")
     with pytest.raises(Rejected, match="wrong answer"):
         asyncio.run(proof(sandbox_url, source, [rent_of("Amber Fox", 4210), rent_of("Calm Owl", 3050)]))
+
+
+class Answering:
+    """A sandbox whose calls come to what a function makes of arguments and seed; None is an exception of the tool."""
+
+    def __init__(self, value_of: Callable[[JsonObject, int], JsonValue]):
+        self._value_of = value_of
+
+    async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
+        return [self._reply(self._value_of(request.arguments, request.seed)) for request in requests]
+
+    def _reply(self, value: JsonValue) -> ExecuteReply:
+        usage = Usage(wall_seconds=0, cpu_seconds=0, max_rss_bytes=0)
+        if value is None:
+            error = ToolError(kind=ErrorKind.EXCEPTION, message="KeyError")
+            return ExecuteReply(status="error", error=error, usage=usage)
+        return ExecuteReply(status="ok", value=value, usage=usage)
+
+
+def rents(arguments: JsonObject, seed: int) -> JsonValue:
+    return TABLES["rent"].get(arguments.get("apartment", ""))
+
+
+def by_seed(arguments: JsonObject, seed: int) -> JsonValue:
+    rent = rents(arguments, seed)
+    return rent if rent is None else rent + seed
+
+
+def without_argument(arguments: JsonObject, seed: int) -> JsonValue:
+    return rents(arguments, seed) if arguments else 0
+
+
+def always(arguments: JsonObject, seed: int) -> JsonValue:
+    return 4210 if arguments else None
+
+
+@pytest.mark.parametrize(
+    ("value_of", "reason"),
+    [
+        (by_seed, "not deterministic"),
+        (without_argument, "missing argument accepted"),
+        (always, "ignores its arguments"),
+    ],
+)
+def test_a_right_gold_call_alone_is_no_proof(value_of: Callable[[JsonObject, int], JsonValue], reason: str) -> None:
+    tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables=TABLES)
+    proofs = [(tool, [rent_of("Amber Fox", 4210)])]
+    asyncio.run(prove(Answering(rents), proofs))
+    with pytest.raises(Rejected) as rejected:
+        asyncio.run(prove(Answering(value_of), proofs))
+    assert rejected.value.reason == reason
+    asyncio.run(replay_gold_calls(Answering(value_of), proofs))
+
+
+def test_a_gold_call_that_gives_the_answer_of_another_sub_question_too_is_rejected() -> None:
+    alike = {"Amber Fox": 4210, "Calm Owl": 4210.001}
+    tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables={"rent": alike})
+    sub_questions = [rent_of(name, rent) for name, rent in alike.items()]  # type: ignore[arg-type]
+    sandbox = Answering(lambda arguments, _: alike.get(arguments.get("apartment", "")))
+    for run in (prove, replay_gold_calls):
+        with pytest.raises(Rejected, match="answers another sub-question"):
+            asyncio.run(run(sandbox, [(tool, sub_questions)]))
 
 
 def test_a_default_must_be_documented_as_optional() -> None:

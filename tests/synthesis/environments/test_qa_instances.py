@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from typing import Any
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from synthesis.environments.qa_instances import check_structure
-from synthesis.environments.quality import check_dependencies
+from synthesis.environments.quality import check_dependencies, score_quality
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
 from synthesis.stage import Rejected
 
 NAMES = [
@@ -175,3 +178,13 @@ def test_a_name_that_was_not_found_yet_cannot_be_used(instances: dict[str, QAIns
     nodes = tuple(node.model_copy(update={"depends_on": ()}) for node in instance.nodes)
     with pytest.raises(Rejected, match="name used before it was found"):
         check_dependencies(instance.model_copy(update={"nodes": nodes}))
+
+
+def test_what_breaks_a_rule_is_not_scored(instances: dict[str, QAInstance]) -> None:
+    instance = instances["en multi_hop"]
+    nodes = tuple(node.model_copy(update={"depends_on": ()}) for node in instance.nodes)
+    knowledge = Knowledge(domain="library", language="en", seed=3)
+    broken = instance.model_copy(update={"nodes": nodes})
+    assert asyncio.run(score_quality(ProceduralTeacher(), knowledge, instance, seed=1)).mean == 1
+    with pytest.raises(Rejected, match="name used before it was found"):
+        asyncio.run(score_quality(ProceduralTeacher(), knowledge, broken, seed=1))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from astra_jax.testing import tiny_environment
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.call_batches import CallBatches
 from synthesis.environments.config import EnvironmentsConfig
@@ -26,8 +27,9 @@ from synthesis.procedural.tool_wording import KNOWN, UNSEEN
 from synthesis.procedural.worlds import domains
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.record_io import RecordSource
+from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Reply, Request
@@ -184,6 +186,46 @@ def test_tools_that_are_known_late_are_checked_when_they_are_known(
                 await careful.replay(unseen.model_copy(update={"irrelevant_tools": trained.irrelevant_tools}))
 
     asyncio.run(check())
+
+
+def test_what_another_split_holds_is_taken_whether_as_entity_or_as_answer_and_whatever_its_case(tmp_path: Path) -> None:
+    other = tiny_environment()  # who owns Amber Falcon, which costs 2150
+    write_records(tmp_path / "other", [other], kind="environment")
+
+    def shared(question_answer: object, *, answer: object = 1, entities: tuple[str, ...] = ()) -> set[str]:
+        node = DecompositionNode.model_validate({"id": "q1", "question": "?", "answer": question_answer})
+        instance = QAInstance(
+            question="?",
+            answer=answer,
+            scenario="single_hop",
+            hops=1,
+            nodes=(node,),
+            composition=None,
+            entities=entities,
+        )  # type: ignore[arg-type]
+        return TakenValues([tmp_path / "other"]).shared_with(instance)
+
+    assert shared(7, entities=("Nobody",)) == set()
+    assert shared(2150) == {"2150"}
+    assert shared(7, answer=[5, "amber falcon"]) == {"amber falcon"}
+    assert shared(7, entities=("JADE OTTER", "2150")) == {"jade otter", "2150"}
+    assert shared(True) == set()
+
+
+def test_what_is_taken_beside_entities_and_answers_depends_on_what_must_be_unseen(tmp_path: Path) -> None:
+    other = tiny_environment()
+    write_records(tmp_path / "other", [other], kind="environment")
+    renamed = other.tools[0].document.model_copy(update={"name": "seek_flat"})
+    found = {}
+    for unseen in ("worlds", "tools", "domains"):
+        taken = TakenValues([tmp_path / "other"], unseen)  # type: ignore[arg-type]
+        found[unseen] = (taken.shared_tools([renamed]), taken.has_domain("Real Estate"), taken.has_domain("travel"))
+    wording = {"find the flat of an owner.", "owner"}
+    assert found == {
+        "worlds": (set(), False, False),
+        "tools": (wording, False, False),
+        "domains": (wording, True, False),
+    }
 
 
 def test_the_embedded_teacher_has_other_words_for_the_tools_of_every_domain() -> None:

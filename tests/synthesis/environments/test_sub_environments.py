@@ -17,9 +17,14 @@ from synthesis.prompts.tool_merging import MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
+from synthesis.records import EnvironmentTool
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Reply, Request
+from synthesis.teacher.scripted import ScriptedTeacher
+from tests.synthesis.environments.in_this_process import InThisProcess
+from tests.synthesis.environments.test_proof import DOCUMENT, GOOD, PLANTED, rent_of
 
+RENTS = {"Amber Fox": 4210, "Calm Owl": 3050}
 KNOWLEDGE = Knowledge(domain="library", language="en", seed=3)
 ALIKE = "en parallel_single_hop computed"
 """Two lookups of one property, and a computation that needs no tool."""
@@ -150,3 +155,21 @@ def test_merged_tools_answer_every_earlier_call(instances: dict[str, QAInstance]
             await prove(sandbox, [(tool, sub_questions[:2])])
 
     asyncio.run(merge())
+
+
+def test_a_joined_tool_that_replays_every_gold_call_is_proven_whole_all_the_same() -> None:
+    """It gives a stranger an answer, which no gold call shows."""
+    tools = [
+        EnvironmentTool(document=DOCUMENT, source=GOOD, tables={"rent": {name: rent}}) for name, rent in RENTS.items()
+    ]
+    apart = [SubEnvironment(rent_of(name, rent), tool) for (name, rent), tool in zip(RENTS.items(), tools, strict=True)]
+
+    async def merge(source: str) -> int:
+        joined = ToolImplementation(source=source, tables={"rent": RENTS})
+        teacher = ScriptedTeacher({MergeTools: [joined]})
+        _, merged = await merge_sub_environments(teacher, InThisProcess(), apart, seed=1)
+        return len(merged)
+
+    assert asyncio.run(merge(GOOD)) == 1
+    with pytest.raises(Rejected, match="ignores its arguments"):
+        asyncio.run(merge(PLANTED["answers a stranger"]))

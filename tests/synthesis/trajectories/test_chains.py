@@ -6,7 +6,7 @@ from synthesis.prompts.chain_vote import Vote, VoteOnChain
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
-from synthesis.trajectories.chains import bind_chain, is_statable, vote_on_chain
+from synthesis.trajectories.chains import bind_chain, fits, is_statable, vote_on_chain
 from tests.synthesis.trajectories.servers import HOTELS, TEXT, server, tool
 
 YES, NO = Vote(coherent=True, reason="fits"), Vote(coherent=False, reason="nothing to do with it")
@@ -43,6 +43,13 @@ def test_an_identifier_that_only_another_tool_gives_out_cannot_come_from_the_tas
 def test_an_argument_that_nobody_could_state_drops_the_chain(schema):
     with pytest.raises(Rejected, match="argument that nothing satisfies"):
         bind_chain(server(tool("send", {"payload": schema})), ["send"])
+
+
+def test_a_boolean_that_was_returned_says_nothing_of_a_flag_of_the_same_name():
+    flag = {"type": "boolean"}
+    assert not fits("confirmed", flag, "/confirmed", "booking", flag)
+    assert fits("confirmed", TEXT, "/confirmed", "booking", TEXT)
+    assert not fits("confirmed", TEXT, "/confirmed", "booking", {"type": "integer"})
 
 
 def test_a_user_never_states_a_credential():

@@ -11,7 +11,7 @@ from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.tools.backends import Emulator, ToolResponse
-from synthesis.trajectories.collection import collect_conversation
+from synthesis.trajectories.collection import collect_conversation, offered_tools
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 DONE = AgentMessage(reasoning="enough", content="It is 21 degrees.")
@@ -107,3 +107,15 @@ async def test_the_agent_is_not_shown_which_calls_were_made_to_fail():
 async def test_a_reply_that_stays_bad_is_never_papered_over():
     with pytest.raises(BadReply):
         await converse([BadReply("not JSON")])
+
+
+def test_the_tools_of_a_chain_are_offered_and_the_last_one_withheld_where_the_task_must_be_refused():
+    def names(task_, limit: int, seed: int = 0) -> list[str]:
+        return [tool.name for tool in offered_tools(HOTELS, task_, limit, seed)]
+
+    asked = task("find_hotel", "book_hotel")
+    assert names(asked, 2) == names(asked, 1) == ["find_hotel", "book_hotel"]
+    assert names(asked, 9) == [tool.name for tool in HOTELS.tools]
+    assert len({tuple(names(asked, 3, seed)) for seed in range(20)}) == 2
+    refused = task("find_hotel", "book_hotel", expectation="refuse")
+    assert names(refused, 9) == ["find_hotel", "cancel_booking", "get_weather"]

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.judges import JudgePlanning
+from synthesis.prompts.judges import Judgement, JudgePlanning
+from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.record_io import RecordSource, check_shards
-from synthesis.records import Trajectory
+from synthesis.records import TaskScores, Trajectory
 from synthesis.stage import NothingKept
 from synthesis.teacher.protocol import BadReply, TeacherUnavailable
 from synthesis.teacher.scripted import ScriptedTeacher
@@ -142,6 +143,32 @@ async def test_a_judge_that_fails_rejects_the_trajectory_and_the_reason_is_count
     ):
         await synthesize(tmp_path / "out", teacher, count=20, max_attempts_per_trajectory=2)
     assert not (tmp_path / "out").exists()
+
+
+class Harsh(ProceduralTeacher):
+    """Finds every plan poor, and no task very clear."""
+
+    async def ask(self, request, *, seed):
+        if isinstance(request, JudgePlanning):
+            return Judgement(score=0.3, reason="no plan")
+        if isinstance(request, ScoreTask):
+            return TaskScores(clarity=0.7, realism=0.7, tool_necessity=0.7)
+        return await super().ask(request, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"reward_thresholds": {"every_axis": 0.4}}, "low planning"),
+        ({"reward_thresholds": {"every_axis": 0.1, "mean": 1.0}}, "low mean reward"),
+        ({"task_thresholds": {"clarity": 0.8}}, "low clarity"),
+        ({"max_turns": 1, "refuse_share": 0.0}, "ended at max_turns"),
+    ],
+)
+async def test_what_does_not_reach_a_threshold_or_its_end_is_not_kept(tmp_path, changes, reason):
+    one_try = {"count": 6, "max_attempts_per_trajectory": 1}
+    with pytest.raises(NothingKept, match=reason):
+        await synthesize(tmp_path / "out", Harsh(), **one_try, **changes)
 
 
 async def test_an_outage_stops_the_run_cleanly_and_it_resumes_to_the_same_bytes(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts import judges
-from synthesis.records import Message, ToolCall
+from synthesis.records import Message, RewardAxes, ToolCall
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
@@ -116,3 +116,17 @@ async def test_the_embedded_judges_tell_a_good_trajectory_from_a_bad_one():
     with pytest.raises(Rejected):
         check_thresholds(bad, RewardThresholds())
     check_thresholds(good, RewardThresholds())
+
+
+def test_one_low_axis_or_a_low_mean_rejects_and_what_reaches_its_threshold_is_kept():
+    thresholds = RewardThresholds(mean=0.5, every_axis=0.25)
+
+    def axes(**changes: float) -> RewardAxes:
+        return RewardAxes(**(dict.fromkeys(RewardAxes.AXES, 0.5) | changes))
+
+    check_thresholds(axes(), thresholds)
+    check_thresholds(axes(planning=0.25, final_answer=0.75), thresholds)
+    with pytest.raises(Rejected, match=r"^low planning: 0\.24$"):
+        check_thresholds(axes(planning=0.24, final_answer=1.0), thresholds)
+    with pytest.raises(Rejected, match=r"^low mean reward: 0\.49$"):
+        check_thresholds(axes(planning=0.4), thresholds)

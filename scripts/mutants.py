@@ -1,0 +1,1479 @@
+"""Whether the fast tests notice: small mutants of lines that matter, each with the tests of which one must fail on it.
+
+    python scripts/mutants.py [--only SUBSTRING] [--from N]
+
+The tracked files are copied to a temporary folder, where one mutant at a time is applied and its tests are run; before
+the first one all of these tests are run together, and must pass. A mutant that no longer applies is an error, so the
+table moves with the code. One line per mutant, then one JSON line; exit code 1 where fewer than 95 % are killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+LEAST_SHARE = 0.95
+TIMEOUT_SECONDS = 300
+_NO_TESTS_RAN = 5
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of a file that breaks a promise, and the tests that hold the promise."""
+
+    file: str
+    before: str
+    """Stands in the file exactly once."""
+    after: str
+    tests: tuple[str, ...]
+    """Files or node ids; a file of a package stands for its doctests."""
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # --- astra_jax/chat ---
+    # What a tool says has no loss.
+    Mutant(
+        "astra_jax/chat/format.py",
+        "yield Segment(content, Source.TOOL)",
+        "yield Segment(content, Source.MODEL)",
+        ("tests/astra_jax/chat/test_format.py::test_only_what_the_model_says_is_marked_as_the_models",),
+    ),
+    # What the model says has loss, its end token included.
+    Mutant(
+        "astra_jax/chat/format.py",
+        "yield Segment(body + IM_END, Source.MODEL)",
+        "yield Segment(body, Source.MODEL)",
+        ("tests/astra_jax/chat/test_format.py::test_only_what_the_model_says_is_marked_as_the_models",),
+    ),
+    # Reasoning before the last question is dropped, as the template drops it.
+    Mutant(
+        "astra_jax/chat/format.py",
+        "after_query=index > last_query",
+        "after_query=True",
+        ("tests/astra_jax/chat/test_format.py::test_rendering_equals_the_chat_template",),
+    ),
+    # Text is UTF-8, never escaped.
+    Mutant(
+        "astra_jax/chat/format.py",
+        "json.dumps(value, ensure_ascii=False)",
+        "json.dumps(value)",
+        ("astra_jax/chat/format.py",),
+    ),
+    # Thinking that never ends holds no call.
+    Mutant(
+        "astra_jax/chat/tool_calls.py",
+        '("", text) if THINK not in text else (text, "")',
+        '("", text)',
+        ("tests/astra_jax/chat/test_tool_calls.py",),
+    ),
+    # A tag inside a JSON string closes nothing.
+    Mutant(
+        "astra_jax/chat/tool_calls.py",
+        "text.find(END_TOOL_CALL, _json_end(text, start))",
+        "text.find(END_TOOL_CALL, start)",
+        ("tests/astra_jax/chat/test_tool_calls.py",),
+    ),
+    # Arguments that are no object make a call malformed.
+    Mutant(
+        "astra_jax/chat/tool_calls.py",
+        "if not isinstance(arguments, dict):",
+        "if arguments is None:",
+        ("tests/astra_jax/chat/test_tool_calls.py",),
+    ),
+    # --- astra_jax/model ---
+    # A query sees no key of another sample of its row.
+    Mutant(
+        "astra_jax/model/chunked_attention.py",
+        "(places_C[:, None] >= jnp.arange(len(keys_SH))) & (segment_ids_C[:, None] == segment_ids_S)",
+        "places_C[:, None] >= jnp.arange(len(keys_SH))",
+        ("tests/astra_jax/model/test_attention.py::test_chunked_attention_equals_the_naive_formula",),
+    ),
+    # A query of a shard knows its place in the whole sequence.
+    Mutant(
+        "astra_jax/model/attention.py",
+        'order_T = order_XT[jax.lax.axis_index("context")]',
+        "order_T = order_XT[0]",
+        ("tests/astra_jax/rl/test_grpo_loss.py::test_the_loss_is_the_same_where_sequences_are_split_over_devices",),
+    ),
+    # Keys that were gathered from all shards are put back in order.
+    Mutant(
+        "astra_jax/model/attention.py",
+        'to_natural_order(jax.lax.all_gather(x, "context", axis=1, tiled=True), context)',
+        'jax.lax.all_gather(x, "context", axis=1, tiled=True)',
+        ("tests/astra_jax/rl/test_grpo_loss.py::test_the_loss_is_the_same_where_sequences_are_split_over_devices",),
+    ),
+    # Padding of a prompt is never attended.
+    Mutant(
+        "astra_jax/model/kv_cache.py",
+        "in_prompt_PS = jnp.arange(prompt_slots) < prompt_counts_P[:, None]",
+        "in_prompt_PS = jnp.arange(prompt_slots) <= prompt_counts_P[:, None]",
+        ("tests/astra_jax/model/test_prefill_and_decode.py",),
+    ),
+    # A new token sees itself.
+    Mutant(
+        "astra_jax/model/kv_cache.py",
+        "seen_ETS = jnp.arange(response_slots) <= columns_ET[:, :, None]",
+        "seen_ETS = jnp.arange(response_slots) < columns_ET[:, :, None]",
+        ("tests/astra_jax/model/test_prefill_and_decode.py",),
+    ),
+    # A response goes on at the positions after its prompt.
+    Mutant(
+        "astra_jax/model/kv_cache.py",
+        "jnp.repeat(cache.prompt_counts_P, cache.episodes_per_prompt)[:, None] + columns_ET",
+        "columns_ET",
+        ("tests/astra_jax/model/test_prefill_and_decode.py",),
+    ),
+    # Each row goes on from its own last token, not from the last column.
+    Mutant(
+        "astra_jax/model/kv_cache.py",
+        "jnp.maximum(num_tokens_E - 1, 0)[:, None, None], axis=1)[:, 0]",
+        "jnp.full_like(num_tokens_E, -1)[:, None, None], axis=1)[:, 0]",
+        ("tests/astra_jax/model/test_prefill_and_decode.py",),
+    ),
+    # The overlap of the last slice of the vocabulary counts once.
+    Mutant(
+        "astra_jax/model/logprobs.py",
+        "jnp.where(is_new_V, logits_NV, _NOTHING)",
+        "logits_NV",
+        ("tests/astra_jax/model/test_logprobs.py",),
+    ),
+    # A sum under an old maximum is rescaled to the new one.
+    Mutant(
+        "astra_jax/model/logprobs.py",
+        "sum_N = sum_N * jnp.exp(max_N - new_max_N) + ",
+        "sum_N = sum_N + ",
+        ("tests/astra_jax/model/test_logprobs.py",),
+    ),
+    # The gradient of a log-prob takes away what all other tokens have.
+    Mutant(
+        "astra_jax/model/logprobs.py",
+        "((onehot_NV - p_NV) * dlogprobs_N[:, None])",
+        "(onehot_NV * dlogprobs_N[:, None])",
+        ("tests/astra_jax/model/test_logprobs.py",),
+    ),
+    # --- astra_jax/checkpoints ---
+    # A changed bit makes a checkpoint damaged.
+    Mutant(
+        "astra_jax/checkpoints/checkpoint.py",
+        "if _crc32(file) != crc32:",
+        "if False:",
+        ("tests/astra_jax/checkpoints/test_checkpoint.py",),
+    ),
+    # Half of a save does not count.
+    Mutant(
+        "astra_jax/checkpoints/checkpoint.py",
+        'fault = _fault(path, "params") or _fault(path, "train")',
+        'fault = _fault(path, "params")',
+        ("tests/astra_jax/checkpoints/test_checkpoint.py",),
+    ),
+    # A run never goes on from another model.
+    Mutant(
+        "astra_jax/checkpoints/checkpoint.py",
+        "if found.to_hf() != self.config.to_hf():",
+        "if False:",
+        ("tests/astra_jax/checkpoints/test_checkpoint.py",),
+    ),
+    # Half of a later save retires no whole one.
+    Mutant(
+        "astra_jax/checkpoints/checkpoint.py",
+        "[step for step in self.steps() if step <= newest]",
+        "self.steps()",
+        ("tests/astra_jax/checkpoints/test_checkpoint.py",),
+    ),
+    # Old optimiser states go, and the newest one stays.
+    Mutant(
+        "astra_jax/checkpoints/checkpoint.py",
+        "for step in steps[: -self._keep_train_states]:",
+        "for step in ():",
+        ("tests/astra_jax/checkpoints/test_checkpoint.py",),
+    ),
+    # Weights are loaded only from a whole checkpoint.
+    Mutant(
+        "astra_jax/checkpoints/checkpoint.py",
+        "    require_whole(path)\n    return config,",
+        "    return config,",
+        ("tests/astra_jax/checkpoints/test_checkpoint.py",),
+    ),
+    # --- astra_jax/engine ---
+    # Tokens are drawn at the temperature, and their log-probs are those of the draw.
+    Mutant(
+        "astra_jax/engine/sampling.py",
+        "jnp.where(is_greedy, 1.0, temperature)",
+        "1.0",
+        ("tests/astra_jax/engine/test_sampling.py",),
+    ),
+    # Each position draws by a key of its own.
+    Mutant(
+        "astra_jax/engine/sampling.py",
+        "jax.vmap(jax.random.fold_in)(keys_E, counts_E)",
+        "keys_E",
+        ("tests/astra_jax/engine/test_sampling.py",),
+    ),
+    # Each slot draws by a key of its own.
+    Mutant(
+        "astra_jax/engine/sampling.py",
+        "(jnp.arange(num_slots))",
+        "(jnp.zeros(num_slots, int))",
+        ("tests/astra_jax/engine/test_sampling.py",),
+    ),
+    # Another seed draws other tokens.
+    Mutant(
+        "astra_jax/engine/sampling.py",
+        "jax.random.key(seed)",
+        "jax.random.key(0)",
+        ("tests/astra_jax/engine/test_sampling.py",),
+    ),
+    # A slot that was given nothing goes on from the state that it had.
+    Mutant(
+        "astra_jax/engine/step.py",
+        "jnp.where(counts_E[:, None] > 0, last_hidden(hidden_ETD, counts_E), hidden_ED)",
+        "last_hidden(hidden_ETD, counts_E)",
+        ("tests/astra_jax/engine/test_decoder.py",),
+    ),
+    # A slot that is not asked samples nothing.
+    Mutant(
+        "astra_jax/engine/step.py",
+        "active_E=running_E,",
+        "active_E=jnp.ones_like(running_E),",
+        ("tests/astra_jax/engine/test_decoder.py",),
+    ),
+    # The end token enters the cache before what follows the message.
+    Mutant(
+        "astra_jax/engine/step.py",
+        "ids_E[:, None], state.active_E.astype(jnp.int32))",
+        "ids_E[:, None], (state.active_E & (ids_E != end_id)).astype(jnp.int32))",
+        ("tests/astra_jax/episodes/test_rollout.py::test_sampled_logprobs_equal_the_learners_on_the_same_tokens",),
+    ),
+    # A message ends with its end token.
+    Mutant(
+        "astra_jax/engine/step.py",
+        "state.active_E & (ids_E != end_id) & ~is_full_E",
+        "state.active_E & ~is_full_E",
+        ("tests/astra_jax/episodes/test_rollout.py",),
+    ),
+    # Slots stand prompt by prompt.
+    Mutant(
+        "astra_jax/engine/decoder.py",
+        "jnp.repeat(hidden_PD, slots_per_prompt, axis=0)",
+        "jnp.tile(hidden_PD, (slots_per_prompt, 1))",
+        ("tests/astra_jax/engine/test_decoder.py",),
+    ),
+    # --- astra_jax/episodes ---
+    # Loss lies on sampled tokens and nowhere else.
+    Mutant(
+        "astra_jax/episodes/ledger.py",
+        "(np.asarray(self.sources) == Source.MODEL)",
+        "(np.asarray(self.sources) != Source.PROMPT)",
+        ("tests/astra_jax/episodes/test_ledger.py",),
+    ),
+    # No token of the model enters without its log-prob.
+    Mutant(
+        "astra_jax/episodes/ledger.py",
+        "if any(source == Source.MODEL for source in sources):",
+        "if False:",
+        ("tests/astra_jax/episodes/test_ledger.py",),
+    ),
+    # An earlier turn cannot be written again.
+    Mutant(
+        "astra_jax/episodes/ledger.py",
+        "if self.turns and turn < self.turns[-1]:",
+        "if False:",
+        ("tests/astra_jax/episodes/test_ledger.py",),
+    ),
+    # A call that fails counts as a call.
+    Mutant(
+        "astra_jax/episodes/episode.py",
+        "num_tool_calls=len(self.outcomes),",
+        "num_tool_calls=sum(outcome.ok for outcome in self.outcomes),",
+        ("tests/astra_jax/episodes/test_episode.py",),
+    ),
+    # A call to a distractor is marked.
+    Mutant(
+        "astra_jax/episodes/episode.py",
+        "irrelevant = all(tool is not own for own in self.environment.tools)",
+        "irrelevant = False",
+        ("tests/astra_jax/episodes/test_episode.py",),
+    ),
+    # Calls of a stateful environment run in order.
+    Mutant(
+        "astra_jax/episodes/episode.py",
+        "        if self.state is None:\n            outcomes",
+        "        if True:\n            outcomes",
+        ("tests/astra_jax/episodes/test_episode.py",),
+    ),
+    # A call that fails leaves the state alone.
+    Mutant(
+        "astra_jax/episodes/episode.py",
+        "if reply.ok and self.state is not None:",
+        "if self.state is not None:",
+        ("tests/astra_jax/episodes/test_episode.py",),
+    ),
+    # Only what is said, not what is thought, is the final message.
+    Mutant(
+        "astra_jax/episodes/episode.py",
+        'self.stop_reason, self.final_text = "no_tool_call", said.content',
+        'self.stop_reason, self.final_text = "no_tool_call", text',
+        ("tests/astra_jax/episodes/test_episode.py",),
+    ),
+    # A message that was cut off calls no tool.
+    Mutant(
+        "astra_jax/episodes/rollout.py",
+        "if message.ids[-1] != self.tokenizer.end_id:",
+        "if not message.ids:",
+        ("tests/astra_jax/episodes/test_scripted_episodes.py",),
+    ),
+    # An episode ends at its turn limit.
+    Mutant(
+        "astra_jax/episodes/rollout.py",
+        "if turn >= self.config.max_turns:",
+        "if turn > self.config.max_turns:",
+        ("tests/astra_jax/episodes/test_scripted_episodes.py",),
+    ),
+    # An episode ends at its token limit, and no tool response is cut.
+    Mutant(
+        "astra_jax/episodes/rollout.py",
+        "elif ledger.num_response_tokens + len(encoded.ids) >= self.config.max_response_tokens:",
+        "elif ledger.num_response_tokens >= self.config.max_response_tokens:",
+        ("tests/astra_jax/episodes/test_scripted_episodes.py",),
+    ),
+    # The seed of a rollout decides its episodes.
+    Mutant(
+        "astra_jax/episodes/rollout.py",
+        "slots_per_prompt=group_size, seed=seed,",
+        "slots_per_prompt=group_size, seed=0,",
+        ("tests/astra_jax/episodes/test_rollout.py",),
+    ),
+    # The reward is F1, not recall.
+    Mutant(
+        "astra_jax/episodes/f1_reward.py",
+        "else 2 * p * r / (p + r)",
+        "else r",
+        ("tests/astra_jax/episodes/test_figures.py",),
+    ),
+    # Precision is of the calls.
+    Mutant(
+        "astra_jax/episodes/f1_reward.py",
+        "return num_solved / (num_tool_calls + PRECISION_EPSILON)",
+        "return num_solved / (num_solved + PRECISION_EPSILON)",
+        ("tests/astra_jax/episodes/test_figures.py",),
+    ),
+    # The share of calls to distractors is of all calls.
+    Mutant(
+        "astra_jax/episodes/figures.py",
+        "sum(map(num_irrelevant_calls, episodes)) / num_calls if num_calls else 0.0",
+        "sum(map(num_irrelevant_calls, episodes)) / len(episodes)",
+        ("tests/astra_jax/episodes/test_figures.py",),
+    ),
+    # Tokens per turn is a ratio of totals.
+    Mutant(
+        "astra_jax/episodes/figures.py",
+        "sum(map(num_sampled_tokens, episodes)) / num_turns",
+        "sum(map(num_sampled_tokens, episodes)) / len(episodes)",
+        ("tests/astra_jax/episodes/test_figures.py",),
+    ),
+    # Answer accuracy reads the final message, not the tools.
+    Mutant(
+        "astra_jax/episodes/figures.py",
+        "_mean([float(episode.is_answer_accurate) for episode in episodes])",
+        "_mean([float(each.num_solved > 0) for each in counts])",
+        ("tests/astra_jax/evaluate/test_environments.py",),
+    ),
+    # At most K distractors of a band are shown.
+    Mutant(
+        "astra_jax/episodes/tool_mixing.py",
+        "min(irrelevant_per_band.get(band, 0), len(candidates))",
+        "len(candidates)",
+        ("tests/astra_jax/episodes/test_tool_mixing.py",),
+    ),
+    # A distractor is drawn from its band.
+    Mutant(
+        "astra_jax/episodes/tool_mixing.py",
+        "for irrelevant in environment.irrelevant_tools if irrelevant.band == band]",
+        "for irrelevant in environment.irrelevant_tools]",
+        ("tests/astra_jax/episodes/test_tool_mixing.py",),
+    ),
+    # The order of the tools does not tell which ones are needed.
+    Mutant(
+        "astra_jax/episodes/tool_mixing.py",
+        "    rng.shuffle(chosen)\n",
+        "",
+        ("tests/astra_jax/episodes/test_tool_mixing.py",),
+    ),
+    # Another seed shows other distractors.
+    Mutant(
+        "astra_jax/episodes/tool_mixing.py",
+        'random.Random(f"{environment.id}/{seed}")',
+        "random.Random(environment.id)",
+        ("tests/astra_jax/episodes/test_tool_mixing.py",),
+    ),
+    # An episode that waits keeps the state that it left.
+    Mutant(
+        "astra_jax/episodes/saved.py",
+        'state=saved["state"]',
+        "state=environment.state",
+        ("tests/astra_jax/episodes/test_saved.py",),
+    ),
+    # An episode that waits keeps the order in which its tools were shown.
+    Mutant(
+        "astra_jax/episodes/saved.py",
+        'tools=tuple(by_name[name] for name in saved["tools"]),',
+        "tools=environment.tools,",
+        ("tests/astra_jax/episodes/test_saved.py",),
+    ),
+    # --- astra_jax/training ---
+    # Gradients beyond the norm are scaled down.
+    Mutant(
+        "astra_jax/training/optimizer.py",
+        "optax.clip_by_global_norm(config.max_grad_norm)",
+        "optax.identity()",
+        ("tests/astra_jax/training/test_optimizer.py",),
+    ),
+    # A gradient that is not finite is not learnt from.
+    Mutant(
+        "astra_jax/training/optimizer.py",
+        "jnp.isfinite(loss) & jnp.isfinite(grad_norm)",
+        "jnp.isfinite(loss)",
+        ("tests/astra_jax/training/test_optimizer.py",),
+    ),
+    # An update that is refused changes no bit.
+    Mutant(
+        "astra_jax/training/optimizer.py",
+        "jnp.where(is_finite, new, old), updated,",
+        "new, updated,",
+        ("tests/astra_jax/training/test_optimizer.py",),
+    ),
+    # Weight decay leaves norms alone.
+    Mutant(
+        "astra_jax/training/optimizer.py",
+        'lambda path, _: not str(path[-1].key).endswith("norm")',
+        "lambda path, _: True",
+        ("tests/astra_jax/training/test_optimizer.py",),
+    ),
+    # The rate climbs over the warm-up.
+    Mutant(
+        "astra_jax/training/optimizer.py",
+        "warmup = round(config.warmup_fraction * steps)",
+        "warmup = 0",
+        ("astra_jax/training/optimizer.py",),
+    ),
+    # The parts of a batch add up.
+    Mutant(
+        "astra_jax/training/accumulation.py",
+        "jax.tree.map(jnp.add, total, of_part(params, part))",
+        "of_part(params, part)",
+        ("tests/astra_jax/sft/test_train_on_mesh.py::test_the_parts_of_a_batch_add_up_to_it",),
+    ),
+    # Only steps in a row are too many.
+    Mutant(
+        "astra_jax/training/not_finite.py",
+        "            self._in_a_row = 0\n            return",
+        "            return",
+        ("tests/astra_jax/training/test_not_finite.py",),
+    ),
+    # So many, and not one more, are too many.
+    Mutant(
+        "astra_jax/training/not_finite.py",
+        "self._in_a_row >= self._most_in_a_row",
+        "self._in_a_row > self._most_in_a_row",
+        ("tests/astra_jax/training/test_not_finite.py",),
+    ),
+    # A run goes on only with what it was begun with.
+    Mutant(
+        "astra_jax/training/run_record.py",
+        'require_same(out, found.get("made_with", {}), made_with, advice=advice)',
+        "pass",
+        ("tests/astra_jax/training/test_run_record.py",),
+    ),
+    # Figures without the product are those of nothing.
+    Mutant(
+        "astra_jax/training/run_record.py",
+        'found.get("figures") if (out / product).is_file() else None',
+        'found.get("figures")',
+        ("tests/astra_jax/training/test_run_record.py",),
+    ),
+    # The policy that RL starts from is part of the run.
+    Mutant(
+        "astra_jax/training/run_record.py",
+        'digest_of_files([folder / "params.whole.json", folder / "tokenizer.json"])',
+        'digest_of_files([folder / "tokenizer.json"])',
+        ("tests/astra_jax/training/test_run_record.py",),
+    ),
+    # --- astra_jax/sft ---
+    # Only what the assistant says has loss.
+    Mutant(
+        "astra_jax/sft/train.py",
+        "-(logprobs_BT * batch.loss_mask_BT).sum() / num_loss_tokens",
+        "-logprobs_BT.sum() / num_loss_tokens",
+        ("tests/astra_jax/sft/test_train.py::test_the_loss_is_the_mean_over_the_tokens_the_assistant_said",),
+    ),
+    # An update moves the weights.
+    Mutant(
+        "astra_jax/sft/train.py",
+        "return update_if_finite(make_optimizer(optimizer_config, steps), loss, gradients, params, optimizer_state)",
+        "new = update_if_finite(make_optimizer(optimizer_config, steps), loss, gradients, params, optimizer_state)\n"
+        "    return params, *new[1:]",
+        ("tests/astra_jax/sft/test_train.py::test_the_loss_falls",),
+    ),
+    # A run that resumes goes on with the next batch.
+    Mutant(
+        "astra_jax/sft/train.py",
+        "batches.position(step + 1))",
+        "batches.position(step))",
+        ("tests/astra_jax/sft/test_train.py::test_a_run_that_resumes_needs_no_weights_but_those_it_saved",),
+    ),
+    # Earlier turns have samples of their own.
+    Mutant(
+        "astra_jax/sft/data.py",
+        "    loss_mask[:last_question] = 0\n",
+        "",
+        ("tests/astra_jax/sft/test_data.py",),
+    ),
+    # A gold episode shows distractors.
+    Mutant(
+        "astra_jax/sft/data.py",
+        "mix_tools(environment, irrelevant_per_band=irrelevant_per_band, seed=seed)",
+        "mix_tools(environment, irrelevant_per_band={}, seed=seed)",
+        ("tests/astra_jax/sft/test_data.py",),
+    ),
+    # Samples of one row are apart.
+    Mutant(
+        "astra_jax/sft/data.py",
+        "segment_ids_BT[row, start:stop] = segment",
+        "segment_ids_BT[row, start:stop] = 1",
+        ("tests/astra_jax/sft/test_data.py",),
+    ),
+    # Positions begin anew with each sample.
+    Mutant(
+        "astra_jax/sft/data.py",
+        "            positions_BT[row, start:stop] = np.arange(len(sample.ids))\n",
+        "",
+        ("tests/astra_jax/sft/test_data.py",),
+    ),
+    # Each sample lies in one bucket.
+    Mutant(
+        "astra_jax/sft/schedule.py",
+        "if shortest < length <= bucket]",
+        "if length <= bucket]",
+        ("tests/astra_jax/sft/test_schedule.py",),
+    ),
+    # A row is no longer than it may be.
+    Mutant(
+        "astra_jax/sft/schedule.py",
+        "        room[row] -= length\n",
+        "",
+        ("tests/astra_jax/sft/test_schedule.py",),
+    ),
+    # Every epoch has an order of its own.
+    Mutant(
+        "astra_jax/sft/schedule.py",
+        'random.Random(f"{seed}/{epoch}")',
+        'random.Random(f"{seed}")',
+        ("tests/astra_jax/sft/test_schedule.py",),
+    ),
+    # A position in other data is refused.
+    Mutant(
+        "astra_jax/sft/batches.py",
+        'if position and (expected := position.get("fingerprint")) != self._fingerprint:',
+        'if (expected := position.get("fingerprint")) and False:',
+        ("tests/astra_jax/sft/test_batches.py::test_a_position_in_other_data_is_refused",),
+    ),
+    # A position says where to go on.
+    Mutant(
+        "astra_jax/sft/batches.py",
+        'slice(position.get("step", 0), None)',
+        "slice(0, None)",
+        ("tests/astra_jax/sft/test_batches.py::test_a_position_in_other_data_is_refused",),
+    ),
+    # Lengths of other records are measured anew.
+    Mutant(
+        "astra_jax/sft/sample_source.py",
+        "return (places, lengths_tokens) if fingerprint == self.fingerprint else None",
+        "return places, lengths_tokens",
+        ("tests/astra_jax/sft/test_batches.py::test_lengths_are_measured_once",),
+    ),
+    # --- astra_jax/rl ---
+    # An update moves the weights.
+    Mutant(
+        "astra_jax/rl/train.py",
+        "params, optimizer_state, metrics = update_if_finite(",
+        "_, optimizer_state, metrics = update_if_finite(",
+        ("tests/astra_jax/rl/test_train.py::test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of",),
+    ),
+    # An update moves the optimiser's state.
+    Mutant(
+        "astra_jax/rl/train.py",
+        "params, optimizer_state, metrics = update_if_finite(",
+        "params, _, metrics = update_if_finite(",
+        ("tests/astra_jax/rl/test_train.py::test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of",),
+    ),
+    # Log-probs are those at the sampling temperature.
+    Mutant(
+        "astra_jax/rl/train.py",
+        "batch.segment_ids_BT) / objective.temperature",
+        "batch.segment_ids_BT)",
+        ("tests/astra_jax/rl/test_grpo_loss.py",),
+    ),
+    # Every token of the batch weighs the same, not every row.
+    Mutant(
+        "astra_jax/rl/train.py",
+        "(losses_BT * batch.loss_mask_BT).sum() / batch.loss_mask_BT.sum(), logprobs_BT",
+        "((losses_BT * batch.loss_mask_BT).sum(1) / batch.loss_mask_BT.sum(1)).mean(), logprobs_BT",
+        ("tests/astra_jax/rl/test_grpo_loss.py",),
+    ),
+    # A checkpoint says where the rollouts stand.
+    Mutant(
+        "astra_jax/rl/train.py",
+        "TrainState(step + 1, params, optimizer_state, rollouts.position())",
+        "TrainState(step + 1, params, optimizer_state, {})",
+        ("tests/astra_jax/rl/test_train.py::test_a_run_that_resumes_needs_no_weights_but_those_it_saved",),
+    ),
+    # A run that resumes goes on with the rollouts where they stood.
+    Mutant(
+        "astra_jax/rl/stage.py",
+        "        rollouts.go_on_from(state.data_position)\n",
+        "",
+        ("tests/astra_jax/rl/test_train.py::test_a_run_that_resumes_needs_no_weights_but_those_it_saved",),
+    ),
+    # The clip only ever takes gain away.
+    Mutant(
+        "astra_jax/rl/grpo_loss.py",
+        "-jnp.minimum(ratio_BT",
+        "-jnp.maximum(ratio_BT",
+        ("tests/astra_jax/rl/test_grpo_loss.py",),
+    ),
+    # The ratio is against what was sampled.
+    Mutant(
+        "astra_jax/rl/grpo_loss.py",
+        "jnp.exp(policy_logprobs_BT - sampled_logprobs_BT)",
+        "jnp.exp(policy_logprobs_BT - jax.lax.stop_gradient(policy_logprobs_BT))",
+        ("tests/astra_jax/rl/test_grpo_loss.py",),
+    ),
+    # The ratio is clipped from above as well.
+    Mutant(
+        "astra_jax/rl/grpo_loss.py",
+        "jnp.clip(ratio_BT, 1 - clip_epsilon, 1 + clip_epsilon)",
+        "jnp.clip(ratio_BT, 1 - clip_epsilon)",
+        ("tests/astra_jax/rl/test_grpo_loss.py",),
+    ),
+    # A group must vary by more than δ.
+    Mutant(
+        "astra_jax/rl/advantage.py",
+        "> min_reward_std",
+        ">= min_reward_std",
+        ("tests/astra_jax/rl/test_advantage.py",),
+    ),
+    # Advantages are divided by the standard deviation.
+    Mutant(
+        "astra_jax/rl/advantage.py",
+        "((values - values.mean()) / std)",
+        "(values - values.mean())",
+        ("tests/astra_jax/rl/test_advantage.py",),
+    ),
+    # Equal rewards have no variance, whatever their rounding.
+    Mutant(
+        "astra_jax/rl/advantage.py",
+        "0.0 if np.ptp(values) == 0 else float(values.std())",
+        "float(values.std())",
+        ("tests/astra_jax/rl/test_advantage.py",),
+    ),
+    # A log-prob stands in the column that predicts its token.
+    Mutant(
+        "astra_jax/rl/batch.py",
+        "sampled_logprobs_BT=jnp.asarray(logprobs[:, 1:])",
+        "sampled_logprobs_BT=jnp.asarray(logprobs[:, :-1])",
+        ("tests/astra_jax/rl/test_batch.py",),
+    ),
+    # The mask stands with its target.
+    Mutant(
+        "astra_jax/rl/batch.py",
+        "loss_mask_BT=jnp.asarray(loss_mask[:, 1:]),",
+        "loss_mask_BT=jnp.asarray(loss_mask[:, :-1]),",
+        ("tests/astra_jax/rl/test_batch.py",),
+    ),
+    # A group that is too old is dropped, and one that is just old enough is not.
+    Mutant(
+        "astra_jax/rl/batch_filling.py",
+        "policy_version - group.policy_version <= self.max_staleness",
+        "policy_version - group.policy_version < self.max_staleness",
+        ("tests/astra_jax/rl/test_batch_filling.py",),
+    ),
+    # First in, first out.
+    Mutant(
+        "astra_jax/rl/batch_filling.py",
+        "self.buffer.popleft()",
+        "self.buffer.pop()",
+        ("tests/astra_jax/rl/test_batch_filling.py",),
+    ),
+    # A degenerate group never enters the buffer.
+    Mutant(
+        "astra_jax/rl/batch_filling.py",
+        "if is_valid_group(group.rewards, min_reward_std=self.min_reward_std):",
+        "if True:",
+        ("tests/astra_jax/rl/test_batch_filling.py",),
+    ),
+    # Episodes of RL are shown distractors.
+    Mutant(
+        "astra_jax/rl/rollouts.py",
+        "irrelevant_per_band=config.irrelevant_per_band, seed=seed)",
+        "irrelevant_per_band={}, seed=seed)",
+        ("tests/astra_jax/rl/test_rollouts.py",),
+    ),
+    # A group that has waited too long is dropped before the batch.
+    Mutant(
+        "astra_jax/rl/rollouts.py",
+        "        self.filler.drop_stale(step)\n",
+        "",
+        ("tests/astra_jax/rl/test_rollouts.py",),
+    ),
+    # Every rollout draws random numbers of its own.
+    Mutant(
+        "astra_jax/rl/rollouts.py",
+        '/rollout/{self.num_submitted}")',
+        '/rollout")',
+        ("tests/astra_jax/rl/test_rollouts.py",),
+    ),
+    # Environments come in random order, another one in each epoch.
+    Mutant(
+        "astra_jax/rl/rollouts.py",
+        '            random.Random(f"{config.seed}/{epoch}").shuffle(order)\n',
+        "",
+        ("tests/astra_jax/rl/test_rollouts.py",),
+    ),
+    # A group knows the policy that it was sampled from.
+    Mutant(
+        "astra_jax/rl/rollouts.py",
+        "tuple(map(episode_reward, group)), policy_version)",
+        "tuple(map(episode_reward, group)), 0)",
+        ("tests/astra_jax/rl/test_rollouts.py",),
+    ),
+    # A run that resumes goes on with the environment that follows.
+    Mutant(
+        "astra_jax/rl/rollouts.py",
+        "self._starts = self._starts_from(self.num_submitted)",
+        "self._starts = self._starts_from(0)",
+        ("tests/astra_jax/rl/test_rollouts.py",),
+    ),
+    # A run that resumes has the groups that waited.
+    Mutant(
+        "astra_jax/rl/rollouts.py",
+        "        self.filler.buffer.extend(_restored(group, found) for group in waiting)\n",
+        "",
+        ("tests/astra_jax/rl/test_rollouts.py",),
+    ),
+    # --- astra_jax/evaluate ---
+    # A policy that is evaluated is shown distractors.
+    Mutant(
+        "astra_jax/evaluate/environments.py",
+        "irrelevant_per_band=config.irrelevant_per_band, seed=seed)",
+        "irrelevant_per_band={}, seed=seed)",
+        ("tests/astra_jax/evaluate/test_environments.py",),
+    ),
+    # Every lot of environments draws random numbers of its own.
+    Mutant(
+        "astra_jax/evaluate/environments.py",
+        "seed=seed + first)",
+        "seed=seed)",
+        ("tests/astra_jax/evaluate/test_environments.py",),
+    ),
+    # Environments that do not fit are counted.
+    Mutant(
+        "astra_jax/evaluate/environments.py",
+        "num_not_fitting=len(starts) - len(fitting))",
+        "num_not_fitting=0)",
+        ("tests/astra_jax/evaluate/test_environments.py",),
+    ),
+    # A program that learns nothing is shown the same distractors.
+    Mutant(
+        "astra_jax/evaluate/baselines.py",
+        "irrelevant_per_band=config.irrelevant_per_band, seed=config.seed)",
+        "irrelevant_per_band={}, seed=config.seed)",
+        ("tests/astra_jax/evaluate/test_baselines.py",),
+    ),
+    # The interval has two sides.
+    Mutant(
+        "astra_jax/evaluate/intervals.py",
+        "[(1 - confidence) / 2, (1 + confidence) / 2]",
+        "[1 - confidence, confidence]",
+        ("tests/astra_jax/evaluate/test_intervals.py",),
+    ),
+    # Environments are drawn with replacement.
+    Mutant(
+        "astra_jax/evaluate/intervals.py",
+        "np.random.default_rng(seed).integers(len(numerators), size=(RESAMPLES, len(numerators)))",
+        "np.tile(np.arange(len(numerators)), (RESAMPLES, 1))",
+        ("tests/astra_jax/evaluate/test_intervals.py",),
+    ),
+    # --- synthesis/answers ---
+    # A text is the answer, not one that holds it.
+    Mutant(
+        "synthesis/answers/same_answer.py",
+        "_normalised_text(gold) == _normalised_text(value)",
+        "_normalised_text(gold) in _normalised_text(value)",
+        ("tests/synthesis/answers/test_same_answer.py",),
+    ),
+    # Whole numbers are compared exactly.
+    Mutant(
+        "synthesis/answers/same_answer.py",
+        "if isinstance(gold, int) and isinstance(value, int):",
+        "if False:",
+        ("tests/synthesis/answers/test_same_answer.py",),
+    ),
+    # A Boolean is not a number.
+    Mutant(
+        "synthesis/answers/same_answer.py",
+        "if isinstance(gold, bool) or isinstance(value, bool):",
+        "if False:",
+        ("tests/synthesis/answers/test_same_answer.py",),
+    ),
+    # The tool must be the sub-task's own.
+    Mutant(
+        "synthesis/answers/counting.py",
+        "tool == sub_task.call.name and same_answer",
+        "same_answer",
+        ("tests/astra_jax/episodes/test_figures.py",),
+    ),
+    # A sub-task counts once.
+    Mutant(
+        "synthesis/answers/counting.py",
+        "                del open_tasks[index]\n                break",
+        "                del open_tasks[index]",
+        ("tests/astra_jax/episodes/test_figures.py",),
+    ),
+    # An ending that is checked is one more call.
+    Mutant(
+        "synthesis/answers/counting.py",
+        "len(environment.sub_tasks) + 1, num_tool_calls + 1)",
+        "len(environment.sub_tasks) + 1, num_tool_calls)",
+        ("tests/astra_jax/episodes/test_episode.py",),
+    ),
+    # The state that an episode leaves must be the gold one.
+    Mutant(
+        "synthesis/answers/counting.py",
+        "same_answer(environment.final_state, final_state)",
+        "final_state is not None",
+        ("tests/astra_jax/episodes/test_episode.py",),
+    ),
+    # Who goes on after a question has not asked back.
+    Mutant(
+        "synthesis/answers/expectation.py",
+        'text.rstrip().endswith(("?", "？"))',
+        '"?" in text or "？" in text',
+        ("tests/synthesis/answers/test_same_answer.py",),
+    ),
+    # A message of many values tells none.
+    Mutant(
+        "synthesis/answers/final_answer.py",
+        "return len(others) <= max_other_values",
+        "return True",
+        ("tests/synthesis/answers/test_final_answer.py",),
+    ),
+    # The last sentence that names a candidate must choose.
+    Mutant(
+        "synthesis/answers/final_answer.py",
+        "if rivals and not _concludes(said, gold, rivals, known):",
+        "if False:",
+        ("tests/synthesis/answers/test_final_answer.py",),
+    ),
+    # A name inside a longer name is another name.
+    Mutant(
+        "synthesis/answers/final_answer.py",
+        "if wanted in name and wanted != name:",
+        "if False:",
+        ("tests/synthesis/answers/test_final_answer.py",),
+    ),
+    # --- synthesis/environments ---
+    # A required argument that is left out must fail.
+    Mutant(
+        "synthesis/environments/proof.py",
+        "for required in tool.document.required:",
+        "for required in ():",
+        ("tests/synthesis/environments/test_proof.py",),
+    ),
+    # The gold call gives the gold answer again, under another seed.
+    Mutant(
+        "synthesis/environments/proof.py",
+        '    yield Trial("repeat", tool, sub_question, arguments)\n',
+        "",
+        ("tests/synthesis/environments/test_proof.py",),
+    ),
+    # The repetition has another seed.
+    Mutant(
+        "synthesis/environments/proof.py",
+        'seed=1 if self.promise == "repeat" else 0,',
+        "seed=0,",
+        ("tests/synthesis/environments/test_proof.py",),
+    ),
+    # The gold call gives no other sub-question's answer.
+    Mutant(
+        "synthesis/environments/proof.py",
+        'case "gold" if any(same_answer(other.answer, reply.value) for other in others):',
+        'case "gold" if False:',
+        ("tests/synthesis/environments/test_proof.py",),
+    ),
+    # A stranger's argument does not give the gold answer.
+    Mutant(
+        "synthesis/environments/proof.py",
+        'case "changed" if gives_gold:',
+        'case "changed" if False:',
+        ("tests/synthesis/environments/test_proof.py",),
+    ),
+    # A documented default gives what leaving the parameter out gives.
+    Mutant(
+        "synthesis/environments/proof.py",
+        "if not same_answer(reply.value, without.value):",
+        "if False:",
+        (
+            "tests/synthesis/environments/test_tool_scaling.py::test_a_tool_that_breaks_a_documented_default_is_rejected",
+        ),
+    ),
+    # Verification replays the negative tests, too.
+    Mutant(
+        "synthesis/environments/verification.py",
+        "await prove(sandbox, proofs_of(environment))",
+        "await replay_gold_calls(sandbox, proofs_of(environment))",
+        ("tests/synthesis/environments/test_verification.py",),
+    ),
+    # Verification runs the tools that no sub-question calls.
+    Mutant(
+        "synthesis/environments/verification.py",
+        "        await prove(sandbox, proofs_of(environment))\n    else:\n"
+        "        await _verify_states(environment, sandbox)\n    await executable.check(_bystanders(environment))",
+        "        await prove(sandbox, proofs_of(environment))\n    else:\n"
+        "        await _verify_states(environment, sandbox)",
+        ("tests/synthesis/environments/test_verification.py",),
+    ),
+    # So does the replay before an environment is written.
+    Mutant(
+        "synthesis/environments/verification.py",
+        "        await replay_gold_calls(sandbox, proofs_of(environment))\n    else:\n"
+        "        await _verify_states(environment, sandbox)\n    await executable.check(_bystanders(environment))",
+        "        await replay_gold_calls(sandbox, proofs_of(environment))\n    else:\n"
+        "        await _verify_states(environment, sandbox)",
+        ("tests/synthesis/environments/test_verification.py",),
+    ),
+    # A distractor that crashes is none.
+    Mutant(
+        "synthesis/environments/verification.py",
+        'if reply.error is not None and reply.error.kind.value != "exception":',
+        "if False:",
+        ("tests/synthesis/environments/test_verification.py",),
+    ),
+    # A tool that was withheld is nowhere among the tools.
+    Mutant(
+        "synthesis/environments/verification.py",
+        "if environment.missing in {tool.document.name for tool in environment.all_tools}:",
+        "if False:",
+        ("tests/synthesis/environments/test_verification.py",),
+    ),
+    # Φ gives the answer.
+    Mutant(
+        "synthesis/environments/verification.py",
+        "if not same_answer(environment.answer, computed):",
+        "if False:",
+        ("tests/synthesis/environments/test_verification.py",),
+    ),
+    # Shards have the bytes that their card says before anything is verified.
+    Mutant(
+        "synthesis/environments/verification.py",
+        "    check_shards(directory)\n",
+        "",
+        ("tests/synthesis/environments/test_verification.py",),
+    ),
+    # A joined tool is proven whole.
+    Mutant(
+        "synthesis/environments/merging.py",
+        "    if joined:\n        await prove(sandbox, joined)\n",
+        "",
+        ("tests/synthesis/environments/test_sub_environments.py",),
+    ),
+    # After each insertion every earlier answer is tested again.
+    Mutant(
+        "synthesis/environments/merging.py",
+        "    await replay_gold_calls(sandbox, [(joined, sub_questions)])\n",
+        "",
+        ("tests/synthesis/environments/test_sub_environments.py",),
+    ),
+    # A tool is proven before it is kept.
+    Mutant(
+        "synthesis/environments/sub_environments.py",
+        "            await prove(sandbox, [(tool, [sub_question])])\n",
+        "            pass\n",
+        ("tests/synthesis/environments/test_sub_environments.py",),
+    ),
+    # A teacher is shown how its last try failed.
+    Mutant(
+        "synthesis/environments/sub_environments.py",
+        'failure=str(failure or ""),',
+        'failure="",',
+        ("tests/synthesis/environments/test_sub_environments.py",),
+    ),
+    # Twelve requests, and no more.
+    Mutant(
+        "synthesis/environments/sub_environments.py",
+        "for _ in range(max_requests - 1):",
+        "for _ in range(max_requests):",
+        ("tests/synthesis/environments/test_sub_environments.py",),
+    ),
+    # What breaks a rule is not scored.
+    Mutant(
+        "synthesis/environments/quality.py",
+        "    check_dependencies(instance)\n    return",
+        "    return",
+        ("tests/synthesis/environments/test_qa_instances.py",),
+    ),
+    # A dependency is one that the question needs.
+    Mutant(
+        "synthesis/environments/quality.py",
+        "if not mentions(node.question, answers[parent]):",
+        "if False:",
+        ("tests/synthesis/environments/test_qa_instances.py",),
+    ),
+    # A percentile is of all scores.
+    Mutant(
+        "synthesis/environments/quality.py",
+        "np.percentile(scores, threshold.percentile)",
+        "threshold.percentile / 100",
+        ("synthesis/environments/quality.py",),
+    ),
+    # Other splits are read: what they hold is taken.
+    Mutant(
+        "synthesis/environments/pipeline.py",
+        "TakenValues(config.disjoint_from, config.unseen)",
+        "TakenValues((), config.unseen)",
+        ("tests/synthesis/environments/test_pipeline.py::test_no_entity_and_no_answer_is_shared_between_splits",),
+    ),
+    # One split's answer may be another's entity.
+    Mutant(
+        "synthesis/environments/splits.py",
+        "self._taken.entities | self._taken.answers",
+        "self._taken.answers",
+        (
+            "tests/synthesis/environments/test_splits.py::"
+            "test_what_another_split_holds_is_taken_whether_as_entity_or_as_answer_and_whatever_its_case",
+        ),
+    ),
+    # Where tools must be unseen, their wordings are taken as well as their names.
+    Mutant(
+        "synthesis/environments/splits.py",
+        "return names | wordings |",
+        "return names |",
+        (
+            "tests/synthesis/environments/test_splits.py::"
+            "test_what_is_taken_beside_entities_and_answers_depends_on_what_must_be_unseen",
+        ),
+    ),
+    # Where domains must be unseen, they are taken.
+    Mutant(
+        "synthesis/environments/splits.py",
+        'return self.unseen == "domains" and domain.casefold() in self._taken.domains',
+        "return False",
+        (
+            "tests/synthesis/environments/test_splits.py::"
+            "test_what_is_taken_beside_entities_and_answers_depends_on_what_must_be_unseen",
+        ),
+    ),
+    # The places that are left go to the largest remainders.
+    Mutant(
+        "synthesis/environments/quotas.py",
+        "places[choice] - exact[choice])",
+        "exact[choice] - places[choice])",
+        ("synthesis/environments/quotas.py",),
+    ),
+    # Stateful environments have several hops.
+    Mutant(
+        "synthesis/environments/quotas.py",
+        'if scenario.endswith("multi_hop")]',
+        "]",
+        (
+            "tests/synthesis/environments/test_varieties.py::"
+            "test_more_stateful_environments_than_multi_hop_places_are_refused",
+        ),
+    ),
+    # Bands have the names of their similarities.
+    Mutant(
+        "synthesis/environments/irrelevant_tools.py",
+        '    "high": (0.85, 1.0),\n    "medium": (0.4, 0.85),\n    "low": (-1.0, 0.4),',
+        '    "low": (0.85, 1.0),\n    "medium": (0.4, 0.85),\n    "high": (-1.0, 0.4),',
+        ("tests/synthesis/environments/test_irrelevant_tools.py",),
+    ),
+    # The upper edge is the paper's.
+    Mutant(
+        "synthesis/environments/irrelevant_tools.py",
+        '    "high": (0.85, 1.0),\n    "medium": (0.4, 0.85),',
+        '    "high": (0.8, 1.0),\n    "medium": (0.4, 0.8),',
+        ("tests/synthesis/environments/test_irrelevant_tools.py",),
+    ),
+    # The lower edge is the paper's.
+    Mutant(
+        "synthesis/environments/irrelevant_tools.py",
+        '    "medium": (0.4, 0.85),\n    "low": (-1.0, 0.4),',
+        '    "medium": (0.5, 0.85),\n    "low": (-1.0, 0.5),',
+        ("tests/synthesis/environments/test_irrelevant_tools.py",),
+    ),
+    # What is on an edge belongs to the band below.
+    Mutant(
+        "synthesis/environments/irrelevant_tools.py",
+        "(similarity > above) & (similarity <= upto)",
+        "(similarity >= above) & (similarity < upto)",
+        ("tests/synthesis/environments/test_irrelevant_tools.py",),
+    ),
+    # A distractor is of another domain.
+    Mutant(
+        "synthesis/environments/irrelevant_tools.py",
+        "        cosines[:, self._domains == domain] = np.nan\n",
+        "",
+        ("tests/synthesis/environments/test_irrelevant_tools.py",),
+    ),
+    # A tool that needs a state is no distractor.
+    Mutant(
+        "synthesis/environments/irrelevant_tools.py",
+        "                if environment.state is None:\n",
+        "                if True:\n",
+        ("tests/synthesis/environments/test_irrelevant_tools.py",),
+    ),
+    # --- synthesis/trajectories ---
+    # A trajectory must reach the thresholds.
+    Mutant(
+        "synthesis/trajectories/worker.py",
+        "        check_thresholds(reward, config.reward_thresholds)\n",
+        "",
+        ("tests/synthesis/trajectories/test_pipeline.py::test_what_does_not_reach_a_threshold_or_its_end_is_not_kept",),
+    ),
+    # The thresholds are the config's.
+    Mutant(
+        "synthesis/trajectories/worker.py",
+        "check_thresholds(reward, config.reward_thresholds)",
+        "check_thresholds(reward, TrajectoriesConfig.model_fields['reward_thresholds'].default)",
+        ("tests/synthesis/trajectories/test_pipeline.py::test_what_does_not_reach_a_threshold_or_its_end_is_not_kept",),
+    ),
+    # Only a conversation that ended by itself is whole.
+    Mutant(
+        "synthesis/trajectories/worker.py",
+        'if conversation.stop_reason != "no_tool_call":',
+        "if False:",
+        ("tests/synthesis/trajectories/test_pipeline.py::test_what_does_not_reach_a_threshold_or_its_end_is_not_kept",),
+    ),
+    # No axis is below its threshold.
+    Mutant(
+        "synthesis/trajectories/reward_axes.py",
+        "if judged[lowest] < thresholds.every_axis:",
+        "if False:",
+        ("tests/synthesis/trajectories/test_reward_axes.py",),
+    ),
+    # The mean is not below its threshold.
+    Mutant(
+        "synthesis/trajectories/reward_axes.py",
+        "if reward.mean < thresholds.mean:",
+        "if False:",
+        ("tests/synthesis/trajectories/test_reward_axes.py",),
+    ),
+    # A call that fails counts 0.
+    Mutant(
+        "synthesis/trajectories/reward_axes.py",
+        "fmean(not message.is_error for message in responses)",
+        "fmean(True for message in responses)",
+        ("tests/synthesis/trajectories/test_reward_axes.py",),
+    ),
+    # Numbers that nobody has told cap the summary.
+    Mutant(
+        "synthesis/trajectories/reward_axes.py",
+        "return min(grounded, await judged(judges.JudgeAnswerSummary, len(messages)))",
+        "return await judged(judges.JudgeAnswerSummary, len(messages))",
+        ("tests/synthesis/trajectories/test_reward_axes.py",),
+    ),
+    # A judge sees nothing of what comes later.
+    Mutant(
+        "synthesis/trajectories/reward_axes.py",
+        "conversation=messages[:upto])",
+        "conversation=messages)",
+        ("tests/synthesis/trajectories/test_reward_axes.py",),
+    ),
+    # A task must reach the threshold of each quality.
+    Mutant(
+        "synthesis/trajectories/task_scores.py",
+        "if getattr(scores, quality) < getattr(thresholds, quality):",
+        "if False:",
+        ("tests/synthesis/trajectories/test_tasks.py",),
+    ),
+    # A call of an unknown tool never reaches the backend.
+    Mutant(
+        "synthesis/trajectories/collection.py",
+        "if error := call_error(call, documents):",
+        "if (error := call_error(call, documents)) and call.name not in documents:",
+        ("tests/synthesis/trajectories/test_collection.py",),
+    ),
+    # An agent that never stops is no whole conversation.
+    Mutant(
+        "synthesis/trajectories/collection.py",
+        'return "max_turns"',
+        'return "no_tool_call"',
+        ("tests/synthesis/trajectories/test_collection.py",),
+    ),
+    # A tool that is withheld is not offered.
+    Mutant(
+        "synthesis/trajectories/collection.py",
+        '{chain[-1]} if task.expectation == "refuse" and chain else set()',
+        "set()",
+        ("tests/synthesis/trajectories/test_collection.py",),
+    ),
+    # A chain needs more than half of the votes.
+    Mutant(
+        "synthesis/trajectories/chains.py",
+        "majority = votes // 2 + 1",
+        "majority = votes // 2",
+        ("tests/synthesis/trajectories/test_chains.py",),
+    ),
+    # A user never states a credential.
+    Mutant(
+        "synthesis/trajectories/chains.py",
+        "if slot_name(argument) in _CREDENTIALS or not isinstance(schema, dict):",
+        "if not isinstance(schema, dict):",
+        ("tests/synthesis/trajectories/test_chains.py",),
+    ),
+    # An id that a tool gives out comes from that tool.
+    Mutant(
+        "synthesis/trajectories/chains.py",
+        "if tool.name != tools[index].name and _issues_identifier(tool, argument, schema):",
+        "if False:",
+        ("tests/synthesis/trajectories/test_chains.py",),
+    ),
+    # A Boolean that was returned binds nothing.
+    Mutant(
+        "synthesis/trajectories/chains.py",
+        ' or "boolean" in kinds:',
+        ":",
+        ("tests/synthesis/trajectories/test_chains.py",),
+    ),
+    # --- synthesis: what lies on the disk ---
+    # A shard has the bytes that its card says.
+    Mutant(
+        "synthesis/record_io.py",
+        "if found != expected:",
+        "if False:",
+        ("tests/synthesis/test_record_io.py",),
+    ),
+    # A directory has as many records as its card says.
+    Mutant(
+        "synthesis/record_io.py",
+        "if self._starts[-1] != self.card.count:",
+        "if False:",
+        ("tests/synthesis/test_record_io.py",),
+    ),
+    # A record is found in its shard.
+    Mutant(
+        "synthesis/record_io.py",
+        "if index < self._starts[s + 1])",
+        "if index <= self._starts[s + 1])",
+        ("tests/synthesis/test_record_io.py",),
+    ),
+    # A directory of another kind is not read.
+    Mutant(
+        "synthesis/record_io.py",
+        "if RECORD_TYPES[self.card.kind] is not record_type:",
+        "if False:",
+        ("tests/synthesis/test_record_io.py",),
+    ),
+    # What is replaced holds nothing of the user's.
+    Mutant(
+        "synthesis/destination.py",
+        "if (foreign := _first_other(place, known)) is not None:",
+        "if (foreign := _first_other(place, known)) is not None and False:",
+        ("tests/synthesis/test_destination.py",),
+    ),
+    # It is looked at again before it is taken away.
+    Mutant(
+        "synthesis/destination.py",
+        "        require_destination(place, result)  # it may have changed since\n",
+        "",
+        ("tests/synthesis/test_destination.py",),
+    ),
+    # A result of another kind is not replaced.
+    Mutant(
+        "synthesis/destination.py",
+        'isinstance(manifest, dict) and manifest.get("kind") == result.kind else None',
+        "isinstance(manifest, dict) else None",
+        ("tests/synthesis/test_destination.py",),
+    ),
+    # A place that holds a source is refused.
+    Mutant(
+        "synthesis/destination.py",
+        "if path.resolve().is_relative_to(place):",
+        "if False:",
+        ("tests/synthesis/test_destination.py",),
+    ),
+    # A finished item is not worked on again.
+    Mutant(
+        "synthesis/track/journal.py",
+        "todo = (index for index in range(len(items)) if index not in journal)",
+        "todo = iter(range(len(items)))",
+        ("tests/synthesis/test_stage.py",),
+    ),
+    # A journal of something else is refused.
+    Mutant(
+        "synthesis/track/journal.py",
+        'require_same(path, found["fingerprint"], fingerprint, advice=afresh)',
+        "pass",
+        ("tests/synthesis/track/test_fingerprint.py::test_a_journal_without_an_item_is_taken_over",),
+    ),
+    # A rejected item is counted, also by a run that resumes.
+    Mutant(
+        "synthesis/track/journal.py",
+        '            report.reject(Rejected(outcome["rejected"], outcome["detail"]))',
+        "            pass",
+        ("tests/synthesis/test_stage.py",),
+    ),
+    # --- sandbox ---
+    # A failure of the service is retried.
+    Mutant(
+        "sandbox/client.py",
+        "_RETRIED = frozenset({429, 502, 503, 504})",
+        "_RETRIED = frozenset({429, 502, 504})",
+        ("tests/sandbox/test_client.py::test_a_failure_of_the_service_is_retried",),
+    ),
+    # A batch that is not answered whole has no replies.
+    Mutant(
+        "sandbox/client.py",
+        "if len(replies) != count:",
+        "if False:",
+        ("tests/sandbox/test_client.py::test_a_batch_that_is_not_answered_whole_has_no_replies",),
+    ),
+    # A source that the server has forgotten is sent again.
+    Mutant(
+        "sandbox/client.py",
+        "return status == 404 and b'\"unknown_source\"' in body",
+        "return False",
+        (
+            "tests/sandbox/test_client.py"
+            "::test_a_source_is_sent_once_and_then_named_by_its_hash_and_sent_again_when_forgotten",
+        ),
+    ),
+    # A reply has an error exactly where it failed.
+    Mutant(
+        "sandbox/protocol.py",
+        'if (self.status == "error") != (self.error is not None):',
+        "if False:",
+        ("tests/sandbox/test_client.py::test_a_reply_has_an_error_exactly_where_it_failed",),
+    ),
+    # A call names its source in one way.
+    Mutant(
+        "sandbox/protocol.py",
+        "if (self.source is None) == (self.source_sha256 is None):",
+        "if self.source is None and self.source_sha256 is None:",
+        ("tests/sandbox/test_client.py::test_a_call_names_its_source_in_one_way",),
+    ),
+)
+
+
+def fault(mutant: Mutant, root: Path) -> str | None:
+    """Say in one line why a mutant does not apply to the code in `root`; None if it does."""
+    if not (root / mutant.file).is_file():
+        return f"{mutant.file}: expected the file of a mutant, found none"
+    found = (root / mutant.file).read_text(encoding="utf-8").count(mutant.before)
+    if found != 1 or mutant.after == mutant.before:
+        return f"{mutant.file}: expected {mutant.before!r} once, and something else after it, found it {found} times"
+    missing = [test for test in mutant.tests if not (root / test.partition("::")[0]).is_file()]
+    if missing or not mutant.tests:
+        return f"{mutant.file}: expected tests of {mutant.before!r}, found none at {missing}"
+    return None
+
+
+class Verdict(NamedTuple):
+    """What became of one mutant."""
+
+    place: str
+    killed: bool
+    seconds: float
+
+
+def main() -> None:
+    """Run the mutants that the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="SUBSTRING", help="of the file, the line or a test")
+    parser.add_argument("--from", dest="first", type=int, default=1, metavar="N", help="number of the first mutant")
+    options = parser.parse_args()
+    if faults := [line for mutant in MUTANTS if (line := fault(mutant, ROOT)) is not None]:
+        sys.exit("\n".join(faults))
+    chosen = [
+        (number, mutant)
+        for number, mutant in enumerate(MUTANTS, start=1)
+        if number >= options.first and any(options.only in text for text in (mutant.file, mutant.before, *mutant.tests))
+    ]
+    if not chosen:
+        sys.exit(f"expected a mutant from {options.first} on that has {options.only!r}, found none")
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Path(folder)
+        _copy_tracked_files(copy)
+        tests = sorted({test for _, mutant in chosen for test in mutant.tests})
+        if (code := _pytest(copy, tests, timeout_seconds=4 * TIMEOUT_SECONDS)) != 0:
+            log = (copy / "pytest.log").read_text(encoding="utf-8", errors="replace")
+            sys.exit(f"{log[-4000:]}\nexpected that all tests pass without a mutant, found exit code {code}")
+        verdicts = [_try(number, mutant, copy) for number, mutant in chosen]
+    killed = sum(verdict.killed for verdict in verdicts)
+    share = killed / len(verdicts)
+    survivors = [verdict.place for verdict in verdicts if not verdict.killed]
+    print(json.dumps({"mutants": len(verdicts), "killed": killed, "share": round(share, 4), "survivors": survivors}))
+    sys.exit(share < LEAST_SHARE)
+
+
+def _copy_tracked_files(copy: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+
+
+def _try(number: int, mutant: Mutant, copy: Path) -> Verdict:
+    """Apply a mutant, run its tests, restore its file; a timeout kills."""
+    path = copy / mutant.file
+    text = path.read_text(encoding="utf-8")
+    line = text[: text.index(mutant.before)].count("\n") + 1
+    place = f"{number} {mutant.file}:{line}"
+    started = time.monotonic()
+    path.write_text(text.replace(mutant.before, mutant.after), encoding="utf-8")
+    code = _pytest(copy, mutant.tests, timeout_seconds=TIMEOUT_SECONDS)
+    shutil.copy2(ROOT / mutant.file, path)
+    if code == _NO_TESTS_RAN:
+        sys.exit(f"{place}: expected a fast test among {mutant.tests}, found none")
+    verdict = Verdict(place, code != 0, time.monotonic() - started)
+    print(f"{'killed  ' if verdict.killed else 'SURVIVED'} {verdict.seconds:6.1f} s  {place}", flush=True)
+    return verdict
+
+
+def _pytest(copy: Path, tests: Iterable[str], *, timeout_seconds: float) -> int | None:
+    """Run tests in the copy, in processes of their own that all end with it; return the exit code, None if too late."""
+    command: Sequence[str] = [
+        *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow"),
+        *tests,
+    ]
+    # No byte code: one of a mutant could be taken for that of the file it was made from.
+    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    with (copy / "pytest.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=copy, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            return process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Which environments an RL run rolls out, with which tools and seeds, and which groups wait for how long."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from astra_jax.episodes.episode import Episode, ToolOutcome
+from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.rl import rollouts as rollouts_module
+from astra_jax.rl.config import RLConfig
+from astra_jax.rl.rollouts import Rollouts
+from astra_jax.testing import tiny_environment
+from synthesis.record_io import write_records
+from tests.astra_jax.distractors import with_distractors
+
+NUM_ENVIRONMENTS = 5
+DULL = tiny_environment(rent=0).id
+"""In this environment no episode solves anything, so its groups do not vary."""
+
+
+class FakeEngine:
+    """Remembers what it rolls out; of each group the last episode alone solves its environment."""
+
+    def __init__(self):
+        self.starts, self.seeds = [], []
+
+    async def run(self, params, starts, *, group_size, seed, policy_version):
+        self.starts += starts
+        self.seeds.append(seed)
+        return [
+            [self._episode(start, i == group_size - 1, policy_version) for i in range(group_size)] for start in starts
+        ]
+
+    def _episode(self, start, solves, policy_version):
+        solved = [
+            ToolOutcome(task.call.name, task.call.arguments, True, task.answer, "", irrelevant=False)
+            for task in start.environment.sub_tasks
+            if solves and start.environment.id != DULL
+        ]
+        ledger = TokenLedger(policy_version=policy_version)
+        return Episode(start.environment, start.tools, ledger, outcomes=solved, stop_reason="no_tool_call")
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Make rollouts of five environments, and the engine that they ask."""
+    environments = [with_distractors(tiny_environment(rent=rent), per_band=2) for rent in range(NUM_ENVIRONMENTS)]
+    write_records(tmp_path / "environments", environments, kind="environment")
+
+    def made(**changes):
+        values = {
+            "seed": 3,
+            "steps": 9,
+            "out": tmp_path / "run",
+            "init": tmp_path / "init",
+            "environments": tmp_path / "environments",
+            "rollout": {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6},
+            "optimizer": {"learning_rate": 1e-4},
+            "group_size": 2,
+            "groups_per_step": 1,
+            "groups_per_rollout": 1,
+        }
+        engine = FakeEngine()
+        monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_: engine)
+        return Rollouts(RLConfig.model_validate(values | changes), None, None, None, None), engine
+
+    return made
+
+
+async def roll_out_all(rollouts, untrained, num_groups):
+    for step in range(num_groups):
+        if rollouts.num_submitted >= num_groups:
+            break
+        await rollouts.batch(untrained.params, step=step)
+
+
+async def test_episodes_are_shown_up_to_k_distractors_of_each_band(make, untrained):
+    rollouts, engine = make(irrelevant_per_band={"high": 1, "low": 2})
+    await roll_out_all(rollouts, untrained, NUM_ENVIRONMENTS)
+    for start in engine.starts:
+        shown = [tool.document.name for tool in start.tools]
+        assert Counter(name.split("_")[0] for name in shown) == {"find": 1, "get": 1, "high": 1, "low": 2}
+
+
+async def test_every_epoch_has_every_environment_once_in_an_order_and_with_tools_of_its_own(make, untrained):
+    rollouts, engine = make(irrelevant_per_band={"high": 1, "medium": 1})
+    await roll_out_all(rollouts, untrained, 3 * NUM_ENVIRONMENTS)
+    epochs = [engine.starts[first : first + NUM_ENVIRONMENTS] for first in (0, NUM_ENVIRONMENTS, 2 * NUM_ENVIRONMENTS)]
+    orders = [[start.environment.id for start in epoch] for epoch in epochs]
+    assert all(len(set(order)) == NUM_ENVIRONMENTS for order in orders)
+    assert len(set(map(tuple, orders))) == 3
+    shown = [
+        {start.environment.id: tuple(tool.document.name for tool in start.tools) for start in epoch} for epoch in epochs
+    ]
+    assert shown[0] != shown[1] != shown[2]
+    assert len(set(engine.seeds)) == len(engine.seeds), "no two rollouts draw the same random numbers"
+
+
+@pytest.mark.parametrize(("max_staleness", "is_used"), [(0, False), (1, True)])
+async def test_a_group_that_has_waited_too_long_is_dropped_and_not_learnt_from(make, untrained, max_staleness, is_used):
+    rollouts, _ = make(groups_per_rollout=NUM_ENVIRONMENTS, groups_per_step=2, max_staleness=max_staleness)
+    first, rolled_out = await rollouts.batch(untrained.params, step=0)
+    assert (len(first), len(rolled_out), len(rollouts.filler.buffer)) == (2, NUM_ENVIRONMENTS, 2)
+    second, rolled_out = await rollouts.batch(untrained.params, step=1)
+    assert {group.policy_version for group in second} == {0 if is_used else 1}
+    assert {episode.ledger.policy_version for group in second for episode in group.group} == {0 if is_used else 1}
+    assert bool(rolled_out) != is_used
+    assert rollouts.filler.num_stale == (0 if is_used else 2)
+
+
+async def test_a_run_that_resumes_goes_on_with_the_groups_that_wait_and_the_environments_that_follow(make, untrained):
+    """Of three groups a rollout one or two wait; epochs end inside of rollouts."""
+    changes = {"groups_per_rollout": 3, "irrelevant_per_band": {"medium": 1}}
+    rollouts, engine = make(**changes)
+    await rollouts.batch(untrained.params, step=0)
+    position = json.loads(json.dumps(rollouts.position()))
+    assert position["waiting"]
+    resumed, other_engine = make(**changes)
+    resumed.go_on_from(position)
+    assert resumed.position() == position
+    del engine.starts[:], engine.seeds[:]
+    for step in range(1, 6):
+        expected, found = [await each.batch(untrained.params, step=step) for each in (rollouts, resumed)]
+        assert found == expected
+        assert resumed.position() == rollouts.position()
+    assert (other_engine.starts, other_engine.seeds) == (engine.starts, engine.seeds)
+    assert engine.starts
+    assert rollouts.filler.num_degenerate > 0
