@@ -262,7 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "astra_jax/engine/step.py",
         "state.active_E & (ids_E != end_id) & ~is_full_E",
         "state.active_E & ~is_full_E",
-        ("tests/astra_jax/episodes/test_rollout.py",),
+        ("tests/astra_jax/episodes/test_rollout.py::test_sampled_logprobs_equal_the_learners_on_the_same_tokens",),
     ),
     # Slots stand prompt by prompt.
     Mutant(
@@ -354,7 +354,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "astra_jax/episodes/rollout.py",
         "slots_per_prompt=group_size, seed=seed,",
         "slots_per_prompt=group_size, seed=0,",
-        ("tests/astra_jax/episodes/test_rollout.py",),
+        (
+            "tests/astra_jax/episodes/test_rollout.py"
+            "::test_the_same_seed_gives_the_same_episodes_and_another_seed_others",
+        ),
     ),
     # The reward is F1, not recall.
     Mutant(
@@ -389,7 +392,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "astra_jax/episodes/figures.py",
         "_mean([float(episode.is_answer_accurate) for episode in episodes])",
         "_mean([float(each.num_solved > 0) for each in counts])",
-        ("tests/astra_jax/evaluate/test_environments.py",),
+        ("tests/astra_jax/episodes/test_figures.py",),
     ),
     # At most K distractors of a band are shown.
     Mutant(
@@ -779,28 +782,37 @@ MUTANTS: tuple[Mutant, ...] = (
         "astra_jax/evaluate/environments.py",
         "irrelevant_per_band=config.irrelevant_per_band, seed=seed)",
         "irrelevant_per_band={}, seed=seed)",
-        ("tests/astra_jax/evaluate/test_environments.py",),
+        (
+            "tests/astra_jax/evaluate/test_environments.py"
+            "::test_every_environment_is_shown_its_distractors_and_every_lot_draws_numbers_of_its_own",
+        ),
     ),
     # Every lot of environments draws random numbers of its own.
     Mutant(
         "astra_jax/evaluate/environments.py",
         "seed=seed + first)",
         "seed=seed)",
-        ("tests/astra_jax/evaluate/test_environments.py",),
+        (
+            "tests/astra_jax/evaluate/test_environments.py"
+            "::test_every_environment_is_shown_its_distractors_and_every_lot_draws_numbers_of_its_own",
+        ),
     ),
     # Environments that do not fit are counted.
     Mutant(
         "astra_jax/evaluate/environments.py",
         "num_not_fitting=len(starts) - len(fitting))",
         "num_not_fitting=0)",
-        ("tests/astra_jax/evaluate/test_environments.py",),
+        (
+            "tests/astra_jax/evaluate/test_environments.py"
+            "::test_an_environment_whose_prompt_does_not_fit_is_counted_and_left_out",
+        ),
     ),
     # A program that learns nothing is shown the same distractors.
     Mutant(
         "astra_jax/evaluate/baselines.py",
         "irrelevant_per_band=config.irrelevant_per_band, seed=config.seed)",
         "irrelevant_per_band={}, seed=config.seed)",
-        ("tests/astra_jax/evaluate/test_baselines.py",),
+        ("tests/astra_jax/evaluate/test_baselines.py::test_a_program_is_shown_the_distractors_that_a_policy_is_shown",),
     ),
     # The interval has two sides.
     Mutant(
@@ -900,35 +912,38 @@ MUTANTS: tuple[Mutant, ...] = (
         "synthesis/environments/proof.py",
         "for required in tool.document.required:",
         "for required in ():",
-        ("tests/synthesis/environments/test_proof.py",),
+        ("tests/synthesis/environments/test_proof.py::test_a_right_gold_call_alone_is_no_proof",),
     ),
     # The gold call gives the gold answer again, under another seed.
     Mutant(
         "synthesis/environments/proof.py",
         '    yield Trial("repeat", tool, sub_question, arguments)\n',
         "",
-        ("tests/synthesis/environments/test_proof.py",),
+        ("tests/synthesis/environments/test_proof.py::test_a_right_gold_call_alone_is_no_proof",),
     ),
     # The repetition has another seed.
     Mutant(
         "synthesis/environments/proof.py",
         'seed=1 if self.promise == "repeat" else 0,',
         "seed=0,",
-        ("tests/synthesis/environments/test_proof.py",),
+        ("tests/synthesis/environments/test_proof.py::test_a_right_gold_call_alone_is_no_proof",),
     ),
     # The gold call gives no other sub-question's answer.
     Mutant(
         "synthesis/environments/proof.py",
         'case "gold" if any(same_answer(other.answer, reply.value) for other in others):',
         'case "gold" if False:',
-        ("tests/synthesis/environments/test_proof.py",),
+        (
+            "tests/synthesis/environments/test_proof.py"
+            "::test_a_gold_call_that_gives_the_answer_of_another_sub_question_too_is_rejected",
+        ),
     ),
     # A stranger's argument does not give the gold answer.
     Mutant(
         "synthesis/environments/proof.py",
         'case "changed" if gives_gold:',
         'case "changed" if False:',
-        ("tests/synthesis/environments/test_proof.py",),
+        ("tests/synthesis/environments/test_proof.py::test_a_right_gold_call_alone_is_no_proof",),
     ),
     # A documented default gives what leaving the parameter out gives.
     Mutant(
@@ -936,7 +951,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not same_answer(reply.value, without.value):",
         "if False:",
         (
-            "tests/synthesis/environments/test_tool_scaling.py::test_a_tool_that_breaks_a_documented_default_is_rejected",
+            "tests/synthesis/environments/test_tool_scaling.py"
+            "::test_a_tool_that_breaks_a_documented_default_is_rejected",
         ),
     ),
     # Verification replays the negative tests, too.
@@ -997,14 +1013,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "synthesis/environments/merging.py",
         "    if joined:\n        await prove(sandbox, joined)\n",
         "",
-        ("tests/synthesis/environments/test_sub_environments.py",),
+        (
+            "tests/synthesis/environments/test_sub_environments.py"
+            "::test_a_joined_tool_that_replays_every_gold_call_is_proven_whole_all_the_same",
+        ),
     ),
     # After each insertion every earlier answer is tested again.
     Mutant(
         "synthesis/environments/merging.py",
         "    await replay_gold_calls(sandbox, [(joined, sub_questions)])\n",
         "",
-        ("tests/synthesis/environments/test_sub_environments.py",),
+        (
+            "tests/synthesis/environments/test_sub_environments.py"
+            "::test_tools_that_cannot_be_merged_stay_apart_under_distinct_names",
+        ),
     ),
     # A tool is proven before it is kept.
     Mutant(
@@ -1032,14 +1054,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "synthesis/environments/quality.py",
         "    check_dependencies(instance)\n    return",
         "    return",
-        ("tests/synthesis/environments/test_qa_instances.py",),
+        ("tests/synthesis/environments/test_qa_instances.py::test_what_breaks_a_rule_is_not_scored",),
     ),
     # A dependency is one that the question needs.
     Mutant(
         "synthesis/environments/quality.py",
         "if not mentions(node.question, answers[parent]):",
         "if False:",
-        ("tests/synthesis/environments/test_qa_instances.py",),
+        ("tests/synthesis/environments/test_qa_instances.py::test_a_dependency_whose_answer_is_not_used_is_rejected",),
     ),
     # A percentile is of all scores.
     Mutant(
@@ -1107,42 +1129,54 @@ MUTANTS: tuple[Mutant, ...] = (
         "synthesis/environments/irrelevant_tools.py",
         '    "high": (0.85, 1.0),\n    "medium": (0.4, 0.85),\n    "low": (-1.0, 0.4),',
         '    "low": (0.85, 1.0),\n    "medium": (0.4, 0.85),\n    "high": (-1.0, 0.4),',
-        ("tests/synthesis/environments/test_irrelevant_tools.py",),
+        (
+            "tests/synthesis/environments/test_irrelevant_tools.py"
+            "::test_a_similarity_on_the_edge_of_two_bands_is_in_the_lower_one",
+        ),
     ),
     # The upper edge is the paper's.
     Mutant(
         "synthesis/environments/irrelevant_tools.py",
         '    "high": (0.85, 1.0),\n    "medium": (0.4, 0.85),',
         '    "high": (0.8, 1.0),\n    "medium": (0.4, 0.8),',
-        ("tests/synthesis/environments/test_irrelevant_tools.py",),
+        (
+            "tests/synthesis/environments/test_irrelevant_tools.py"
+            "::test_a_similarity_on_the_edge_of_two_bands_is_in_the_lower_one",
+        ),
     ),
     # The lower edge is the paper's.
     Mutant(
         "synthesis/environments/irrelevant_tools.py",
         '    "medium": (0.4, 0.85),\n    "low": (-1.0, 0.4),',
         '    "medium": (0.5, 0.85),\n    "low": (-1.0, 0.5),',
-        ("tests/synthesis/environments/test_irrelevant_tools.py",),
+        (
+            "tests/synthesis/environments/test_irrelevant_tools.py"
+            "::test_a_similarity_on_the_edge_of_two_bands_is_in_the_lower_one",
+        ),
     ),
     # What is on an edge belongs to the band below.
     Mutant(
         "synthesis/environments/irrelevant_tools.py",
         "(similarity > above) & (similarity <= upto)",
         "(similarity >= above) & (similarity < upto)",
-        ("tests/synthesis/environments/test_irrelevant_tools.py",),
+        (
+            "tests/synthesis/environments/test_irrelevant_tools.py"
+            "::test_a_similarity_on_the_edge_of_two_bands_is_in_the_lower_one",
+        ),
     ),
     # A distractor is of another domain.
     Mutant(
         "synthesis/environments/irrelevant_tools.py",
         "        cosines[:, self._domains == domain] = np.nan\n",
         "",
-        ("tests/synthesis/environments/test_irrelevant_tools.py",),
+        ("tests/synthesis/environments/test_irrelevant_tools.py::test_rows_are_normalised_over_other_domains_alone",),
     ),
     # A tool that needs a state is no distractor.
     Mutant(
         "synthesis/environments/irrelevant_tools.py",
         "                if environment.state is None:\n",
         "                if True:\n",
-        ("tests/synthesis/environments/test_irrelevant_tools.py",),
+        ("tests/synthesis/environments/test_irrelevant_tools.py::test_a_tool_that_needs_a_state_is_no_distractor",),
     ),
     # --- synthesis/trajectories ---
     # A trajectory must reach the thresholds.
