@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 
 import jax
@@ -186,10 +187,8 @@ async def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(
         end = checkpoints.restore_latest(make_optimizer(run.optimizer, run.steps))
     assert updates_applied(end.optimizer_state) == 1
     objective = Objective(run.rollout.temperature, run.clip_epsilon, run.logprob_chunk_tokens)
-    before, now = (
-        float(rl_loss(params, made[1], model_config=taught.model_config, objective=objective)[0])
-        for params in (start, end.params)
-    )
+    loss_of = jax.jit(functools.partial(rl_loss, model_config=taught.model_config, objective=objective))
+    before, now = (float(loss_of(params, made[1])[0]) for params in (start, end.params))
     assert now < before - 1e-4, "an update makes more likely what has earned more"
 
 
