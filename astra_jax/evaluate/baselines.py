@@ -3,7 +3,8 @@
     lexical      calls the tools whose documents share their words with the question; copies names and earlier outputs
     every_tool   calls every tool that it can fill in, distractors and all
 
-A policy that is not ahead of `lexical` has shown no more than that words can be matched.
+A policy that is not ahead of `lexical` has shown no more than that words can be matched. The rules were written with
+the embedded teacher's held-out splits in view: no split is unseen to them.
 
 Decided: docs/decisions/figures.md, “Two programs that learn nothing stand beside every policy”.
 """
