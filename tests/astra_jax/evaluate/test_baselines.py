@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from astra_jax.cli.command import main
+from astra_jax.cli.command import astra_parser, main
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.evaluate.baselines import BASELINES, evaluate_baseline, every_tool, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
@@ -62,8 +62,11 @@ def test_a_question_is_matched_filled_in_and_followed_in_two_languages():
     ]
 
 
-def test_the_report_knows_their_names():
+def test_the_report_and_the_command_know_their_names():
     assert tuple(BASELINES) == PROGRAMS
+    for name in BASELINES:
+        command = ["evaluate", "environments", "config.toml", "--baseline", name]
+        assert astra_parser().parse_args(command).baseline == name
 
 
 def test_only_the_second_program_calls_what_is_not_asked_for():
