@@ -72,10 +72,11 @@ class CheckpointError(AstraError, ValueError):
 class TrainState:
     """All that a run needs to go on as if it had never stopped: what `OUT/checkpoints/STEP` holds.
 
-    Everything else is read again where the run first read it (the model's shape and tokenizer from `init`, records),
-    and `run.json` refuses a config, records or code other than the run was begun with. All draws are derived from the
-    config's seed and the position, so there is no generator to keep. One thing begins anew: the count of steps in a
-    row that were not finite.
+    `TrainingRun.end_step` has it written, `TrainingRun.restore` read. Everything else is read again where the run
+    first read it (the model's shape and tokenizer from `init`, records); `run.json` refuses records, `init`, settings
+    or files that decide what is learnt other than the run was begun with. All draws are derived from the config's seed
+    and the position, so there is no generator to keep. Two things begin anew: what was done since this state, a batch
+    that is half filled included, and the count of steps in a row that were not finite.
     """
 
     step: int
@@ -85,7 +86,8 @@ class TrainState:
     data_position: dict[str, Any]
     """JSON, where the data stands. SFT: the step of its schedule, and what the schedule was made from. RL: how many
     groups have been submitted, which gives the next environments and seeds; the counts of valid, degenerate and stale
-    groups; and the groups that wait for their update, whole, with tokens, log-probs and rewards."""
+    groups; and the groups that wait for their update, whole, with tokens, log-probs and rewards
+    (`Rollouts.position` in `rl/rollouts.py` makes it, `go_on_from` takes it up)."""
 
 
 class Checkpoints:

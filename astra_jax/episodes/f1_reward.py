@@ -1,11 +1,12 @@
 """The reward of an episode: the F1 of solved sub-tasks (ASTRA, section on RL). Solve all, and call no tool in vain.
 
     n̂   sub-tasks solved: a tool that the sub-task names returned its gold answer; one call solves at most one
-    n   sub-tasks of the environment
-    c   tool calls asked for, failed and malformed ones included
+    n   sub-questions of the environment that need a tool call (`Environment.sub_tasks`)
+    c   tool calls asked for, failed and malformed ones included; none in the reasoning or in a message cut off
 
-An ending that is checked (a final state, a refusal, a question back) is one more sub-task and one more call. They are
-counted in `synthesis/answers/counting.py`, from what the tools returned; the final message is not read for an answer.
+Arguments are not compared, only what tools return. An ending that is checked (a final state, a refusal, a question
+back) is one more sub-task and one more call; the final message is read for a refusal or a question, never for an
+answer. `synthesis/answers/counting.py` counts all three.
 
 Another reward is tried by editing `episode_reward`. Evaluations show it as `reward`, beside the paper's `f1`.
 """

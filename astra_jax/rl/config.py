@@ -22,6 +22,7 @@ _SOURCES: Final = (
     "astra_jax/episodes/f1_reward.py",
     "astra_jax/episodes/ledger.py",
     "astra_jax/episodes/rollout.py",
+    "astra_jax/episodes/saved.py",
     "astra_jax/episodes/tool_mixing.py",
     "astra_jax/rl/advantage.py",
     "astra_jax/rl/batch.py",
@@ -33,6 +34,7 @@ _SOURCES: Final = (
     "synthesis/answers/counting.py",
     "synthesis/answers/expectation.py",
     "synthesis/answers/same_answer.py",
+    "synthesis/records.py",
 )
 """Files that decide what is learnt: episodes, what solves a sub-task, reward, filling, advantage, loss and step."""
 
