@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import aiohttp
 import httpx
 
 from sandbox.bearer_token import TOKEN_VARIABLE, token_or_none
@@ -29,6 +30,7 @@ _RETRIED = frozenset({429, 502, 503, 504})
 _MAX_BACKOFF_SECONDS = 2.0
 _KNOWN_SOURCES = 4096
 _FIRST_CONTACT_SECONDS = 5.0
+_IDLE_CONNECTION_SECONDS = 30.0
 
 
 class SandboxUnavailable(SandboxError):  # the name that callers are promised
@@ -42,19 +44,12 @@ class _Session:
         self.url = url.rstrip("/")
         self._deadline_seconds = deadline_seconds
         self._known: OrderedDict[str, None] = OrderedDict()
-        headers = {"content-type": "application/json", "x-sandbox-client": secrets.token_hex(8)}
+        self._max_connections = max_connections
+        self._headers = {"content-type": "application/json", "x-sandbox-client": secrets.token_hex(8)}
         token = token_or_none(token)
         self._has_token = token is not None
         if token is not None:
-            headers["authorization"] = f"Bearer {token}"
-        self._options: dict[str, Any] = {
-            "base_url": self.url,
-            "headers": headers,
-            "trust_env": False,  # no proxy and no .netrc of the environment: the token is for this service alone
-            "limits": httpx.Limits(
-                max_connections=max_connections, max_keepalive_connections=max_connections, keepalive_expiry=30.0
-            ),
-        }
+            self._headers["authorization"] = f"Bearer {token}"
 
     def _bodies(self, requests: Sequence[ExecuteRequest], batch: bool) -> Iterator[bytes]:
         """The body to send first, with hashes for sources that the server should know, and one with every text."""
@@ -187,7 +182,13 @@ class SandboxClient(_Session):
         self, url: str, *, token: str | None = None, deadline_seconds: float = 120.0, max_connections: int = 64
     ) -> None:
         super().__init__(url, token, deadline_seconds, max_connections)
-        self._http = httpx.Client(**self._options)
+        limits = httpx.Limits(
+            max_connections=max_connections,
+            max_keepalive_connections=max_connections,
+            keepalive_expiry=_IDLE_CONNECTION_SECONDS,
+        )
+        # No proxy and no .netrc of the environment: the token is for this service alone.
+        self._http = httpx.Client(base_url=self.url, headers=self._headers, limits=limits, trust_env=False)
 
     def execute(
         self,
@@ -298,6 +299,8 @@ class SandboxClient(_Session):
 class AsyncSandboxClient(_Session):
     """The same for asyncio; one per event loop. Arguments as of `SandboxClient`.
 
+    Decided: docs/decisions/packaging.md, “The sandbox's asyncio client has aiohttp's connections”.
+
     Raises:
         InvalidToken: the token cannot travel in a header.
     """
@@ -306,7 +309,20 @@ class AsyncSandboxClient(_Session):
         self, url: str, *, token: str | None = None, deadline_seconds: float = 120.0, max_connections: int = 256
     ) -> None:
         super().__init__(url, token, deadline_seconds, max_connections)
-        self._http = httpx.AsyncClient(timeout=None, **self._options)
+        self._opened: aiohttp.ClientSession | None = None
+
+    @property
+    def _http(self) -> aiohttp.ClientSession:
+        # Opened by the first call: a session belongs to the event loop that runs then.
+        if self._opened is None:
+            self._opened = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_IDLE_CONNECTION_SECONDS),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # `_within_deadline` has the clock
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,  # as above
+            )
+        return self._opened
 
     async def execute(
         self,
@@ -359,7 +375,8 @@ class AsyncSandboxClient(_Session):
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        if self._opened is not None:
+            await self._opened.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -394,16 +411,20 @@ class AsyncSandboxClient(_Session):
         while True:
             retry_after = None
             try:
-                response = await self._http.request(method, path, content=content)
-                status, body = response.status_code, response.content
-                retry_after = response.headers.get("retry-after")
+                url = f"{self.url}{path}"
+                # A redirect is followed no further: the token is for this service alone.
+                async with self._http.request(method, url, data=content, allow_redirects=False) as response:
+                    status, body = response.status, await response.read()
+                    retry_after = response.headers.get("retry-after")
                 if _is_unknown_source(status, body):
                     return status, body
                 reason = self._verdict(status, body)
                 if reason is None:
                     return status, body
                 why[0] = reason
-            except httpx.TransportError as error:
+            except aiohttp.ClientConnectorError as error:
+                why[0] = f"{type(error).__name__}: {error.os_error}"  # its own text speaks of TLS that is not asked for
+            except aiohttp.ClientError as error:
                 why[0] = f"{type(error).__name__}: {error}"
             await asyncio.sleep(self._pause(attempt, retry_after))
             attempt += 1
