@@ -37,6 +37,8 @@ def check_reach(tree: ast.Module, allowed: Set[str]) -> None:
         Rejected: it imports or names such a module, or uses a module otherwise than for its public attributes.
     """
     imported = dict(_imported(tree, allowed))
+    if not imported:
+        return  # no name stands for a module: there is no way from any
     # In `json.dumps` the name `json` only leads on; a module that stands for itself could be handed to anything.
     bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node, own_names in _with_own_names(tree, frozenset()):

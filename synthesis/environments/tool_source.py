@@ -43,11 +43,12 @@ def check_source(source: str, document: ToolDocument, golds: tuple[JsonValue, ..
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         raise Rejected("code does not parse", str(error)) from error
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in nodes:
         _check_allowed(node)
     check_reach(tree, ALLOWED_MODULES)
     _check_signature(tree, document)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and any(_tells(node.value, gold) for gold in golds):
             raise Rejected("gold in code", f"line {node.lineno} holds {node.value!r}")
 
