@@ -220,15 +220,15 @@ MUTANTS: tuple[Mutant, ...] = (
     # Each position draws by a key of its own.
     Mutant(
         "astra_jax/engine/sampling.py",
-        "jax.vmap(jax.random.fold_in)(keys_E, counts_E)",
-        "keys_E",
+        "jax.random.fold_in(key, count)",
+        "key",
         ("tests/astra_jax/engine/test_sampling.py",),
     ),
     # Each slot draws by a key of its own.
     Mutant(
         "astra_jax/engine/sampling.py",
-        "(jnp.arange(num_slots))",
-        "(jnp.zeros(num_slots, int))",
+        "(first_slot + jnp.arange(num_slots))",
+        "(first_slot + jnp.zeros(num_slots, int))",
         ("tests/astra_jax/engine/test_sampling.py",),
     ),
     # Another seed draws other tokens.
@@ -241,7 +241,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A slot that was given nothing goes on from the state that it had.
     Mutant(
         "astra_jax/engine/step.py",
-        "jnp.where(counts_E[:, None] > 0, last_hidden(hidden_ETD, counts_E), hidden_ED)",
+        "jnp.where(counts_E[:, None] > 0, last_hidden(hidden_ETD, counts_E), slots.hidden_ED)",
         "last_hidden(hidden_ETD, counts_E)",
         ("tests/astra_jax/engine/test_decoder.py",),
     ),
@@ -268,10 +268,64 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # Slots stand prompt by prompt.
     Mutant(
-        "astra_jax/engine/decoder.py",
+        "astra_jax/engine/step.py",
         "jnp.repeat(hidden_PD, slots_per_prompt, axis=0)",
         "jnp.tile(hidden_PD, (slots_per_prompt, 1))",
         ("tests/astra_jax/engine/test_decoder.py",),
+    ),
+    # What is sampled in few rows comes back to its slot.
+    Mutant(
+        "astra_jax/engine/step.py",
+        "cache=put_rows(slots.cache, taken.cache, rows_R)",
+        "cache=slots.cache",
+        ("tests/astra_jax/engine/test_decoder.py",),
+    ),
+    Mutant(
+        "astra_jax/engine/step.py",
+        'hidden_ED = slots.hidden_ED.at[rows_R].set(taken.hidden_ED, mode="drop")',
+        "hidden_ED = slots.hidden_ED",
+        ("tests/astra_jax/engine/test_decoder.py",),
+    ),
+    # Slots that move take their own prompt along.
+    Mutant(
+        "astra_jax/model/kv_cache.py",
+        "prompts_R = rows_R // cache.episodes_per_prompt",
+        "prompts_R = rows_R",
+        ("tests/astra_jax/engine/test_decoder.py",),
+    ),
+    # Slots of a lot draw as they would among all.
+    Mutant(
+        "astra_jax/engine/decoder.py",
+        "slot_keys(seed, first_slot, num_slots)",
+        "slot_keys(seed, 0, num_slots)",
+        ("tests/astra_jax/engine/test_decoder.py",),
+    ),
+    Mutant(
+        "astra_jax/episodes/rollout.py",
+        "first_slot=first_group * group_size",
+        "first_slot=first_group",
+        ("tests/astra_jax/episodes/test_rollout.py",),
+    ),
+    # Slots move as others end.
+    Mutant(
+        "astra_jax/engine/decoder.py",
+        "leave_at=max((s for s in self._sizes if s < size), default=0)",
+        "leave_at=0",
+        ("tests/astra_jax/engine/test_decoder.py",),
+    ),
+    # A token of no weight is never drawn.
+    Mutant(
+        "astra_jax/engine/sampling.py",
+        "(cumulative_EN > (",
+        "(cumulative_EN >= (",
+        ("tests/astra_jax/engine/test_sampling.py",),
+    ),
+    # Block and place in it are drawn apart.
+    Mutant(
+        "astra_jax/engine/sampling.py",
+        "_first_above(cumulative_EB, uniform_E2[:, 1])",
+        "_first_above(cumulative_EB, uniform_E2[:, 0])",
+        ("tests/astra_jax/engine/test_sampling.py",),
     ),
     # --- astra_jax/episodes ---
     # Loss lies on sampled tokens and nowhere else.

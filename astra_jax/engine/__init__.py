@@ -2,6 +2,6 @@
 
 In reading order:
     sampling   one token per slot from hidden states, by keys of slot and position
-    step       the three compiled programs: read prompts, append given tokens, decode messages
-    decoder    slots of one policy, decoded in lockstep, and what a rollout asks of them
+    step       the compiled programs: read prompts, append given tokens, decode messages, move slots
+    decoder    slots of one lot, decoded in lockstep and in ever fewer rows, and what a rollout asks of them
 """

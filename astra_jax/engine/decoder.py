@@ -6,15 +6,23 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.engine.sampling import slot_keys
-from astra_jax.engine.step import append_tokens, decode_messages, prefill_prompts
+from astra_jax.engine.step import (
+    Decoded,
+    append_tokens,
+    decode_messages,
+    prefill_prompts,
+    put_slots,
+    take_slots,
+)
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
-from astra_jax.model.sharding import TPU_LANES, platform
+from astra_jax.model.sharding import TPU_LANES, ambient_mesh, platform
+
+_HALVINGS = 3
 
 
 class DecodeConfig(BaseModel):
@@ -41,7 +49,10 @@ class SampledMessage(NamedTuple):
 
 
 class LockstepDecoder:
-    """All slots of one rollout. A round ends when the slowest running slot has ended its message."""
+    """All slots of one lot. A round ends when the slowest running slot has ended its message.
+
+    Decided: docs/decisions/rl.md, “Messages decode in as few rows as still go on, in two lots”.
+    """
 
     def __init__(
         self,
@@ -52,8 +63,12 @@ class LockstepDecoder:
         slots_per_prompt: int,
         seed: int,
         config: DecodeConfig,
+        first_slot: int = 0,
     ):
-        """Read every prompt once, as token ids; slot e belongs to prompt e // `slots_per_prompt`."""
+        """Read every prompt once, as token ids; slot e belongs to prompt e // `slots_per_prompt`.
+
+        Slot e draws as slot `first_slot` + e of one decoder that had them all.
+        """
         self._model_config, self._params, self._config = model_config, params, config
         bucket = config.bucket_tokens
         # TPU's attention kernel takes whole lanes.
@@ -61,42 +76,73 @@ class LockstepDecoder:
         prompts_PS, counts_P = _right_padded(prompts, prompt_bucket, config.pad_id)
         # Rounded up for the sake of few shapes; a slot is full at `max_response_tokens` all the same.
         capacity_tokens = _round_up(config.max_response_tokens, bucket)
-        self._cache, hidden_PD = prefill_prompts(
-            model_config, params, prompts_PS, counts_P, slots_per_prompt, capacity_tokens
-        )
-        # The slots of a prompt begin from one state; they part because each samples with a key of its own.
-        self._hidden_ED = jnp.repeat(hidden_PD, slots_per_prompt, axis=0)
-        self._num_slots = len(prompts) * slots_per_prompt
-        self._keys_E = slot_keys(seed, self._num_slots)
+        num_slots = len(prompts) * slots_per_prompt
+        keys_E = slot_keys(seed, first_slot, num_slots)
+        self._slots = prefill_prompts(model_config, params, prompts_PS, counts_P, keys_E, capacity_tokens)
+        self._sizes = _sizes(num_slots, halvings=0 if is_spread() else _HALVINGS)
 
     def sample_messages(self, slots: Sequence[int]) -> list[SampledMessage]:
         """Let these slots sample one message each; return them in the order asked."""
-        # All slots go through the program, asked or not: one shape for a rollout, whoever has stopped.
-        running_E = np.zeros(self._num_slots, bool)
-        running_E[list(slots)] = True
+        said = {slot: SampledMessage([], []) for slot in slots}
+        going_on = list(slots)
+        while going_on:
+            # In as few rows as hold what goes on: a row that has ended costs as much as one that has not.
+            size = min(size for size in self._sizes if size >= len(going_on))
+            decoded, rows = self._decode_in(
+                size, going_on, leave_at=max((s for s in self._sizes if s < size), default=0)
+            )
+            # Here the host waits for the devices: tools can run only when all messages are known.
+            active, tokens, logprobs, counts = (np.asarray(x) for x in decoded[1:])
+            for slot, row in zip(going_on, rows, strict=True):
+                said[slot].ids.extend(tokens[row, : counts[row]].tolist())
+                said[slot].logprobs.extend(logprobs[row, : counts[row]].tolist())
+            going_on = [slot for slot, row in zip(going_on, rows, strict=True) if active[row]]
+        return [said[slot] for slot in slots]
+
+    def _decode_in(self, size: int, slots: Sequence[int], *, leave_at: int) -> tuple[Decoded, Sequence[int]]:
+        """Decode these slots in a program of `size` rows; return what came of it, and in which row each slot was."""
+        num_slots = self._sizes[0]
+        rows_R = np.full(size, num_slots, np.int32)  # beyond the last slot: padding
+        rows_R[: len(slots)] = slots
+        in_place = size == num_slots
+        running_R = np.zeros(size, bool)
+        running_R[list(slots) if in_place else slice(len(slots))] = True
         decoded = decode_messages(
             self._model_config,
             self._params,
-            self._cache,
-            self._hidden_ED,
-            self._keys_E,
-            running_E,
+            self._slots if in_place else take_slots(self._slots, rows_R),
+            running_R,
             self._config.temperature,
+            leave_at,
             end_id=self._config.end_id,
             max_response_tokens=self._config.max_response_tokens,
         )
-        self._cache, self._hidden_ED = decoded.cache, decoded.hidden_ED
-        # Here the host waits for the devices: tools can run only when all messages are known.
-        tokens, logprobs, counts = (np.asarray(x) for x in (decoded.tokens_ET, decoded.logprobs_ET, decoded.counts_E))
-        return [SampledMessage(tokens[e, : counts[e]].tolist(), logprobs[e, : counts[e]].tolist()) for e in slots]
+        self._slots = decoded.slots if in_place else put_slots(self._slots, decoded.slots, rows_R)
+        return decoded, slots if in_place else range(len(slots))
 
     def append(self, given: Sequence[Sequence[int]]) -> None:
         """Append to each slot the tokens given to it, which may be none: templates and tool responses."""
         if any(given):  # rows of no tokens at all have no shape to compile
             tokens_ET, counts_E = _right_padded(given, self._config.bucket_tokens, self._config.pad_id)
-            self._cache, self._hidden_ED = append_tokens(
-                self._model_config, self._params, self._cache, self._hidden_ED, tokens_ET, counts_E
-            )
+            self._slots = append_tokens(self._model_config, self._params, self._slots, tokens_ET, counts_E)
+
+
+def is_spread() -> bool:
+    """Say whether slots lie over several devices: then each stays where it is, and all of them decode together."""
+    mesh = ambient_mesh()
+    return mesh is not None and mesh.size > 1
+
+
+def _sizes(num_slots: int, *, halvings: int) -> list[int]:
+    """Return numbers of rows to decode in, the whole first: each is a program that is compiled once.
+
+    >>> _sizes(64, halvings=3), _sizes(3, halvings=3), _sizes(64, halvings=0)
+    ([64, 32, 16, 8], [3, 2, 1], [64])
+    """
+    sizes = [num_slots]
+    while len(sizes) <= halvings and sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // 2))
+    return sizes
 
 
 def _round_up(count: int, multiple: int) -> int:

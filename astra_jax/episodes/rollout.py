@@ -6,11 +6,15 @@ One round is one turn of every episode that still runs:
     tools    all tool calls of the round run in the sandbox, side by side             (`_finish_turn`)
     append   template and tool-response tokens go back to the decoder; none is sampled  (`append`)
 
-`sample_messages` is the one call that samples. Its draw for a token is that of the key (seed of this `run`, place of
-the episode in it, tokens since the prompt), so the same policy, environments and seed give the same episodes; greedy
-ones (temperature 0) need no seed. In RL the seed of a `run` is made of the config's and of how many groups have been
-submitted before (`rl/rollouts.py`); rollouts go on until a batch of groups has reward variance, and only then one
-update follows (`rl/train.py`).
+The groups of a `run` are two lots, each in rounds of its own: while the tools of one run, the other decodes. Which lot
+an episode is in changes none of its tokens.
+
+`sample_messages` is the one call that samples, at `RolloutConfig.temperature`. Its draw for a token is that of the key
+(seed of this `run`, place of the episode in it, tokens since the prompt, those of tools included), so the same policy,
+environments and seed give the same episodes; greedy ones (temperature 0) need no seed. In RL the seed of a `run` is
+made of the config's and of how many groups have been submitted before (`rl/rollouts.py`); rollouts go on until a batch
+of groups has reward variance, and only then one update follows, whose loss divides by the same temperature
+(`rl/train.py`). Groups that were one too many wait, for `max_staleness` updates at most, and are learnt from first.
 
 Decided: docs/decisions/rl.md, “Rollouts advance in rounds of one turn”.
 """
@@ -18,22 +22,27 @@ Decided: docs/decisions/rl.md, “Rollouts advance in rounds of one turn”.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
+import jax
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.format import Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.engine.decoder import DecodeConfig, LockstepDecoder, SampledMessage
+from astra_jax.engine.decoder import DecodeConfig, LockstepDecoder, SampledMessage, is_spread
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.errors import AstraError
+from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
 from sandbox.client import AsyncSandboxClient
 from synthesis.records import Environment, EnvironmentTool, Message
 
+_T = TypeVar("_T")
+_LOTS: Final = 2
 Group = list[Episode]
 """The episodes of one environment."""
 
@@ -120,25 +129,46 @@ class RolloutEngine:
             SandboxUnavailable: the sandbox is down; no episode is returned.
         """
         prompts = [self.prompt_tokens(start) for start in starts]
-        # In the order of the decoder's slots. A group shares its first state object: calls replace it, none changes it.
-        episodes = [
-            Episode(start.environment, start.tools, _prompt_ledger(prompt, policy_version), start.environment.state)
+        # A group shares its first state object: calls replace it, none changes it.
+        groups = [
+            [
+                Episode(start.environment, start.tools, _prompt_ledger(prompt, policy_version), start.environment.state)
+                for _ in range(group_size)
+            ]
             for start, prompt in zip(starts, prompts, strict=True)
-            for _ in range(group_size)
         ]
-        decoder = LockstepDecoder(
-            self.model_config, params, prompts, slots_per_prompt=group_size, seed=seed, config=self._decode_config
+        # Over several devices one lot: a part of the prompts could not be dealt out evenly.
+        per_lot = len(starts) if is_spread() else -(-len(starts) // _LOTS)
+        lots = [
+            self._run_lot(params, prompts[first : first + per_lot], groups[first : first + per_lot], first, seed)
+            for first in range(0, len(starts), per_lot)
+        ]
+        await _all_or_none(lots)
+        return groups
+
+    async def _run_lot(
+        self, params: Params, prompts: Sequence[Sequence[int]], groups: Sequence[Group], first_group: int, seed: int
+    ) -> None:
+        """Run the episodes of some groups to their end, in a decoder of their own."""
+        episodes = [episode for group in groups for episode in group]  # in the order of the decoder's slots
+        group_size = len(groups[0])
+        decoder = await _off_the_loop(
+            LockstepDecoder,
+            *(self.model_config, params, prompts),
+            slots_per_prompt=group_size,
+            seed=seed,
+            config=self._decode_config,
+            first_slot=first_group * group_size,
         )
         while running := [index for index, episode in enumerate(episodes) if episode.stop_reason is None]:
-            said = decoder.sample_messages(running)
+            said = await _off_the_loop(decoder.sample_messages, running)
             # A round waits for its slowest tool; the calls of all episodes wait side by side.
             turns = [self._finish_turn(episodes[e], message) for e, message in zip(running, said, strict=True)]
             # One entry a slot, empty where an episode has stopped or stops now.
             given: list[list[int]] = [[] for _ in episodes]
-            for e, ids in zip(running, await asyncio.gather(*turns), strict=True):
+            for e, ids in zip(running, await _all_or_none(turns), strict=True):
                 given[e] = ids
-            decoder.append(given)
-        return [episodes[first : first + group_size] for first in range(0, len(episodes), group_size)]
+            await _off_the_loop(decoder.append, given)
 
     async def _finish_turn(self, episode: Episode, message: SampledMessage) -> list[int]:
         """Enter a sampled message in the ledger and run its tools; return the tokens that come before the next one."""
@@ -164,6 +194,28 @@ class RolloutEngine:
         given = encoded.ids.tolist()
         ledger.append_given(given, encoded.sources.tolist(), turn=turn)
         return given
+
+
+async def _off_the_loop(call: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+    """Call what waits for the devices in a thread, under the mesh that is in force here."""
+    mesh = jax.sharding.get_mesh()
+
+    def under_the_mesh() -> _T:  # a thread begins without one
+        with in_force(None if mesh.empty else mesh):
+            return call(*args, **kwargs)
+
+    return await asyncio.to_thread(under_the_mesh)
+
+
+async def _all_or_none(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Return all results in order; of the first failure, after whatever else was under way has ended, too."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _prompt_ledger(ids: Sequence[int], policy_version: int) -> TokenLedger:

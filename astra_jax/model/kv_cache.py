@@ -156,6 +156,30 @@ def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax
     return extended, model.norm(x_ETD)
 
 
+def take_rows(cache: KVCache, rows_R: jax.Array) -> KVCache:
+    """Return a cache of these episodes alone, each with its prompt for itself; a row beyond the last repeats it."""
+    prompts_R = rows_R // cache.episodes_per_prompt
+
+    def taken(layers: tuple[LayerKV, ...], rows_R: jax.Array) -> tuple[LayerKV, ...]:
+        return jax.tree.map(lambda x: x.at[rows_R].get(mode="clip"), layers)
+
+    return KVCache(
+        prompts=taken(cache.prompts, prompts_R),
+        prompt_counts_P=cache.prompt_counts_P.at[prompts_R].get(mode="clip"),
+        responses=taken(cache.responses, rows_R),
+        response_counts_E=cache.response_counts_E.at[rows_R].get(mode="clip"),
+    )
+
+
+def put_rows(cache: KVCache, taken: KVCache, rows_R: jax.Array) -> KVCache:
+    """Write what these episodes have appended back into the cache they were taken from; rows beyond the last drop."""
+    return dataclasses.replace(
+        cache,
+        responses=jax.tree.map(lambda x, y: x.at[rows_R].set(y, mode="drop"), cache.responses, taken.responses),
+        response_counts_E=cache.response_counts_E.at[rows_R].set(taken.response_counts_E, mode="drop"),
+    )
+
+
 def last_hidden(hidden_ETD: jax.Array, num_tokens_E: jax.Array) -> jax.Array:
     """Return the state [E, D] of each row's last token; a row with 0 tokens gets its first, which means nothing."""
     return jnp.take_along_axis(hidden_ETD, jnp.maximum(num_tokens_E - 1, 0)[:, None, None], axis=1)[:, 0]

@@ -104,10 +104,11 @@ def prefill_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> Abstrac
     """Return the rollout engine's reading of all prompts, which makes the KV pool."""
     model, params = _served(config, mesh)
     tokens_PS, counts_P = _prompts(shape, mesh)
-    args = (model, params, tokens_PS, counts_P, shape.episodes_per_prompt, shape.response_tokens)
     prompts = tokens_PS.shape[0]
     with jax.set_mesh(mesh):
-        cache, _ = prefill_prompts.eval_shape(*args)
+        keys = _slot_keys(prompts * shape.episodes_per_prompt, mesh)
+        args = (model, params, tokens_PS, counts_P, keys, shape.response_tokens)
+        cache = prefill_prompts.eval_shape(*args).cache
     attended = shape.prompt_tokens**2 / 2  # causal: half of all pairs
     return AbstractStep(
         work=f"{prompts} prompts of {shape.prompt_tokens:,} tokens",
@@ -134,24 +135,22 @@ def decode_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> Abstract
     episodes = episodes_per_shard * _rows_shards(mesh)
     with jax.set_mesh(mesh):
         # Prefill is traced for the shape of its cache alone: the loop begins with what prefill leaves.
-        cache, _ = prefill_prompts.eval_shape(
-            model, params, tokens_PS, counts_P, shape.episodes_per_prompt, shape.response_tokens
-        )
-        keys = jax.eval_shape(functools.partial(slot_keys, 0, episodes))
-    cache = _with_shardings(cache, cache_shardings(cache, mesh))
+        keys_E = _slot_keys(episodes, mesh)
+        slots: Any = prefill_prompts.eval_shape(model, params, tokens_PS, counts_P, keys_E, shape.response_tokens)
+    cache = _with_shardings(slots.cache, cache_shardings(slots.cache, mesh))
     by_row = NamedSharding(mesh, spec("batch"))
     hidden_ED = jax.ShapeDtypeStruct(
         (episodes, model.hidden_size), model.dtype, sharding=NamedSharding(mesh, spec("batch", "hidden"))
     )
-    keys_E = jax.ShapeDtypeStruct(keys.shape, keys.dtype, sharding=by_row)
     running_E = jax.ShapeDtypeStruct((episodes,), jnp.bool, sharding=by_row)
     context_tokens = shape.prompt_tokens + shape.response_tokens
+    slots = slots._replace(cache=cache, hidden_ED=hidden_ED, keys_E=keys_E)
     return AbstractStep(
         work=f"a token in each of {episodes} slots, {context_tokens:,} tokens cached",
         mesh=mesh,
         trace=functools.partial(
             decode_messages.trace,
-            *(model, params, cache, hidden_ED, keys_E, running_E, 1.0),
+            *(model, params, slots, running_E, 1.0, 0),
             end_id=0,
             max_response_tokens=shape.response_tokens,
         ),
@@ -166,6 +165,11 @@ def decode_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> Abstract
         weight_bytes=_matrix_bytes(model, mesh),
         while_trips=1,
     )
+
+
+def _slot_keys(count: int, mesh: Mesh) -> Any:
+    keys = jax.eval_shape(functools.partial(slot_keys, 0, 0, count))
+    return jax.ShapeDtypeStruct(keys.shape, keys.dtype, sharding=NamedSharding(mesh, spec("batch")))
 
 
 def _served(config: PlanConfig, mesh: Mesh) -> tuple[ModelConfig, Params]:

@@ -33,16 +33,17 @@ async def run_scripted(
     )
     left = list(messages)
 
-    def prefill(model, params, prompts_PS, counts_P, group_size, capacity):
-        return 0, np.zeros((1, 1), np.float32)
+    # The number of response tokens stands for the slots.
+    def prefill(model, params, prompts_PS, counts_P, keys_E, capacity):
+        return 0
 
-    def append(model, params, num_response_tokens, hidden_ED, tokens_ET, counts_E):
-        return num_response_tokens + int(counts_E[0]), hidden_ED
+    def append(model, params, num_response_tokens, tokens_ET, counts_E):
+        return num_response_tokens + int(counts_E[0])
 
-    def decode_turn(model, params, num_response_tokens, hidden_ED, *_, end_id, max_response_tokens):
+    def decode_turn(model, params, num_response_tokens, *_, end_id, max_response_tokens):
         said = np.array([left.pop(0)[: max_response_tokens - num_response_tokens]])
-        counts_E = np.array([said.shape[1]])
-        return Decoded(num_response_tokens + said.shape[1], hidden_ED, said, np.full(said.shape, LOGPROB), counts_E)
+        counts_E, logprobs = np.array([said.shape[1]]), np.full(said.shape, LOGPROB)
+        return Decoded(num_response_tokens + said.shape[1], np.array([False]), said, logprobs, counts_E)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decoder_module, "prefill_prompts", prefill)
