@@ -408,8 +408,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # The seed of a rollout decides its episodes.
     Mutant(
         "astra_jax/episodes/rollout.py",
-        "slots_per_prompt=group_size, seed=seed,",
-        "slots_per_prompt=group_size, seed=0,",
+        "seed=seed,\n            config=self._decode_config,",
+        "seed=0,\n            config=self._decode_config,",
         (
             "tests/astra_jax/episodes/test_rollout.py"
             "::test_the_same_seed_gives_the_same_episodes_and_another_seed_others",

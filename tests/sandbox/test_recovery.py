@@ -86,6 +86,7 @@ def test_a_call_in_flight_when_its_zygote_dies_is_a_503_and_not_a_reply() -> Non
         assert "retry-after" in response.headers
 
 
+@pytest.mark.slow
 def test_hostile_tools_leave_no_process_and_no_descriptor_behind(sandbox_url: str) -> None:
     pid = service_process(sandbox_url)
 
@@ -137,6 +138,7 @@ def test_a_server_killed_with_9_takes_its_jails_and_their_tools_with_it() -> Non
         wait_until(lambda: not any(Path(f"/proc/{child}").exists() and zombies([child]) == 0 for child in below))
 
 
+@pytest.mark.slow
 def test_short_calls_do_not_wait_for_another_clients_endless_loops() -> None:
     with local_sandbox(2) as url, SandboxClient(url) as honest, SandboxClient(url) as hostile:
 

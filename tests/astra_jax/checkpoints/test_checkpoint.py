@@ -228,6 +228,7 @@ with checkpoint.Checkpoints(sys.argv[1], CONFIG) as checkpoints:
 """
 
 
+@pytest.mark.slow
 def test_no_host_goes_on_from_waiting_before_the_save_is_whole(tmp_path):
     with two_hosts(["-c", _SAVE_WITH_A_SLOW_DISK, str(tmp_path)], devices_per_host=1) as processes:
         finish(processes)

@@ -266,6 +266,7 @@ hf._to_hf = slow
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("converter", "slow", "partial_file"),
     [("hf_to_orbax", _SLOW_READ, "ocdbt.process_0/manifest.ocdbt"), ("orbax_to_hf", _SLOW_WRITE, "model.safetensors")],

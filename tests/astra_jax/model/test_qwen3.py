@@ -86,6 +86,7 @@ def test_shapes_of_the_largest_model_are_known_without_allocating_it():
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == QWEN3_PRESETS["qwen3-32b"].num_parameters
 
 
+@pytest.mark.slow
 def test_offload_keeps_in_the_hosts_memory_what_a_layer_would_keep_on_the_chip(params):
     tokens_BT = np.random.default_rng(0).integers(0, 61, (2, 16))
     positions_BT, ones_BT = np.broadcast_to(np.arange(16), (2, 16)), np.ones((2, 16), np.int32)

@@ -192,6 +192,7 @@ async def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(
     assert now < before - 1e-4, "an update makes more likely what has earned more"
 
 
+@pytest.mark.slow
 async def test_a_run_over_a_mesh_has_the_rewards_and_losses_of_one_device(config, tmp_path):
     """Four groups at a time, so that rollouts too are dealt out over the mesh."""
     four = {"groups_per_step": 2, "groups_per_rollout": 4, "steps": 2}

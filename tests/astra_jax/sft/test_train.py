@@ -68,6 +68,7 @@ def test_the_loss_falls(undisturbed):
     assert losses[-1] < 0.7 * losses[0]
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_resumes_to_the_identical_loss_curve(undisturbed, tmp_path):
     """kill -9 after the fifth step, between two checkpoints, in another process; then the same command again."""
     interrupted = undisturbed.model_copy(update={"out": tmp_path / "run"})

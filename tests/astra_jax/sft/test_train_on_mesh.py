@@ -71,11 +71,12 @@ def on_two_hosts(config: SFTConfig) -> contextlib.AbstractContextManager[list[su
     return two_hosts(["-m", "tests.astra_jax.sft.run_sft", config.model_dump_json()], devices_per_host=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh",
     [
         pytest.param(MESH, id="rows over hosts"),
-        pytest.param(MeshConfig(context=8), id="sequences over hosts", marks=pytest.mark.slow),
+        pytest.param(MeshConfig(context=8), id="sequences over hosts"),
     ],
 )
 def test_two_hosts_have_the_losses_of_one(config, on_one_device, tmp_path, mesh):
@@ -93,6 +94,7 @@ def test_two_hosts_have_the_losses_of_one(config, on_one_device, tmp_path, mesh)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), weights, expected)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_ends_well(config, tmp_path):
     long = config.model_copy(update={"out": tmp_path, "steps": 10_000, "checkpoint_every_steps": 10_000})
     command = [sys.executable, "-m", "tests.astra_jax.sft.run_sft", long.model_dump_json()]
@@ -173,7 +175,7 @@ def before_the_first_step(processes: list[subprocess.Popen], _: SFTConfig) -> No
         assert "joined\n" in process.stdout
 
 
-@pytest.mark.parametrize("accumulation", [2, 4])
+@pytest.mark.parametrize("accumulation", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_parts_of_a_batch_add_up_to_it(untrained, accumulation):
     """One part has no token with loss at all."""
     tokenizer, environment = untrained.tokenizer, tiny_environment()
@@ -214,6 +216,7 @@ def test_sequences_and_tokenizers_that_the_model_cannot_take_are_refused_before_
             run_sft(config.model_copy(update={**nowhere, "model": model}))
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_policy_with_other_numerics(config, on_one_device, tmp_path):
     """The stored float32 weights are read as bfloat16, and the run says so in what it saves."""
     overrides = ModelOverrides(dtype="bfloat16", param_dtype="bfloat16", remat="full")

@@ -112,6 +112,7 @@ def sft_command(folder: Path, tokenizer, *overrides: str) -> list[str]:
     return ["sft", f"{CONFIGS}/tiny_sft.toml", *(f"{key}={value}" for key, value in changes.items()), *overrides]
 
 
+@pytest.mark.slow
 def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path, tokenizer):
     command, out = sft_command(tmp_path, tokenizer, "steps=60"), tmp_path / "run"
     first = astra(*command)

@@ -133,6 +133,7 @@ def test_a_key_that_the_server_refuses_is_an_error(server, tmp_path):
         write_steps(tmp_path / "metrics.jsonl", 0, 2)
 
 
+@pytest.mark.slow
 def test_what_sft_reports_is_what_it_sends(server, tmp_path, tokenizer):
     config = tiny_sft_config(
         tmp_path,

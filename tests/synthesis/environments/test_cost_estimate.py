@@ -17,6 +17,7 @@ from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_envir
 MakeConfig = Callable[..., EnvironmentsConfig]
 
 
+@pytest.mark.slow
 def test_an_estimate_is_near_what_the_whole_run_asks(make_config: MakeConfig, tmp_path: Path, sandbox_url: str) -> None:
     config = make_config(seed=0, count=90, out=tmp_path / "out")
     estimated = asyncio.run(estimate_costs(config, sandbox_url)).total

@@ -69,6 +69,7 @@ async def test_an_estimate_grows_with_the_trajectories_wanted_and_leaves_nothing
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 async def test_an_estimate_is_near_what_the_whole_run_asks(tmp_path):
     teacher = MeteringTeacher()
     await synthesize(tmp_path / "out", teacher, count=400)
