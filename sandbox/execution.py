@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox.errors import SandboxError
+from sandbox.isolation import Tier
 from sandbox.jail.zygote import BY_ITSELF, CANCELLED, CPU_LIMIT, WALL_LIMIT
 from sandbox.metrics import Metrics
 from sandbox.pool import Pool
@@ -22,6 +23,9 @@ from sandbox.worker import Outcome, ServiceFault
 MAXIMUM_LIMITS = Limits(
     wall_seconds=60.0, cpu_seconds=60.0, memory_bytes=2 << 30, output_bytes=4 << 20, result_bytes=16 << 20
 )
+_COMPILED_IN_CALL_BYTES = 16 << 10
+"""A source so short is compiled in milliseconds, by its first call's process; a longer one in a jail of its own."""
+_MOST_CODE_BYTES = 1 << 20
 _COMPILE_LIMITS = Limits(wall_seconds=10.0, cpu_seconds=5.0, memory_bytes=512 << 20)
 _MEMORY_SHARE = 0.75  # a crash with this share of the limit in use is blamed on memory
 _LOST_EXCEPTION = "SystemError: error return without exception set"  # what CPython says when even MemoryError fails
@@ -82,10 +86,10 @@ class _Call:
     stdin: str
     limits: Limits
 
-    def document(self) -> dict[str, Any]:
+    def document(self, operation: str = "run") -> dict[str, Any]:
         """Return the call as the harness reads it."""
         return {
-            "operation": "run",
+            "operation": operation,
             "module_name": self.module_name,
             "function": self.function,
             "arguments": self.arguments,
@@ -169,16 +173,24 @@ class Execution:
         return _fusion(reply)
 
     async def _execute(self, client: str, key: str, source: bytes, call: _Call) -> dict[str, Any]:
+        limits = call.limits
+        # A byte of output takes at most six of JSON; the rest is one error message.
+        max_reply_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10)
         code = self._code.get(key)
+        if code is None and len(source) <= _COMPILED_IN_CALL_BYTES and self.pool.tier is not Tier.WASM:
+            document = call.document("compile_and_run")
+            outcome = await self.pool.run(client, document, source, limits, max_reply_bytes + _MOST_CODE_BYTES)
+            if outcome.code is not None:
+                self._code.put(key, outcome.code)
+                self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
+                return _reply(outcome, limits)
+            # It could not be compiled within the call's own limits, or not at all: the next attempt tells.
         if code is None:
             compiled = await self._compile(client, source)
             if isinstance(compiled, dict):
                 return compiled
             code = compiled
             self._code.put(key, code)
-        limits = call.limits
-        # A byte of output takes at most six of JSON; the rest is one error message.
-        max_reply_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10)
         outcome = await self.pool.run(client, call.document(), code, limits, max_reply_bytes)
         self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
         return _reply(outcome, limits)

@@ -17,6 +17,7 @@ from sandbox import cgroup
 from sandbox.errors import SandboxError
 from sandbox.isolation import SPARE_THREADS, Tier, start_jail
 from sandbox.jail.harness import REPLY_HEADER, REQUEST_HEADER
+from sandbox.jail.tool_call import COMPILED
 from sandbox.jail.zygote import CALL, ENDED, NOT_RESTRICTED, NOT_STARTED
 from sandbox.protocol import Limits
 
@@ -48,7 +49,8 @@ class Outcome:
     """How a call's process ended, and the genuine reply it wrote, if it did."""
 
     body: bytes | None
-    forged: bool  # the channel held something else than one genuine reply
+    code: bytes | None  # of a source that was compiled in the call, before anything of it ran
+    forged: bool  # the channel held something else than genuine frames
     too_long: bool
     wait_status: int
     why: int
@@ -86,6 +88,22 @@ class _Flight:
         self.open = True
         self.aged = False
         self.timers: list[asyncio.TimerHandle] = []
+
+
+def _first_frame(data: bytes, nonce: bytes) -> tuple[bytes | None, bytes]:
+    """Return the body of the frame that the data begins with, and what follows it; None and all of it where none is.
+
+    >>> _first_frame(REPLY_HEADER.pack(b"n" * 16, 2) + b"ab" + b"c", b"n" * 16)
+    (b'ab', b'c')
+    >>> _first_frame(REPLY_HEADER.pack(b"m" * 16, 0), b"n" * 16)[0] is None
+    True
+    """
+    if len(data) >= REPLY_HEADER.size:
+        found, length = REPLY_HEADER.unpack_from(data)
+        end = REPLY_HEADER.size + length
+        if secrets.compare_digest(found, nonce) and len(data) >= end:
+            return data[REPLY_HEADER.size : end], data[end:]
+    return None, data
 
 
 class WorkerOwner(Protocol):
@@ -279,15 +297,18 @@ class Worker:
             self._finish(flight, ServiceFault(f"a call could not be isolated: {reason}"))
             return
         data = b"".join(flight.chunks)
+        code = None
+        if flight.job.request["operation"] == "compile_and_run":
+            compiled, data = _first_frame(data, flight.nonce)
+            if compiled is not None and compiled[:1] == COMPILED:
+                code = compiled[1:]
         # Any byte on the channel that is not one whole frame with this call's nonce is the tool's doing.
-        body, forged = None, bool(data)
-        if len(data) >= REPLY_HEADER.size:
-            nonce, length = REPLY_HEADER.unpack_from(data)
-            if secrets.compare_digest(nonce, flight.nonce) and len(data) == REPLY_HEADER.size + length:
-                body, forged = data[REPLY_HEADER.size :], False
+        body, rest = _first_frame(data, flight.nonce)
+        forged = bool(rest)
+        body = None if forged else body
         too_long = flight.received > flight.job.max_reply_bytes
         queued = time.monotonic() - flight.job.enqueued - wall
-        self._finish(flight, Outcome(body, forged, too_long, status, why, wall, cpu, rss, queued))
+        self._finish(flight, Outcome(body, code, forged, too_long, status, why, wall, cpu, rss, queued))
 
     def _finish(self, flight: _Flight, result: Outcome | ServiceFault) -> None:
         for timer in flight.timers:

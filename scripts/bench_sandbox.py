@@ -3,7 +3,9 @@
     python scripts/bench_sandbox.py [--seconds 3] [--rounds 3] [--workers N]
 
 Baselines, each one process per call with the same parsing, validation and reply: `bwrap` (bubblewrap with every
-namespace, then `python -I -S`) and `python` (`python -I -S` alone, no isolation). The three services take turns in one
+namespace, then `python -I -S`) and `python` (`python -I -S` alone, no isolation). Sources are one for all calls, a new
+one every fourth call (about what a rollout does, whose episodes have tools of their own), or a new one each call. The
+three services take turns in one
 run, so that a noisy neighbour hits all of them. CPU is counted over the whole process tree of each service, the load
 generator's excluded. Without bubblewrap the baseline is missing and the line says so.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -157,18 +160,37 @@ class Load:
         return {name: round(value, 3) for name, value in vars(self).items()}
 
 
-async def _load(port: int, pid: int, connections: int, seconds: float, loops_of_20: int = 0) -> Load:
+@dataclass(frozen=True)
+class Work:
+    """What callers ask for."""
+
+    connections: int
+    loops_of_20: int = 0
+    """Of twenty calls so many never end by themselves."""
+    calls_per_source: int | None = None
+    """How often a source is called before another takes its place; None for one source in all calls."""
+
+
+def requests(calls_per_source: int | None) -> Iterator[bytes]:
+    """Yield requests of the realistic tool without end; what differs between its sources is a comment."""
+    source, serial = realistic_tool(), itertools.count()
+    if calls_per_source is None:
+        yield from itertools.cycle([body(source, city) for city in CITIES])
+    for number in serial:
+        yield body(f"{source}# {os.getpid()}-{number // (calls_per_source or 1)}\n", CITIES[number % 12])
+
+
+async def _load(port: int, pid: int, work_asked: Work, seconds: float) -> Load:
     loop = asyncio.get_running_loop()
-    source = realistic_tool()
-    honest = [body(source, city) for city in CITIES]
+    honest = requests(work_asked.calls_per_source)
     endless = body(LOOP, "Oslo", {"wall_seconds": 1, "cpu_seconds": 2})
     latencies: list[float] = []
     errors = 0
     opened = []
-    for _ in range(connections):
+    for _ in range(work_asked.connections):
         _, connection = await loop.create_connection(Connection, "127.0.0.1", port)
         opened.append(connection)
-    await asyncio.gather(*(connection.ask(honest[0]) for connection in opened[:4]))  # compiled and warm
+    await asyncio.gather(*(connection.ask(next(honest)) for connection in opened[:4]))  # warm
     cpu_before, start = tree_cpu_seconds(pid), time.monotonic()
     stop = start + seconds
     finished = 0
@@ -178,10 +200,10 @@ async def _load(port: int, pid: int, connections: int, seconds: float, loops_of_
         turn = 7 * index
         while time.monotonic() < stop:
             turn += 1
-            hostile = turn % 20 < loops_of_20
+            hostile = turn % 20 < work_asked.loops_of_20
             began = time.monotonic()
             try:
-                reply = await connection.ask(endless if hostile else honest[turn % 12])
+                reply = await connection.ask(endless if hostile else next(honest))
             except OSError:
                 errors += 1
                 return
@@ -413,12 +435,17 @@ def main() -> None:
         time.sleep(1.0)
         for _ in range(options.rounds):
             for kind, (port, pid) in services.items():
-                work = {"1_client": (1, 0), "64_clients": (64, 0)}
+                work = {"1_client": Work(1), "64_clients": Work(64)}
                 if kind == "ours":
-                    work |= {"1000_clients": (1000, 0), "64_clients_5_percent_loops": (64, 1)}
-                for name, (connections, loops) in work.items():
-                    seconds = 2 * options.seconds if loops or connections == 1000 else options.seconds
-                    load = asyncio.run(_load(port, pid, connections, seconds, loops))
+                    work |= {
+                        "64_clients_4_calls_a_source": Work(64, calls_per_source=4),
+                        "64_clients_new_sources": Work(64, calls_per_source=1),
+                        "1000_clients": Work(1000),
+                        "64_clients_5_percent_loops": Work(64, loops_of_20=1),
+                    }
+                for name, asked in work.items():
+                    seconds = 2 * options.seconds if asked.loops_of_20 or asked.connections == 1000 else options.seconds
+                    load = asyncio.run(_load(port, pid, asked, seconds))
                     results[kind].setdefault(name, []).append(load)
         port, pid = services["ours"]
         private_bytes = asyncio.run(_private_bytes_per_call(port, pid))
@@ -439,6 +466,9 @@ def main() -> None:
         / ours["64_clients"].p50_milliseconds,
     }
     ratio["p50_beside_another_clients_loops"] = beside / alone
+    for name in ("64_clients", "64_clients_4_calls_a_source", "64_clients_new_sources"):
+        # A cold baseline reads and compiles each source anew whatever it was asked before.
+        ratio[f"throughput_of_python_{name}"] = ours[name].calls_per_second / python["64_clients"].calls_per_second
     if "bwrap" in medians:
         bwrap = medians["bwrap"]
         ratio["throughput_of_bwrap"] = ours["64_clients"].calls_per_second / bwrap["64_clients"].calls_per_second

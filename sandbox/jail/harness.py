@@ -117,7 +117,7 @@ def read_request(channel: int) -> tuple[bytes, bytes, bytes]:
 
 
 def write_reply(channel: int, nonce: bytes, body: bytes) -> None:
-    """Write the one frame that counts."""
+    """Write a genuine frame."""
     _write(channel, REPLY_HEADER.pack(nonce, len(body)) + body)
 
 
@@ -162,9 +162,13 @@ def _write(channel: int, data: bytes) -> None:
 def _serve(jail: Jail, channel: int, address_space_bytes: int) -> NoReturn:
     nonce, text, code = read_request(channel)
     request = json.loads(text)
-    if request["operation"] == "compile":
-        write_reply(channel, nonce, tool_call.compile_source(code))
-        os._exit(0)
+    if request["operation"] != "run":
+        compiled = tool_call.compile_source(code)
+        # Whole in the channel before anything of the tool has run: nothing that follows can be taken for it.
+        write_reply(channel, nonce, compiled)
+        if request["operation"] == "compile" or compiled[:1] != tool_call.COMPILED:
+            os._exit(0)
+        code = compiled[1:]
     finish = _finisher(channel, nonce, jail.streams, address_space_bytes, os.write, os._exit)
     tool_call.run_tool(request, code, jail.streams, jail.begin, finish)
     os._exit(121)

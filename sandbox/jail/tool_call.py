@@ -30,6 +30,7 @@ _IN_WEBASSEMBLY = sys.platform == "wasi"  # where no process, no socket and no p
 _FORBIDDEN_ERRNOS = frozenset({errno.EPERM, errno.EACCES, errno.EROFS}) | (
     {errno.ENOTSUP, errno.EAFNOSUPPORT} if _IN_WEBASSEMBLY else set()
 )
+COMPILED = b"\x01"
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 
 _REHEARSAL = b"""
@@ -81,11 +82,11 @@ def rehearse(begin: Callable[[int], None], finisher: Callable[[Streams], Callabl
 
 
 def compile_source(source: bytes) -> bytes:
-    """Return the module's byte code, or a JSON error; compiling runs none of the source."""
+    """Return `COMPILED` and the module's byte code, or 0 and a JSON error; compiling runs none of the source."""
     warnings.simplefilter("ignore")
     try:
         text = source.decode("utf-8", "surrogatepass")  # text, so that no coding cookie is obeyed
-        return b"\x01" + marshal.dumps(compile(text, TOOL_FILE, "exec", dont_inherit=True, optimize=0))
+        return COMPILED + marshal.dumps(compile(text, TOOL_FILE, "exec", dont_inherit=True, optimize=0))
     except SyntaxError as error:
         message, line = f"{type(error).__name__}: {error.msg}", error.lineno
     except (ValueError, RecursionError, OverflowError) as error:

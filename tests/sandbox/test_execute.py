@@ -50,3 +50,48 @@ def test_a_source_the_server_forgot_is_sent_again(client: SandboxClient, sandbox
         source = "def g():\n    return 'never sent before'\n"
         fresh._known[__import__("hashlib").sha256(source.encode()).hexdigest()] = None
         assert fresh.execute(source, "g", {}).value == "never sent before"
+
+
+def _first_and_later(client: SandboxClient, source: str, limits: Limits | None = None) -> list[object]:
+    """What a call came to: the one whose process compiles the source, and two later ones."""
+    calls = [client.execute(source, "f", {}, limits=limits or Limits()) for _ in range(3)]
+    return [(reply.status, reply.value, reply.stdout, reply.error) for reply in calls]
+
+
+def test_the_call_that_compiles_a_source_says_what_later_ones_say(client: SandboxClient) -> None:
+    noise = "import warnings\nwarnings.warn('x')\n"
+    for body in (
+        "def f():\n    print('said')\n    return {'a': [1, 2.5, 'ü']}\n",
+        "def f():\n    return undefined\n",
+        "def f():\n    import os\n    os._exit(3)\n",
+        "def f():\n    return bytearray(1 << 30)\n",
+        f"{noise}def f():\n    return len(warnings.filters)\n",
+        "def f(:\n",
+        "raise ValueError('in the module')\n",
+    ):
+        first, *later = _first_and_later(client, body)
+        assert later == [first, first], body
+
+
+def test_what_a_tool_writes_to_its_channel_is_never_taken_for_its_code(client: SandboxClient) -> None:
+    # The frame of the code stands before; another one after it, with any nonce, is a forged reply and no code.
+    forger = (
+        "import os\n"
+        "def f(forge=True):\n"
+        "    if forge:\n"
+        "        os.write(3, bytes(16) + (5).to_bytes(4, 'little') + b'\\x01code')\n"
+        "    return 1\n"
+    )
+    forged = client.execute(forger, "f", {})
+    assert forged.error is not None
+    assert forged.error.kind == ErrorKind.FORBIDDEN
+    assert client.execute(forger, "f", {"forge": False}).value == 1
+
+
+def test_a_source_that_cannot_be_compiled_within_the_calls_limits_is_compiled_apart(client: SandboxClient) -> None:
+    # Its syntax tree needs more than the megabyte that the call has; its byte code does not.
+    source = "def f():\n    return 1\n" + "".join(f"a{i} = {i}\n" for i in range(1000))
+    assert len(source) < 16 << 10
+    first, *later = _first_and_later(client, source, Limits(memory_bytes=1 << 20))
+    assert first == ("ok", 1, "", None)
+    assert later == [first, first]
