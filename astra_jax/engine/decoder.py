@@ -20,7 +20,7 @@ from astra_jax.engine.step import (
 )
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
-from astra_jax.model.sharding import TPU_LANES, ambient_mesh, platform
+from astra_jax.model.sharding import TPU_LANES, ambient_mesh
 
 _HALVINGS = 3
 
@@ -71,8 +71,8 @@ class LockstepDecoder:
         """
         self._model_config, self._params, self._config = model_config, params, config
         bucket = config.bucket_tokens
-        # TPU's attention kernel takes whole lanes.
-        prompt_bucket = math.lcm(bucket, TPU_LANES) if platform() == "tpu" else bucket
+        # TPU's attention kernel takes whole lanes; elsewhere it is that prompts have few shapes.
+        prompt_bucket = math.lcm(bucket, TPU_LANES)
         prompts_PS, counts_P = _right_padded(prompts, prompt_bucket, config.pad_id)
         # Rounded up for the sake of few shapes; a slot is full at `max_response_tokens` all the same.
         capacity_tokens = _round_up(config.max_response_tokens, bucket)
@@ -134,14 +134,16 @@ def is_spread() -> bool:
 
 
 def _sizes(num_slots: int, *, halvings: int) -> list[int]:
-    """Return numbers of rows to decode in, the whole first: each is a program that is compiled once.
+    """Return numbers of rows to decode in: all slots, then powers of two, which other lots have as well.
 
-    >>> _sizes(64, halvings=3), _sizes(3, halvings=3), _sizes(64, halvings=0)
-    ([64, 32, 16, 8], [3, 2, 1], [64])
+    Each is a program that is compiled once.
+
+    >>> _sizes(64, halvings=3), _sizes(24, halvings=3), _sizes(3, halvings=3), _sizes(64, halvings=0)
+    ([64, 32, 16, 8], [24, 16, 8, 4], [3, 2, 1], [64])
     """
     sizes = [num_slots]
     while len(sizes) <= halvings and sizes[-1] > 1:
-        sizes.append(-(-sizes[-1] // 2))
+        sizes.append(1 << (sizes[-1] - 1).bit_length() - 1)
     return sizes
 
 

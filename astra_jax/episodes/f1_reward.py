@@ -4,9 +4,9 @@
     n   sub-questions of the environment that need a tool call (`Environment.sub_tasks`)
     c   tool calls asked for, failed and malformed ones included; none in the reasoning or in a message cut off
 
-Arguments are not compared, only what tools return. An ending that is checked (a final state, a refusal, a question
-back) is one more sub-task and one more call; the final message is read for a refusal or a question, never for an
-answer. `synthesis/answers/counting.py` counts all three.
+Arguments are not compared, only what tools return. Where the ending is checked (a final state, a refusal, a question
+back) n and c are one more, and n̂ too if the ending is right; the final message is read for a refusal or a question,
+never for an answer. `synthesis/answers/counting.py` counts all three.
 
 Another reward is tried by editing `episode_reward`. Evaluations show it as `reward`, beside the paper's `f1`.
 """

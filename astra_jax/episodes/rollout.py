@@ -12,9 +12,10 @@ an episode is in changes none of its tokens.
 `sample_messages` is the one call that samples, at `RolloutConfig.temperature`. Its draw for a token is that of the key
 (seed of this `run`, place of the episode in it, tokens since the prompt, those of tools included), so the same policy,
 environments and seed give the same episodes; greedy ones (temperature 0) need no seed. In RL the seed of a `run` is
-made of the config's and of how many groups have been submitted before (`rl/rollouts.py`); rollouts go on until a batch
-of groups has reward variance, and only then one update follows, whose loss divides by the same temperature
-(`rl/train.py`). Groups that were one too many wait, for `max_staleness` updates at most, and are learnt from first.
+made of the config's and of how many groups have been submitted before (`rl/rollouts.py`); rollouts go on until there
+are as many groups as a batch has whose rewards differ within the group, and only then one update follows, whose loss
+divides by the same temperature (`rl/train.py`). Groups that were one too many wait, for `max_staleness` updates at
+most, and are learnt from first.
 
 Decided: docs/decisions/rl.md, “Rollouts advance in rounds of one turn”.
 """
