@@ -29,6 +29,9 @@ JsonObject: TypeAlias = dict[str, Any]
 Language = Literal["en", "zh"]
 Scenario = Literal["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"]
 SimilarityBand = Literal["high", "medium", "low"]
+Difficulty = Literal["plain", "hard"]
+"""`plain`: a question has the words of its tools' documents, so matching words finds them. `hard`: other words, and
+tools of the same parameter beside them that answer something else."""
 
 
 def canonical_json(value: JsonValue) -> str:
@@ -283,12 +286,14 @@ class EnvironmentTool(Record):
 
 
 class IrrelevantTool(Record):
-    """A distractor: an executable tool of another domain and how similar it is to the environment's own tools."""
+    """A distractor: an executable tool, of another domain or a sibling, and its similarity to the environment's own."""
 
     tool: EnvironmentTool
     band: SimilarityBand
     similarity: float
     """Cosine of the documents, min-max normalised over the relevant tool's row; in [0, 1]."""
+    cosine: float | None = Field(default=None, exclude_if=lambda cosine: cosine is None)
+    """The same before it was normalised; None in records that are older than this field."""
 
 
 class SubQuestion(Record):
@@ -302,14 +307,21 @@ class SubQuestion(Record):
     """The gold call; None where no tool is needed."""
 
 
+Operation = Literal[
+    "same", "list", "sum", "difference", "largest", "smallest", "which_largest", "which_smallest", "times", "days_after"
+]
+
+
 class Composition(Record):
     """Φ: how the main answer is computed from sub-answers (executed by `environments.decomposition.compose`)."""
 
-    operation: Literal["same", "list", "sum", "difference", "largest", "smallest", "which_largest", "which_smallest"]
+    operation: Operation
     inputs: tuple[str, ...] = Field(min_length=1)
     """Ids of the sub-questions whose answers enter, in order."""
     choices: tuple[str, ...] = ()
     """For `which_…`: the name that stands for each input; one of them is the main answer."""
+    operand: float | None = Field(default=None, exclude_if=lambda operand: operand is None)
+    """For `times` the factor, for `days_after` how many days."""
 
 
 class QualityScore(Record):
@@ -348,6 +360,7 @@ class Environment(Record):
     """Initial state of an episode, for tools that read or change it."""
     final_state: JsonObject | None = None
     """The state that a perfect episode leaves behind: a further sub-task where the environment has a state."""
+    difficulty: Difficulty = Field(default="plain", exclude_if=lambda difficulty: difficulty == "plain")
     expectation: Expectation = "answer"
     missing: str | None = None
     """For `refuse` the name of the tool that was withheld, for `ask_back` the parameter that the question omits."""

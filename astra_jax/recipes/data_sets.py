@@ -124,6 +124,17 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
                 "irrelevant tools each",
                 f"{sum(counted.irrelevant_tools_by_band.values()) / counted.environments:.2f}",
             ),
+            *(
+                Figure(f"cosine of {band} ones, mean", f"{cosine:.2f}")
+                for band, cosine in counted.cosine_mean_by_band.items()
+            ),
+            *(
+                [table.figure("high ones with an own parameter", "high_with_own_parameter_share", SHARE)]
+                if counted.high_with_own_parameter_share is not None
+                else []
+            ),
+            table.figure("answers that are computed", "computed_answers_share", SHARE),
+            *table.shares("difficulty", "difficulties"),
             table.figure("stateful", "stateful_share", SHARE),
             Figure("mean quality score", f"{counted.quality_mean:.3f}"),
             *_rejected(rejected),

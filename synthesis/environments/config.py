@@ -11,7 +11,7 @@ from synthesis.environments.embeddings import EmbeddingEndpoint
 from synthesis.environments.quality import Percentile
 from synthesis.environments.quotas import Variety
 from synthesis.questions.knowledge import Unseen
-from synthesis.records import Language, Scenario, SimilarityBand
+from synthesis.records import Difficulty, Language, Scenario, SimilarityBand
 from synthesis.teacher.openai import OpenAITeacherConfig
 from synthesis.workers import RayConfig
 
@@ -65,6 +65,8 @@ class EnvironmentsConfig(BaseModel):
     """How many first and second parts entity names are made of, where it is to be fewer than there are."""
     varieties: dict[Variety, float] = {"plain": 1.0}
     """Shares of stateful environments, and of those where a tool is withheld or a parameter is left out."""
+    difficulty: Difficulty = "plain"
+    """`hard`: questions in other words than the tools' documents, and siblings of the tools among the distractors."""
     max_hops: int = Field(default=5, ge=1)
     quality_threshold: Annotated[float, Field(ge=0, le=1)] | Percentile = 0.9
     """The least QS(τ) that is kept: a value, or `{ percentile = 10 }`, below which lies a tenth of what was scored."""
@@ -85,5 +87,13 @@ class EnvironmentsConfig(BaseModel):
             raise ValueError(
                 f"expected directories in disjoint_from, whose {self.unseen} are not to occur, found none; name them, "
                 f'or leave unseen = "{self.unseen}" out'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _hard_where_there_is_a_wording(self) -> EnvironmentsConfig:
+        if self.difficulty == "hard" and (self.unseen == "tools" or self.varieties.get("stateful")):
+            raise ValueError(
+                'expected difficulty = "plain" with unseen = "tools" or stateful varieties, found "hard"; leave one out'
             )
         return self

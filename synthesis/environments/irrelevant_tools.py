@@ -1,4 +1,4 @@
-"""Irrelevant tools: executable distractors of other domains, in bands of similarity to an environment's own tools.
+"""Irrelevant tools: executable distractors of other domains and siblings, in bands of similarity to the own tools.
 
 Similarity is the cosine of the documents' embeddings, min-max normalised over each tool's row of candidates; candidates
 of the tool's own domain are left out (ASTRA, section on irrelevant tools). Bands: high > 0.85, medium 0.4-0.85,
@@ -40,6 +40,7 @@ class ToolPool:
         Raises:
             TeacherUnavailable: the endpoint gives no embeddings.
         """
+        self._endpoint = endpoint
         documents: dict[str, ToolDocument] = {}
         found: dict[str, tuple[EnvironmentTool, str]] = {}
         for environment in environments:
@@ -57,44 +58,72 @@ class ToolPool:
             pool_rows = [self._rows[_key(tool.document)] for tool in self.tools]
             self._candidates = self._vectors[pool_rows].T.tocsr()
 
-    def similarities(self, documents: Sequence[ToolDocument], domain: str) -> np.ndarray:
-        """Return [documents, pool] similarities in [0, 1], each row min-max normalised, in steps of 1e-4.
-
-        Columns of the domain itself are NaN.
-        """
+    def cosines(self, documents: Sequence[ToolDocument], domain: str) -> np.ndarray:
+        """Return [documents, pool] cosines; columns of the domain itself are NaN."""
         rows = [self._rows[_key(document)] for document in documents]
         cosines = (self._vectors[rows] @ self._candidates).toarray()
         cosines[:, self._domains == domain] = np.nan
-        lowest = np.nanmin(cosines, axis=1, keepdims=True)
-        spread = np.nanmax(cosines, axis=1, keepdims=True) - lowest
-        # Where all candidates are alike none stands out: 0. Rounded, for the last bits of sums differ between machines.
-        return ((cosines - lowest) / np.where(spread > 0, spread, 1.0)).round(4)
+        return cosines
 
     def draw(
-        self, environment: Environment, per_band: Mapping[SimilarityBand, int], rng: random.Random
+        self,
+        environment: Environment,
+        per_band: Mapping[SimilarityBand, int],
+        rng: random.Random,
+        siblings: Sequence[EnvironmentTool] = (),
     ) -> tuple[IrrelevantTool, ...]:
-        """Draw up to so many distractors per band, none named as a tool of the environment.
+        """Draw up to so many distractors per band, none named as a tool of the environment; siblings are drawn first.
 
         A candidate's similarity to an environment is its greatest to one of the environment's tools.
         """
-        if not (self._domains != environment.domain).any():  # no candidate: a row would be NaN throughout
+        documents = [tool.document for tool in environment.tools]
+        if not siblings and not (self._domains != environment.domain).any():  # a row would be NaN throughout
             return ()
-        similarity = self.similarities([tool.document for tool in environment.tools], environment.domain).max(axis=0)
+        cosines = self.cosines(documents, environment.domain)
+        if siblings:
+            vectors = embed([tool.document for tool in siblings], self._endpoint)
+            own = self._vectors[[self._rows[_key(document)] for document in documents]]
+            cosines = np.hstack([cosines, (own @ vectors.T).toarray()])
+        candidates = (*self.tools, *siblings)
+        similarity = normalised(cosines).max(axis=0)
         # NaN lies in no band, so neither a tool under a name of the environment's nor one of its domain is drawn.
-        similarity[[self._columns[t.document.name] for t in environment.tools if t.document.name in self._columns]] = (
-            np.nan
-        )
-        drawn = [
-            (int(candidates[place]), band)
-            for band, (above, upto) in BANDS.items()
-            for candidates in [np.flatnonzero((similarity > above) & (similarity <= upto))]
-            for place in rng.sample(range(len(candidates)), min(per_band.get(band, 0), len(candidates)))
-        ]
+        own_names = [tool.document.name for tool in (*environment.tools, *siblings)]
+        similarity[[self._columns[name] for name in own_names if name in self._columns]] = np.nan
+        drawn: list[tuple[int, SimilarityBand]] = []
+        for band, (above, upto) in BANDS.items():
+            in_band = np.flatnonzero((similarity > above) & (similarity <= upto)).tolist()
+            wanted = min(per_band.get(band, 0), len(in_band))
+            first = [index for index in in_band if index >= len(self.tools)]
+            chosen = rng.sample(first, min(wanted, len(first)))
+            rest = [index for index in in_band if index < len(self.tools)]
+            drawn += [(index, band) for index in (*chosen, *rng.sample(rest, wanted - len(chosen)))]
         rng.shuffle(drawn)
         return tuple(
-            IrrelevantTool(tool=self.tools[index], band=band, similarity=round(float(similarity[index]), 4))
+            IrrelevantTool(
+                tool=candidates[index],
+                band=band,
+                similarity=round(float(similarity[index]), 4),
+                cosine=round(float(np.nanmax(cosines[:, index])), 4),
+            )
             for index, band in drawn
         )
+
+
+def normalised(cosines: np.ndarray) -> np.ndarray:
+    """Return [tools, candidates] similarities in [0, 1], each row min-max normalised, in steps of 1e-4; NaN stays.
+
+    >>> normalised(np.array([[0.1, 0.3, 0.2], [0.5, 0.5, 0.5]])).tolist()
+    [[0.0, 1.0, 0.5], [0.0, 0.0, 0.0]]
+    """
+    lowest = np.nanmin(cosines, axis=1, keepdims=True)
+    spread = np.nanmax(cosines, axis=1, keepdims=True) - lowest
+    # Where all candidates are alike none stands out: 0. Rounded, for the last bits of sums differ between machines.
+    return ((cosines - lowest) / np.where(spread > 0, spread, 1.0)).round(4)
+
+
+def as_siblings(tools: Sequence[EnvironmentTool]) -> tuple[IrrelevantTool, ...]:
+    """Return siblings as a proven environment carries them until its distractors are drawn."""
+    return tuple(IrrelevantTool(tool=tool, band="high", similarity=1.0) for tool in tools)
 
 
 def _key(document: ToolDocument) -> str:

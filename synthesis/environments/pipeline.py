@@ -159,7 +159,7 @@ async def _prove_all(
 
 def _source(config: EnvironmentsConfig, sources: Sequence[Knowledge], plan: EnvironmentPlan) -> Knowledge:
     source = sources[plan.index % len(sources)] if sources else _domain_alone(config, plan)
-    return source.model_copy(update={"unseen": config.unseen})
+    return source.model_copy(update={"unseen": config.unseen, "difficulty": config.difficulty})
 
 
 def _domain_alone(config: EnvironmentsConfig, plan: EnvironmentPlan) -> Knowledge:
@@ -188,7 +188,8 @@ async def _mix_all(
     async def mix(item: tuple[Environment, Variety]) -> JsonValue:
         environment, variety = item
         rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
-        drawn = pools[environment.language].draw(environment, config.irrelevant_per_band, rng)
+        siblings = [irrelevant.tool for irrelevant in environment.irrelevant_tools]
+        drawn = pools[environment.language].draw(environment, config.irrelevant_per_band, rng, siblings)
         mixed = environment.model_copy(update={"irrelevant_tools": drawn})
         # After the draw, which takes no tool under a name of the environment's: the withheld one cannot come back.
         if variety == "withheld_tool":

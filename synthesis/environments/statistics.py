@@ -29,6 +29,9 @@ PAPER: Final[Mapping[str, Any]] = {
 """What ASTRA (arXiv 2601.21558) says of its 6,596 environments, under the names of `EnvironmentStatistics`."""
 
 
+_HANDED_ON: Final = ("same", "list")
+
+
 class EnvironmentStatistics(BaseModel):
     """Counts and shares over a set of environments; shares are in [0, 1]."""
 
@@ -52,7 +55,14 @@ class EnvironmentStatistics(BaseModel):
     parallel_share: float
     """Share of the tool calls that can run beside another one: their dependency level has several."""
     tools_mean: float
+    difficulties: dict[str, float]
+    computed_answers_share: float
+    """Share of the environments whose Φ does more than hand on what tools return."""
     irrelevant_tools_by_band: dict[str, int]
+    cosine_mean_by_band: dict[str, float]
+    """Mean cosine of distractors to the own tool that they are nearest to, before it is normalised."""
+    high_with_own_parameter_share: float | None
+    """Of the distractors called high: how many take a parameter of one of the environment's own tools."""
     expectations: dict[str, float]
     stateful_share: float
     quality_mean: float
@@ -78,14 +88,23 @@ def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
     """
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
     sizes: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    num_parallel = num_stateful = num_tools = 0
+    cosines: defaultdict[str, list[float]] = defaultdict(list)
+    num_parallel = num_stateful = num_tools = num_computed = num_with_own_parameter = 0
     qualities = []
     for environment in environments:
         kinds["language"][environment.language] += 1
         kinds["domain"][environment.domain] += 1
         kinds["scenario"][environment.scenario] += 1
         kinds["expectation"][environment.expectation] += 1
-        kinds["band"].update(irrelevant.band for irrelevant in environment.irrelevant_tools)
+        kinds["difficulty"][environment.difficulty] += 1
+        num_computed += environment.composition is not None and environment.composition.operation not in _HANDED_ON
+        own_parameters = {name for tool in environment.tools for name in tool.document.required}
+        for irrelevant in environment.irrelevant_tools:
+            kinds["band"][irrelevant.band] += 1
+            if irrelevant.cosine is not None:
+                cosines[irrelevant.band].append(irrelevant.cosine)
+            if irrelevant.band == "high":
+                num_with_own_parameter += not own_parameters.isdisjoint(irrelevant.tool.document.required)
         sizes["sub-questions"][len(environment.sub_questions)] += 1
         sizes["tool calls"][len(environment.sub_tasks)] += 1
         sizes["longest path"][environment.hops] += 1
@@ -113,7 +132,11 @@ def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
         longest_path_histogram=dict(sorted(sizes["longest path"].items())),
         parallel_share=num_parallel / max(1, num_calls),
         tools_mean=num_tools / count,
+        difficulties=_shares(kinds["difficulty"]),
+        computed_answers_share=num_computed / count,
         irrelevant_tools_by_band=dict(sorted(kinds["band"].items())),
+        cosine_mean_by_band={band: statistics.fmean(values) for band, values in sorted(cosines.items())},
+        high_with_own_parameter_share=num_with_own_parameter / kinds["band"]["high"] if kinds["band"]["high"] else None,
         expectations=_shares(kinds["expectation"]),
         stateful_share=num_stateful / count,
         quality_mean=statistics.fmean(qualities),

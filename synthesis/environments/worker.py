@@ -11,17 +11,20 @@ from sandbox.client import AsyncSandboxClient
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.drafts import ENTITY_OR_ANSWER, MAX_DRAWS, TOOL, Draft, draw_seeds, write_draft
+from synthesis.environments.irrelevant_tools import as_siblings
 from synthesis.environments.merging import merge_sub_environments
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.environments.refusals import omit_parameter
+from synthesis.environments.siblings import write_siblings
 from synthesis.environments.splits import TakenValues
 from synthesis.environments.stateful import write_stateful_task
 from synthesis.environments.sub_environments import build_sub_environments
 from synthesis.environments.verification import ExecutableTools, replay_environment
-from synthesis.prompts import unseen_tools
+from synthesis.prompts import hard_wording, unseen_tools
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.prompts.parameter_omission import OmitParameter
 from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.sibling_tools import WriteSiblingTools
 from synthesis.prompts.stateful_task_writing import WriteStatefulTask
 from synthesis.prompts.tool_call_writing import WriteToolCall
 from synthesis.prompts.tool_document_scaling import ScaleToolDocument
@@ -96,7 +99,9 @@ class EnvironmentsWorker:
             )
 
     async def prove(self, plan: EnvironmentPlan, draft: Draft | None, source: Knowledge) -> Environment:
-        """Give a draft its tools, or have a stateful task written; proven, without distractors, and with what it cost.
+        """Give a draft its tools, or have a stateful task written; proven, and with what it cost.
+
+        Its only distractors are the siblings of a hard one's tools.
 
         Raises:
             Rejected: it did not pass one of the stages.
@@ -141,6 +146,11 @@ class EnvironmentsWorker:
         environment = self._without_tools(plan, knowledge, seed, instance, draft.quality).model_copy(
             update={"sub_questions": sub_questions, "tools": tools}
         )
+        if self._config.difficulty == "hard":
+            siblings = await write_siblings(teacher, sandbox, knowledge, environment, seed=seed)
+            environment = environment.model_copy(
+                update={"difficulty": "hard", "irrelevant_tools": as_siblings(siblings)}
+            )
         if plan.variety == "missing_parameter":
             return await omit_parameter(teacher, knowledge, environment, seed=seed)
         return environment
@@ -181,6 +191,8 @@ class EnvironmentsWorker:
         # Prompts of features are named only where they are used: other records keep their version, and their id.
         if self._config.scaled_documents:
             prompt_version += f" {ScaleToolDocument.prompt_version}"
+        if knowledge.difficulty == "hard":
+            prompt_version += f" {hard_wording.PROMPT_VERSION} {WriteSiblingTools.prompt_version}"
         if knowledge.unseen != "worlds":
             prompt_version += f" {unseen_tools.PROMPT_VERSION}"
         return Environment(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,10 +20,11 @@ from synthesis.procedural.tool_options import (
 )
 from synthesis.procedural.world_actions import draw_stateful_task
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
-from synthesis.procedural.worlds import Fact, World, domains, world_of
+from synthesis.procedural.worlds import YEARS, Fact, World, domains, other_values, world_of
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.prompts.parameter_omission import OmitParameter, OmittedParameter
 from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
 from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
 from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
 from synthesis.prompts.tool_document_scaling import ScaleToolDocument
@@ -32,7 +34,7 @@ from synthesis.prompts.tool_merging import MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity, ToolNecessity
 from synthesis.questions.decomposition import CompositionError, DecompositionNode, QAInstance, compose
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import JsonObject, QualityScore, ToolDocument
+from synthesis.records import EnvironmentTool, JsonObject, QualityScore, ToolDocument
 from synthesis.teacher.protocol import BadReply, Request
 
 CAN_READ: Final = "the embedded teacher can read tables (.csv, .sqlite, .parquet) and the domains that it knows"
@@ -75,15 +77,24 @@ def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
     """
     world = _world(request.knowledge)
     for argument, value in request.call.arguments.items():
-        named = (
-            f"{world.label(argument)}{'' if world.language == 'zh' else ' '}{value}" if argument in world.types else ""
-        )
-        # Wherever the name stands, its type must stand before it, or it would be left in another place.
-        if named and request.question.count(str(value)) == request.question.count(named) > 0:
-            unnamed = f"那个{world.label(argument)}" if world.language == "zh" else f"the {world.label(argument)}"
-            question = request.question.replace(named, unnamed)
-            return OmittedParameter(question=question, argument=argument, value=value)
+        for kind in _kinds_of(world, argument):
+            zh = world.language == "zh"
+            named = f"{kind}{'' if zh else ' '}{value}"
+            # Wherever the name stands, its type must stand before it, or it would be left in another place.
+            if request.question.count(str(value)) == request.question.count(named) > 0:
+                # A hard question has the article already.
+                unnamed = f"那个{kind}" if zh else kind if world.hard is not None else f"the {kind}"
+                question = request.question.replace(named, unnamed)
+                return OmittedParameter(question=question, argument=argument, value=value)
     raise BadReply(f"{request.question!r} names no entity of {request.call.arguments}")
+
+
+def _kinds_of(world: World, parameter: str) -> tuple[str, ...]:
+    """Return the words before the names that a parameter takes; none where it takes no name."""
+    types = [entity_type for entity_type in world.types if world.parameter(entity_type) == parameter]
+    if world.hard is None:
+        return tuple(world.label(entity_type) for entity_type in types)
+    return tuple(kind for entity_type in types for kind in world.hard.kinds[entity_type])
 
 
 def judge_decomposition(request: JudgeDecomposition, seed: int) -> QualityScore:
@@ -139,6 +150,8 @@ def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
         BadReply: the knowledge cannot be read by rule, or no fact of its world answers the sub-question.
     """
     world, fact = _world(request.knowledge), _fact(request.knowledge, request.node)
+    if world.hard is not None:
+        return world.hard.documents[fact.entity_type, fact.property]
     entity, asked = world.label(fact.entity_type), world.label(fact.entity_type, fact.property)
     if request.language != "zh":
         entity = _article(entity)
@@ -168,7 +181,8 @@ def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
         BadReply: the knowledge cannot be read by rule, or no fact of its world answers the sub-question.
     """
     fact = _fact(request.knowledge, request.node)
-    known = {fact.entity_type: fact.entity, _world(request.knowledge).wording.year: fact.year}
+    world = _world(request.knowledge)
+    known = {world.parameter(fact.entity_type): fact.entity, world.year_parameter: fact.year}
     asked = {name: known[name] for name in request.document.required}
     return CallArguments(arguments={**asked, **needed_arguments(request.document)})
 
@@ -185,9 +199,32 @@ def write_tool_implementation(request: WriteToolImplementation, seed: int) -> To
     table = {name: rows[name] for name in sorted([fact.entity, *others])}  # sorted: no row tells that it was asked for
     option = option_of(request.document)
     paged, further = tables_of(option, table, request.knowledge.seed)
-    return ToolImplementation(
-        source=_source(request.document, fact, world.wording.year), tables={fact.property: paged, **further}
-    )
+    return ToolImplementation(source=_source(request.document, world, fact), tables={fact.property: paged, **further})
+
+
+def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
+    """Write tools of the lexicon's siblings: the same parameters, the same entities, other values.
+
+    Raises:
+        BadReply: the knowledge cannot be read by rule, or its world is not a hard one.
+    """
+    world = _world(request.knowledge)
+    fact = _facts(request.knowledge).get(request.sub_question)
+    if world.hard is None or fact is None:
+        raise BadReply(f"no sibling of {request.document.name} is known")
+    rows = world.values[fact.entity_type, fact.property]
+    asked = [str(call.arguments[world.parameter(fact.entity_type)]) for call in request.calls]
+    tools = []
+    for document in world.hard.siblings[fact.entity_type, fact.property][: request.count]:
+        rng = random.Random(f"sibling/{seed}/{document.name}")
+        others = rng.sample([name for name in rows if name not in asked], DISTRACTOR_ROWS)
+        names = sorted({*asked, *others})
+        values = other_values(world, fact, len(names) * len(YEARS), rng)
+        table = {name: next(values) if fact.year is None else {year: next(values) for year in YEARS} for name in names}
+        key = document.name.partition("_")[2]
+        source = _source(document, world, replace(fact, property=key))
+        tools.append(EnvironmentTool(document=document, source=source, tables={key: table}))
+    return SiblingTools(tools=tuple(tools))
 
 
 def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
@@ -203,9 +240,9 @@ def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
     )
 
 
-def _source(document: ToolDocument, fact: Fact, year: str) -> str:
+def _source(document: ToolDocument, world: World, fact: Fact) -> str:
     # The code names types and properties but no entity, so tools of one property have the same and can be merged.
-    entity = fact.entity_type
+    entity, year = world.parameter(fact.entity_type), world.year_parameter
     value_type = type(fact.value).__name__
     if fact.year is None:
         signature, row, last = f"{entity}: str", f"rows[{entity}]", ""
@@ -240,6 +277,8 @@ def _joined(one: JsonObject, other: JsonObject) -> JsonObject:
 
 def _world(knowledge: Knowledge) -> World:
     # Both are cached, so that every question about one knowledge finds the same world at no cost.
+    if knowledge.difficulty == "hard" and knowledge.kind != "domain":
+        raise BadReply("the embedded teacher has hard wordings for the domains that it knows alone; give a [teacher]")
     if knowledge.kind == "tables":
         return world_of_tables(knowledge.text, knowledge.domain, knowledge.language, knowledge.unseen)
     if knowledge.kind != "domain":
@@ -247,7 +286,14 @@ def _world(knowledge: Knowledge) -> World:
         raise BadReply(f"{CAN_READ}, found {found}; a language model reads it: give the config a [teacher]")
     if knowledge.domain not in domains():
         raise BadReply(f"{CAN_READ} ({', '.join(sorted(domains()))}), found the domain {knowledge.domain!r}")
-    return world_of(knowledge.domain, knowledge.language, knowledge.seed, knowledge.name_parts, knowledge.unseen)
+    return world_of(
+        knowledge.domain,
+        knowledge.language,
+        knowledge.seed,
+        knowledge.name_parts,
+        knowledge.unseen,
+        knowledge.difficulty,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -282,5 +328,6 @@ ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     WriteToolCall: write_tool_call,
     WriteToolImplementation: write_tool_implementation,
     MergeTools: merge_tools,
+    WriteSiblingTools: write_sibling_tools,
 }
 """Request type to the pure function (request, seed) that answers it."""

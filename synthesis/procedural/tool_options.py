@@ -124,7 +124,7 @@ _LEAST_PAGED: Final = 100
 
 def with_option(document: ToolDocument, world: World, rng: random.Random) -> ToolDocument:
     """Give a lookup's document an option that fits what it returns; none fits, and it stays as it is."""
-    entity_type, asked = next(key for key in world.values if document.name == world.wording.lookup_of(*key))
+    entity_type, asked = next(key for key in world.values if document.name == world.lookup_name(*key))
     fitting = _fitting(world, entity_type, asked)
     properties = document.parameters["properties"]
     if not fitting or {world.wording.options[kind] for kind in fitting} & set(properties):

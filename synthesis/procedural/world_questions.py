@@ -2,7 +2,7 @@
 
 A question is one or several walks. Each walk starts at a named entity, follows relations and ends in the property that
 is asked for; walks that share a beginning share its lookups. The grammar is fixed: a property is always called by its
-label, an entity that the question starts from by its type and name.
+label, an entity that the question starts from by its type and name. A hard world's main questions have other words.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
+from synthesis.procedural.hard_questions import changed, hard_question
 from synthesis.procedural.worlds import NUMERIC_KINDS, YEARS, Fact, World
 from synthesis.questions.decomposition import DecompositionNode, QAInstance, compose, depths
 from synthesis.records import Composition, JsonValue, Language, Scenario
@@ -261,7 +262,9 @@ def _instance(
     names = set().union(*world.entities.values())
     mentioned = [value for walk in walks for fact in walk for value in (fact.entity, fact.value) if value in names]
     return QAInstance(
-        question=_main_question(world, rng, composition.operation, walks),
+        question=_main_question(world, rng, composition.operation, walks)
+        if world.hard is None
+        else hard_question(world, world.hard, rng, composition, walks),
         answer=answer,
         scenario=scenario,
         hops=hops,
@@ -276,6 +279,9 @@ def _draw_composition(
 ) -> Composition:
     inputs = tuple(ids)
     if not with_computation:
+        change = changed(world, asked[0], rng) if world.hard is not None and len(ids) == 1 else None
+        if change is not None:
+            return Composition(operation=change[0], inputs=inputs, operand=change[1])
         return Composition(operation="same" if len(ids) == 1 else "list", inputs=inputs)
     operations: list[Any] = ["which_largest", "which_smallest"]
     if world.kind(asked[0].entity_type, asked[0].property) in NUMERIC_KINDS:

@@ -6,9 +6,10 @@ procedural teacher says of it is looked up or computed here, so its gold answers
 
 from __future__ import annotations
 
+import math
 import random
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -16,9 +17,10 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from synthesis.procedural.hard_wording import HardWording, hard_wording_of
 from synthesis.procedural.tool_wording import KNOWN, ToolWording, wording_of
 from synthesis.questions.knowledge import Unseen
-from synthesis.records import JsonValue, Language
+from synthesis.records import Difficulty, JsonValue, Language
 
 AttributeKind = Literal["amount", "funds", "decimal", "date", "phone", "code", "yearly"]
 
@@ -83,6 +85,23 @@ class World:
     values: Mapping[tuple[str, str], Mapping[str, JsonValue]]
     """(type, property) to entity name to value; a yearly attribute's value maps year to amount."""
     wording: ToolWording = KNOWN
+    hard: HardWording | None = None
+    """The words of a hard world; those of `wording` are not used then."""
+
+    @property
+    def year_parameter(self) -> str:
+        """The parameter of a lookup whose value changes by year."""
+        return self.wording.year if self.hard is None else self.hard.year
+
+    def parameter(self, entity_type: str) -> str:
+        """Return the parameter that takes the name of an entity of a type."""
+        return entity_type if self.hard is None else self.hard.parameters[entity_type]
+
+    def lookup_name(self, entity_type: str, property_name: str) -> str:
+        """Return the name of the tool that looks a property up."""
+        if self.hard is None:
+            return self.wording.lookup_of(entity_type, property_name)
+        return self.hard.documents[entity_type, property_name].name
 
     def kind(self, entity_type: str, property_name: str) -> AttributeKind | Literal["relation"]:
         """Return the kind of a property's values."""
@@ -106,10 +125,18 @@ class World:
 
 
 @lru_cache(maxsize=256)
-def world_of(domain: str, language: Language, seed: int, parts: int | None = None, unseen: Unseen = "worlds") -> World:
+def world_of(
+    domain: str,
+    language: Language,
+    seed: int,
+    parts: int | None = None,
+    unseen: Unseen = "worlds",
+    difficulty: Difficulty = "plain",
+) -> World:
     """Generate the world of a domain in a language; the same arguments give the same world.
 
-    `parts` bounds how many first and second name parts are used: with few, a small model sees each of them often.
+    `parts` bounds how many first and second name parts are used: with few, a small model sees each of them often. A
+    hard world has words of its own, and names that are near one another.
 
     >>> world = world_of("library", "en", 0)
     >>> book = world.entities["book"][0]
@@ -119,7 +146,7 @@ def world_of(domain: str, language: Language, seed: int, parts: int | None = Non
     """
     rng = random.Random(f"world/{domain}/{language}/{seed}")
     types = domains(unseen)[domain]
-    names = _entity_names(rng, language, ENTITIES_PER_TYPE * len(types), parts)
+    names = _entity_names(rng, language, ENTITIES_PER_TYPE * len(types), parts, near=difficulty == "hard")
     entities = {
         name: tuple(names[index * ENTITIES_PER_TYPE : (index + 1) * ENTITIES_PER_TYPE])
         for index, name in enumerate(types)
@@ -136,11 +163,24 @@ def world_of(domain: str, language: Language, seed: int, parts: int | None = Non
                 entity: {year: next(drawn) for year in YEARS} if kind == "yearly" else next(drawn)
                 for entity in entities[name]
             }
-    return World(domain, language, types, entities, values, wording_of(unseen))
+    hard = None
+    if difficulty == "hard":
+        yearly = frozenset(key for key in values if key[1] in types[key[0]].attributes and _is_yearly(types, *key))
+        hard = hard_wording_of(domain, language, seed, yearly)
+    return World(domain, language, types, entities, values, wording_of(unseen), hard)
 
 
-def _entity_names(rng: random.Random, language: Language, count: int, parts: int | None) -> list[str]:
+def _is_yearly(types: Domain, entity_type: str, attribute: str) -> bool:
+    return types[entity_type].attributes[attribute][1] == "yearly"
+
+
+def _entity_names(
+    rng: random.Random, language: Language, count: int, parts: int | None, *, near: bool = False
+) -> list[str]:
     first, second = (listed[:parts] for listed in _spread_name_parts(language))
+    if near:  # so few parts that each stands in several names
+        few = math.isqrt(count) + 1
+        first, second = (rng.sample(listed, min(few, len(listed))) for listed in (first, second))
     joint = "" if language == "zh" else " "
     return [
         f"{first[index // len(second)]}{joint}{second[index % len(second)]}"
@@ -176,3 +216,20 @@ def _draw(rng: random.Random, kind: AttributeKind) -> JsonValue:
         case "code":
             letters = "".join(rng.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=2))
             return f"{letters}{rng.randrange(1000, 10_000)}"
+
+
+def other_values(world: World, fact: Fact, count: int, rng: random.Random) -> Iterator[JsonValue]:
+    """Draw distinct values like a property's that do not stand in the world; for a relation, strangers' names."""
+    kind = world.kind(fact.entity_type, fact.property)
+    if kind == "relation":
+        names = set().union(*world.entities.values())
+        drawn: list[JsonValue] = list(_entity_names(rng, world.language, count + len(names), None))
+    else:
+        drawn = _distinct_values(rng, kind, 2 * count)
+    known = {str(value) for rows in world.values.values() for value in _cells(rows.values())}
+    return iter([value for value in drawn if str(value) not in known][:count])
+
+
+def _cells(values: Iterable[JsonValue]) -> Iterator[JsonValue]:
+    for value in values:
+        yield from value.values() if isinstance(value, dict) else [value]

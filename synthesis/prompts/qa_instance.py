@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from synthesis.prompts.hard_wording import ASK_AROUND, harder
 from synthesis.prompts.unseen_tools import SELDOM_ASKED, seldom
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
@@ -38,11 +39,14 @@ class WriteQAInstance(Request[QAInstance]):
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
         wanted = self.model_dump(mode="json", exclude={"knowledge"})
-        knowledge = self.knowledge.model_dump(mode="json", exclude={"unseen"})
+        knowledge = self.knowledge.model_dump(mode="json", exclude={"unseen", "difficulty"})
         return [
-            {"role": "system", "content": seldom(INSTRUCTIONS, SELDOM_ASKED, self.knowledge)},
+            {"role": "system", "content": self._instructions()},
             {
                 "role": "user",
                 "content": f"Knowledge:\n{canonical_json(knowledge)}\n\nWanted:\n{canonical_json(wanted)}",
             },
         ]
+
+    def _instructions(self) -> str:
+        return harder(seldom(INSTRUCTIONS, SELDOM_ASKED, self.knowledge), ASK_AROUND, self.knowledge)

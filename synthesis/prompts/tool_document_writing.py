@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from synthesis.prompts.hard_wording import NAME_BY_THE_TRADE, harder
 from synthesis.prompts.rendering import plain_question
 from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
 from synthesis.questions.decomposition import DecompositionNode
@@ -30,4 +31,5 @@ class WriteToolDocument(Request[ToolDocument]):
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
         wanted = {"sub_question": self.node.question, "answer": self.node.answer, "language": self.language}
-        return plain_question(seldom(INSTRUCTIONS, SELDOM_NAMED, self.knowledge), wanted)
+        instructions = seldom(INSTRUCTIONS, SELDOM_NAMED, self.knowledge)
+        return plain_question(harder(instructions, NAME_BY_THE_TRADE, self.knowledge), wanted)

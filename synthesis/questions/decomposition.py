@@ -10,10 +10,11 @@ Decided: docs/decisions/environments.md, “Hops are counted twice”.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
 from typing import Literal, Protocol
 
 from synthesis.errors import SynthesisError
-from synthesis.records import Composition, JsonValue, Record, Scenario
+from synthesis.records import Composition, JsonValue, Operation, Record, Scenario
 
 
 class DecompositionNode(Record):
@@ -90,6 +91,8 @@ def compose(composition: Composition, answers: Mapping[str, JsonValue]) -> JsonV
     >>> which = Composition(operation="which_largest", inputs=("q1", "q2"), choices=("Oak", "Elm"))
     >>> compose(which, {"q1": "2024-05-01", "q2": "2023-12-31"})
     'Oak'
+    >>> compose(Composition(operation="days_after", inputs=("q1",), operand=30), {"q1": "2024-12-15"})
+    '2025-01-14'
 
     Raises:
         CompositionError: an input is missing, or the answers are not of a kind that the operation works on.
@@ -98,10 +101,10 @@ def compose(composition: Composition, answers: Mapping[str, JsonValue]) -> JsonV
         raise CompositionError(f"expected answers to all inputs, found none for {missing}")
     values = [answers[name] for name in composition.inputs]
     operation = composition.operation
-    if operation == "same":
+    if operation in ("same", "times", "days_after"):
         if len(values) != 1:
-            raise CompositionError(f"expected one input for 'same', found {len(values)}")
-        return values[0]
+            raise CompositionError(f"expected one input for {operation!r}, found {len(values)}")
+        return values[0] if operation == "same" else _with_operand(operation, values[0], composition.operand)
     if operation == "list":
         return values
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
@@ -122,3 +125,16 @@ def compose(composition: Composition, answers: Mapping[str, JsonValue]) -> JsonV
             f"expected one choice per input and one winner, found {composition.choices} for {values}"
         )
     return composition.choices[values.index(best)]
+
+
+def _with_operand(operation: Operation, value: JsonValue, operand: float | None) -> JsonValue:
+    if operand is None:
+        raise CompositionError(f"expected an operand for {operation!r}, found none")
+    if operation == "days_after":
+        try:
+            return (date.fromisoformat(str(value)) + timedelta(days=operand)).isoformat()
+        except (ValueError, OverflowError) as error:
+            raise CompositionError(f"expected a date like 2024-12-31 for {operation!r}, found {value!r}") from error
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise CompositionError(f"expected a number for {operation!r}, found {value!r}")
+    return round(value * operand, 6)

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from synthesis.errors import SynthesisError
-from synthesis.records import JsonValue, Language, Record
+from synthesis.records import Difficulty, JsonValue, Language, Record
 
 MAX_TABLE_ROWS: Final = 1000
 _CJK: Final = re.compile(r"[\u4e00-\u9fff]")
@@ -50,6 +50,7 @@ class Knowledge(Record):
     """How many first and second parts the names of a generated world are made of; None for all there are."""
     unseen: Unseen = Field(default="worlds", exclude_if=lambda unseen: unseen == "worlds")
     """What is to be made from it: where more than worlds are unseen, tools that are named and worded in other ways."""
+    difficulty: Difficulty = Field(default="plain", exclude_if=lambda difficulty: difficulty == "plain")
 
 
 class KnowledgeError(SynthesisError, ValueError):

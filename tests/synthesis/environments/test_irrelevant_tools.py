@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from astra_jax.testing import tiny_environment
+from synthesis.environments import irrelevant_tools
 from synthesis.environments.embeddings import EmbeddingEndpoint, embed
-from synthesis.environments.irrelevant_tools import BANDS, ToolPool
+from synthesis.environments.irrelevant_tools import BANDS, ToolPool, normalised
 from synthesis.records import Environment, EnvironmentTool, ToolDocument
 from synthesis.teacher.protocol import TeacherUnavailable
 
@@ -33,7 +34,7 @@ def test_rows_are_normalised_over_other_domains_alone(environments: list[Environ
     other = with_tools(
         environments[0], "shops", [document("get_price", "Price of an apartment"), document("fly", "Book a flight")]
     )
-    row = ToolPool([own, other]).similarities([own.tools[0].document], "housing")[0]
+    row = normalised(ToolPool([own, other]).cosines([own.tools[0].document], "housing"))[0]
     assert np.isnan(row[0])
     assert row[1:].tolist() == [1.0, 0.0]
 
@@ -60,7 +61,7 @@ def test_a_similarity_on_the_edge_of_two_bands_is_in_the_lower_one(monkeypatch: 
     own, *others = (document(name, f"The {name} of it") for name in row)
     asked = with_tools(tiny_environment(), "housing", [own])
     pool = ToolPool([asked, with_tools(tiny_environment(), "shops", others)])
-    monkeypatch.setattr(ToolPool, "similarities", lambda *_: np.array([list(row.values())]))
+    monkeypatch.setattr(irrelevant_tools, "normalised", lambda _: np.array([list(row.values())]))
     drawn = pool.draw(asked, {"high": 9, "medium": 9, "low": 9}, random.Random(0))
     assert {irrelevant.tool.document.name: (irrelevant.band, irrelevant.similarity) for irrelevant in drawn} == {
         "a": ("low", 0.0), "b": ("low", 0.4), "c": ("medium", 0.4001), "d": ("medium", 0.85), "e": ("high", 0.8501),

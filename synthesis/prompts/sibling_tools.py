@@ -1,0 +1,51 @@
+"""The question for siblings of a tool: distractors that take the same parameters and tell something else."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from synthesis.prompts.rendering import plain_question
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import EnvironmentTool, Record, ToolCall, ToolDocument
+from synthesis.teacher.protocol import Request
+
+INSTRUCTIONS = """\
+Write siblings of a tool: executable Python tools of the same domain that look as if they could answer in its place, and
+do not.
+- Each takes the same required parameters, under the same names.
+- Each differs in what it tells: another property, unit, period or scope. Its document says exactly that, in at most ten
+  words of the given language; at least one of them uses words by which a lay person would ask for what the tool tells.
+- source defines one function named as the document, with its parameters as documented, and reads its data from the
+  global TABLES; tables holds the data, with rows for the arguments of the given calls and a few others.
+- For the given calls each returns a value of the same type as the tool does, and never the tool's answer."""
+
+
+class SiblingTools(Record):
+    """Tools beside a given one."""
+
+    tools: tuple[EnvironmentTool, ...]
+
+
+class WriteSiblingTools(Request[SiblingTools]):
+    """Ask for tools that a question's words may lead to, and that do not answer it."""
+
+    prompt_version: ClassVar[str] = "sibling-tools-1"
+    reply_type: ClassVar[type[SiblingTools]] = SiblingTools
+
+    knowledge: Knowledge
+    document: ToolDocument
+    sub_question: str
+    """One that the tool answers."""
+    calls: tuple[ToolCall, ...]
+    """All gold calls of the tool."""
+    count: int
+
+    def messages(self) -> list[dict[str, str]]:
+        """Render the question for a chat model."""
+        wanted = {
+            "tool": self.document.model_dump(mode="json"),
+            "calls": [call.arguments for call in self.calls],
+            "siblings": self.count,
+            "language": self.knowledge.language,
+        }
+        return plain_question(INSTRUCTIONS, wanted)

@@ -1,0 +1,110 @@
+"""Hard environments: solved by their gold calls, not by matching words; siblings beside the tools are wrong answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from sandbox.client import ExecuteRequest
+from synthesis.answers.same_answer import same_answer
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.environments.siblings import write_siblings
+from synthesis.environments.statistics import statistics_of
+from synthesis.environments.verification import verify_environments
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
+from synthesis.questions.knowledge import Knowledge
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, EnvironmentTool, JsonObject
+from synthesis.stage import Rejected
+from tests.synthesis.environments.in_this_process import InThisProcess
+
+COUNT = 24
+
+
+@pytest.fixture(scope="module")
+def records(
+    make_config: Callable[..., EnvironmentsConfig], tmp_path_factory: pytest.TempPathFactory, sandbox_url: str
+) -> Path:
+    out = tmp_path_factory.mktemp("hard") / "out"
+    config = make_config(
+        seed=6, count=COUNT, out=out, difficulty="hard", name_parts={}, irrelevant_per_band={"high": 2, "low": 1}
+    )
+    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
+    assert report.kept == COUNT, report.closing_line()
+    return out
+
+
+@pytest.fixture(scope="module")
+def environments(records: Path) -> list[Environment]:
+    return list(RecordSource(records, Environment))
+
+
+def test_they_verify_and_say_what_they_are(records: Path, environments: list[Environment], sandbox_url: str) -> None:
+    assert asyncio.run(verify_environments(records, sandbox_url)).closing_line() == f"verified {COUNT}/{COUNT}"
+    counted = statistics_of(environments)
+    assert counted.difficulties == {"hard": 1.0}
+    assert counted.computed_answers_share > 0.3
+    assert set(counted.cosine_mean_by_band) == {"high", "low"}
+    assert counted.high_with_own_parameter_share is not None
+    assert counted.high_with_own_parameter_share >= 0.6
+
+
+async def test_no_distractor_gives_an_answer_to_a_gold_call(environments: list[Environment]) -> None:
+    sandbox, tried = InThisProcess(), 0
+    for environment in environments:
+        for distractor in (irrelevant.tool for irrelevant in environment.irrelevant_tools):
+            for task in environment.sub_tasks:
+                assert task.call is not None
+                if set(distractor.document.required) <= set(task.call.arguments):
+                    reply = (await sandbox.execute_batch([request_of(distractor, task.call.arguments)]))[0]
+                    assert not reply.ok or not any(same_answer(t.answer, reply.value) for t in environment.sub_tasks)
+                    tried += 1
+    assert tried >= COUNT / 2
+
+
+def request_of(tool: EnvironmentTool, arguments: JsonObject) -> ExecuteRequest:
+    needed = {name: arguments[name] for name in tool.document.required}
+    return ExecuteRequest(source=tool.module_source(), function=tool.document.name, arguments=needed)
+
+
+class Echo:
+    """A teacher whose siblings are the tools themselves, under the names that it is given."""
+
+    name = "echo"
+
+    def __init__(self, environment: Environment, *, renamed: bool):
+        self._tools, self._renamed = {tool.document.name: tool for tool in environment.tools}, renamed
+
+    async def ask(self, request: WriteSiblingTools, *, seed: int) -> SiblingTools:
+        tool = self._tools[request.document.name]
+        if not self._renamed:
+            return SiblingTools(tools=(tool,))
+        name = f"{tool.document.name}_too"
+        document = tool.document.model_copy(update={"name": name})
+        source = tool.source.replace(f"def {tool.document.name}(", f"def {name}(")
+        return SiblingTools(tools=(EnvironmentTool(document=document, source=source, tables=tool.tables),))
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+async def test_a_sibling_that_answers_or_has_a_tools_name_is_left_out(
+    environments: list[Environment], renamed: bool
+) -> None:
+    environment = next(environment for environment in environments if len(environment.sub_tasks) == 1)
+    with pytest.raises(Rejected, match="no sibling tool"):
+        await write_siblings(
+            Echo(environment, renamed=renamed),  # type: ignore[arg-type]
+            InThisProcess(),
+            Knowledge(domain="library", language="en"),
+            environment,
+            seed=0,
+        )
+
+
+def test_a_config_that_has_no_hard_wording_is_refused(make_config: Callable[..., EnvironmentsConfig]) -> None:
+    with pytest.raises(ValidationError, match='expected difficulty = "plain"'):
+        make_config(seed=0, count=1, out="out", difficulty="hard", varieties={"stateful": 1.0})

@@ -1,0 +1,124 @@
+"""A hard world's questions share no content word with the documents of the tools that answer them."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from synthesis.procedural.hard_questions import frames
+from synthesis.procedural.hard_wording import HardWording, lexicon
+from synthesis.procedural.world_questions import draw_instance
+from synthesis.procedural.worlds import World, domains, world_of
+from synthesis.questions.decomposition import compose
+from synthesis.records import Language, Scenario
+
+_SMALL_WORDS = frozenset(
+    re.findall(
+        "[a-z]+",
+        "a an the of in for to and or by on at with from its is are was were be been it that which who whom whose what "
+        "how much many when where there one each every per this these those as into under over than then they their "
+        "them he she his her you your i my me we our has have had do does did will would can could may any all some "
+        "not no so if up out most more year",
+    )
+)
+
+
+def english_words(text: str) -> set[str]:
+    """The beginnings of content words, so that forms of one word count as one."""
+    return {word[:5] for word in re.findall(r"[a-z]+", text.lower()) if word not in _SMALL_WORDS and len(word) > 2}
+
+
+def chinese_pairs(text: str) -> set[str]:
+    pieces = re.sub(r"\{\w+\}|[，。、的了在是每年月个和及与或有一]", " ", text).split()
+    return {piece[i : i + 2] for piece in pieces for i in range(len(piece) - 1)}
+
+
+def wordings(domain: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for entity_type, fields in domains()[domain].items():
+        for name in (*fields.attributes, *fields.relations):
+            yield entity_type, name, lexicon(domain)[entity_type][name]
+
+
+@pytest.mark.parametrize("domain", domains())
+def test_no_content_word_of_a_question_stands_in_its_tools_document(domain: str) -> None:
+    for entity_type, name, wording in wordings(domain):
+        for ask in wording["en"]["asks"]:
+            for text in (*wording["en"]["documents"], *(stem.replace("_", " ") for stem in wording["names"])):
+                assert not english_words(ask) & english_words(text), (entity_type, name, ask, text)
+        for ask in wording["zh"]["asks"]:
+            for text in wording["zh"]["documents"]:
+                assert not chinese_pairs(ask) & chinese_pairs(text), (entity_type, name, ask, text)
+
+
+@pytest.mark.parametrize("domain", domains())
+def test_every_property_has_several_wordings_and_siblings(domain: str) -> None:
+    for entity_type, fields in domains()[domain].items():
+        words = lexicon(domain)[entity_type]
+        assert len(set(words["parameters"])) >= 3
+        assert entity_type not in words["parameters"]
+        for language in ("en", "zh"):
+            assert len(set(words[language]["kinds"])) >= 3
+        for name in (*fields.attributes, *fields.relations):
+            wording = words[name]
+            is_yearly = name in fields.attributes and fields.attributes[name][1] == "yearly"
+            siblings = {sibling["name"] for sibling in wording["siblings"]}
+            assert len(siblings) >= 3
+            assert not siblings & set(wording["names"])
+            assert len(set(wording["names"])) >= 3
+            for language in ("en", "zh"):
+                assert len(set(wording[language]["asks"])) >= 4
+                assert len(set(wording[language]["documents"])) >= 2
+                for ask in wording[language]["asks"]:
+                    assert ask.count("{x}") == 1, (entity_type, name, ask)
+                    assert ("{year}" in ask) == is_yearly, (entity_type, name, ask)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_there_are_at_least_300_sentence_frames(language: Language) -> None:
+    frame = frames(language)
+    cores = {core for listed in frame["cores"].values() for core in listed}
+    assert len(cores) * len(set(frame["openings"])) * len(set(frame["closings"])) >= 300
+
+
+def words_of(world: World) -> HardWording:
+    assert world.hard is not None
+    return world.hard
+
+
+def test_names_of_tools_parameters_and_entities_are_drawn_anew() -> None:
+    one, same, other = (world_of("library", "en", seed, None, "worlds", "hard") for seed in (0, 0, 1))
+    assert words_of(one) == words_of(same)
+    names = [{document.name for document in words_of(world).documents.values()} for world in (one, other)]
+    assert len(names[0] & names[1]) < len(names[0]) / 2
+    assert words_of(one).parameters != words_of(other).parameters
+    parts = [name.split() for listed in one.entities.values() for name in listed]
+    assert len({first for first, _ in parts}) < len(parts) / 4, "names are near one another"
+    documents = [*words_of(one).documents.values(), *(d for listed in words_of(one).siblings.values() for d in listed)]
+    assert len({document.name for document in documents}) == len(documents)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("domain", domains())
+def test_every_question_is_composed_of_its_lookups(domain: str, language: Language) -> None:
+    shapes: list[tuple[Scenario, int, bool]] = [
+        ("single_hop", 1, False),
+        ("multi_hop", 3, False),
+        ("parallel_single_hop", 2, True),
+        ("parallel_multi_hop", 4, False),
+        ("parallel_multi_hop", 4, True),
+    ]
+    operations = set()
+    for seed in range(12):
+        world = world_of(domain, language, seed, None, "worlds", "hard")
+        scenario, num_lookups, computes = shapes[seed % len(shapes)]
+        rng = random.Random(seed)
+        instance = draw_instance(world, rng, scenario, num_lookups, with_computation=computes, max_hops=5)
+        assert instance.composition is not None
+        assert compose(instance.composition, {node.id: node.answer for node in instance.nodes}) == instance.answer
+        assert "{" not in instance.question
+        operations.add(instance.composition.operation)
+    assert operations - {"same", "list"}
