@@ -1,0 +1,51 @@
+"""The documents have the rows that the figures are written into, and a broken promise is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from scripts import figures
+
+ROOT = Path(__file__).parents[2]
+
+
+def a_summary(**changes: Any) -> dict[str, Any]:
+    policy = {"f1": 0.0, "answer_accuracy": 0.5, "tool_calls_per_episode": 2.0, "irrelevant_call_share": 0.03}
+    policy |= {"f1_unseen_tools": 0.1, "f1_unseen_domains": 0.2, "temperature": 1.0}
+    policy |= {f"{key}_interval": [0.0, 1.0] for key in ("f1", "f1_unseen_tools", "f1_unseen_domains")}  # type: ignore[misc]
+    setting = {
+        "untrained": policy,
+        "sft": policy | {"f1": 0.35},
+        "rl": policy | {"f1": 0.5, "irrelevant_call_share": 0.02},
+        "lexical": {key: value for key, value in policy.items() if key != "temperature"},
+    }
+    return {
+        "seed": 0,
+        "seconds": {"total": 600.0},
+        "peak_rss_bytes": 2 << 30,
+        "export": {"max_abs_logit_difference": 1.3e-05, "bit_equal": True},
+        "heldout": setting,
+        "heldout_greedy": setting,
+        "heldout_best": setting,
+        **changes,
+    }
+
+
+def test_the_documents_have_every_row_and_the_table() -> None:
+    cells = figures.readme_cells([a_summary(), a_summary()])
+    assert cells["… SFT → RL, greedy"] == "0.350 → 0.500 · 0.350 → 0.500"
+    assert cells["exported logits against `transformers`"] == "1.3e-5 · 1.3e-5"
+    written = figures.with_cells((ROOT / "README.md").read_text(encoding="utf-8"), cells)
+    assert written.count("0.350 → 0.500 · 0.350 → 0.500") == 3
+    experiments = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
+    table = figures.experiments_table([a_summary()])
+    assert table in figures.with_table(experiments, table)
+
+
+def test_a_promise_that_is_not_kept_is_told() -> None:
+    assert all(kept for _, kept in figures.promises(a_summary()))
+    slow = a_summary(seconds={"total": 721.0})
+    assert [promise for promise, kept in figures.promises(slow) if not kept] == ["quickstart in 12 minutes: 12.0"]
+    unlike = a_summary(export={"max_abs_logit_difference": None, "bit_equal": False})
+    assert len([promise for promise, kept in figures.promises(unlike) if not kept]) == 2
