@@ -30,7 +30,18 @@ FLOORS = {
         *("isolation", "worker", "pool", "execution", "self_test", "server", "client", "local", "contract"),
     ),
     "synthesis": (
-        *("errors", "records", "destination", "fingerprint", "record_io", "stage", "answers", "questions", "teacher"),
+        *(
+            "errors",
+            "records",
+            "destination",
+            "fingerprint",
+            "record_io",
+            "diversity",
+            "stage",
+            "answers",
+            "questions",
+            "teacher",
+        ),
         *("workers", "prompts", "track", "tools", "trajectories", "environments", "procedural", "cost"),
     ),
     "astra_jax": (

@@ -21,6 +21,12 @@ def add_records(commands: Commands) -> None:
     show.set_defaults(run=_show)
     stats = records.add_parser("stats", help="the paper's table of these records, beside the paper's figures")
     stats.add_argument("--json", action="store_true", help="everything that is counted, on one line")
+    stats.add_argument(
+        "--training",
+        type=Path,
+        metavar="DIR",
+        help="also say how much of these environments' questions and sets of tools stands in the environments of DIR",
+    )
     stats.set_defaults(run=_stats)
     verify = records.add_parser("verify", help="re-run every gold answer in the sandbox")
     add_sandbox(verify)
@@ -46,7 +52,24 @@ def _stats(options: argparse.Namespace) -> None:
         print(count_records(options.directory).model_dump_json())
         return
     print(describe(options.directory).table())
+    if options.training is not None:
+        for what, share in _seen_in(options.training, options.directory).items():
+            print(f"{what} that {options.training} has, too: {share:.1%}")
     print(f"\nplots: astra report {options.directory}")
+
+
+def _seen_in(training: Path, held_out: Path) -> dict[str, float]:
+    from synthesis.diversity import DiversityCounter, seen_in_training
+    from synthesis.record_io import RecordDirectoryError, RecordSource
+    from synthesis.records import Environment
+
+    counter = DiversityCounter()
+    for environment in RecordSource(training, Environment):
+        counter.add_environment(environment)
+    try:
+        return seen_in_training(RecordSource(held_out, Environment), counter)
+    except ValueError as error:
+        raise RecordDirectoryError(f"{held_out}: {error}") from error
 
 
 def _verify(options: argparse.Namespace) -> int | None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from astra_jax.report.charts import number_histogram, score_histogram
 from astra_jax.report.data_sets import Bar, DataSet, Distribution, Figure, distribution, in_words
+from synthesis.diversity import Diversity
 from synthesis.environments import statistics as environments
 from synthesis.environments.statistics import EnvironmentStatistics, environment_statistics
 from synthesis.record_io import RecordDirectoryError, read_card
@@ -65,6 +66,7 @@ def _trajectories(counted: TrajectoryStatistics, rejected: Mapping[str, int]) ->
             Figure("domains", f"{len(counted.domains):,}", f"{paper['num_domains']}"),
             table.figure("emulated calls made to fail", "injected_failure_rate", SHARE),
             Figure("mean reward", f"{counted.reward['mean']:.3f}"),
+            *_diversity(counted.diversity),
             *_rejected(rejected),
         ],
         {
@@ -102,6 +104,16 @@ def _trajectories(counted: TrajectoryStatistics, rejected: Mapping[str, int]) ->
     )
 
 
+def _diversity(counted: Diversity) -> list[Figure]:
+    figures = [("question skeletons", f"{counted.question_skeletons:,} of {counted.questions:,}")]
+    if counted.reasonings:
+        figures += [("reasoning skeletons", f"{counted.reasoning_skeletons:,} of {counted.reasonings:,}")]
+    figures += [("distinct word pairs", f"{counted.word_pairs:,}")]
+    figures += [(f"vocabulary, {language}", f"{words:,}") for language, words in counted.vocabulary.items()]
+    figures += [("distinct tools called", f"{counted.tool_names:,}"), ("… sets of tools", f"{counted.tool_sets:,}")]
+    return [Figure(name, text) for name, text in figures]
+
+
 def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -> DataSet:
     paper = environments.PAPER
     table = _Table(counted, paper)
@@ -128,15 +140,12 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
                 Figure(f"cosine of {band} ones, mean", f"{cosine:.2f}")
                 for band, cosine in counted.cosine_mean_by_band.items()
             ),
-            *(
-                [table.figure("high ones with an own parameter", "high_with_own_parameter_share", SHARE)]
-                if counted.high_with_own_parameter_share is not None
-                else []
-            ),
+            table.figure("high ones with an own parameter", "high_with_own_parameter_share", SHARE),
             table.figure("answers that are computed", "computed_answers_share", SHARE),
-            *table.shares("difficulty", "difficulties"),
+            *(Figure(f"difficulty {name}", SHARE.format(share)) for name, share in counted.difficulties.items()),
             table.figure("stateful", "stateful_share", SHARE),
             Figure("mean quality score", f"{counted.quality_mean:.3f}"),
+            *_diversity(counted.diversity),
             *_rejected(rejected),
         ],
         {

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from synthesis.diversity import Diversity, DiversityCounter
 from synthesis.questions.decomposition import DecompositionNode, depths
 from synthesis.record_io import RecordDirectoryError, RecordSource
 from synthesis.records import Environment, SubQuestion
@@ -66,6 +67,7 @@ class EnvironmentStatistics(BaseModel):
     expectations: dict[str, float]
     stateful_share: float
     quality_mean: float
+    diversity: Diversity
 
 
 def environment_statistics(directory: Path) -> EnvironmentStatistics:
@@ -91,7 +93,9 @@ def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
     cosines: defaultdict[str, list[float]] = defaultdict(list)
     num_parallel = num_stateful = num_tools = num_computed = num_with_own_parameter = 0
     qualities = []
+    diversity = DiversityCounter()
     for environment in environments:
+        diversity.add_environment(environment)
         kinds["language"][environment.language] += 1
         kinds["domain"][environment.domain] += 1
         kinds["scenario"][environment.scenario] += 1
@@ -140,6 +144,7 @@ def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
         expectations=_shares(kinds["expectation"]),
         stateful_share=num_stateful / count,
         quality_mean=statistics.fmean(qualities),
+        diversity=diversity.result(),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from synthesis.diversity import Diversity, DiversityCounter
 from synthesis.record_io import RecordDirectoryError, RecordSource
 from synthesis.records import RewardAxes, TaskScores, Trajectory
 from synthesis.trajectories.collection import call_error
@@ -71,6 +72,7 @@ class TrajectoryStatistics(BaseModel):
     """Mean of each of the three scores."""
     task_score_tenths: dict[str, tuple[int, ...]]
     """Trajectories by the tenth of [0, 1] that each score of their task lies in."""
+    diversity: Diversity
 
 
 def tenth(score: float) -> int:
@@ -105,7 +107,9 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     emulated_calls = injected = parallel = 0
     axes: defaultdict[str, _Scores] = defaultdict(_Scores)
     task_scores: defaultdict[str, _Scores] = defaultdict(_Scores)
+    diversity = DiversityCounter()
     for trajectory in source:
+        diversity.add_trajectory(trajectory)
         num_calls = sum(len(message.tool_calls) for message in trajectory.messages)
         roles.update(message.role for message in trajectory.messages)
         domains[trajectory.domain] += 1
@@ -157,6 +161,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         reward_tenths={axis: tuple(axes[axis].tenths) for axis in (*RewardAxes.AXES, "mean") if axis in axes},
         task_scores={name: scores.mean for name, scores in task_scores.items()},
         task_score_tenths={name: tuple(scores.tenths) for name, scores in task_scores.items()},
+        diversity=diversity.result(),
     )
 
 

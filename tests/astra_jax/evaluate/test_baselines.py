@@ -11,6 +11,7 @@ from astra_jax.cli.command import astra_parser, main
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.evaluate.baselines import BASELINES, evaluate_baseline, every_tool, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
+from astra_jax.recipes.data_sets import describe
 from astra_jax.report.episodes import PROGRAMS
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.local import local_sandbox
@@ -24,13 +25,26 @@ from tests.astra_jax.evaluate.test_environments import CONFIG
 ALL_BANDS = CONFIG.model_copy(update={"irrelevant_per_band": {"high": 1, "medium": 1, "low": 1}})
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory):
+def synthesised(folder, **changes):
     config = load_config(EnvironmentsConfig, CONFIGS / "tiny_environments.toml")
-    config = config.model_copy(update={"count": 24, "out": tmp_path_factory.mktemp("plain") / "environments"})
+    config = config.model_copy(update={"count": 24, "out": folder / "environments", **changes})
     with local_sandbox(workers=1) as url:
         asyncio.run(synthesize_environments(config, ProceduralTeacher(), url))
     return config.out
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return synthesised(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_hard_environments_are_not_guessed(name, tmp_path):
+    hard = synthesised(tmp_path, difficulty="hard", name_parts={}, irrelevant_per_band={"high": 2, "low": 1})
+    environments = list(RecordSource(hard, Environment))
+    found = asyncio.run(evaluate_baseline(name, environments, ALL_BANDS, InProcessSandbox()))
+    assert found.figures.f1 <= 0.35
+    assert "difficulty hard" in describe(hard).table()
 
 
 def looks_up(what: str, kind: str, *more: str, chinese: str = "") -> ToolDocument:
