@@ -56,6 +56,7 @@ from sandbox.local import local_sandbox
 from synthesis.destination import whole_file
 from synthesis.environments.held_out import held_out_configs
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.environments.splits import APART, shared_between
 from synthesis.environments.verification import verify_environments
 from synthesis.fingerprint import Fingerprint, digest, digest_of_files
 from synthesis.procedural.teacher import ProceduralTeacher
@@ -72,6 +73,7 @@ _CONFIG_TYPES: dict[str, type[BaseModel]] = {
     "tiny_evaluation.toml": EvaluationConfig,
 }
 _LOGIT_CHECK_TOKENS = 256
+_MAX_LOGIT_DIFFERENCE = 1e-4
 _CARD, _WEIGHTS = "dataset.json", "params.whole.json"
 """What is written last into a record directory and into a policy folder."""
 
@@ -192,6 +194,14 @@ def _synthesize_environments(out: Path, seed: int, url: str) -> None:
         print(verified.closing_line(), file=sys.stderr)
         if verified.failures:
             raise QuickstartFailed(f"{config.out}: environment {verified.failures[0][0]}: {verified.failures[0][1]}")
+        if config is not training:
+            _require_apart(training, config)
+
+
+def _require_apart(training: EnvironmentsConfig, held_out: EnvironmentsConfig) -> None:
+    shared = shared_between(training.out, held_out.out).model_dump()
+    if found := {level: shared[level] for level in APART[held_out.unseen] if shared[level]}:
+        raise QuickstartFailed(f"expected nothing of {training.out} in {held_out.out}, found shared {found}")
 
 
 def _begin_policy(out: Path, seed: int) -> None:
@@ -248,7 +258,8 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
     Without torch `transformers` computes nothing: the difference is None then, and a reason stands beside it.
 
     Raises:
-        QuickstartFailed: the tokenizer gives `transformers` other tokens than us.
+        QuickstartFailed: the tokenizer gives `transformers` other tokens than us, its logits are others, or a tensor
+            comes back changed.
         ChatFormatDiffers: so does the chat template.
         CheckpointError: the policy's weights are missing or damaged.
         DestinationRefused: at `hf_folder` is something else than an earlier export.
@@ -265,12 +276,19 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
     text = "What is the rent of Amber Falcon? 房租是多少？"
     if tokenizer(text)["input_ids"] != policy.tokenizer.encode(text):
         raise QuickstartFailed(f"the tokenizer of {hf_folder} gives other tokens than ours")
-    figures = {"max_abs_logit_difference": None, "bit_equal": bool(bit_equal)}
+    if not bit_equal:
+        raise QuickstartFailed(f"the tensors that come back from {hf_folder} are not, bit for bit, those of the policy")
+    figures: dict[str, Any] = {"max_abs_logit_difference": None, "bit_equal": True}
     if not is_installed("torch"):
         reason = "torch is not installed: pip install 'astra-jax[parity]'"
         print(f"export: logits are not compared with transformers: {reason}", file=sys.stderr, flush=True)
         return figures | {"not_compared_because": reason}
-    return figures | {"max_abs_logit_difference": _max_abs_logit_difference(policy, hf_folder)}
+    difference = _max_abs_logit_difference(policy, hf_folder)
+    if not difference <= _MAX_LOGIT_DIFFERENCE:  # nor NaN
+        raise QuickstartFailed(
+            f"expected the logits of transformers within {_MAX_LOGIT_DIFFERENCE:g} of ours, found {difference:g}"
+        )
+    return figures | {"max_abs_logit_difference": difference}
 
 
 def is_installed(module: str) -> bool:

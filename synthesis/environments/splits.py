@@ -11,7 +11,7 @@ Decided: docs/decisions/environments.md, “Held out means worlds, tools or doma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,12 @@ from synthesis.questions.knowledge import Unseen
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonValue, ToolDocument, canonical_json
 
+APART: Final[Mapping[Unseen, tuple[str, ...]]] = {
+    "worlds": ("entities", "answers"),
+    "tools": ("entities", "answers", "tool_names", "tool_documents", "tool_wordings"),
+    "domains": ("entities", "answers", "tool_names", "tool_documents", "tool_wordings", "domains"),
+}
+"""What two splits may not share at each level, under the names of `SharedCounts`."""
 _DESCRIBED: Final = ("title", "description")
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from astra_jax.checkpoints.hf import load_hf
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
 from astra_jax.recipes import quickstart
-from astra_jax.recipes.quickstart import export_and_compare
+from astra_jax.recipes.quickstart import QuickstartFailed, export_and_compare
 from astra_jax.recipes.stages import Stages, make_room
 from synthesis.destination import DestinationRefused
 from synthesis.fingerprint import MadeOtherwise
@@ -131,3 +132,23 @@ def test_an_export_is_compared_with_torch_where_it_is_installed(tmp_path, untrai
         assert figures["max_abs_logit_difference"] is None
         assert figures["not_compared_because"].startswith("torch is not installed")
         assert "logits are not compared with transformers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("difference", [2e-4, float("nan")])
+def test_an_export_whose_logits_are_others_ends_the_quickstart(tmp_path, untrained, monkeypatch, difference):
+    monkeypatch.setattr(quickstart, "is_installed", lambda module: True)
+    monkeypatch.setattr(quickstart, "_max_abs_logit_difference", lambda *_: difference)
+    save_policy(untrained, tmp_path / "policy")
+    with pytest.raises(QuickstartFailed, match=r"within 0\.0001 of ours"):
+        export_and_compare(tmp_path / "policy", tmp_path / "hf")
+
+
+def test_an_export_that_comes_back_changed_ends_the_quickstart(tmp_path, untrained, monkeypatch):
+    def changed(folder):
+        config, params = load_hf(folder)
+        return config, params | {"final_norm": params["final_norm"] * (1 + 1e-6)}
+
+    monkeypatch.setattr(quickstart, "load_hf", changed)
+    save_policy(untrained, tmp_path / "policy")
+    with pytest.raises(QuickstartFailed, match="bit for bit"):
+        export_and_compare(tmp_path / "policy", tmp_path / "hf")
