@@ -10,6 +10,7 @@ import ipaddress
 import json
 import logging
 import os
+import resource
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,6 +37,7 @@ from sandbox.worker import ServiceFault
 
 log = logging.getLogger("sandbox")
 DEFAULT_PORT = 8377
+_MAX_DESCRIPTORS = 1 << 16
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _Request = TypeVar("_Request", bound=BaseModel)
 
@@ -274,6 +276,7 @@ def serve(
     except InvalidToken as error:
         raise RefusedToStart(str(error)) from None
     os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
+    _raise_descriptor_limit()
     # Bound before the self-test, which takes seconds: a port that is taken, or too public, is told of at once.
     listener = socket.socket(fileno=listen_fd) if listen_fd is not None else _listen(host, port)
     address = ipaddress.ip_address(listener.getsockname()[0])
@@ -286,6 +289,15 @@ def serve(
     asyncio.run(
         _serve(listener, workers or os.cpu_count() or 1, min_tier, wasm, token, maximum, max_queue, until_stdin_closes)
     )
+
+
+def _raise_descriptor_limit() -> None:
+    """Take as many descriptors as this user may: each caller needs one, and each call in flight two more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _listen(host: str, port: int) -> socket.socket:

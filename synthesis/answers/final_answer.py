@@ -84,7 +84,7 @@ def is_answer_accurate(environment: Environment, final_text: str) -> bool:
     )
 
 
-_DERIVED = ("same", "list", "sum", "difference")
+_DERIVED = ("same", "list", "sum", "difference", "times", "days_after")
 """Compositions whose answer is not one of several candidates."""
 
 

@@ -189,3 +189,18 @@ def test_a_caller_that_leaves_disturbs_nobody(sandbox_url: str, client: SandboxC
 def test_limits_above_the_maximum_are_refused_for_a_client_too(client: SandboxClient) -> None:
     with pytest.raises(SandboxUnavailable, match=r"wall_seconds is 100\.0, this server's maximum is 60"):
         client.execute(ADD, "add", {"a": 1, "b": 2}, limits=Limits(wall_seconds=100))
+
+
+def test_a_low_soft_limit_of_descriptors_is_raised() -> None:
+    program = (
+        "from sandbox.server import _raise_descriptor_limit as f; import resource as r; f(); print(*r.getrlimit(7))"
+    )
+    found = subprocess.run(
+        ["bash", "-c", 'ulimit -Sn 256; exec "$0" -c "$1"', sys.executable, program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    ).stdout
+    soft, hard = map(int, found.split())
+    assert soft == min(hard if hard >= 0 else 1 << 16, 1 << 16) > 256

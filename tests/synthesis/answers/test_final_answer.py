@@ -54,7 +54,8 @@ def drawn_environments() -> Iterator[Environment]:
             domain = rng.choice(sorted(domains()))
             try:
                 instance = draw_instance(
-                    world_of(domain, language, seed), rng, scenario, num_lookups,
+                    world_of(domain, language, seed, None, "worlds", "hard" if seed % 3 == 0 else "plain"),
+                    rng, scenario, num_lookups,
                     with_computation="parallel" in scenario and seed % 2 == 0, max_hops=4,
                 )  # fmt: skip
             except BadReply:
