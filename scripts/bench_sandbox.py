@@ -18,6 +18,7 @@ import contextlib
 import itertools
 import json
 import os
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -173,11 +174,11 @@ class Work:
 
 def requests(calls_per_source: int | None) -> Iterator[bytes]:
     """Yield requests of the realistic tool without end; what differs between its sources is a comment."""
-    source, serial = realistic_tool(), itertools.count()
+    source, serial, load = realistic_tool(), itertools.count(), secrets.token_hex(4)
     if calls_per_source is None:
         yield from itertools.cycle([body(source, city) for city in CITIES])
     for number in serial:
-        yield body(f"{source}# {os.getpid()}-{number // (calls_per_source or 1)}\n", CITIES[number % 12])
+        yield body(f"{source}# {load}-{number // (calls_per_source or 1)}\n", CITIES[number % 12])
 
 
 async def _load(port: int, pid: int, work_asked: Work, seconds: float) -> Load:

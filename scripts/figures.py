@@ -79,7 +79,11 @@ def readme_cells(summaries: Sequence[Summary]) -> dict[str, str]:
             "heldout", "irrelevant_call_share", "{:.2%}"
         ),
         "exported logits against `transformers`": each(
-            lambda s: f"{s['export']['max_abs_logit_difference']:.1e}".replace("e-0", "e-")
+            lambda s: (
+                "not compared"
+                if s["export"]["max_abs_logit_difference"] is None
+                else f"{s['export']['max_abs_logit_difference']:.1e}".replace("e-0", "e-")
+            )
         ),
     }
 
@@ -150,6 +154,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--check", action="store_true", help="compare the documents with the runs, write nothing")
     options = parser.parse_args()
+    if options.seeds != [0, 1, 2] and not options.check:
+        parser.error("expected seeds 0 1 2, which the documents show; with others, say --check")
     for seed in options.seeds:
         out = options.runs / f"seed{seed}"
         if not (out / "summary.json").exists():

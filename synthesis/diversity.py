@@ -46,7 +46,8 @@ def skeleton(text: str, names: Iterable[str]) -> str:
     """
     # The longest first: a name may hold another one.
     for name in sorted({name for name in names if len(name) > 1}, key=len, reverse=True):
-        text = text.replace(name, _MASK)
+        # Only ASCII letters guard a name: Chinese puts nothing between words.
+        text = re.sub(rf"(?<![A-Za-z]){re.escape(name)}(?![A-Za-z])", _MASK, text)
     return _CODE.sub(_MASK, _NUMBER.sub(_MASK, text))
 
 

@@ -320,8 +320,8 @@ class Composition(Record):
     """Ids of the sub-questions whose answers enter, in order."""
     choices: tuple[str, ...] = ()
     """For `which_…`: the name that stands for each input; one of them is the main answer."""
-    operand: float | None = Field(default=None, exclude_if=lambda operand: operand is None)
-    """For `times` the factor, for `days_after` how many days."""
+    operand: int | float | None = Field(default=None, exclude_if=lambda operand: operand is None)
+    """For `times` the factor, for `days_after` how many days: a whole number."""
 
 
 class QualityScore(Record):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from pathlib import Path
 
@@ -49,7 +50,10 @@ def _stats(options: argparse.Namespace) -> None:
     from astra_jax.recipes.data_sets import count_records, describe
 
     if options.json:
-        print(count_records(options.directory).model_dump_json())
+        counted = count_records(options.directory).model_dump(mode="json")
+        if options.training is not None:
+            counted["in_training"] = _seen_in(options.training, options.directory)
+        print(json.dumps(counted, ensure_ascii=False))
         return
     print(describe(options.directory).table())
     if options.training is not None:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.engine.sampling import slot_keys
 from astra_jax.engine.step import (
-    Decoded,
     append_tokens,
     decode_messages,
     prefill_prompts,
@@ -92,14 +92,16 @@ class LockstepDecoder:
                 size, going_on, leave_at=max((s for s in self._sizes if s < size), default=0)
             )
             # Here the host waits for the devices: tools can run only when all messages are known.
-            active, tokens, logprobs, counts = (np.asarray(x) for x in decoded[1:])
+            active, tokens, logprobs, counts = (np.asarray(x) for x in decoded)
             for slot, row in zip(going_on, rows, strict=True):
                 said[slot].ids.extend(tokens[row, : counts[row]].tolist())
                 said[slot].logprobs.extend(logprobs[row, : counts[row]].tolist())
             going_on = [slot for slot, row in zip(going_on, rows, strict=True) if active[row]]
         return [said[slot] for slot in slots]
 
-    def _decode_in(self, size: int, slots: Sequence[int], *, leave_at: int) -> tuple[Decoded, Sequence[int]]:
+    def _decode_in(
+        self, size: int, slots: Sequence[int], *, leave_at: int
+    ) -> tuple[tuple[jax.Array, ...], Sequence[int]]:
         """Decode these slots in a program of `size` rows; return what came of it, and in which row each slot was."""
         num_slots = self._sizes[0]
         rows_R = np.full(size, num_slots, np.int32)  # beyond the last slot: padding
@@ -118,7 +120,8 @@ class LockstepDecoder:
             max_response_tokens=self._config.max_response_tokens,
         )
         self._slots = decoded.slots if in_place else put_slots(self._slots, decoded.slots, rows_R)
-        return decoded, slots if in_place else range(len(slots))
+        # Without the slots: a copy of some of them ends here, before the next and smaller one is made.
+        return decoded[1:], slots if in_place else range(len(slots))
 
     def append(self, given: Sequence[Sequence[int]]) -> None:
         """Append to each slot the tokens given to it, which may be none: templates and tool responses."""

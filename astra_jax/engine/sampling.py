@@ -52,7 +52,9 @@ def _by_inverse_cdf(weights_EV: jax.Array, uniform_E2: jax.Array) -> tuple[jax.A
     cumulative_EN = blocks_ENB.sum(-1).cumsum(-1)
     block_E = _first_above(cumulative_EN, uniform_E2[:, 0])
     cumulative_EB = blocks_ENB[jnp.arange(num_slots), block_E].cumsum(-1)
-    return block_E * _BLOCK_TOKENS + _first_above(cumulative_EB, uniform_E2[:, 1]), cumulative_EN[:, -1]
+    ids_E = block_E * _BLOCK_TOKENS + _first_above(cumulative_EB, uniform_E2[:, 1])
+    # The last block may be padded: rounding of sums must not lead beyond the vocabulary.
+    return jnp.minimum(ids_E, vocabulary - 1), cumulative_EN[:, -1]
 
 
 def _first_above(cumulative_EN: jax.Array, uniform_E: jax.Array) -> jax.Array:

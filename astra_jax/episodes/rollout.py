@@ -205,7 +205,12 @@ async def _off_the_loop(call: Callable[..., _T], *args: Any, **kwargs: Any) -> _
         with in_force(None if mesh.empty else mesh):
             return call(*args, **kwargs)
 
-    return await asyncio.to_thread(under_the_mesh)
+    thread = asyncio.ensure_future(asyncio.to_thread(under_the_mesh))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.wait([thread])  # a thread cannot be stopped, and it holds weights and cache
+        raise
 
 
 async def _all_or_none(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:

@@ -92,8 +92,9 @@ class EnvironmentsConfig(BaseModel):
 
     @model_validator(mode="after")
     def _hard_where_there_is_a_wording(self) -> EnvironmentsConfig:
-        if self.difficulty == "hard" and (self.unseen == "tools" or self.varieties.get("stateful")):
+        if self.difficulty == "hard" and (self.unseen != "worlds" or self.varieties.get("stateful")):
             raise ValueError(
-                'expected difficulty = "plain" with unseen = "tools" or stateful varieties, found "hard"; leave one out'
+                'expected difficulty = "plain" with unseen tools, unseen domains or stateful varieties, found "hard"; '
+                "leave one out"
             )
         return self

@@ -35,8 +35,10 @@ def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConf
     ('runs/heldout', False)
 
     Raises:
-        ValueError: the training has all domains, so that none is unseen.
+        ValueError: the training has all domains, so that none is unseen; or it is hard, which unseen tools cannot be.
     """
+    if training.difficulty == "hard":
+        raise ValueError('expected difficulty = "plain", found "hard", for which there are no unseen tools')
     names = ("heldout", "selection", "heldout_tools", "heldout_domains")
     out = {name: training.out.with_name(name) for name in names}
     known: Mapping[str, float] = EnvironmentsConfig.model_fields["domains"].default

@@ -14,7 +14,7 @@ from synthesis.environments.proof import PROOF_LIMITS
 from synthesis.environments.tool_source import check_source
 from synthesis.prompts.sibling_tools import WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, EnvironmentTool, JsonValue, SubQuestion, ToolCall
+from synthesis.records import Environment, EnvironmentTool, JsonValue, SubQuestion
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher.protocol import Teacher
 
@@ -24,46 +24,54 @@ SIBLINGS_PER_TOOL: Final = 2
 async def write_siblings(
     teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, environment: Environment, *, seed: int
 ) -> tuple[EnvironmentTool, ...]:
-    """Have siblings written for every tool; those whose name is taken, or that give an answer, are left out.
+    """Have siblings written for every tool that is called, and keep those that tell something else.
+
+    Left out are those that are not allowed or do not run, whose name is taken, or that give an answer to a gold call.
 
     Raises:
         BadReply: the teacher has no usable answer for one of the tools.
-        Rejected: no sibling is left, or one has code that is not allowed.
+        Rejected: no sibling is left.
         TeacherUnavailable: the teacher cannot be asked.
         SandboxUnavailable: the sandbox gives no answer.
     """
     golds = tuple(task.answer for task in environment.sub_tasks)
 
-    async def of_tool(tool: EnvironmentTool) -> list[tuple[EnvironmentTool, list[ToolCall]]]:
+    async def of_tool(tool: EnvironmentTool) -> list[EnvironmentTool]:
         tasks = _tasks_of(environment, tool)
-        calls = [task.call for task in tasks if task.call is not None]
         request = WriteSiblingTools(
             knowledge=knowledge,
             document=tool.document.model_copy(update={"parameters": _required_alone(tool)}),
             sub_question=tasks[0].question,
-            calls=tuple(calls),
+            calls=tuple(task.call for task in tasks if task.call is not None),
             count=SIBLINGS_PER_TOOL,
         )
-        return [(sibling, calls) for sibling in (await teacher.ask(request, seed=seed)).tools]
+        return [sibling for sibling in (await teacher.ask(request, seed=seed)).tools if _is_allowed(sibling, golds)]
 
     called = [tool for tool in environment.tools if _tasks_of(environment, tool)]
-    written = [pair for pairs in await all_in_order(of_tool(tool) for tool in called) for pair in pairs]
-    for sibling, _ in written:
-        check_source(sibling.source, sibling.document, golds)
-    requests = [_request(sibling, call) for sibling, calls in written for call in calls]
-    replies = iter(await sandbox.execute_batch(requests))
+    written = [tool for tools in await all_in_order(of_tool(tool) for tool in called) for tool in tools]
+    # Each with every gold call that it could take: it may stand beside one tool and tell what another one does.
+    trials = [_requests(sibling, environment) for sibling in written]
+    replies = iter(await sandbox.execute_batch([request for requests in trials for request in requests]))
     names = {tool.document.name for tool in environment.tools}
     kept = []
-    for sibling, calls in written:
-        values = [next(replies) for _ in calls]
-        # One that fails, or that gives what somebody is to find, is no sibling.
-        tells_another = all(reply.ok and not any(same_answer(gold, reply.value) for gold in golds) for reply in values)
-        if tells_another and sibling.document.name not in names:
+    for sibling, requests in zip(written, trials, strict=True):
+        values = [next(replies) for _ in requests]
+        ran = any(reply.ok for reply in values)
+        answers = any(reply.ok and any(same_answer(gold, reply.value) for gold in golds) for reply in values)
+        if ran and not answers and sibling.document.name not in names:
             names.add(sibling.document.name)
             kept.append(sibling)
     if not kept:
         raise Rejected("no sibling tool", f"{len(written)} were written for {sorted(names)[:3]}")
     return tuple(kept)
+
+
+def _is_allowed(sibling: EnvironmentTool, golds: tuple[JsonValue, ...]) -> bool:
+    try:
+        check_source(sibling.source, sibling.document, golds)
+    except Rejected:
+        return False
+    return True
 
 
 def _tasks_of(environment: Environment, tool: EnvironmentTool) -> list[SubQuestion]:
@@ -77,8 +85,15 @@ def _required_alone(tool: EnvironmentTool) -> dict[str, JsonValue]:
     return {"type": "object", "properties": {name: properties[name] for name in required}, "required": required}
 
 
-def _request(sibling: EnvironmentTool, call: ToolCall) -> ExecuteRequest:
-    required = {name: call.arguments[name] for name in sibling.document.required if name in call.arguments}
-    return ExecuteRequest(
-        source=sibling.module_source(), function=sibling.document.name, arguments=required, limits=PROOF_LIMITS
-    )
+def _requests(sibling: EnvironmentTool, environment: Environment) -> list[ExecuteRequest]:
+    source, name, required = sibling.module_source(), sibling.document.name, sibling.document.required
+    return [
+        ExecuteRequest(
+            source=source,
+            function=name,
+            arguments={parameter: task.call.arguments[parameter] for parameter in required},
+            limits=PROOF_LIMITS,
+        )
+        for task in environment.sub_tasks
+        if task.call is not None and set(required) <= set(task.call.arguments)
+    ]

@@ -217,8 +217,8 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
     tools = []
     for document in world.hard.siblings[fact.entity_type, fact.property][: request.count]:
         rng = random.Random(f"sibling/{seed}/{document.name}")
-        others = rng.sample([name for name in rows if name not in asked], DISTRACTOR_ROWS)
-        names = sorted({*asked, *others})
+        free = [name for name in rows if name not in asked]  # few are, where many are asked for
+        names = sorted({*asked, *rng.sample(free, min(DISTRACTOR_ROWS, len(free)))})
         values = other_values(world, fact, len(names) * len(YEARS), rng)
         table = {name: next(values) if fact.year is None else {year: next(values) for year in YEARS} for name in names}
         key = document.name.partition("_")[2]

@@ -35,7 +35,7 @@ def frames(language: Language) -> Mapping[str, Any]:
     return tomllib.loads(files(__package__).joinpath("hard_frames.toml").read_text(encoding="utf-8"))[language]
 
 
-def changed(world: World, fact: Fact, rng: random.Random) -> tuple[Operation, float] | None:
+def changed(world: World, fact: Fact, rng: random.Random) -> tuple[Operation, int] | None:
     """Draw what is to be made of one fact: a multiple of a number, a date some days on; None for the fact itself."""
     kind = world.kind(fact.entity_type, fact.property)
     if rng.random() >= CHANGED_SHARE:

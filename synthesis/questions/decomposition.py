@@ -127,9 +127,9 @@ def compose(composition: Composition, answers: Mapping[str, JsonValue]) -> JsonV
     return composition.choices[values.index(best)]
 
 
-def _with_operand(operation: Operation, value: JsonValue, operand: float | None) -> JsonValue:
-    if operand is None:
-        raise CompositionError(f"expected an operand for {operation!r}, found none")
+def _with_operand(operation: Operation, value: JsonValue, operand: int | float | None) -> JsonValue:
+    if operand is None or (operation == "days_after" and not isinstance(operand, int)):
+        raise CompositionError(f"expected a number for {operation!r}, whole where it counts days, found {operand}")
     if operation == "days_after":
         try:
             return (date.fromisoformat(str(value)) + timedelta(days=operand)).isoformat()
@@ -137,4 +137,7 @@ def _with_operand(operation: Operation, value: JsonValue, operand: float | None)
             raise CompositionError(f"expected a date like 2024-12-31 for {operation!r}, found {value!r}") from error
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise CompositionError(f"expected a number for {operation!r}, found {value!r}")
-    return round(value * operand, 6)
+    try:
+        return round(value * operand, 6)
+    except OverflowError as error:
+        raise CompositionError(f"expected numbers whose product can be written, found {value} and {operand}") from error

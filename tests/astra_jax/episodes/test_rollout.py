@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import jax
 import numpy as np
 import pytest
@@ -191,3 +194,22 @@ async def test_prompts_are_padded_to_what_the_attention_kernel_takes(taught, mon
     # Two groups are two lots, of one prompt each; which is read first, nobody says.
     lengths = (len(engine.prompt_tokens(start)) for start in STARTS)
     assert sorted(read) == sorted(-(-length // 384) * 384 for length in lengths)  # whole lanes, and whole buckets
+
+
+async def test_a_rollout_that_is_given_up_waits_for_its_thread():
+    begun, may_end, ended = threading.Event(), threading.Event(), []
+
+    def decode():
+        begun.set()
+        may_end.wait(10)
+        ended.append(True)
+
+    rollout = asyncio.ensure_future(rollout_module._off_the_loop(decode))
+    await asyncio.to_thread(begun.wait)
+    rollout.cancel()
+    await asyncio.sleep(0.05)
+    assert not rollout.done()  # the thread still holds weights and cache
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await rollout
+    assert ended == [True]

@@ -11,10 +11,13 @@ import pytest
 
 from synthesis.procedural.hard_questions import frames
 from synthesis.procedural.hard_wording import HardWording, lexicon
-from synthesis.procedural.world_questions import draw_instance
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.procedural.world_questions import draw_instance, lookup_question
 from synthesis.procedural.worlds import World, domains, world_of
+from synthesis.prompts.sibling_tools import WriteSiblingTools
 from synthesis.questions.decomposition import compose
-from synthesis.records import Language, Scenario
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import Language, Scenario, ToolCall
 
 _SMALL_WORDS = frozenset(
     re.findall(
@@ -122,3 +125,24 @@ def test_every_question_is_composed_of_its_lookups(domain: str, language: Langua
         assert "{" not in instance.question
         operations.add(instance.composition.operation)
     assert operations - {"same", "list"}
+
+
+async def test_a_tool_that_is_called_for_nearly_every_entity_has_siblings_too() -> None:
+    world = world_of("library", "en", 0, None, "worlds", "hard")
+    words, names = words_of(world), world.entities["book"]
+    document = words.documents["book", "author"]
+    request = WriteSiblingTools(
+        knowledge=Knowledge(domain="library", language="en", difficulty="hard"),
+        document=document,
+        sub_question=lookup_question(world, world.fact("book", names[0], "author")),
+        calls=tuple(
+            ToolCall(id=f"call_{name}", name=document.name, arguments={words.parameters["book"]: name})
+            for name in names[:7]
+        ),
+        count=2,
+    )
+    siblings = (await ProceduralTeacher().ask(request, seed=0)).tools
+    assert len(siblings) == 2
+    for sibling in siblings:
+        (table,) = sibling.tables.values()
+        assert set(names[:7]) <= set(table)
