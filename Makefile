@@ -6,7 +6,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: setup check test quickstart
+PROOFS := $(addprefix tests/, astra_jax/sft astra_jax/rl astra_jax/training astra_jax/checkpoints astra_jax/recipes \
+	sandbox/test_recovery.py synthesis/trajectories/test_statistics.py synthesis/environments/test_cost_estimate.py)
+
+.PHONY: setup check test proofs quickstart
 
 setup: $(VENV)/installed-dev
 
@@ -36,6 +39,10 @@ check: setup
 
 test: setup
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10
+
+# Slow tests that guard what users lose most by: killed saves, hosts, meshes, estimates. All slow ones: pytest -m slow.
+proofs: setup
+	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --durations=10 $(PROOFS)
 
 quickstart: $(VENV)/installed
 	$(BIN)/astra quickstart $(QUICKSTART)
