@@ -332,7 +332,7 @@ def test_a_conversion_leaves_what_was_there_and_no_half(astra, tmp_path, signum,
     hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     command = ["convert", direction, str(tmp_path / source), str(tmp_path / "new")]
     running = astra(*command, script=SLOW_CONVERSION)
-    running.wait_until(lambda: any((tmp_path / ".new.partial").rglob(partial_file)))
+    running.wait_until(lambda: any(tmp_path.glob(f".new.*.partial/**/{partial_file}")))
     name, code = SIGNALS[signum]
     ended = running.interrupted(signum)
     assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}"])
