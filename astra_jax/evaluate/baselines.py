@@ -81,12 +81,23 @@ async def evaluate_baseline(
         SandboxUnavailable: the sandbox is down.
         ValueError: there is no environment.
     """
+    return await evaluate_program(BASELINES[name], environments, config, sandbox)
+
+
+async def evaluate_program(
+    decide: Decide, environments: Sequence[Environment], config: EvaluationConfig, sandbox: AsyncSandboxClient
+) -> Evaluation:
+    """Let any program act, as `evaluate_baseline` does those that are shipped.
+
+    Raises:
+        SandboxUnavailable, ValueError: as `evaluate_baseline`.
+    """
     free = asyncio.Semaphore(_EPISODES_AT_ONCE)
 
     async def run(environment: Environment) -> Group:
         tools = mix_tools(environment, irrelevant_per_band=config.irrelevant_per_band, seed=config.seed)
         async with free:
-            return [await _episode(BASELINES[name], Start(environment, tools), sandbox, config.rollout.max_turns)]
+            return [await _episode(decide, Start(environment, tools), sandbox, config.rollout.max_turns)]
 
     return sum_up(await asyncio.gather(*map(run, environments)), seed=config.seed)
 

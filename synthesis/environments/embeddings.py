@@ -68,6 +68,11 @@ def embed(documents: Sequence[ToolDocument], endpoint: EmbeddingEndpoint | None 
     return csr_matrix(dense / np.maximum(np.linalg.norm(dense, axis=1, keepdims=True), 1e-12))
 
 
+def embed_text(text: str) -> csr_matrix:
+    """Return the local unit vector of any text, [1, features]."""
+    return _LOCAL.transform([text])
+
+
 def embedded_text(document: ToolDocument) -> str:
     """Return the words of a document that its vector is made of.
 

@@ -57,7 +57,7 @@ def hard_wording_of(domain: str, language: Language, seed: int, yearly: frozense
     """Draw the words of a world; the same arguments give the same words, and no two of its tools share a name."""
     rng = random.Random(f"hard wording/{domain}/{language}/{seed}")
     words = lexicon(domain)
-    year, verb = rng.choice(YEARS), rng.choice(VERBS)
+    year = rng.choice(YEARS)
     properties: dict[Property, Mapping[str, Any]] = {
         (entity_type, name): wording
         for entity_type, of_type in words.items()
@@ -68,7 +68,9 @@ def hard_wording_of(domain: str, language: Language, seed: int, yearly: frozense
     taken: set[str] = set()
 
     def document(key: Property, stem: str, description: str) -> ToolDocument:
-        # Another type's tool may have the same stem: then the parameter tells them apart, as in real interfaces.
+        # A verb for each tool: one for the world would tell its tools from distractors of other worlds.
+        verb = rng.choice(VERBS)
+        # Another type's tool may have the same stem: then the type tells them apart, as in real interfaces.
         name = next(
             name
             for name in (f"{verb}_{stem}", f"{verb}_{key[0]}_{stem}", f"{verb}_{key[0]}_{key[1]}_{stem}")

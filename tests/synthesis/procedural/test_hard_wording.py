@@ -98,6 +98,7 @@ def test_names_of_tools_parameters_and_entities_are_drawn_anew() -> None:
     names = [{document.name for document in words_of(world).documents.values()} for world in (one, other)]
     assert len(names[0] & names[1]) < len(names[0]) / 2
     assert words_of(one).parameters != words_of(other).parameters
+    assert len({name.partition("_")[0] for name in names[0]}) > 3, "no verb tells a world's tools from others"
     parts = [name.split() for listed in one.entities.values() for name in listed]
     assert len({first for first, _ in parts}) < len(parts) / 4, "names are near one another"
     documents = [*words_of(one).documents.values(), *(d for listed in words_of(one).siblings.values() for d in listed)]
