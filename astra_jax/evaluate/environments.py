@@ -47,7 +47,10 @@ class EvaluationConfig(BaseModel):
 _SOURCES = (
     "astra_jax/chat/format.py",
     "astra_jax/chat/tool_calls.py",
+    "astra_jax/engine/decoder.py",
     "astra_jax/engine/sampling.py",
+    "astra_jax/engine/step.py",
+    "astra_jax/model/kv_cache.py",
     "astra_jax/evaluate/baselines.py",
     "astra_jax/evaluate/environments.py",
     "astra_jax/episodes/f1_reward.py",

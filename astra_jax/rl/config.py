@@ -24,6 +24,7 @@ _SOURCES: Final = (
     "astra_jax/episodes/rollout.py",
     "astra_jax/episodes/saved.py",
     "astra_jax/episodes/tool_mixing.py",
+    "astra_jax/model/kv_cache.py",
     "astra_jax/rl/advantage.py",
     "astra_jax/rl/batch.py",
     "astra_jax/rl/batch_filling.py",

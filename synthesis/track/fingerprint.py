@@ -39,13 +39,20 @@ def synthesis_fingerprint(
 def source_of(*modules: str) -> Fingerprint:
     """Name the source of modules of this project and of every module of theirs that they import, file by file.
 
-    Prompts are among them: a changed word is a changed source. So are tables (`*.toml`) that lie beside the modules.
+    Prompts are among them: a changed word is a changed source. So are tables (`*.toml`) that lie beside the modules,
+    or in a folder there that holds no modules.
     """
     sources: set[Path] = set()
     for module in modules:
         sources |= _imported(module)
-    tables = {table for folder in {source.parent for source in sources} for table in folder.glob("*.toml")}
+    folders = {source.parent for source in sources}
+    folders |= {below for folder in folders for below in folder.iterdir() if below.is_dir() and not _is_package(below)}
+    tables = {table for folder in folders for table in folder.glob("*.toml")}
     return source_of_files(path.relative_to(ROOT).as_posix() for path in sources | tables)
+
+
+def _is_package(folder: Path) -> bool:
+    return (folder / "__init__.py").exists()
 
 
 @lru_cache

@@ -186,3 +186,9 @@ def test_a_journal_of_an_older_version_is_refused(tmp_path):
     with pytest.raises(MadeOtherwise, match=r"found that of another version\. To start afresh"):
         Journal(path, "drafted", {"seed": 0})
     assert finished_items(path) == [0]
+
+
+def test_tables_beside_the_modules_and_in_folders_of_tables_are_among_the_sources() -> None:
+    named = source_of("synthesis.environments.pipeline", "synthesis.procedural.teacher")
+    for table in ("domains.toml", "hard_frames.toml", "lexicons/library.toml"):
+        assert f"source of synthesis/procedural/{table}" in named
