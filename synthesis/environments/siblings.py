@@ -5,7 +5,8 @@ each own tool ─► siblings written ─► their code is allowed, and they run
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Literal
 
 from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
@@ -49,21 +50,36 @@ async def write_siblings(
 
     called = [tool for tool in environment.tools if _tasks_of(environment, tool)]
     written = [tool for tools in await all_in_order(of_tool(tool) for tool in called) for tool in tools]
-    # Each with every gold call that it could take: it may stand beside one tool and tell what another one does.
-    trials = [_requests(sibling, environment) for sibling in written]
-    replies = iter(await sandbox.execute_batch([request for requests in trials for request in requests]))
     names = {tool.document.name for tool in environment.tools}
     kept = []
-    for sibling, requests in zip(written, trials, strict=True):
-        values = [next(replies) for _ in requests]
-        ran = any(reply.ok for reply in values)
-        answers = any(reply.ok and any(same_answer(gold, reply.value) for gold in golds) for reply in values)
-        if ran and not answers and sibling.document.name not in names:
+    for sibling, told in zip(written, await tried_on_gold_calls(sandbox, written, environment), strict=True):
+        if told == "something else" and sibling.document.name not in names:
             names.add(sibling.document.name)
             kept.append(sibling)
     if not kept:
         raise Rejected("no sibling tool", f"{len(written)} were written for {sorted(names)[:3]}")
     return tuple(kept)
+
+
+async def tried_on_gold_calls(
+    sandbox: Sandbox, tools: Sequence[EnvironmentTool], environment: Environment
+) -> list[Literal["an answer", "something else", "nothing"]]:
+    """Say of each tool what it tells for those gold calls of the environment whose arguments it takes.
+
+    All of them, since a sibling may stand beside one tool and tell what another one does.
+
+    Raises:
+        SandboxUnavailable: the sandbox gives no answer.
+    """
+    golds = [task.answer for task in environment.sub_tasks]
+    trials = [_requests(tool, environment) for tool in tools]
+    replies = iter(await sandbox.execute_batch([request for requests in trials for request in requests]))
+    told: list[Literal["an answer", "something else", "nothing"]] = []
+    for requests in trials:
+        values = [reply.value for reply in [next(replies) for _ in requests] if reply.ok]
+        is_answer = any(same_answer(gold, value) for gold in golds for value in values)
+        told.append("an answer" if is_answer else "something else" if values else "nothing")
+    return told
 
 
 def _is_allowed(sibling: EnvironmentTool, golds: tuple[JsonValue, ...]) -> bool:

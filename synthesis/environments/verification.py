@@ -9,6 +9,7 @@ from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
+from synthesis.environments.siblings import tried_on_gold_calls
 from synthesis.environments.stateful import prove_stateful
 from synthesis.environments.tool_source import check_source
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
@@ -69,7 +70,9 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
 
 
 async def verify_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:
-    """Check one environment: its shape, Φ, the proof of each of its tools, and that its distractors run.
+    """Check one environment: its shape, Φ, the proof of each of its tools, and its distractors.
+
+    A distractor runs; a hard environment's gives none of its answers to a gold call.
 
     Raises:
         Rejected: the first promise that is broken.
@@ -81,6 +84,15 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
     else:
         await _verify_states(environment, sandbox)
     await executable.check(_bystanders(environment))
+    if environment.difficulty == "hard":
+        await _verify_siblings(environment, sandbox)
+
+
+async def _verify_siblings(environment: Environment, sandbox: Sandbox) -> None:
+    distractors = [irrelevant.tool for irrelevant in environment.irrelevant_tools]
+    for tool, told in zip(distractors, await tried_on_gold_calls(sandbox, distractors, environment), strict=True):
+        if told == "an answer":
+            raise Rejected("distractor answers", f"{tool.document.name} gives an answer of {environment.id}")
 
 
 async def replay_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:

@@ -14,7 +14,7 @@ from synthesis.answers.same_answer import same_answer
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.siblings import write_siblings
 from synthesis.environments.statistics import statistics_of
-from synthesis.environments.verification import verify_environments
+from synthesis.environments.verification import ExecutableTools, verify_environment, verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
@@ -65,6 +65,23 @@ async def test_no_distractor_gives_an_answer_to_a_gold_call(environments: list[E
                     assert not reply.ok or not any(same_answer(t.answer, reply.value) for t in environment.sub_tasks)
                     tried += 1
     assert tried >= COUNT / 2
+
+
+async def test_a_distractor_that_answers_does_not_verify(environments: list[Environment]) -> None:
+    environment = next(environment for environment in environments if len(environment.sub_tasks) == 1)
+    sandbox = InThisProcess()
+    await verify_environment(environment, sandbox, ExecutableTools(sandbox))
+    (own,) = environment.tools
+    name = f"{own.document.name}_too"
+    twin = EnvironmentTool(
+        document=own.document.model_copy(update={"name": name}),
+        source=own.source.replace(f"def {own.document.name}(", f"def {name}("),
+        tables=own.tables,
+    )
+    planted = environment.irrelevant_tools[0].model_copy(update={"tool": twin})
+    broken = environment.model_copy(update={"irrelevant_tools": (planted, *environment.irrelevant_tools[1:])})
+    with pytest.raises(Rejected, match="distractor answers"):
+        await verify_environment(broken, sandbox, ExecutableTools(sandbox))
 
 
 def request_of(tool: EnvironmentTool, arguments: JsonObject) -> ExecuteRequest:
