@@ -41,10 +41,12 @@ def run_lock(path: Path) -> Iterator[None]:
     """
     is_new_folder = not path.parent.exists()
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             opened = path.open("a+")
-        except FileNotFoundError:
+        except (FileExistsError, FileNotFoundError):
+            if os.path.lexists(path.parent) and not path.parent.is_dir():
+                raise  # a file is where the folder should be
             continue  # a run that has just been refused has taken the folder away
         with opened as file:
             _lock(file, path)

@@ -237,6 +237,27 @@ def test_no_two_hold_the_lock_while_it_is_taken_and_let_go_of_all_the_time(tmp_p
     assert [contender.returncode for contender in contenders] == [0] * 4, "\n".join(errors)
 
 
+def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path, monkeypatch):
+    folder, made = tmp_path / "new", []
+
+    def mkdir(self, **_):
+        made.append(self)
+        if len(made) == 1:
+            raise FileExistsError(self)  # it was there, and is not any more
+        os.mkdir(self)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with run_lock(folder / "lock"):
+        assert made == [folder, folder]
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")], ids=["file", "dead link"])
+def test_what_is_no_folder_is_not_waited_for(tmp_path, make):
+    make(tmp_path / "new")
+    with pytest.raises(OSError), run_lock(tmp_path / "new" / "lock"):
+        pass
+
+
 def failing_flock(code: int):
     def flock(*_: object) -> None:
         raise OSError(code, os.strerror(code))
