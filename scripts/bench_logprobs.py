@@ -3,8 +3,10 @@
     python scripts/bench_logprobs.py --against torch trl tunix ours_with_gradients \
         --python trl=/path/to/trl/bin/python --python tunix=/path/to/tunix/bin/python
 
-Every system runs its whole model, two layers of width 256, over 4 sequences of 4,096 tokens. `torch` (`transformers`)
-makes the logits of one sequence at a time; `trl` is the chunked head of TRL's GRPO trainer; `tunix` is google-tunix
+Every system runs its whole model, two layers of width 256, over 4 sequences of 4,096 tokens, with as many threads as
+this process has cores (`work` says how many). `torch` (`transformers`) makes the logits of one sequence at a time and
+takes `logsumexp` of them, which is faster than `log_softmax`; `torch_compiled` is the same through `torch.compile`,
+which needs a C++ compiler. `trl` is the chunked head of TRL's GRPO trainer; `tunix` is google-tunix
 0.1.7, a sequence at a time as its `compute_logps_micro_batch_size = 1` does. None of them computes gradients;
 `ours_with_gradients` adds those of every parameter. A peer that wants another environment than ours gets its
 interpreter by `--python`:
@@ -18,6 +20,7 @@ as long as ours each other one takes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 SHAPE = Shape(vocabulary=151_936, layers=2)
 ROWS, TOKENS = 4, 4096
+THREADS = len(os.sched_getaffinity(0))
 
 
 def token_ids() -> np.ndarray:
@@ -76,18 +80,35 @@ def ours_with_gradients() -> Callable[[], object]:
     return lambda: jax.block_until_ready(gradients(params))
 
 
-def torch() -> Callable[[], object]:
-    """`transformers`: logits, log-softmax and gather, one sequence at a time."""
+def _torch_row() -> tuple[Callable, Any]:
+    """The log-probs of one sequence in `transformers`, and the sequences."""
     import torch
 
+    torch.set_num_threads(THREADS)
     model, tokens_BT = hf_model(SHAPE), torch.from_numpy(token_ids()).long()
 
-    @torch.no_grad()
     def row(tokens_1T: torch.Tensor) -> torch.Tensor:
-        logprobs_1TV = model(input_ids=tokens_1T[:, :-1]).logits.log_softmax(-1)
-        return logprobs_1TV.gather(-1, tokens_1T[:, 1:, None])[..., 0]
+        logits_1TV = model(input_ids=tokens_1T[:, :-1]).logits
+        return logits_1TV.gather(-1, tokens_1T[:, 1:, None])[..., 0] - logits_1TV.logsumexp(-1)
 
-    return lambda: torch.cat([row(tokens_1T) for tokens_1T in tokens_BT.split(1)])
+    return row, tokens_BT.split(1)
+
+
+def torch() -> Callable[[], object]:
+    """`transformers`: logits, logsumexp and gather, one sequence at a time."""
+    import torch
+
+    row, sequences = _torch_row()
+    return torch.no_grad()(lambda: torch.cat([row(tokens_1T) for tokens_1T in sequences]))
+
+
+def torch_compiled() -> Callable[[], object]:
+    """The same, compiled."""
+    import torch
+
+    row, sequences = _torch_row()
+    compiled = torch.compile(row)
+    return torch.no_grad()(lambda: torch.cat([compiled(tokens_1T) for tokens_1T in sequences]))
 
 
 def trl() -> Callable[[], object]:
@@ -97,6 +118,8 @@ def trl() -> Callable[[], object]:
 
     model, tokens_BT = hf_model(SHAPE), torch.from_numpy(token_ids()).long()
     add_fused_lm_head(model)
+
+    torch.set_num_threads(THREADS)
 
     @torch.no_grad()
     def run() -> torch.Tensor:
@@ -129,8 +152,15 @@ def tunix() -> Callable[[], object]:
 if __name__ == "__main__":
     compare(
         __doc__ or "",
-        {"ours": ours, "ours_with_gradients": ours_with_gradients, "torch": torch, "trl": trl, "tunix": tunix},
-        work=f"log-probabilities, {ROWS} x {TOKENS} tokens, vocabulary {SHAPE.vocabulary}, fp32",
+        {
+            "ours": ours,
+            "ours_with_gradients": ours_with_gradients,
+            "torch": torch,
+            "torch_compiled": torch_compiled,
+            "trl": trl,
+            "tunix": tunix,
+        },
+        work=f"log-probabilities, {ROWS} x {TOKENS} tokens, vocabulary {SHAPE.vocabulary}, fp32, {THREADS} threads",
         tokens=ROWS * TOKENS,
         against=["ours_with_gradients", "torch"],
         rounds=3,
