@@ -6,10 +6,15 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export JAX_PLATFORMS ?= cpu
 
-PROOFS := $(addprefix tests/, astra_jax/sft astra_jax/rl astra_jax/training astra_jax/checkpoints astra_jax/recipes \
-	sandbox/test_recovery.py synthesis/trajectories/test_statistics.py synthesis/environments/test_cost_estimate.py)
+# Slow tests in four parts of about the same time. One part a run of `.ci/run`: the one that .ci/slow_part names, which
+# a change that lands moves on.
+SLOW_1 := astra_jax/sft astra_jax/rl
+SLOW_2 := astra_jax/training astra_jax/checkpoints astra_jax/recipes astra_jax/model astra_jax/plan
+SLOW_3 := astra_jax/cli test_wheel.py
+SLOW_4 := synthesis sandbox
+SLOW_PART ?= $(shell cat .ci/slow_part)
 
-.PHONY: setup check test proofs quickstart
+.PHONY: setup check test slow quickstart
 
 setup: $(VENV)/installed-dev
 
@@ -40,9 +45,9 @@ check: setup
 test: setup
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10
 
-# Slow tests that guard what users lose most by: killed saves, hosts, meshes, estimates. All slow ones: pytest -m slow.
-proofs: setup
-	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --durations=10 $(PROOFS)
+slow: setup
+	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --durations=10 $(addprefix tests/, $(or $(SLOW_$(SLOW_PART)), \
+	$(error expected a part from 1 to 4 in SLOW_PART or .ci/slow_part, found "$(SLOW_PART)")))
 
 quickstart: $(VENV)/installed
 	$(BIN)/astra quickstart $(QUICKSTART)

@@ -1,4 +1,4 @@
-"""`make` installs torch from where a CPU build is, never the CUDA one, and the quickstart without it."""
+"""`make` installs torch from where a CPU build is, never the CUDA one; each slow test is in one of the four parts."""
 
 from __future__ import annotations
 
@@ -65,3 +65,41 @@ def test_setup_without_a_cpu_torch_ends_in_one_line_and_is_not_done(tmp_path):
 def test_the_quickstart_installs_no_torch(tmp_path):
     code, installed, _ = make(tmp_path, "quickstart", "on the index")
     assert (code, installed) == (0, [".[mcp]"])
+
+
+def slow_parts(tmp_path: Path) -> list[list[Path]]:
+    """The files and folders of each part, as `make slow` hands them to pytest."""
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / "pyproject.toml").touch()
+    parts = []
+    for part in "1234":
+        (tmp_path / ".ci" / "slow_part").write_text(f"{part}\n")
+        printed = subprocess.run(
+            ["make", "-n", "-f", ROOT / "Makefile", "slow"], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+        parts.append([ROOT / word for word in printed.split() if word.startswith("tests/")])
+    return parts
+
+
+def test_each_slow_test_is_in_one_part_of_four(tmp_path):
+    parts = slow_parts(tmp_path)
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.slow" in path.read_text(encoding="utf-8")]
+    assert len(marked) > 20
+    for path in marked:
+        if path.samefile(__file__):
+            continue
+        found = [part for part in parts if any(path.is_relative_to(place) for place in part)]
+        assert len(found) == 1, path
+    assert all(place.exists() for part in parts for place in part)
+
+
+def test_an_unknown_part_is_told(tmp_path):
+    (tmp_path / "pyproject.toml").touch()
+    command = ["make", "-n", "-f", ROOT / "Makefile", "slow", "SLOW_PART=5"]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert told.returncode == 2
+    assert 'expected a part from 1 to 4 in SLOW_PART or .ci/slow_part, found "5"' in told.stderr
+
+
+def test_the_part_that_is_next_is_one_of_four():
+    assert (ROOT / ".ci" / "slow_part").read_text() in {"1\n", "2\n", "3\n", "4\n"}

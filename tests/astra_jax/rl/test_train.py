@@ -126,9 +126,9 @@ async def test_a_run_killed_at_any_moment_resumes_to_the_identical_curve(config,
     metrics = interrupted.out / "metrics.jsonl"
     with local_sandbox(workers=1) as url:
         async with AsyncSandboxClient(url) as sandbox:
-            compiled_before = rl_step._cache_size()
+            rl_step.clear_cache()
             await run_rl(config, sandbox)
-            assert rl_step._cache_size() == compiled_before + 1, "the step compiles once, also from restored weights"
+            assert rl_step._cache_size() == 1, "the step compiles once, also from restored weights"
             arguments = [interrupted.model_dump_json(), url]
             kill_after_steps("tests.astra_jax.rl.run_rl", arguments, metrics=metrics, steps=3)
             assert 3 <= len(read_metrics(metrics)) < STEPS
