@@ -49,14 +49,21 @@ def parse_turn(text: str) -> ParsedTurn:
     'the tool call is not valid JSON'
     """
     text = text.removesuffix(IM_END)
-    reasoning, found, said = text.partition(END_THINK)
-    # Thinking that never ends holds no call: the message was cut off, or the policy never came to say anything.
-    if not found:
-        reasoning, said = ("", text) if THINK not in text else (text, "")
+    reasoning, said = _cut_off_thoughts(text)
     content, blocks = _cut_out_blocks(said)
     return ParsedTurn(
         reasoning.replace(THINK, "", 1).strip("\n"), content.strip("\n"), tuple(_parse_call(block) for block in blocks)
     )
+
+
+def _cut_off_thoughts(text: str) -> tuple[str, str]:
+    """Return the reasoning, without its end tag, and what is said after it."""
+    before_calls = text.partition(TOOL_CALL)[0]
+    if THINK not in before_calls and END_THINK not in before_calls:
+        return "", text  # a tag that comes later is part of an argument
+    reasoning, found, said = text.partition(END_THINK)
+    # Thinking that never ends holds no call: the message was cut off, or the policy never came to say anything.
+    return (reasoning, said) if found else (text, "")
 
 
 def _cut_out_blocks(text: str) -> tuple[str, list[str]]:

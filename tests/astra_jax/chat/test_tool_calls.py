@@ -18,7 +18,7 @@ fragments = st.sampled_from(
      '{"name": "f", "arguments": {}}', '"name"', '"arguments"', "null", "NaN", "-", "1e999", "\\ud800", "房", "é"]
 )  # fmt: skip
 model_texts = st.lists(fragments | st.text(max_size=5), max_size=25).map("".join)
-json_texts = st.text(max_size=8) | st.sampled_from(["</tool_call>", "<tool_call>", "<think>", "a\nb", '"', "\\"])
+json_texts = st.text(max_size=8) | st.sampled_from(["</tool_call>", "<tool_call>", "<think>", "</think>", "a\nb", '"', "\\"])
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | json_texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(json_texts, inner, max_size=3),
@@ -53,9 +53,10 @@ def test_any_text_is_read_and_every_call_read_can_be_sent_to_the_sandbox(text):
 @given(st.lists(calls, min_size=1, max_size=3))
 def test_calls_are_read_back_as_they_were_rendered(rendered):
     text = "\n".join(map(tool_call_text, rendered)) + IM_END
-    assert parse_turn("<think>\nso\n</think>\n\n" + text).tool_calls == tuple(
-        ParsedToolCall(call.name, call.arguments) for call in rendered
-    )
+    expected = tuple(ParsedToolCall(call.name, call.arguments) for call in rendered)
+    for thoughts, reasoning in (("<think>\nso\n</think>\n\n", "so"), ("so\n</think>\n\n", "so"), ("", "")):
+        turn = parse_turn(thoughts + text)
+        assert (turn.reasoning_content, turn.tool_calls) == (reasoning, expected)
 
 
 def test_a_message_is_read_back_as_it_was_rendered():
