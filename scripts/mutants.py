@@ -77,8 +77,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Thinking that never ends holds no call.
     Mutant(
         "astra_jax/chat/tool_calls.py",
-        '("", text) if THINK not in text else (text, "")',
-        '("", text)',
+        'return (reasoning, said) if found else (text, "")',
+        'return (reasoning, said) if found else ("", text)',
         ("tests/astra_jax/chat/test_tool_calls.py",),
     ),
     # A tag inside a JSON string closes nothing.

@@ -5,6 +5,7 @@ Property tests draw the same examples every time: a red run can be run again and
 
 import os
 import signal
+import tempfile
 
 from hypothesis import settings
 
@@ -13,8 +14,13 @@ settings.load_profile("repeatable")
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Nothing that an earlier run has compiled is taken for what is tested now, nor kept in the user's home.
-os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"
+# What one process of this run compiles, the others and the commands that they start need not. Nothing that an earlier
+# run has compiled is taken for what is tested now, nor kept in the user's home.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _compiled = tempfile.TemporaryDirectory(prefix="astra-tests-xla-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 # Threads that spin while they wait starve their neighbours on a small machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # No test asks the hub for anything, whatever a library would like to look up.
