@@ -16,7 +16,7 @@ from typing import Final
 
 from synthesis.procedural.task_grammar import clause_of, label_of, value_in_words
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
-from synthesis.records import ArgumentBinding, JsonObject, JsonValue, Language, Message, ToolDocument
+from synthesis.records import ArgumentBinding, JsonObject, JsonValue, Language, Message, Task, ToolDocument
 from synthesis.tools.names import words_of
 from synthesis.track.seeds import derived_random
 
@@ -126,10 +126,10 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
     if not pending:
         content = _final_answer(request, progress, rng)
         return AgentMessage(reasoning=rng.choice(phrases["answer"]), content=content)
-    hopeless = next((position for position in pending if not _worth_another_try(progress, position)), None)
+    hopeless = next((position for position in pending if not worth_another_try(progress, position)), None)
     ready: dict[int, JsonObject] = {}
     for position in pending:
-        arguments = _arguments(chain.bindings, position, task.slots | task.hidden_parameters, progress)
+        arguments = arguments_of(chain.bindings, position, task.slots | task.hidden_parameters, progress)
         if arguments is None:  # later calls wait as well, so that they come in the chain's order
             break
         ready[position] = arguments
@@ -145,7 +145,7 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
     return AgentMessage(reasoning=reasoning, tool_calls=calls)
 
 
-def _worth_another_try(progress: Progress, position: int) -> bool:
+def worth_another_try(progress: Progress, position: int) -> bool:
     """Say whether to call again: after a failure that may pass, or a response cut short, up to `MAX_TRIES` times."""
     if not progress.failures[position]:
         return True
@@ -166,10 +166,10 @@ def _called_now(ready: dict[int, JsonObject], progress: Progress, task_id: str) 
     return positions[:3]
 
 
-def _arguments(
+def arguments_of(
     bindings: Sequence[ArgumentBinding], position: int, slots: JsonObject, progress: Progress
 ) -> JsonObject | None:
-    """Return the arguments of the call at a position; None while an earlier output is not there."""
+    """Return the arguments of the chain's call at a position; None while an earlier output is not there."""
     arguments: JsonObject = {}
     for binding in bindings:
         if binding.tool_index != position:
@@ -220,17 +220,22 @@ def _reasoning(
 
 
 def _ask_back(request: TakeTurn, rng: Random) -> AgentMessage:
-    chain, language = request.task.chain, request.language
-    assert chain is not None
-    documents = {tool.name: tool for tool in request.tools}
+    phrases = _PHRASES[request.language]
+    joined = ("和" if request.language == "zh" else " and ").join(missing_facts(request.task, request.tools))
+    return AgentMessage(reasoning=rng.choice(phrases["ask"]), content=rng.choice(phrases["which"]).format(joined))
+
+
+def missing_facts(task: Task, tools: Sequence[ToolDocument]) -> list[str]:
+    """Return the names, as one says them, of the facts that the user knows and has left out."""
+    chain = task.chain
+    assert chain is not None  # what is left out is a fact of its calls
+    documents = {tool.name: tool for tool in tools}
     labels = []
-    for slot in request.task.hidden_parameters:
+    for slot in task.hidden_parameters:
         binding = next(binding for binding in chain.bindings if binding.slot == slot)
         schema = documents[chain.tools[binding.tool_index]].parameters["properties"].get(binding.argument, {})
-        labels.append(label_of(binding.argument, schema, language))
-    joined = ("和" if language == "zh" else " and ").join(labels)
-    phrases = _PHRASES[language]
-    return AgentMessage(reasoning=rng.choice(phrases["ask"]), content=rng.choice(phrases["which"]).format(joined))
+        labels.append(label_of(binding.argument, schema, task.language))
+    return labels
 
 
 def _apology(tool: ToolDocument, error: str | None, language: Language, rng: Random) -> str:

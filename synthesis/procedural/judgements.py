@@ -1,47 +1,63 @@
-"""The embedded teacher as judge: each score is computed from the conversation it is shown."""
+"""The embedded teacher as judge: each score is computed from the conversation it is shown and the chain of its task.
+
+The agent works along the same chain, so what it does is right by construction: these scores find faults that came into
+a conversation in another way. How many: docs/experiments.md, “Catch rates”.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from synthesis.procedural.agent_turns import (
+    arguments_of,
     facts_of,
+    missing_facts,
     parsed,
-    pointed_at,
     read_progress,
     since_last_request,
-    take_turn,
+    worth_another_try,
 )
 from synthesis.prompts import judges
-from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.records import Message, canonical_json
+from synthesis.records import JsonObject, Message, Task, canonical_json
 from synthesis.trajectories.reward_axes import ungrounded_share
+
+_CANNOT: Final = re.compile(
+    r"\b(?:cannot|can't|could not|couldn't|unable to|not able to|no tool|none of (?:my|the) tools|do not allow)\b"
+    r"|无法|不能|未能|没有办成|做不到|没有(?:合适的)?工具",
+    re.IGNORECASE,
+)
 
 
 def judge_query_understanding(request: judges.JudgeQueryUnderstanding, seed: int) -> judges.Judgement:
-    """Score half for the right first step, half for the share of its arguments that the user or a result states."""
+    """Score half for the right first calls, half for the share of their arguments that are as the chain binds them.
+
+    Where no call is right: 1 for a first message that refuses, or asks for what is missing, else 0.1.
+    """
     first, task = request.conversation[-1], request.task
     if task.expectation != "answer":
-        noticed = not first.tool_calls and bool(first.content)
+        if task.expectation == "refuse":
+            noticed = not first.tool_calls and says_it_cannot(first.content)
+        else:
+            asked_for = missing_facts(task, request.tools)
+            noticed = not first.tool_calls and all(fact in first.content for fact in asked_for)
         return judges.Judgement(
-            score=1.0 if noticed else 0.1, reason="noticed what is missing" if noticed else "called anyway"
+            score=1.0 if noticed else 0.1, reason="noticed what is missing" if noticed else "did not notice"
         )
     if not first.tool_calls or task.chain is None:
         return judges.Judgement(score=0.0, reason="no call where one is needed")
-    call, chain = first.tool_calls[0], task.chain
+    chain = task.chain
     # The chain ends with the calls of the request at hand, for the task is cut off after it.
     position = len(chain.tools) - task.follow_ups[-1].num_calls if task.follow_ups else 0
-    responses = read_progress(chain.tools, request.conversation).responses
-    known = {canonical_json(value) for value in (task.slots | task.hidden_parameters).values()}
-    known |= {canonical_json(binding.constant) for binding in chain.bindings if binding.source == "constant"}
-    known |= {
-        canonical_json(pointed_at(responses, binding)[1])
-        for binding in chain.bindings
-        if binding.tool_index == position and binding.source == "earlier_output"
-    }
-    stated = [canonical_json(value) in known for value in call.arguments.values()]
+    progress = read_progress(chain.tools, request.conversation)
+    stated: list[bool] = []
+    for ordinal, call in enumerate(first.tool_calls, position):
+        bound = arguments_of(chain.bindings, ordinal, task.slots | task.hidden_parameters, progress) or {}
+        stated += [_is_same(call.arguments, bound, name) for name in call.arguments.keys() | bound.keys()]
     share = sum(stated) / len(stated) if stated else 1.0
-    right = call.name == chain.tools[position]
+    names = tuple(call.name for call in first.tool_calls)
+    right = names == chain.tools[position : position + len(names)]
     return judges.Judgement(score=0.5 * right + 0.5 * share, reason=f"{share:.0%} of the arguments are the user's")
 
 
@@ -61,12 +77,17 @@ def judge_planning(request: judges.JudgePlanning, seed: int) -> judges.Judgement
 
 
 def judge_response_understanding(request: judges.JudgeResponseUnderstanding, seed: int) -> judges.Judgement:
-    """Score 1 if a failure was reacted to; after successes, the share of what is said that stands in a response."""
+    """Score 1 if a failure was reacted to; after successes, the share of what is said that stands in a response.
+
+    The reaction is to make a call that failed again, or to say that it cannot be done.
+    """
     last = request.conversation[-1]
-    failed = [message for message in _responses_before(request.conversation) if message.is_error]
+    failed = {message.tool_call_id for message in _responses_before(request.conversation) if message.is_error}
     if failed:
-        recovered = bool(last.tool_calls) or bool(last.content)
-        return judges.Judgement(score=1.0 if recovered else 0.2, reason="the failure was seen")
+        calls = [call for message in request.conversation[:-1] for call in message.tool_calls]
+        names = {call.name for call in calls if call.id in failed}
+        seen = any(call.name in names for call in last.tool_calls) or says_it_cannot(last.content)
+        return judges.Judgement(score=1.0 if seen else 0.2, reason="the failure was seen" if seen else "not seen")
     said = last.content or " ".join(str(value) for call in last.tool_calls for value in call.arguments.values())
     told = [message.content for message in request.conversation[:-1] if message.role in ("tool", "user")]
     share = 1.0 - ungrounded_share(said, told)
@@ -74,21 +95,47 @@ def judge_response_understanding(request: judges.JudgeResponseUnderstanding, see
 
 
 def judge_response_planning(request: judges.JudgeResponsePlanning, seed: int) -> judges.Judgement:
-    """Score 1 if the step is the one that the embedded agent would take at this point, else 0.3."""
-    last = request.conversation[-1]
-    turn = TakeTurn(
-        language=request.task.language, tools=request.tools, conversation=request.conversation[:-1], task=request.task
-    )
-    expected = take_turn(turn, seed)
-    right = {call.name for call in last.tool_calls} == {call.name for call in expected.tool_calls}
+    """Score 1 if the message is a next step that chain and responses allow, else 0.3.
+
+    That is the next calls of the chain with their arguments, the ones that failed first; an answer when all succeeded;
+    an apology when one cannot.
+    """
+    right = _is_next_step(request.task, request.conversation)
     return judges.Judgement(score=1.0 if right else 0.3, reason="the right next step" if right else "not the next step")
 
 
+def _is_next_step(task: Task, conversation: Sequence[Message]) -> bool:
+    *before, last = conversation
+    is_asked_back = task.expectation == "ask_back" and sum(message.role == "user" for message in before) < 2
+    if task.chain is None or task.expectation == "refuse" or is_asked_back:
+        return not last.tool_calls
+    chain, progress = task.chain, read_progress(task.chain.tools, before)
+    due: list[tuple[str, JsonObject]] = []
+    again: list[tuple[str, JsonObject]] = []
+    pending = [position for position in range(len(chain.tools)) if position not in progress.responses]
+    if not pending:
+        return not last.tool_calls and bool(last.content.strip())
+    for position in pending:
+        arguments = arguments_of(chain.bindings, position, task.slots | task.hidden_parameters, progress)
+        if arguments is None:
+            break
+        due.append((chain.tools[position], arguments))
+        if progress.failures[position]:
+            again.append(due[-1])
+    if not due or not all(worth_another_try(progress, position) for position in pending):
+        return not last.tool_calls and says_it_cannot(last.content)
+    made = [(call.name, call.arguments) for call in last.tool_calls]
+    return bool(made) and canonical_json(made) == canonical_json((again or due)[: len(made)])
+
+
 def judge_answer_relevance(request: judges.JudgeAnswerRelevance, seed: int) -> judges.Judgement:
-    """Score from 0.3 to 1 by the share of the expected calls that succeeded; 1 where a refusal is expected."""
+    """Score from 0.3 to 1 by the share of the expected calls that succeeded; by what is said where none can."""
     task = request.task
     if task.chain is None or task.expectation == "refuse":
-        return judges.Judgement(score=1.0, reason="says that it cannot be done")
+        refuses = says_it_cannot(request.conversation[-1].content)
+        return judges.Judgement(
+            score=1.0 if refuses else 0.3, reason=f"{'says' if refuses else 'does not say'} that it cannot be done"
+        )
     done = len(read_progress(task.chain.tools, request.conversation).responses) / len(task.chain.tools)
     return judges.Judgement(score=0.3 + 0.7 * done, reason=f"{done:.0%} of what was asked was done")
 
@@ -110,6 +157,19 @@ def judge_answer_summary(request: judges.JudgeAnswerSummary, seed: int) -> judge
     asked = " ".join(message.content for message in request.conversation if message.role == "user")
     told = [any(value in answer or value in asked for _, value in facts) for facts in tellable]
     return judges.Judgement(score=sum(told) / len(told), reason=f"{sum(told)} of {len(told)} responses are told")
+
+
+def says_it_cannot(text: str) -> bool:
+    """Say whether a message tells the user that something cannot be done.
+
+    >>> says_it_cannot("Sorry, none of my tools can book."), says_it_cannot("抱歉，未能预订。"), says_it_cannot("Done.")
+    (True, True, False)
+    """
+    return _CANNOT.search(text) is not None
+
+
+def _is_same(made: JsonObject, bound: JsonObject, name: str) -> bool:
+    return name in made and name in bound and canonical_json(made[name]) == canonical_json(bound[name])
 
 
 def _responses_before(conversation: Sequence[Message]) -> list[Message]:

@@ -1,0 +1,119 @@
+"""The embedded judges look at the conversation: a fault in it costs a score, though the agent would never make it."""
+
+from __future__ import annotations
+
+import pytest
+
+from synthesis.procedural.judgements import (
+    judge_answer_relevance,
+    judge_query_understanding,
+    judge_response_planning,
+    judge_response_understanding,
+)
+from synthesis.prompts import judges
+from synthesis.records import ArgumentBinding, Chain, Message, Task, ToolCall
+from tests.synthesis.trajectories.servers import HOTELS, task
+
+TASK = task("find_hotel", "book_hotel")
+USER = Message(role="user", content=TASK.text)
+FOUND = '{"hotel_id": "H1", "stars": 4}'
+
+
+def calling(name: str, ordinal: int = 1, **arguments: object) -> Message:
+    return Message(role="assistant", tool_calls=(ToolCall(id=f"call_{ordinal}", name=name, arguments=arguments),))
+
+
+def told(content: str, ordinal: int = 1, *, is_error: bool = False) -> Message:
+    return Message(role="tool", content=content, tool_call_id=f"call_{ordinal}", is_error=is_error)
+
+
+def saying(content: str) -> Message:
+    return Message(role="assistant", content=content)
+
+
+def score(judge, question: type, *conversation: Message, task: Task = TASK) -> float:  # type: ignore[no-untyped-def]
+    return judge(question(task=task, tools=HOTELS.tools, conversation=conversation), 0).score
+
+
+def first_step(message: Message, task: Task = TASK) -> float:
+    return score(judge_query_understanding, judges.JudgeQueryUnderstanding, USER, message, task=task)
+
+
+def next_step(message: Message, *before: Message) -> float:
+    before = before or (calling("find_hotel", city="Oslo"), told(FOUND))
+    return score(judge_response_planning, judges.JudgeResponsePlanning, USER, *before, message)
+
+
+def test_a_first_call_counts_its_tool_and_each_argument_in_its_own_place() -> None:
+    assert first_step(calling("find_hotel", city="Oslo")) == 1
+    assert first_step(calling("find_hotel", city="Ana")) == 0.5  # the user said it, but of somebody
+    assert first_step(calling("find_hotel")) == 0.5
+    bindings = tuple(
+        ArgumentBinding(tool_index=0, argument=name, source="task", slot=name) for name in ("hotel_id", "guest")
+    )
+    booking = TASK.model_copy(
+        update={"chain": Chain(tools=("book_hotel",), bindings=bindings), "slots": {"hotel_id": "H1", "guest": "Ana"}}
+    )
+    assert first_step(calling("book_hotel", hotel_id="H1", guest="Ana"), booking) == 1
+    assert first_step(calling("book_hotel", hotel_id="Ana", guest="H1"), booking) == 0.5
+    assert first_step(calling("find_hotel", city="Oslo", guest="Ana")) == 0.75
+    assert first_step(calling("get_weather", city="Oslo")) == 0.5
+    both = calling("find_hotel", city="Oslo").tool_calls + calling("get_weather", 2, city="Oslo").tool_calls
+    assert first_step(Message(role="assistant", tool_calls=both)) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [("I cannot do that: no tool here can book.", 1), ("Done. It is booked.", 0.1)]
+)
+def test_a_task_to_refuse_is_not_refused_by_any_words(said: str, expected: float) -> None:
+    refusal = task("find_hotel", expectation="refuse")
+    assert first_step(saying(said), refusal) == expected
+    relevance = score(judge_answer_relevance, judges.JudgeAnswerRelevance, USER, saying(said), task=refusal)
+    assert relevance == (1 if expected == 1 else 0.3)
+
+
+@pytest.mark.parametrize(("said", "expected"), [("Which city should I use?", 1), ("Which one?", 0.1), ("Done.", 0.1)])
+def test_who_asks_back_names_what_is_missing(said: str, expected: float) -> None:
+    vague = task("find_hotel", expectation="ask_back", slots={}, hidden_parameters={"city": "Oslo"})
+    assert first_step(saying(said), vague) == expected
+
+
+def test_the_next_step_is_judged_with_its_arguments() -> None:
+    assert next_step(calling("book_hotel", 2, hotel_id="H1", guest="Ana")) == 1
+    assert next_step(calling("book_hotel", 2, hotel_id="H9", guest="Ana")) == 0.3
+    assert next_step(calling("book_hotel", 2, hotel_id="H1")) == 0.3
+    assert next_step(calling("find_hotel", 2, city="Oslo")) == 0.3
+    assert next_step(saying("Done.")) == 0.3
+
+
+def test_the_last_step_says_something_and_calls_nothing() -> None:
+    booked = (calling("find_hotel", city="Oslo"), told(FOUND), calling("book_hotel", 2, hotel_id="H1", guest="Ana"))
+    done = (*booked, told('{"booking_id": "B7"}', 2))
+    assert next_step(saying("Done: booking id B7."), *done) == 1
+    assert next_step(saying(" "), *done) == 0.3
+    assert next_step(calling("cancel_booking", 3, booking_id="B7"), *done) == 0.3
+
+
+def test_a_failure_that_may_pass_is_tried_again_and_a_lasting_one_is_told() -> None:
+    passing = (calling("find_hotel", city="Oslo"), told('{"error": "503"}', is_error=True))
+    assert next_step(calling("find_hotel", 2, city="Oslo"), *passing) == 1
+    assert next_step(saying("Sorry, I could not find a hotel: 503."), *passing) == 0.3
+    lasting = (passing[0], told('{"error": "no such city"}', is_error=True))
+    assert next_step(saying("Sorry, I could not find a hotel: no such city."), *lasting) == 1
+    assert next_step(saying("Done."), *lasting) == 0.3
+    assert next_step(calling("find_hotel", 2, city="Oslo"), *lasting) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (calling("find_hotel", 2, city="Oslo"), 1),
+        (saying("Sorry, I could not find a hotel."), 1),
+        (saying("Done. I found a hotel."), 0.2),
+        (calling("get_weather", 2, city="Oslo"), 0.2),
+    ],
+)
+def test_words_alone_are_no_reaction_to_a_failure(message: Message, expected: float) -> None:
+    failed = (USER, calling("find_hotel", city="Oslo"), told('{"error": "503"}', is_error=True))
+    found = score(judge_response_understanding, judges.JudgeResponseUnderstanding, *failed, message)
+    assert found == expected
