@@ -103,11 +103,13 @@ def _required_alone(tool: EnvironmentTool) -> dict[str, JsonValue]:
 
 def _requests(sibling: EnvironmentTool, environment: Environment) -> list[ExecuteRequest]:
     source, name, required = sibling.module_source(), sibling.document.name, sibling.document.required
+    # Optional ones as well: a distractor may answer with the unit or the page that the gold call asks for.
+    taken = {*required, *sibling.document.parameters.get("properties", {})}
     return [
         ExecuteRequest(
             source=source,
             function=name,
-            arguments={parameter: task.call.arguments[parameter] for parameter in required},
+            arguments={given: value for given, value in task.call.arguments.items() if given in taken},
             limits=PROOF_LIMITS,
         )
         for task in environment.sub_tasks

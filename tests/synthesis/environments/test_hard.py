@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from astra_jax.testing import tiny_environment
 from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.siblings import write_siblings
+from synthesis.environments.siblings import tried_on_gold_calls, write_siblings
 from synthesis.environments.statistics import statistics_of
 from synthesis.environments.verification import ExecutableTools, verify_environment, verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, EnvironmentTool, JsonObject
+from synthesis.records import Environment, EnvironmentTool, JsonObject, ToolDocument
 from synthesis.stage import Rejected
 from tests.synthesis.environments.in_this_process import InThisProcess
 
@@ -82,6 +83,24 @@ async def test_a_distractor_that_answers_does_not_verify(environments: list[Envi
     broken = environment.model_copy(update={"irrelevant_tools": (planted, *environment.irrelevant_tools[1:])})
     with pytest.raises(Rejected, match="distractor answers"):
         await verify_environment(broken, sandbox, ExecutableTools(sandbox))
+
+
+async def test_a_distractor_is_tried_with_the_optional_arguments_of_the_gold_call() -> None:
+    environment = tiny_environment(flat="Red Gate", rent=7)
+    first, second = environment.sub_questions
+    assert second.call is not None
+    call = second.call.model_copy(update={"arguments": {"flat": "Red Gate", "yearly": False}})
+    asked = environment.model_copy(update={"sub_questions": (first, second.model_copy(update={"call": call}))})
+    properties = {"flat": {"type": "string"}, "yearly": {"type": "boolean", "default": True}}
+    distractor = EnvironmentTool(
+        document=ToolDocument(
+            name="costs", description="", parameters={"properties": properties, "required": ["flat"]}
+        ),
+        source="def costs(flat, yearly=True):\n    return TABLES['rows'][flat] * (12 if yearly else 1)\n",
+        tables={"rows": {"Red Gate": 7}},
+    )
+    assert await tried_on_gold_calls(InThisProcess(), [distractor], asked) == ["an answer"]
+    assert await tried_on_gold_calls(InThisProcess(), [distractor], environment) == ["something else"]
 
 
 def request_of(tool: EnvironmentTool, arguments: JsonObject) -> ExecuteRequest:
