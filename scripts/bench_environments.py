@@ -5,7 +5,8 @@
 The last line is JSON. `median_seconds` is that of the one run: everything from knowledge to the record directory, with
 all proofs in the sandbox; `verify_seconds` replays every promise of the finished records. Memory is that of the whole
 process tree, the sandbox included. Exit code 1 where an environment was lost, did not verify, or a share is more than
-two points from the paper's.
+two points from the paper's. Quotas set those shares, and sizes too: that they are near the paper's shows that nothing
+was lost on the way, no more. No language model is asked, so seconds are those of the machinery.
 """
 
 from __future__ import annotations
