@@ -7,5 +7,6 @@ questions/, teacher/, prompts/  what is asked, who answers, in which words
 tools/                        tool documents and real tool servers
 trajectories/, environments/  the two tracks; each is read in its `pipeline.py`
 procedural/                   the embedded teacher: no network, no key
+by_construction               which figures of a set only say how it was made
 cost/                         what a track would cost, before anything is spent
 """

@@ -42,7 +42,17 @@ FLOORS = {
             "questions",
             "teacher",
         ),
-        *("workers", "prompts", "track", "tools", "trajectories", "environments", "procedural", "cost"),
+        *(
+            "workers",
+            "prompts",
+            "track",
+            "tools",
+            "trajectories",
+            "environments",
+            "procedural",
+            "by_construction",
+            "cost",
+        ),
     ),
     "astra_jax": (
         *("errors", "config", "metrics_file", "transformers_library", "chat", "model", "mesh", "checkpoints", "engine"),

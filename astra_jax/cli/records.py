@@ -47,10 +47,13 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _stats(options: argparse.Namespace) -> None:
-    from astra_jax.recipes.data_sets import count_records, describe
+    from astra_jax.recipes.data_sets import count_records, describe, so_by_construction
+    from synthesis.record_io import read_card
 
     if options.json:
-        counted = count_records(options.directory).model_dump(mode="json")
+        statistics = count_records(options.directory)
+        counted = statistics.model_dump(mode="json")
+        counted["by_construction"] = so_by_construction(statistics, read_card(options.directory))
         if options.training is not None:
             counted["in_training"] = _seen_in(options.training, options.directory)
         print(json.dumps(counted, ensure_ascii=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from pydantic import BaseModel
 
 from astra_jax.report.charts import number_histogram, score_histogram
 from astra_jax.report.data_sets import Bar, DataSet, Distribution, Figure, distribution, in_words
+from synthesis import by_construction
 from synthesis.diversity import Diversity
 from synthesis.environments import statistics as environments
 from synthesis.environments.statistics import EnvironmentStatistics, environment_statistics
-from synthesis.record_io import RecordDirectoryError, read_card
+from synthesis.record_io import DatasetCard, RecordDirectoryError, read_card
 from synthesis.trajectories import statistics as trajectories
 from synthesis.trajectories.statistics import TrajectoryStatistics, trajectory_statistics
 
@@ -41,10 +42,19 @@ def describe(directory: Path) -> DataSet:
     Raises:
         RecordDirectoryError: as `count_records`.
     """
-    counted, rejected = count_records(directory), read_card(directory).rejected
+    counted, card = count_records(directory), read_card(directory)
     if isinstance(counted, TrajectoryStatistics):
-        return _trajectories(counted, rejected)
-    return _environments(counted, rejected)
+        laid_out = _trajectories(counted, card.rejected)
+    else:
+        laid_out = _environments(counted, card.rejected)
+    return replace(laid_out, by_construction=so_by_construction(counted, card))
+
+
+def so_by_construction(counted: TrajectoryStatistics | EnvironmentStatistics, card: DatasetCard) -> list[str]:
+    """Say what is so by construction in the records that were counted, by these and their card."""
+    if isinstance(counted, TrajectoryStatistics):
+        return by_construction.of_trajectories(counted, card.made_with)
+    return by_construction.of_environments(counted, card.made_with)
 
 
 def _trajectories(counted: TrajectoryStatistics, rejected: Mapping[str, int]) -> DataSet:
@@ -99,6 +109,7 @@ def _trajectories(counted: TrajectoryStatistics, rejected: Mapping[str, int]) ->
             distribution("Tools answered by", counted.tool_backends),
             distribution("Expected of the agent", counted.expectations),
             distribution("Tasks by augmentation", counted.augmentations),
+            distribution("Teachers", counted.teachers),
             *_rejections(rejected),
         ],
     )
@@ -165,6 +176,7 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
             distribution("Languages", counted.languages, paper["languages"]),
             distribution("Irrelevant tools by similarity", counted.irrelevant_tools_by_band),
             distribution("Expected of the agent", counted.expectations),
+            distribution("Teachers", counted.teachers),
             *_rejections(rejected),
         ],
     )

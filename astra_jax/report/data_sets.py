@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
 from astra_jax.report.charts import Histogram
 from synthesis.record_io import RecordSource
@@ -54,6 +55,8 @@ class DataSet:
     histograms: dict[str, list[Histogram]]
     """By what they are histograms of."""
     distributions: list[Distribution]
+    by_construction: Sequence[str] = ()
+    """Sentences on figures that tell how the records were made, and not how good they are."""
 
     @property
     def has_paper_shares(self) -> bool:
@@ -69,6 +72,9 @@ class DataSet:
         """
         rows = [("", self.kind, "paper"), *((each.name, each.value, each.paper) for each in self.figures)]
         lines = [f"{name:36}{value:>13}{paper:>9}".rstrip() for name, value, paper in rows]
+        if self.by_construction:
+            lines += ["", "So by construction"]
+            lines += [fill(said, 96, initial_indent="  - ", subsequent_indent="    ") for said in self.by_construction]
         for title, charts in self.histograms.items():
             lines += ["", title]
             for chart in charts:

@@ -39,6 +39,8 @@ class EnvironmentStatistics(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     environments: int
+    teachers: dict[str, int]
+    """Environments by who answered the questions they came from."""
     languages: dict[str, float]
     domains: dict[str, float]
     scenarios: dict[str, float]
@@ -96,6 +98,7 @@ def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
     diversity = DiversityCounter()
     for environment in environments:
         diversity.add_environment(environment)
+        kinds["teacher"][environment.provenance.teacher] += 1
         kinds["language"][environment.language] += 1
         kinds["domain"][environment.domain] += 1
         kinds["scenario"][environment.scenario] += 1
@@ -122,6 +125,7 @@ def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
     num_sub_questions, num_calls = sum(sizes["sub-questions"].elements()), sum(sizes["tool calls"].elements())
     return EnvironmentStatistics(
         environments=count,
+        teachers=dict(kinds["teacher"].most_common()),
         languages=_shares(kinds["language"]),
         domains=_shares(kinds["domain"]),
         scenarios=_shares(kinds["scenario"]),

@@ -36,6 +36,8 @@ class TrajectoryStatistics(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     trajectories: int
+    teachers: dict[str, int]
+    """Trajectories by who answered the questions they came from."""
     messages: int
     messages_per_trajectory: float
     tool_calls_per_trajectory: float
@@ -94,6 +96,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     if not source:
         raise RecordDirectoryError(f"expected at least one trajectory to count in {directory}, found none")
     roles: Counter[str] = Counter()
+    teachers: Counter[str] = Counter()
     domains: Counter[str] = Counter()
     languages: Counter[str] = Counter()
     expectations: Counter[str] = Counter()
@@ -112,6 +115,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         diversity.add_trajectory(trajectory)
         num_calls = sum(len(message.tool_calls) for message in trajectory.messages)
         roles.update(message.role for message in trajectory.messages)
+        teachers[trajectory.provenance.teacher] += 1
         domains[trajectory.domain] += 1
         languages[trajectory.language] += 1
         expectations[trajectory.task.expectation] += 1
@@ -139,6 +143,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     count, messages = len(source), roles.total()
     return TrajectoryStatistics(
         trajectories=count,
+        teachers=dict(teachers.most_common()),
         messages=messages,
         messages_per_trajectory=messages / count,
         tool_calls_per_trajectory=fmean(calls_by_number.elements()),

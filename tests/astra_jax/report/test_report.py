@@ -439,6 +439,25 @@ def test_the_terminal_says_what_the_page_says_and_where_the_plots_are(
     assert capsys.readouterr().out == f"report -> {directory}.html\n"
 
 
+def test_what_is_so_by_construction_stands_in_the_table_the_page_and_the_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for teacher, is_told in (("procedural", True), ("openai:gpt-4.1", False)):
+        made = tiny_environment()
+        made = made.model_copy(update={"provenance": made.provenance.model_copy(update={"teacher": teacher})})
+        directory = tmp_path / teacher
+        write_records(directory, [made], kind="environment", made_with={"scenarios.multi_hop": 1.0})
+        assert main(["records", "stats", str(directory)]) == 0
+        table = " ".join(capsys.readouterr().out.split())
+        assert main(["records", "stats", str(directory), "--json"]) == 0
+        counted = json.loads(capsys.readouterr().out)
+        assert counted["teachers"] == {teacher: 1}
+        assert "So by construction - shares of scenarios are set by quotas" in table
+        for shown in (table, "; ".join(counted["by_construction"]), write_report(directory).read_text()):
+            assert ("the embedded teacher judges its own work" in shown) == is_told
+            assert "are set by quotas" in shown
+
+
 @pytest.mark.parametrize(("kind", "found"), [("server_document", "'server_document' records"), ("trajectory", "none")])
 def test_records_that_cannot_be_counted_are_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, found: str

@@ -1,0 +1,80 @@
+"""What is so by construction in a set of records: figures that tell how it was made, and not how good it is.
+
+What is said rests on what the set itself holds: who the teacher of its records was, which of their scores never fall,
+and the settings that its card says it was made with. A set whose card says nothing is told nothing of settings.
+
+Decided: docs/decisions/synthesis.md, “What is so by construction is said where it is counted”
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from synthesis.environments.statistics import EnvironmentStatistics
+from synthesis.fingerprint import digest
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.records import JsonValue
+from synthesis.trajectories.statistics import TrajectoryStatistics
+
+CATCH_RATES: Final = "see docs/experiments.md, Catch rates"
+_SHOWS_NOTHING: Final = "how near they are to the paper's shows nothing"
+_NO_MODEL: Final = "no language model was asked: tokens, cost and speed say nothing of a run with one"
+
+
+def of_environments(counted: EnvironmentStatistics, made_with: Mapping[str, JsonValue]) -> list[str]:
+    """Say what is so by construction in a set of environments, one sentence each."""
+    said = shares_by_quota(made_with)
+    if _is_embedded(counted.teachers):
+        said += [own_judgement({"all four quality scores": counted.quality_mean}), _NO_MODEL]
+    if counted.stateful_share:
+        said.append("no judge is asked of stateful environments: all their quality scores are set to 1.0")
+    return said
+
+
+def of_trajectories(counted: TrajectoryStatistics, made_with: Mapping[str, JsonValue]) -> list[str]:
+    """Say what is so by construction in a set of trajectories, one sentence each."""
+    said = []
+    if counted.injected_failure_rate is not None and "failure_rate" in made_with:
+        said.append(f"emulated calls are made to fail at a rate that is set ({made_with['failure_rate']})")
+    if _is_embedded(counted.teachers):
+        axes = {axis: mean for axis, mean in counted.reward.items() if axis != "mean"}
+        said += [own_judgement(axes | counted.task_scores), _NO_MODEL]
+    return said
+
+
+def shares_by_quota(made_with: Mapping[str, JsonValue]) -> list[str]:
+    """Say which figures of environments are set by quotas, by the settings that they were made with.
+
+    >>> [sentence.partition(":")[0] for sentence in shares_by_quota({"scenarios.multi_hop": 1})]
+    ['shares of scenarios are set by quotas']
+    >>> shares_by_quota({})
+    []
+    """
+    said = []
+    if any(name.startswith("scenarios.") for name in made_with):
+        # Files bring their own languages and domains.
+        is_planned = made_with.get("knowledge") == digest([])
+        shares = "languages, domains and scenarios" if is_planned else "scenarios"
+        said.append(f"shares of {shares} are set by quotas: {_SHOWS_NOTHING}")
+    if any(name.startswith("lookups.") for name in made_with):
+        said.append(
+            "numbers of sub-questions and tool calls, and how many of these can run parallel, come from quotas, "
+            f"in configs/paper_environments.toml such as give the paper's means: {_SHOWS_NOTHING}"
+        )
+    return said
+
+
+def own_judgement(means: Mapping[str, float]) -> str:
+    """Say of a teacher that judges what it has made which of its scores never fall, by their means.
+
+    >>> own_judgement({"planning": 1.0, "final_answer": 0.97}).partition(" (")[0]
+    'the embedded teacher judges its own work, here with 1.0 on every record for planning'
+    """
+    never_fall = [name.replace("_", " ") for name, mean in means.items() if mean == 1.0]
+    found = f", here with 1.0 on every record for {', '.join(never_fall)}" if never_fall else ""
+    return f"the embedded teacher judges its own work{found} ({CATCH_RATES})"
+
+
+def _is_embedded(teachers: Mapping[str, int]) -> bool:
+    return set(teachers) == {ProceduralTeacher.name}
