@@ -856,8 +856,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Environments that do not fit are counted.
     Mutant(
         "astra_jax/evaluate/environments.py",
-        "num_not_fitting=len(starts) - len(fitting))",
-        "num_not_fitting=0)",
+        "num_left_out=len(starts) - len(fitting))",
+        "num_left_out=0)",
         (
             "tests/astra_jax/evaluate/test_environments.py"
             "::test_an_environment_whose_prompt_does_not_fit_is_counted_and_left_out",

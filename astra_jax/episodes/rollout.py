@@ -40,6 +40,7 @@ from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
 from sandbox.client import AsyncSandboxClient
+from synthesis.answers.counting import has_sub_task
 from synthesis.records import Environment, EnvironmentTool, Message
 
 _T = TypeVar("_T")
@@ -95,8 +96,10 @@ class RolloutEngine:
             bucket_tokens=config.append_bucket_tokens,
         )
 
-    def fits(self, start: Start) -> bool:
-        """Say whether the prompt of an environment is within `max_prompt_tokens`."""
+    def can_run(self, start: Start) -> bool:
+        """Say whether an environment has something to solve, and a prompt within `max_prompt_tokens`."""
+        if not has_sub_task(start.environment):
+            return False
         try:
             self.prompt_tokens(start)
         except PromptTooLong:

@@ -97,9 +97,9 @@ class Evaluation:
     """95 % bootstrap intervals over environments, of some of the figures."""
     groups: list[Group]
     """The episodes, by environment."""
-    num_not_fitting: int
-    """Environments whose prompt exceeds `max_prompt_tokens`: they are no part of the figures. The tokenizer decides
-    which, so they are the same for every policy that has it."""
+    num_left_out: int
+    """Environments whose prompt exceeds `max_prompt_tokens`, or that have nothing to solve: they are no part of the
+    figures. The tokenizer decides which, so they are the same for every policy that has it."""
 
     def to_json(self) -> JsonObject:
         """Return the figures, `NAME_interval` beside those that have one, and how much they were taken from."""
@@ -108,7 +108,7 @@ class Evaluation:
             **{f"{name}_interval": list(interval) for name, interval in self.intervals.items()},
             "environments": len(self.groups),
             "episodes": sum(map(len, self.groups)),
-            "not_fitting": self.num_not_fitting,
+            "left_out": self.num_left_out,
         }
 
 
@@ -120,10 +120,10 @@ async def evaluate_environments(
     *,
     seed: int,
 ) -> Evaluation:
-    """Run every environment whose prompt fits.
+    """Run every environment whose prompt fits and that has something to solve.
 
     Raises:
-        PromptTooLong: no prompt fits, or there is no environment.
+        PromptTooLong: there is no such environment.
         SandboxUnavailable: the sandbox is down; there are no figures then.
     """
     # Mixed by the seed alone, so that policies which are compared are shown the same tools in the same order.
@@ -131,21 +131,21 @@ async def evaluate_environments(
         Start(environment, mix_tools(environment, irrelevant_per_band=config.irrelevant_per_band, seed=seed))
         for environment in environments
     ]
-    fitting = [start for start in starts if engine.fits(start)]
+    fitting = [start for start in starts if engine.can_run(start)]
     if not fitting:
         raise PromptTooLong(
-            f"expected environments with prompts of at most {config.rollout.max_prompt_tokens} tokens, found none "
-            f"among {len(environments)}; raise rollout.max_prompt_tokens or show fewer irrelevant tools"
+            f"expected environments with a sub-task and a prompt of at most {config.rollout.max_prompt_tokens} tokens, "
+            f"found none among {len(environments)}; raise rollout.max_prompt_tokens or show fewer irrelevant tools"
         )
     groups: list[Group] = []
     for first in range(0, len(fitting), config.environments_at_once):
         chosen = fitting[first : first + config.environments_at_once]
         # Another seed for each lot: with one for all, a slot would draw the same random numbers in every lot.
         groups += await engine.run(params, chosen, group_size=config.episodes_per_environment, seed=seed + first)
-    return sum_up(groups, seed=seed, num_not_fitting=len(starts) - len(fitting))
+    return sum_up(groups, seed=seed, num_left_out=len(starts) - len(fitting))
 
 
-def sum_up(groups: Sequence[Group], *, seed: int, num_not_fitting: int = 0) -> Evaluation:
+def sum_up(groups: Sequence[Group], *, seed: int, num_left_out: int = 0) -> Evaluation:
     """Sum up finished episodes, given by environment; `seed` draws the bootstrap.
 
     Raises:
@@ -167,7 +167,7 @@ def sum_up(groups: Sequence[Group], *, seed: int, num_not_fitting: int = 0) -> E
         },
         groups=list(groups),
         # Counted and told, since figures of a subset must not pass for figures of the whole.
-        num_not_fitting=num_not_fitting,
+        num_left_out=num_left_out,
     )
 
 

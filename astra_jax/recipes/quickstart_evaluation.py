@@ -50,7 +50,7 @@ class PolicyEvaluation:
     """By setting, one of `SETTINGS`."""
     selection_f1: dict[str, float] = field(default_factory=dict)
     """By candidate temperature: F1 on the `selection` split."""
-    not_fitting: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
     """By split: environments tried whose prompt is too long, left out of every figure."""
     shown: list[dict[str, Any]] = field(default_factory=list)
     """Lines of the episode log, at temperature 1."""
@@ -127,7 +127,7 @@ async def _evaluate(
                 config.model_copy(update={"rollout": rollout, "environments": out / split}),
                 seed=seed,
             )
-            found.not_fitting[split] = evaluation.num_not_fitting
+            found.left_out[split] = evaluation.num_left_out
             return evaluation
 
         # Chosen on a split of its own: the held-out figures at the best temperature are of environments not chosen by.
@@ -155,9 +155,8 @@ def summarised(
     return {
         **by_setting,
         "selection_f1": {name: evaluation.selection_f1 for name, evaluation in evaluations.items()},
-        "not_fitting": {
-            split: max(evaluation.not_fitting[split] for evaluation in evaluations.values())
-            for split in HELD_OUT_SPLITS
+        "left_out": {
+            split: max(evaluation.left_out[split] for evaluation in evaluations.values()) for split in HELD_OUT_SPLITS
         },
     }
 
@@ -177,7 +176,9 @@ def closing_table(summary: Mapping[str, Any]) -> str:
             how = {0.0: "0 (greedy)", None: "learns nothing"}.get(temperature) or f"{temperature:g}"
             how += " (best)" if setting == "heldout_best" else ""
             lines.append(f"{name:<10} {how:<14}" + "".join(f" {cell:<21}" for cell in cells))
-    left_out = ", ".join(f"{count} of {split}" for split, count in summary["not_fitting"].items() if count)
+    left_out = ", ".join(f"{count} of {split}" for split, count in summary["left_out"].items() if count)
     if left_out:
-        lines.append(f"environments whose prompt is too long, left out for every policy: {left_out}")
+        lines.append(
+            f"environments whose prompt is too long, or with nothing to solve, left out for every policy: {left_out}"
+        )
     return "\n".join(line.rstrip() for line in lines)

@@ -56,7 +56,7 @@ class Summary(BaseModel):
     heldout_greedy: dict[str, dict[str, float | tuple[float, float]]] = {}
     heldout_best: dict[str, dict[str, float | tuple[float, float]]] = {}
     """Each policy at the best of a few temperatures, chosen on other environments."""
-    not_fitting: dict[str, int] = {}
+    left_out: dict[str, int] = {}
     """Split to its environments whose prompt is too long, left out of every figure."""
     export: Export | None = None
 

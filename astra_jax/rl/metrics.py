@@ -10,7 +10,8 @@ import jax
 
 from astra_jax.episodes.figures import episode_figures
 from astra_jax.episodes.rollout import Group
-from astra_jax.rl.batch_filling import BatchFiller, ScoredGroup
+from astra_jax.rl.batch_filling import ScoredGroup
+from astra_jax.rl.rollouts import Rollouts
 
 SHOWN: Final = ("reward", "recall", "precision", "seconds")
 """What progress lines name."""
@@ -19,15 +20,16 @@ SHOWN: Final = ("reward", "recall", "precision", "seconds")
 def rl_metrics(
     of_step: Mapping[str, jax.Array],
     groups: Sequence[ScoredGroup[Group]],
-    filler: BatchFiller[Group],
+    rollouts: Rollouts,
     *,
     started: float,
     rollout_seconds: float,
 ) -> dict[str, Any]:
-    """Return what a step's line says: of its update, of the episodes of `groups`, of the filling, and of its time.
+    """Return what a step's line says: of its update, of the episodes of `groups`, of the rollouts so far, of its time.
 
     Reading the update's figures waits for it, so the clock is read last; `started` is its reading before the rollout.
     """
+    filler = rollouts.filler
     figures = episode_figures(
         [episode for group in groups for episode in group.group],
         [reward for group in groups for reward in group.rewards],
@@ -43,6 +45,7 @@ def rl_metrics(
         "tool_calls_per_episode": figures.tool_calls_per_episode,
         "tokens_per_turn": figures.tokens_per_turn,
         "irrelevant_call_share": figures.irrelevant_call_share,
+        "environments_left_out": rollouts.num_left_out,
         "groups_valid": filler.num_valid,
         "groups_degenerate": filler.num_degenerate,
         "groups_stale": filler.num_stale,

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_episodes
-from astra_jax.episodes.rollout import Group, RolloutEngine, Start
+from astra_jax.episodes.rollout import Group, PromptTooLong, RolloutEngine, Start
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.mesh.placement import in_force, rollout_mesh
@@ -58,6 +58,8 @@ class Rollouts:
         )
         self.num_submitted = 0
         """Groups rolled out since the run began."""
+        self.num_left_out = 0
+        """Environments drawn since then that no policy can be rolled out in: a prompt too long, nothing to solve."""
         self._starts = self._starts_from(0)
 
     def _starts_from(self, first: int) -> Iterator[Start]:
@@ -73,11 +75,29 @@ class Rollouts:
             yield Start(environment, mix_tools(environment, irrelevant_per_band=config.irrelevant_per_band, seed=seed))
             index += 1
 
+    def _next_start(self) -> Start:
+        """Draw the next environment that can be rolled out; what is left out is counted.
+
+        Raises:
+            PromptTooLong: there is none.
+        """
+        for _ in range(len(self._environments)):
+            start = next(self._starts)
+            if self._engine.can_run(start):
+                return start
+            self.num_left_out += 1
+        raise PromptTooLong(
+            f"expected environments with a sub-task and a prompt of at most {self._config.rollout.max_prompt_tokens} "
+            f"tokens, found none among {len(self._environments)}; raise rollout.max_prompt_tokens or show fewer "
+            "irrelevant tools"
+        )
+
     async def batch(self, params: Params, *, step: int) -> tuple[list[ScoredGroup[Group]], list[ScoredGroup[Group]]]:
         """Roll groups out until a batch is full; return the batch, and all groups that were rolled out for it.
 
         Raises:
             BatchFillingStalled: after `max_rollouts_per_step` rollouts there are still too few whose rewards vary.
+            PromptTooLong: no environment can be rolled out.
             SandboxUnavailable: the sandbox is down.
         """
         self.filler.drop_stale(step)
@@ -107,7 +127,7 @@ class Rollouts:
         # The seed follows from how many groups came before, which a checkpoint keeps: no generator is saved.
         groups = await self._engine.run(
             params,
-            [next(self._starts) for _ in range(count)],
+            [self._next_start() for _ in range(count)],
             group_size=self._config.group_size,
             seed=random.Random(f"{self._config.seed}/rollout/{self.num_submitted}").getrandbits(31),
             policy_version=policy_version,
@@ -131,6 +151,7 @@ class Rollouts:
         filler = self.filler
         return {
             "groups_submitted": self.num_submitted,
+            "environments_left_out": self.num_left_out,
             "counts": {"valid": filler.num_valid, "degenerate": filler.num_degenerate, "stale": filler.num_stale},
             "waiting": [
                 {
@@ -147,7 +168,8 @@ class Rollouts:
         if not position:
             return
         self.num_submitted = position["groups_submitted"]
-        self._starts = self._starts_from(self.num_submitted)
+        self.num_left_out = position["environments_left_out"]
+        self._starts = self._starts_from(self.num_submitted + self.num_left_out)
         counts, waiting = position["counts"], position["waiting"]
         self.filler.num_valid, self.filler.num_degenerate = counts["valid"], counts["degenerate"]
         self.filler.num_stale = counts["stale"]

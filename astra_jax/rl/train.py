@@ -105,7 +105,7 @@ async def train_rl(
         state = TrainState(step + 1, params, optimizer_state, rollouts.position())
         # A batch of groups that had waited rolled nothing out: then it is told of what was learnt from.
         shown = rolled_out or groups
-        metrics = rl_metrics(of_step, shown, rollouts.filler, started=started, rollout_seconds=rollout_seconds)
+        metrics = rl_metrics(of_step, shown, rollouts, started=started, rollout_seconds=rollout_seconds)
         rollouts.log_episodes(step, shown)
         run.end_step(state, metrics, batch)
     return state

@@ -54,6 +54,11 @@ class EpisodeCounts(NamedTuple):
     num_tool_calls: int
 
 
+def has_sub_task(environment: Environment) -> bool:
+    """Say whether there is anything to solve: a call to make, or an ending that is checked."""
+    return bool(environment.sub_tasks) or environment.expectation != "answer" or environment.final_state is not None
+
+
 def count_episode(
     environment: Environment,
     outcomes: Sequence[tuple[str, JsonValue]],

@@ -18,7 +18,9 @@ fragments = st.sampled_from(
      '{"name": "f", "arguments": {}}', '"name"', '"arguments"', "null", "NaN", "-", "1e999", "\\ud800", "房", "é"]
 )  # fmt: skip
 model_texts = st.lists(fragments | st.text(max_size=5), max_size=25).map("".join)
-json_texts = st.text(max_size=8) | st.sampled_from(["</tool_call>", "<tool_call>", "<think>", "</think>", "a\nb", '"', "\\"])
+json_texts = st.text(max_size=8) | st.sampled_from(
+    ["</tool_call>", "<tool_call>", "<think>", "</think>", "a\nb", '"', "\\"]
+)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | json_texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(json_texts, inner, max_size=3),

@@ -175,6 +175,21 @@ async def test_a_prompt_over_the_limit_is_refused_by_name(taught):
         await roll_out(taught, config=short)
 
 
+def test_only_what_fits_and_has_something_to_solve_can_be_run(taught):
+    def can_run(environment, **limits):
+        config = LIMITS.model_copy(update=limits)
+        engine = RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), config)
+        return engine.can_run(Start(environment, environment.tools))
+
+    assert can_run(KNOWN)
+    assert not can_run(KNOWN, max_prompt_tokens=20)
+    asked = tuple(question.model_copy(update={"call": None}) for question in KNOWN.sub_questions)
+    idle = KNOWN.model_copy(update={"sub_questions": asked})
+    assert not can_run(idle)
+    assert can_run(idle.model_copy(update={"expectation": "refuse"}))
+    assert can_run(idle.model_copy(update={"final_state": {}}))
+
+
 def test_limits_beyond_the_models_context_are_refused_before_anything_runs(taught):
     long = LIMITS.model_copy(update={"max_response_tokens": 2000})
     with pytest.raises(ValueError, match="sequences of 2256 tokens exceed the model's context of 1024"):

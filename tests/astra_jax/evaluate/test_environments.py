@@ -44,7 +44,7 @@ def test_a_policy_that_says_the_gold_episode_is_right_in_every_figure(evaluation
     assert found["f1"] == pytest.approx(1.0, abs=1e-5)
     assert (found["answer_accuracy"], found["answer_accuracy_interval"]) == (1.0, [1.0, 1.0])
     assert found["f1_interval"] == pytest.approx([1.0, 1.0], abs=1e-5)
-    assert (found["environments"], found["episodes"], found["not_fitting"]) == (1, 1, 0)
+    assert (found["environments"], found["episodes"], found["left_out"]) == (1, 1, 0)
 
 
 def test_halving_the_reward_leaves_f1_alone(evaluation, monkeypatch):
@@ -64,7 +64,7 @@ def test_solving_every_sub_task_and_saying_another_answer_is_not_accurate(evalua
 async def test_an_environment_whose_prompt_does_not_fit_is_counted_and_left_out(taught):
     long = KNOWN.model_copy(update={"id": "long", "question": KNOWN.question * 40})
     found = await evaluate(taught, [long, KNOWN])
-    assert (found.num_not_fitting, len(found.groups), found.figures.answer_accuracy) == (1, 1, 1.0)
+    assert (found.num_left_out, len(found.groups), found.figures.answer_accuracy) == (1, 1, 1.0)
     with pytest.raises(PromptTooLong, match=r"found none among 1; raise rollout\.max_prompt_tokens"):
         await evaluate(taught, [long])
 
@@ -75,7 +75,7 @@ class Watched(RolloutEngine):
     def __init__(self):
         self.starts, self.seeds = [], []
 
-    def fits(self, start):
+    def can_run(self, start):
         return True
 
     async def run(self, params, starts, *, group_size, seed, policy_version=0):

@@ -62,7 +62,7 @@ def test_the_summary_has_the_figures_of_the_contract(summary):
             for figure in ("f1", "f1_unseen_tools", "f1_unseen_domains", "answer_accuracy", "irrelevant_call_share"):
                 low, high = figures[f"{figure}_interval"]
                 assert low <= figures[figure] <= high
-    assert found["not_fitting"] == {"heldout": 0, "heldout_tools": 0, "heldout_domains": 1, "selection": 0}
+    assert found["left_out"] == {"heldout": 0, "heldout_tools": 0, "heldout_domains": 1, "selection": 0}
 
 
 def test_programs_that_learn_nothing_stand_beside_the_policies(summary):

@@ -185,7 +185,7 @@ def write_run(run_dir: Path) -> None:
         "heldout": HELD_OUT,
         "heldout_greedy": {"rl": figures(0.625, calls=2.5, irrelevant=0.05, temperature=0.0)},
         "heldout_best": {"rl": figures(0.875, calls=2.5, irrelevant=0.05, temperature=0.25)},
-        "not_fitting": {"heldout": 0, "heldout_domains": 7},
+        "left_out": {"heldout": 0, "heldout_domains": 7},
         "export": {"max_abs_logit_difference": 2.5e-5, "bit_equal": True},
         "a key of tomorrow": {},
     }

@@ -9,6 +9,7 @@ import pytest
 
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.episodes.rollout import PromptTooLong
 from astra_jax.rl import rollouts as rollouts_module
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.rollouts import Rollouts
@@ -24,8 +25,11 @@ DULL = tiny_environment(rent=0).id
 class FakeEngine:
     """Remembers what it rolls out; of each group the last episode alone solves its environment."""
 
-    def __init__(self):
-        self.starts, self.seeds = [], []
+    def __init__(self, refused=()):
+        self.starts, self.seeds, self.refused = [], [], refused
+
+    def can_run(self, start):
+        return start.environment.id not in self.refused
 
     async def run(self, params, starts, *, group_size, seed, policy_version):
         self.starts += starts
@@ -50,7 +54,7 @@ def make(tmp_path, monkeypatch):
     environments = [with_distractors(tiny_environment(rent=rent), per_band=2) for rent in range(NUM_ENVIRONMENTS)]
     write_records(tmp_path / "environments", environments, kind="environment")
 
-    def made(**changes):
+    def made(refused=(), **changes):
         values = {
             "seed": 3,
             "steps": 9,
@@ -63,7 +67,7 @@ def make(tmp_path, monkeypatch):
             "groups_per_step": 1,
             "groups_per_rollout": 1,
         }
-        engine = FakeEngine()
+        engine = FakeEngine(refused)
         monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_: engine)
         return Rollouts(RLConfig.model_validate(values | changes), None, None, None, None), engine
 
@@ -129,3 +133,29 @@ async def test_a_run_that_resumes_goes_on_with_the_groups_that_wait_and_the_envi
     assert (other_engine.starts, other_engine.seeds) == (engine.starts, engine.seeds)
     assert engine.starts
     assert rollouts.filler.num_degenerate > 0
+
+
+async def test_environments_that_cannot_be_rolled_out_are_counted_and_left_out_also_after_a_resume(make, untrained):
+    refused = [tiny_environment(rent=rent).id for rent in (1, 3)]
+    rollouts, engine = make(refused)
+    for step in range(4):
+        await rollouts.batch(untrained.params, step=step)
+    assert rollouts.num_left_out >= 2
+    assert {start.environment.id for start in engine.starts}.isdisjoint(refused)
+    assert len({start.environment.id for start in engine.starts}) == NUM_ENVIRONMENTS - 2
+    resumed, other_engine = make(refused)
+    resumed.go_on_from(json.loads(json.dumps(rollouts.position())))
+    del engine.starts[:]
+    for step in range(4, 9):
+        expected, found = [await each.batch(untrained.params, step=step) for each in (rollouts, resumed)]
+        assert found == expected
+    assert other_engine.starts == engine.starts
+    assert resumed.num_left_out == rollouts.num_left_out > 2
+
+
+async def test_where_no_environment_can_be_rolled_out_one_line_says_so(make, untrained):
+    rollouts, _ = make([tiny_environment(rent=rent).id for rent in range(NUM_ENVIRONMENTS)])
+    with pytest.raises(
+        PromptTooLong, match=r"at most 256 tokens, found none among 5; raise rollout\.max_prompt_tokens"
+    ):
+        await rollouts.batch(untrained.params, step=0)
