@@ -256,13 +256,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "astra_jax/engine/step.py",
         "ids_E[:, None], state.active_E.astype(jnp.int32))",
-        "ids_E[:, None], (state.active_E & (ids_E != end_id)).astype(jnp.int32))",
+        "ids_E[:, None], (state.active_E & ~jnp.isin(ids_E, jnp.array(end_ids))).astype(jnp.int32))",
         ("tests/astra_jax/episodes/test_rollout.py::test_sampled_logprobs_equal_the_learners_on_the_same_tokens",),
     ),
     # A message ends with its end token.
     Mutant(
         "astra_jax/engine/step.py",
-        "state.active_E & (ids_E != end_id) & ~is_full_E",
+        "state.active_E & ~jnp.isin(ids_E, jnp.array(end_ids)) & ~is_full_E",
         "state.active_E & ~is_full_E",
         ("tests/astra_jax/episodes/test_rollout.py::test_sampled_logprobs_equal_the_learners_on_the_same_tokens",),
     ),
@@ -387,7 +387,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A message that was cut off calls no tool.
     Mutant(
         "astra_jax/episodes/rollout.py",
-        "if message.ids[-1] != self.tokenizer.end_id:",
+        "if message.ids[-1] not in self._decode_config.end_ids:",
         "if not message.ids:",
         ("tests/astra_jax/episodes/test_scripted_episodes.py",),
     ),

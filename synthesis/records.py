@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
@@ -94,6 +95,13 @@ class ToolDocument(Record):
         """Return the document as one entry of a request's `tools`, the form that chat templates render."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
+
+    def names_arguments(self, arguments: Mapping[str, JsonValue]) -> bool:
+        """Say whether these are arguments of the tool, by name: none that is required is missing, none is unknown."""
+        known = set(self.parameters.get("properties", {}))
+        return set(self.required) <= arguments.keys() and (
+            arguments.keys() <= known or self.parameters.get("additionalProperties", False) is not False
+        )
 
     @property
     def required(self) -> tuple[str, ...]:

@@ -72,6 +72,7 @@ class Tokenizer:
         vocabulary = backend.get_vocab()
         self.pad_id = vocabulary[END_OF_TEXT]
         self.end_id = vocabulary[IM_END]
+        self.end_of_text_id = vocabulary[END_OF_TEXT]
         self.vocab_size: int = backend.get_vocab_size()
 
     @classmethod
@@ -113,6 +114,17 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, control tokens included."""
         return self.backend.decode(list(ids), skip_special_tokens=False)
+
+    def shortened(self, text: str, max_tokens: int) -> str:
+        """Return a text as it is, or its first `max_tokens` tokens, to the last whole character, and how many follow.
+
+        "a b c d" with 2 tokens becomes "a b\n[2 more tokens are not shown]", where each letter is a token.
+        """
+        ids = self.encode(text)
+        if len(ids) <= max_tokens:
+            return text
+        kept = self.decode(ids[:max_tokens]).removesuffix("\N{REPLACEMENT CHARACTER}")
+        return f"{kept}\n[{len(ids) - max_tokens} more tokens are not shown]"
 
     def encode_segments(self, segments: Iterable[Segment]) -> EncodedText:
         """Tokenise the joined text of segments at once, and give every token the writer of its first character."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic_core import from_json
 
-from astra_jax.chat.format import END_THINK, END_TOOL_CALL, IM_END, THINK, TOOL_CALL
+from astra_jax.chat.format import END_OF_TEXT, END_THINK, END_TOOL_CALL, IM_END, THINK, TOOL_CALL
 from synthesis.records import JsonObject, canonical_json
 
 
@@ -48,7 +48,7 @@ def parse_turn(text: str) -> ParsedTurn:
     >>> parse_turn("<tool_call>\nf(1)\n</tool_call><|im_end|>").tool_calls[0].problem
     'the tool call is not valid JSON'
     """
-    text = text.removesuffix(IM_END)
+    text = text.removesuffix(IM_END).removesuffix(END_OF_TEXT)
     reasoning, said = _cut_off_thoughts(text)
     content, blocks = _cut_out_blocks(said)
     return ParsedTurn(

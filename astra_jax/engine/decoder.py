@@ -30,8 +30,8 @@ class DecodeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    end_id: int
-    """The token that ends a message."""
+    end_ids: tuple[int, ...] = Field(min_length=1)
+    """The tokens that end a message."""
     pad_id: int
     temperature: float = Field(ge=0)
     """0 is greedy."""
@@ -42,7 +42,7 @@ class DecodeConfig(BaseModel):
 
 
 class SampledMessage(NamedTuple):
-    """What one slot said, `end_id` included where it came to it, and the log-prob of each token."""
+    """What one slot said, the token that ended it included, and the log-prob of each token."""
 
     ids: list[int]
     logprobs: list[float]
@@ -116,7 +116,7 @@ class LockstepDecoder:
             running_R,
             self._config.temperature,
             leave_at,
-            end_id=self._config.end_id,
+            end_ids=self._config.end_ids,
             max_response_tokens=self._config.max_response_tokens,
         )
         self._slots = decoded.slots if in_place else put_slots(self._slots, decoded.slots, rows_R)

@@ -102,7 +102,7 @@ class Decoded(NamedTuple):
 
 
 # Cache and hidden states are donated: the loop ends with their successors, and nobody asks for the old ones.
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("end_id", "max_response_tokens"), donate_argnums=2)
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("end_ids", "max_response_tokens"), donate_argnums=2)
 def decode_messages(
     model_config: ModelConfig,
     params: Params,
@@ -111,10 +111,10 @@ def decode_messages(
     temperature: jax.Array,
     leave_at: jax.Array,
     *,
-    end_id: int,
+    end_ids: tuple[int, ...],
     max_response_tokens: int,
 ) -> Decoded:
-    """Sample in every running slot until its message has ended, with `end_id`, or the slot is full.
+    """Sample in every running slot until its message has ended, with one of `end_ids`, or the slot is full.
 
     With `leave_at` > 0 it leaves off as soon as so few messages go on: fewer slots can end them sooner.
     """
@@ -127,12 +127,12 @@ def decode_messages(
         ids_E, logprobs_E = sample_tokens(qwen3.logits(hidden_ED), keys_E, cache.response_counts_E, temperature)
         # A slot that has ended writes out of bounds, and `drop` forgets it: no branch, one program for all slots.
         column_E = jnp.where(state.active_E, state.counts_E, max_response_tokens)
-        # `end_id` enters the cache as well: a turn's template and tool responses come after it.
+        # What ends a message enters the cache as well: a turn's template and tool responses come after it.
         cache, hidden_E1D = extend(qwen3, cache, ids_E[:, None], state.active_E.astype(jnp.int32))
         is_full_E = cache.response_counts_E >= max_response_tokens
         return _Decoding(
             slots=Slots(cache, jnp.where(state.active_E[:, None], hidden_E1D[:, 0], hidden_ED), keys_E),
-            active_E=state.active_E & (ids_E != end_id) & ~is_full_E,
+            active_E=state.active_E & ~jnp.isin(ids_E, jnp.array(end_ids)) & ~is_full_E,
             tokens_ET=state.tokens_ET.at[rows_E, column_E].set(ids_E, mode="drop"),
             logprobs_ET=state.logprobs_ET.at[rows_E, column_E].set(logprobs_E, mode="drop"),
             counts_E=state.counts_E + state.active_E,

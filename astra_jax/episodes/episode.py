@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,7 +17,7 @@ from synthesis.answers.counting import EpisodeCounts, count_episode
 from synthesis.answers.final_answer import is_answer_accurate
 from synthesis.records import Environment, EnvironmentTool, JsonObject, JsonValue
 
-StopReason = Literal["no_tool_call", "max_turns", "max_response_tokens"]
+StopReason = Literal["no_tool_call", "end_of_text", "max_turns", "max_response_tokens", "max_consecutive_invalid_calls"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,9 @@ class ToolOutcome:
     """What the policy was shown."""
     irrelevant: bool
     """Whether it went to a distractor."""
+    is_valid: bool = True
+    """Whether a tool could take it: readable, of a tool that is offered, with arguments that its document names. What
+    is not is the policy's mistake; a valid call that failed is the tool's answer."""
 
 
 @dataclass
@@ -68,10 +72,18 @@ class Episode:
         """Whether the final message tells the gold answer, or refuses as it should; F1 does not depend on it."""
         return is_answer_accurate(self.environment, self.final_text)
 
-    async def take_turn(self, text: str, sandbox: AsyncSandboxClient) -> list[Segment]:
+    @property
+    def num_consecutive_invalid_calls(self) -> int:
+        """How many calls since the last one that a tool could take."""
+        return sum(1 for _ in itertools.takewhile(lambda outcome: not outcome.is_valid, reversed(self.outcomes)))
+
+    async def take_turn(
+        self, text: str, sandbox: AsyncSandboxClient, shortened: Callable[[str], str] = str
+    ) -> list[Segment]:
         """Run the tool calls of an assistant message; return what the template and the tools say next.
 
-        Empty when the message calls no tool: the episode has ended.
+        Empty when the message calls no tool: the episode has ended. The policy is shown each response as `shortened`
+        leaves it.
 
         Raises:
             SandboxUnavailable: the service is down; never a tool response, never a reward.
@@ -81,9 +93,9 @@ class Episode:
             self.stop_reason, self.final_text = "no_tool_call", said.content
             return []
         if self.state is None:
-            outcomes = await asyncio.gather(*(self._call(call, sandbox) for call in said.tool_calls))
+            outcomes = await asyncio.gather(*(self._call(call, sandbox, shortened) for call in said.tool_calls))
         else:  # calls of a stateful environment see one another's changes, so they run in order
-            outcomes = [await self._call(call, sandbox) for call in said.tool_calls]
+            outcomes = [await self._call(call, sandbox, shortened) for call in said.tool_calls]
         self.outcomes.extend(outcomes)
         # The policy stops at `<|im_end|>`; the template has a line end after it.
         shown = [Segment("\n", Source.TEMPLATE)]
@@ -92,19 +104,30 @@ class Episode:
             shown.extend(tool_response_segments(outcome.response, is_first=index == 0, is_last=is_last))
         return [*shown, Segment(generation_prompt(), Source.TEMPLATE)]
 
-    async def _call(self, call: ParsedToolCall | MalformedToolCall, sandbox: AsyncSandboxClient) -> ToolOutcome:
+    async def _call(
+        self, call: ParsedToolCall | MalformedToolCall, sandbox: AsyncSandboxClient, shortened: Callable[[str], str]
+    ) -> ToolOutcome:
         # Calls that no tool can take are outcomes all the same: answered with an error, and counted in c.
         if isinstance(call, MalformedToolCall):
-            return ToolOutcome("", {}, False, None, _error(call.problem), irrelevant=False)
+            return ToolOutcome("", {}, False, None, _error(call.problem), irrelevant=False, is_valid=False)
         tool = next((tool for tool in self.tools if tool.document.name == call.name), None)
         if tool is None:
-            return ToolOutcome(call.name, call.arguments, False, None, _error("unknown tool"), irrelevant=False)
+            said = _error("unknown tool")
+            return ToolOutcome(call.name, call.arguments, False, None, said, irrelevant=False, is_valid=False)
         irrelevant = all(tool is not own for own in self.environment.tools)
         reply = await sandbox.execute(tool.module_source(), call.name, call.arguments, state=self.state)
         # A failed call changes nothing: whatever its tool had changed is lost with the call's process.
         if reply.ok and self.state is not None:
             self.state = reply.state
-        return ToolOutcome(call.name, call.arguments, reply.ok, reply.value, tool_response(reply), irrelevant)
+        return ToolOutcome(
+            call.name,
+            call.arguments,
+            reply.ok,
+            reply.value,
+            shortened(tool_response(reply)),
+            irrelevant,
+            is_valid=tool.document.names_arguments(call.arguments),
+        )
 
 
 def tool_response(reply: ExecuteReply) -> str:

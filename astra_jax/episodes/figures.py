@@ -20,7 +20,7 @@ from astra_jax.episodes.f1_reward import f1, precision, recall
 
 @dataclass(frozen=True)
 class EpisodeFigures:
-    """Means over episodes, but for `tokens_per_turn` and `irrelevant_call_share`, which are ratios of totals."""
+    """Means over episodes, but for `tokens_per_turn` and shares of calls, which are ratios of totals."""
 
     f1: float
     """The paper's, from n̂, n and c, whatever the reward is."""
@@ -37,6 +37,10 @@ class EpisodeFigures:
     """Sampled tokens per assistant message."""
     irrelevant_call_share: float
     """Share of all tool calls that went to a distractor; 0 where there was no call."""
+    invalid_call_share: float
+    """Share of all tool calls that no tool could take: the policy's mistakes; 0 where there was no call."""
+    failed_call_share: float
+    """Share of all tool calls that a tool could take and answered with an error; 0 where there was no call."""
 
 
 def episode_figures(episodes: Sequence[Episode], rewards: Sequence[float]) -> EpisodeFigures:
@@ -48,7 +52,8 @@ def episode_figures(episodes: Sequence[Episode], rewards: Sequence[float]) -> Ep
     if not episodes:
         raise ValueError("expected at least one episode to sum up, found none")
     counts = [episode.counts for episode in episodes]
-    num_calls = sum(len(episode.outcomes) for episode in episodes)
+    outcomes = [outcome for episode in episodes for outcome in episode.outcomes]
+    num_calls = len(outcomes)
     num_turns = sum(episode.num_turns for episode in episodes)
     return EpisodeFigures(
         f1=_mean([f1(**each._asdict()) for each in counts]),
@@ -60,7 +65,9 @@ def episode_figures(episodes: Sequence[Episode], rewards: Sequence[float]) -> Ep
         tool_calls_per_episode=num_calls / len(episodes),
         # Ratios of totals: a mean of ratios would let an episode of one turn weigh as much as one of thirty.
         tokens_per_turn=sum(map(num_sampled_tokens, episodes)) / num_turns,
-        irrelevant_call_share=sum(map(num_irrelevant_calls, episodes)) / num_calls if num_calls else 0.0,
+        irrelevant_call_share=sum(outcome.irrelevant for outcome in outcomes) / max(1, num_calls),
+        invalid_call_share=sum(not outcome.is_valid for outcome in outcomes) / max(1, num_calls),
+        failed_call_share=sum(outcome.is_valid and not outcome.ok for outcome in outcomes) / max(1, num_calls),
     )
 
 

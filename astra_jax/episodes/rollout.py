@@ -2,7 +2,7 @@
 
 One round is one turn of every episode that still runs:
 
-    decode   every running episode samples a message, to `<|im_end|>` or its limit   (`sample_messages`)
+    decode   every running episode samples a message, to its end or its limit        (`sample_messages`)
     tools    all tool calls of the round run in the sandbox, side by side             (`_finish_turn`)
     append   template and tool-response tokens go back to the decoder; none is sampled  (`append`)
 
@@ -18,6 +18,7 @@ divides by the same temperature (`rl/train.py`). Groups that were one too many w
 most, and are learnt from first.
 
 Decided: docs/decisions/rl.md, “Rollouts advance in rounds of one turn”.
+Decided: docs/decisions/rl.md, “Every way to write a bad call has an answer, and every episode an end”.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class RolloutConfig(BaseModel):
     max_response_tokens: int = Field(gt=0)
     """Tokens after the prompt, tool responses included."""
     max_turns: int = Field(gt=0)
+    max_consecutive_invalid_calls: int | None = Field(default=None, gt=0)
+    """Calls in a row that no tool could take (`ToolOutcome.is_valid`) after which an episode ends."""
+    max_tool_response_tokens: int | None = Field(default=None, gt=0)
+    """Of a longer tool response the policy is shown so many tokens, and how many follow."""
     temperature: float = Field(default=1.0, ge=0)
     """What divides the logits; at 0 each token is the most likely one (greedy)."""
     append_bucket_tokens: int = Field(default=64, gt=0)
@@ -89,7 +94,7 @@ class RolloutEngine:
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
         self._decode_config = DecodeConfig(
-            end_id=tokenizer.end_id,
+            end_ids=(tokenizer.end_id, tokenizer.end_of_text_id),
             pad_id=tokenizer.pad_id,
             temperature=config.temperature,
             max_response_tokens=config.max_response_tokens,
@@ -180,15 +185,20 @@ class RolloutEngine:
         ledger, turn = episode.ledger, episode.num_turns
         ledger.append_sampled(message.ids, message.logprobs, turn=turn)
         # Cut off by the limit: half a message is not read, so no tool runs on arguments that were never finished.
-        if message.ids[-1] != self.tokenizer.end_id:
+        if message.ids[-1] not in self._decode_config.end_ids:
             episode.stop_reason = "max_response_tokens"
             return []
-        said = await episode.take_turn(self.tokenizer.decode(message.ids), self.sandbox)
+        said = await episode.take_turn(self.tokenizer.decode(message.ids), self.sandbox, self._shortened)
         if episode.stop_reason is not None:
             return []
         # The tools of a last turn have run, and count; their responses nobody will read, so the ledger has none.
         encoded = self.tokenizer.encode_segments(said)
-        if turn >= self.config.max_turns:
+        most_invalid = self.config.max_consecutive_invalid_calls
+        if message.ids[-1] != self.tokenizer.end_id:
+            episode.stop_reason = "end_of_text"
+        elif most_invalid is not None and episode.num_consecutive_invalid_calls >= most_invalid:
+            episode.stop_reason = "max_consecutive_invalid_calls"
+        elif turn >= self.config.max_turns:
             episode.stop_reason = "max_turns"
         # At the limit, not only beyond it: the next message needs room for one token at least.
         elif ledger.num_response_tokens + len(encoded.ids) >= self.config.max_response_tokens:
@@ -198,6 +208,10 @@ class RolloutEngine:
         given = encoded.ids.tolist()
         ledger.append_given(given, encoded.sources.tolist(), turn=turn)
         return given
+
+    def _shortened(self, response: str) -> str:
+        most = self.config.max_tool_response_tokens
+        return response if most is None else self.tokenizer.shortened(response, most)
 
 
 async def _off_the_loop(call: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:

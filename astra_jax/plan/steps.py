@@ -151,7 +151,7 @@ def decode_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> Abstract
         trace=functools.partial(
             decode_messages.trace,
             *(model, params, slots, running_E, 1.0, 0),
-            end_id=0,
+            end_ids=(0, 1),
             max_response_tokens=shape.response_tokens,
         ),
         bytes_by_category={

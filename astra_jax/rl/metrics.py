@@ -45,6 +45,8 @@ def rl_metrics(
         "tool_calls_per_episode": figures.tool_calls_per_episode,
         "tokens_per_turn": figures.tokens_per_turn,
         "irrelevant_call_share": figures.irrelevant_call_share,
+        "invalid_call_share": figures.invalid_call_share,
+        "failed_call_share": figures.failed_call_share,
         "environments_left_out": rollouts.num_left_out,
         "groups_valid": filler.num_valid,
         "groups_degenerate": filler.num_degenerate,

@@ -13,7 +13,7 @@ LIMIT = 16
 
 def a_decoder(policy, *, temperature=1.0, prompts=PROMPTS) -> LockstepDecoder:
     config = DecodeConfig(
-        end_id=policy.tokenizer.end_id,
+        end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
         pad_id=policy.tokenizer.pad_id,
         temperature=temperature,
         max_response_tokens=LIMIT,
@@ -48,16 +48,28 @@ def test_a_message_ends_with_the_end_token_or_where_its_slot_is_full(untrained):
     decoder = a_decoder(untrained)
     decoder.append([[21] * 6, [21] * 6, [], []])
     for slot, message in enumerate(decoder.sample_messages([0, 1, 2, 3])):
-        assert untrained.tokenizer.end_id not in message.ids[:-1]
+        ends = {untrained.tokenizer.end_id, untrained.tokenizer.end_of_text_id}
+        assert ends.isdisjoint(message.ids[:-1])
         room = LIMIT - (6 if slot < 2 else 0)
         assert len(message.ids) == len(message.logprobs) <= room
-        assert message.ids[-1] == untrained.tokenizer.end_id or len(message.ids) == room
+        assert message.ids[-1] in ends or len(message.ids) == room
+
+
+def test_each_of_its_end_tokens_ends_a_message(untrained):
+    """Whatever a policy says first is told to be an end: then it says no more."""
+    first = a_decoder(untrained, temperature=0.0).sample_messages([0])[0].ids[0]
+    for end_ids in ((first, 1), (1, first)):
+        config = DecodeConfig(end_ids=end_ids, pad_id=0, temperature=0.0, max_response_tokens=LIMIT, bucket_tokens=8)
+        decoder = LockstepDecoder(
+            untrained.model_config, untrained.params, PROMPTS, slots_per_prompt=2, seed=0, config=config
+        )
+        assert decoder.sample_messages([0])[0].ids == [first]
 
 
 def long_decoder(policy, *, num_prompts=2, first_slot=0, prompts=None, slots_per_prompt=2) -> LockstepDecoder:
     """Slots whose messages end far apart, so that they are decoded in fewer and fewer rows."""
     config = DecodeConfig(
-        end_id=policy.tokenizer.end_id,
+        end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
         pad_id=policy.tokenizer.pad_id,
         temperature=1.0,
         max_response_tokens=48,

@@ -26,10 +26,15 @@ async def run_scripted(
     sandbox: AsyncSandboxClient,
     max_response_tokens: int = 4096,
     max_turns: int = 32,
+    **limits: int,
 ) -> Episode:
     """Run one episode whose k-th message is `messages[k]`, cut where the engine's token limit cuts it."""
     config = RolloutConfig(
-        max_prompt_tokens=4096, max_response_tokens=max_response_tokens, max_turns=max_turns, append_bucket_tokens=1
+        max_prompt_tokens=4096,
+        max_response_tokens=max_response_tokens,
+        max_turns=max_turns,
+        append_bucket_tokens=1,
+        **limits,
     )
     left = list(messages)
 
@@ -40,7 +45,7 @@ async def run_scripted(
     def append(model, params, num_response_tokens, tokens_ET, counts_E):
         return num_response_tokens + int(counts_E[0])
 
-    def decode_turn(model, params, num_response_tokens, *_, end_id, max_response_tokens):
+    def decode_turn(model, params, num_response_tokens, *_, end_ids, max_response_tokens):
         said = np.array([left.pop(0)[: max_response_tokens - num_response_tokens]])
         counts_E, logprobs = np.array([said.shape[1]]), np.full(said.shape, LOGPROB)
         return Decoded(num_response_tokens + said.shape[1], np.array([False]), said, logprobs, counts_E)

@@ -60,6 +60,9 @@ async def test_calls_that_cannot_be_made_are_answered_and_count_as_calls():
     assert "wrong_argument" in errors[4]["error"]
     assert (episode.counts, sandbox.num_calls) == ((1, 2, 6), 3)
     assert [outcome.ok for outcome in episode.outcomes] == [True] + [False] * 5
+    # Asking for somebody who is not there is a call all the same.
+    assert [outcome.is_valid for outcome in episode.outcomes] == [True, False, False, False, True, False]
+    assert episode.num_consecutive_invalid_calls == 1
     assert episode.stop_reason is None
 
 

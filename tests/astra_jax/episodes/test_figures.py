@@ -100,8 +100,8 @@ def an_episode(*outcomes: ToolOutcome, num_turns: int, num_sampled: int, final_t
     )
 
 
-def outcome(name: str, value: object, irrelevant: bool = False) -> ToolOutcome:
-    return ToolOutcome(name, {}, True, value, "", irrelevant)  # type: ignore[arg-type]
+def outcome(name: str, value: object, irrelevant: bool = False, **changes: bool) -> ToolOutcome:
+    return ToolOutcome(**{**vars(ToolOutcome(name, {}, True, value, "", irrelevant)), **changes})  # type: ignore[arg-type]
 
 
 def test_the_figures_of_episodes_are_means_and_ratios_of_totals():
@@ -121,9 +121,18 @@ def test_the_figures_of_episodes_are_means_and_ratios_of_totals():
             "tool_calls_per_episode": 3 / 2,
             "tokens_per_turn": 10 / 4,
             "irrelevant_call_share": 1 / 3,
+            "invalid_call_share": 0,
+            "failed_call_share": 0,
         },
         abs=1e-6,
     )
     assert episode_figures([idle], [0.0]).irrelevant_call_share == 0
     with pytest.raises(ValueError, match="at least one episode"):
         episode_figures([], [])
+
+
+def test_the_policys_mistakes_and_the_tools_errors_are_counted_apart():
+    unknown, refused = (outcome("x", None, ok=False, is_valid=valid) for valid in (False, True))
+    episode = an_episode(outcome("get_rent", 1), unknown, unknown, refused, num_turns=2, num_sampled=4, final_text="")
+    figures = episode_figures([episode, episode], [0.0, 0.0])
+    assert (figures.invalid_call_share, figures.failed_call_share) == (2 / 4, 1 / 4)

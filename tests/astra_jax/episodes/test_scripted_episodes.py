@@ -133,3 +133,58 @@ def test_only_the_end_token_ends_a_message_not_its_spelling(tokenizer):
     assert tokenizer.decode(ids).endswith(IM_END)
     episode = run([ids], tokenizer, max_response_tokens=len(ids))
     assert (episode.stop_reason, len(episode.outcomes)) == ("max_response_tokens", 0)
+
+
+def test_the_end_of_the_text_ends_the_message_and_the_episode_after_its_tools_have_run(tokenizer):
+    ids = [*spoken(GOLD[0], tokenizer)[:-1], tokenizer.end_of_text_id]
+    episode = run([ids, spoken(GOLD[1], tokenizer)], tokenizer)
+    assert (episode.stop_reason, episode.num_turns, episode.counts.num_solved) == ("end_of_text", 1, 1)
+    assert episode.ledger.ids[-1] == tokenizer.end_of_text_id
+    answer = [*spoken(GOLD[-1], tokenizer)[:-1], tokenizer.end_of_text_id]
+    episode = run([answer], tokenizer)
+    assert (episode.stop_reason, episode.final_text) == ("no_tool_call", GOLD[-1].content)
+
+
+def bad(count: int) -> Message:
+    call = ToolCall(id="c", name="no_such_tool", arguments={})
+    return Message(role="assistant", reasoning_content="So", content="", tool_calls=(call,) * count)
+
+
+@pytest.mark.parametrize(
+    ("said", "stop_reason", "num_turns"),
+    [
+        ([bad(1), bad(1), bad(1)], "max_consecutive_invalid_calls", 3),
+        ([bad(2), bad(2)], "max_consecutive_invalid_calls", 2),
+        ([bad(2), GOLD[0], bad(2), GOLD[-1]], "no_tool_call", 4),
+    ],
+)
+def test_an_episode_ends_after_so_many_bad_calls_in_a_row(tokenizer, said, stop_reason, num_turns):
+    sampled = [spoken(message, tokenizer) for message in said]
+    episode = run([*sampled, spoken(GOLD[-1], tokenizer)], tokenizer, max_consecutive_invalid_calls=3)
+    assert (episode.stop_reason, episode.num_turns) == (stop_reason, num_turns)
+
+
+class Talkative(InProcessSandbox):
+    """Answers each call with 40 characters of two tokens each, or more."""
+
+    async def execute(self, *arguments, **options):
+        reply = await super().execute(*arguments, **options)
+        return reply.model_copy(update={"value": "🏠" * 40})
+
+
+def test_a_long_tool_response_is_cut_to_whole_characters_and_says_how_much_is_left_out(tokenizer):
+    sampled = [spoken(message, tokenizer) for message in (GOLD[0], GOLD[-1])]
+    whole, cut = (
+        asyncio.run(run_scripted(START, sampled, tokenizer=tokenizer, sandbox=Talkative(), **limits))
+        for limits in ({}, {"max_tool_response_tokens": 15})
+    )
+    shown, full = cut.outcomes[0].response, whole.outcomes[0].response
+    kept, said = shown.split("\n")
+    num_tokens = len(tokenizer.encode(full))
+    assert num_tokens > 100
+    assert said == f"[{num_tokens - 15} more tokens are not shown]"
+    assert full.startswith(kept)
+    assert 12 <= len(tokenizer.encode(kept)) <= 15
+    assert cut.outcomes[0].value == whole.outcomes[0].value
+    documents = [tool.document for tool in ENVIRONMENT.tools]
+    assert tokenizer.decode(cut.ledger.ids) + "\n" == render(as_messages([GOLD[0], GOLD[-1]], cut)[-1], documents)
