@@ -35,12 +35,11 @@ class ToolPool:
     """The tools that distractors are drawn from: of several with one name the first, and none that needs a state."""
 
     def __init__(self, environments: Sequence[Environment], endpoint: EmbeddingEndpoint | None = None):
-        """Embed the tools of the environments.
+        """Embed the tools of the environments, and the siblings that they carry, all at once.
 
         Raises:
             TeacherUnavailable: the endpoint gives no embeddings.
         """
-        self._endpoint = endpoint
         documents: dict[str, ToolDocument] = {}
         found: dict[str, tuple[EnvironmentTool, str]] = {}
         for environment in environments:
@@ -49,6 +48,8 @@ class ToolPool:
                 documents.setdefault(_key(tool.document), tool.document)
                 if environment.state is None:
                     found.setdefault(tool.document.name, (tool, environment.domain))
+            for sibling in environment.irrelevant_tools:
+                documents.setdefault(_key(sibling.tool.document), sibling.tool.document)
         self.tools = tuple(tool for tool, _ in found.values())
         self._domains = np.array([domain for _, domain in found.values()], dtype=np.str_)
         self._columns = {name: column for column, name in enumerate(found)}
@@ -74,6 +75,7 @@ class ToolPool:
     ) -> tuple[IrrelevantTool, ...]:
         """Draw up to so many distractors per band, none named as a tool of the environment; siblings are drawn first.
 
+        The environment is one of those that the pool was made of, and the siblings are those that it carried.
         A candidate's similarity to an environment is its greatest to one of the environment's tools.
         """
         documents = [tool.document for tool in environment.tools]
@@ -81,9 +83,11 @@ class ToolPool:
             return ()
         cosines = self.cosines(documents, environment.domain)
         if siblings:
-            vectors = embed([tool.document for tool in siblings], self._endpoint)
-            own = self._vectors[[self._rows[_key(document)] for document in documents]]
-            cosines = np.hstack([cosines, (own @ vectors.T).toarray()])
+            own, theirs = (
+                self._vectors[[self._rows[_key(document)] for document in side]]
+                for side in (documents, [tool.document for tool in siblings])
+            )
+            cosines = np.hstack([cosines, (own @ theirs.T).toarray()])
         candidates = (*self.tools, *siblings)
         similarity = normalised(cosines).max(axis=0)
         # NaN lies in no band, so neither a tool under a name of the environment's nor one of its domain is drawn.

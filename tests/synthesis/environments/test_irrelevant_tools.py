@@ -15,7 +15,7 @@ import pytest
 from astra_jax.testing import tiny_environment
 from synthesis.environments import irrelevant_tools
 from synthesis.environments.embeddings import EmbeddingEndpoint, embed
-from synthesis.environments.irrelevant_tools import BANDS, ToolPool, normalised
+from synthesis.environments.irrelevant_tools import BANDS, ToolPool, as_siblings, normalised
 from synthesis.records import Environment, EnvironmentTool, ToolDocument
 from synthesis.teacher.protocol import TeacherUnavailable
 
@@ -143,3 +143,23 @@ def test_an_endpoint_can_embed_and_its_absence_stops_the_run(monkeypatch: pytest
     assert vectors[0, 0] > vectors[1, 0]
     with pytest.raises(TeacherUnavailable, match="no embeddings"):
         embed(documents, endpoint)
+
+
+def test_siblings_are_embedded_with_the_pool_and_none_later(environments, monkeypatch):
+    sibling = document("get_fee", "Fee of an apartment")
+    own = with_tools(environments[0], "housing", [document("get_rent", "Rent of an apartment")])
+    siblings = [EnvironmentTool(document=sibling, source="")]
+    carrying = own.model_copy(update={"irrelevant_tools": as_siblings(siblings)})
+    other = with_tools(environments[0], "shops", [document("fly", "Book a flight")])
+    other = other.model_copy(update={"irrelevant_tools": ()})
+    asked = []
+
+    def embed_and_count(documents, endpoint):
+        asked.append((len(documents), endpoint))
+        return embed(documents)
+
+    monkeypatch.setattr(irrelevant_tools, "embed", embed_and_count)
+    endpoint = EmbeddingEndpoint(url="http://nowhere", model="none")
+    drawn = ToolPool([carrying, other], endpoint).draw(carrying, {"high": 1}, random.Random(0), siblings)
+    assert [irrelevant.tool.document.name for irrelevant in drawn] == ["get_fee"]
+    assert asked == [(3, endpoint)]
