@@ -36,6 +36,14 @@ def test_a_slot_that_is_neither_asked_nor_given_anything_stays_as_it_is(untraine
     assert_same(among_others.sample_messages([1, 2]), alone)
 
 
+def test_the_one_slot_that_is_not_asked_stays_as_it_is(untrained):
+    """Three of four decode in the program of all four."""
+    alone = a_decoder(untrained).sample_messages([3])
+    after_others = a_decoder(untrained)
+    after_others.sample_messages([0, 1, 2])
+    assert_same(after_others.sample_messages([3]), alone)
+
+
 def test_slots_stand_prompt_by_prompt(untrained):
     first, twin, second, other_twin = a_decoder(untrained, temperature=0.0).sample_messages([0, 1, 2, 3])
     assert (first.ids, second.ids) == (twin.ids, other_twin.ids)

@@ -44,6 +44,10 @@ def test_values_are_the_same_answer_by_type_and_value(gold: JsonValue, value: Js
     [
         ("I cannot look that up.", True, False),
         ("没有合适的工具，无法回答。", True, False),
+        ("Sorry, none of my tools can book a table.", True, False),
+        ("My tools do not allow me to book a table.", True, False),
+        ("No suitable tool is here.", True, False),
+        ("The tools do it: it is 5.", False, False),
         ("The cannotery costs 5.", False, False),
         ("Which flat do you mean?\n", False, True),
         ("Which flat? I take Oak: it is 5.", False, False),
