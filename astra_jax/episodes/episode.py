@@ -52,6 +52,8 @@ class Episode:
     stop_reason: StopReason | None = None
     final_text: str = ""
     """The message that ended the episode, without its reasoning; empty when a limit ended it."""
+    rolled_out: JsonObject | None = None
+    """What its tokens follow from, beside policy and environment: seed, slot and limits; None where no policy spoke."""
 
     @property
     def counts(self) -> EpisodeCounts:

@@ -58,6 +58,17 @@ class LoggedSubQuestion(BaseModel):
     """None where no tool is needed: it is no sub-task of the F1 reward."""
 
 
+class LoggedCall(BaseModel):
+    """One tool call of the policy, in order, and what it was shown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    arguments: JsonObject
+    ok: bool
+    response: str
+
+
 class LoggedEpisode(BaseModel):
     """One line of the log."""
 
@@ -88,6 +99,11 @@ class LoggedEpisode(BaseModel):
     num_turns: int
     stop_reason: str
     sub_questions: tuple[LoggedSubQuestion, ...]
+    tools: tuple[str, ...]
+    """The tools that were shown, in order."""
+    calls: tuple[LoggedCall, ...]
+    rolled_out: JsonObject | None
+    """Seed, slot and limits that the tokens follow from."""
     tokens: tuple[LoggedToken, ...]
 
 
@@ -119,6 +135,12 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, rewa
         num_turns=episode.num_turns,
         stop_reason=episode.stop_reason,
         sub_questions=_sub_questions(episode),
+        tools=tuple(tool.document.name for tool in episode.tools),
+        calls=tuple(
+            LoggedCall(name=each.name, arguments=each.arguments, ok=each.ok, response=each.response)
+            for each in episode.outcomes
+        ),
+        rolled_out=episode.rolled_out,
         tokens=tuple(
             LoggedToken(id_, text, _SOURCE_NAMES[Source(source)], round(logprob, 6), turn)
             for id_, text, source, logprob, turn in columns

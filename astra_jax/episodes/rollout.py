@@ -129,45 +129,66 @@ class RolloutEngine:
         return ids
 
     async def run(
-        self, params: Params, starts: Sequence[Start], *, group_size: int, seed: int, policy_version: int = 0
+        self,
+        params: Params,
+        starts: Sequence[Start],
+        *,
+        group_size: int,
+        seed: int,
+        policy_version: int = 0,
+        first_slot: int = 0,
     ) -> list[Group]:
-        """Run `group_size` episodes in each environment to their end.
+        """Run `group_size` episodes in each environment to their end; the first one draws as slot `first_slot`.
 
         Raises:
             PromptTooLong: an environment does not fit.
             SandboxUnavailable: the sandbox is down; no episode is returned.
         """
         prompts = [self.prompt_tokens(start) for start in starts]
+        limits = self.config.model_dump(mode="json")
         # A group shares its first state object: calls replace it, none changes it.
         groups = [
             [
-                Episode(start.environment, start.tools, _prompt_ledger(prompt, policy_version), start.environment.state)
-                for _ in range(group_size)
+                Episode(
+                    start.environment,
+                    start.tools,
+                    _prompt_ledger(prompt, policy_version),
+                    start.environment.state,
+                    rolled_out={"seed": seed, "slot": slot, "limits": limits},
+                )
+                for slot in range(first_slot + first, first_slot + first + group_size)
             ]
-            for start, prompt in zip(starts, prompts, strict=True)
+            for start, prompt, first in zip(
+                starts, prompts, range(0, len(starts) * group_size, group_size), strict=True
+            )
         ]
         # Over several devices one lot: a part of the prompts could not be dealt out evenly.
         per_lot = len(starts) if is_spread() else -(-len(starts) // _LOTS)
         lots = [
-            self._run_lot(params, prompts[first : first + per_lot], groups[first : first + per_lot], first, seed)
+            self._run_lot(
+                params,
+                prompts[first : first + per_lot],
+                groups[first : first + per_lot],
+                first_slot + first * group_size,
+                seed,
+            )
             for first in range(0, len(starts), per_lot)
         ]
         await _all_or_none(lots)
         return groups
 
     async def _run_lot(
-        self, params: Params, prompts: Sequence[Sequence[int]], groups: Sequence[Group], first_group: int, seed: int
+        self, params: Params, prompts: Sequence[Sequence[int]], groups: Sequence[Group], first_slot: int, seed: int
     ) -> None:
         """Run the episodes of some groups to their end, in a decoder of their own."""
         episodes = [episode for group in groups for episode in group]  # in the order of the decoder's slots
-        group_size = len(groups[0])
         decoder = await _off_the_loop(
             LockstepDecoder,
             *(self.model_config, params, prompts),
-            slots_per_prompt=group_size,
+            slots_per_prompt=len(groups[0]),
             seed=seed,
             config=self._decode_config,
-            first_slot=first_group * group_size,
+            first_slot=first_slot,
         )
         while running := [index for index, episode in enumerate(episodes) if episode.stop_reason is None]:
             said = await _off_the_loop(decoder.sample_messages, running)

@@ -25,6 +25,7 @@ def saved_episode(episode: Episode) -> JsonObject:
         "outcomes": [dict(vars(outcome)) for outcome in episode.outcomes],
         "stop_reason": episode.stop_reason,
         "final_text": episode.final_text,
+        "rolled_out": episode.rolled_out,
     }
 
 
@@ -44,4 +45,5 @@ def restored_episode(saved: dict[str, Any], environment: Environment) -> Episode
         outcomes=[ToolOutcome(**outcome) for outcome in saved["outcomes"]],
         stop_reason=saved["stop_reason"],
         final_text=saved["final_text"],
+        rolled_out=saved["rolled_out"],
     )

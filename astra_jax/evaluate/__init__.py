@@ -1,1 +1,1 @@
-"""What a policy can do: held-out environments, and intervals for every figure."""
+"""What a policy can do: held-out environments, with intervals for every figure; logged episodes again (`replay`)."""

@@ -1,0 +1,68 @@
+"""`astra replay`: logged episodes again, compared token by token."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from astra_jax.cli.arguments import Commands, add_sandbox, whole_number
+from astra_jax.cli.surroundings import sandbox_for
+
+
+def add_replay(commands: Commands) -> None:
+    """Add the command."""
+    replay = commands.add_parser(
+        "replay",
+        help="run logged episodes again and compare every token",
+        description="Runs episodes of a log again, each alone, from their seeds and slots, with their tools in the "
+        "sandbox, and compares every token, log-prob and reply. Ends with 1 where one differs.",
+    )
+    replay.add_argument("log", type=Path, metavar="EPISODES.jsonl")
+    replay.add_argument("--policy", type=Path, required=True, metavar="DIR", help="the policy folder that spoke")
+    replay.add_argument(
+        "--environments", type=Path, required=True, metavar="DIR", help="the record directory that they were run in"
+    )
+    replay.add_argument("--named", metavar="NAME", help="only episodes of this policy, as the log names it")
+    replay.add_argument("--count", type=whole_number(1), default=1, help="how many, from the first one on")
+    add_sandbox(replay)
+    replay.set_defaults(run=_replay)
+
+
+def _replay(options: argparse.Namespace) -> int | None:
+    from astra_jax.checkpoints.policy import load_policy
+    from astra_jax.cli.compile_cache import keep_compiled_programs
+    from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, read_episodes
+    from astra_jax.evaluate.replay import Replay, replay
+    from sandbox.client import AsyncSandboxClient
+    from synthesis.record_io import RecordSource
+    from synthesis.records import Environment
+
+    keep_compiled_programs()
+    chosen = [each for each in read_episodes(options.log) if options.named in (None, each.policy)][: options.count]
+    if not chosen:
+        raise EpisodeLogError(f"expected an episode of {options.named or 'a policy'} in {options.log}, found none")
+    wanted = {each.environment_id for each in chosen}
+    environments = {each.id: each for each in RecordSource(options.environments, Environment) if each.id in wanted}
+    if missing := wanted - environments.keys():
+        raise EpisodeLogError(
+            f"expected the environments of {options.log} in {options.environments}, found none of {sorted(missing)[:3]}"
+        )
+    policy = load_policy(options.policy)
+
+    async def run(url: str) -> list[tuple[LoggedEpisode, Replay]]:
+        async with AsyncSandboxClient(url) as sandbox:
+            return [(each, await replay(each, environments[each.environment_id], policy, sandbox)) for each in chosen]
+
+    with sandbox_for(options) as url:
+        replayed = asyncio.run(run(url))
+    for logged, found in replayed:
+        print(f"{logged.environment_id} ({logged.policy}): {found.difference or 'the same'}")
+    num_same = sum(not found.difference for _, found in replayed)
+    tokens, calls = sum(found.num_tokens for _, found in replayed), sum(found.num_calls for _, found in replayed)
+    apart = max(found.largest_logprob_difference for _, found in replayed)
+    print(
+        f"replay: {num_same} of {len(replayed)} episodes the same, of {tokens} tokens and {calls} calls; log-probs "
+        f"apart by {apart:.1e} at most"
+    )
+    return 1 if num_same < len(replayed) else None

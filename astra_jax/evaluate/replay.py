@@ -1,0 +1,100 @@
+"""A logged episode again: the same policy, environment, seed and slot, its tools run anew; every token is compared.
+
+Decided: docs/decisions/rl.md, “A logged episode says what its tokens follow from”
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from astra_jax.checkpoints.policy import Policy
+from astra_jax.episodes.episode import Episode
+from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json
+from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
+from astra_jax.model.config import ModelConfig
+from sandbox.client import AsyncSandboxClient
+from synthesis.records import Environment
+
+_TOLERANCE: Final = {"float32": 1e-4, "bfloat16": 5e-2}
+"""How far log-probs may be apart: alone an episode decodes in another batch than it did among others."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of running an episode again."""
+
+    num_tokens: int
+    """Of the log, those of the prompt and of tools included."""
+    num_calls: int
+    largest_logprob_difference: float
+    """Over the tokens that were sampled both times, up to the first that differs."""
+    difference: str
+    """What differs first; empty where nothing does."""
+
+
+async def replay(
+    logged: LoggedEpisode, environment: Environment, policy: Policy, sandbox: AsyncSandboxClient
+) -> Replay:
+    """Run a logged episode again, alone, and compare it with its log.
+
+    Raises:
+        EpisodeLogError: the log does not say what its tokens follow from, or the environment has other tools.
+        SandboxUnavailable: the sandbox is down.
+    """
+    if logged.rolled_out is None:
+        raise EpisodeLogError(
+            f"expected seed, slot and limits of the episode in {logged.environment_id}, found none: no policy spoke"
+        )
+    by_name = {tool.document.name: tool for tool in environment.all_tools}
+    if missing := [name for name in logged.tools if name not in by_name]:
+        raise EpisodeLogError(
+            f"expected the tools of {logged.environment_id} in the environments, found none of {missing}; name the "
+            "record directory that the episode was run in"
+        )
+    config = RolloutConfig.model_validate(logged.rolled_out["limits"])
+    engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config)
+    start = Start(environment, [by_name[name] for name in logged.tools])
+    ((episode,),) = await engine.run(
+        policy.params,
+        [start],
+        group_size=1,
+        seed=int(logged.rolled_out["seed"]),
+        first_slot=int(logged.rolled_out["slot"]),
+    )
+    return compared(logged, episode, policy)
+
+
+def compared(logged: LoggedEpisode, episode: Episode, policy: Policy) -> Replay:
+    """Compare an episode with its log: tokens, log-probs, calls, replies, and how it ended."""
+    line = episode_to_json(episode, policy.tokenizer, policy=logged.policy, reward=logged.reward)
+    again = LoggedEpisode.model_validate(line)
+    tolerance = tolerance_of(policy.model_config)
+    largest = 0.0
+    for place, (old, new) in enumerate(zip(logged.tokens, again.tokens, strict=False)):
+        if (old.id, old.source, old.turn) != (new.id, new.source, new.turn):
+            found = f"token {place} was {old.id} {old.text!r} of the {old.source}, now {new.id} {new.text!r}"
+            return Replay(len(logged.tokens), len(logged.calls), largest, f"{found} of the {new.source}")
+        apart = abs(old.sampled_logprob - new.sampled_logprob)
+        largest = max(largest, apart)
+        if apart > tolerance:
+            found = f"the log-prob of token {place} was {old.sampled_logprob:.6f}, now {new.sampled_logprob:.6f}"
+            return Replay(len(logged.tokens), len(logged.calls), largest, found)
+    return Replay(len(logged.tokens), len(logged.calls), largest, _difference_beside_tokens(logged, again))
+
+
+def tolerance_of(config: ModelConfig) -> float:
+    """Return how far log-probs of such a model may be apart, in nats."""
+    return _TOLERANCE[config.dtype]
+
+
+def _difference_beside_tokens(logged: LoggedEpisode, again: LoggedEpisode) -> str:
+    if len(logged.tokens) != len(again.tokens):
+        return f"it had {len(logged.tokens)} tokens, now {len(again.tokens)}"
+    for number, (old, new) in enumerate(zip(logged.calls, again.calls, strict=False), start=1):
+        if old != new:  # of the last turn: what earlier ones were answered stands among the tokens
+            return f"call {number} was {old}, now {new}"
+    for name in ("stop_reason", "num_turns", "num_solved", "num_tool_calls", "f1", "final_text"):
+        if getattr(logged, name) != getattr(again, name):
+            return f"{name} was {getattr(logged, name)!r}, now {getattr(again, name)!r}"
+    return ""

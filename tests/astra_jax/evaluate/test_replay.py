@@ -1,0 +1,119 @@
+"""A logged episode says the same again, token by token; another policy, tool or log is told apart, and where."""
+
+from __future__ import annotations
+
+import asyncio
+
+import jax
+import pytest
+
+from astra_jax.checkpoints.policy import Policy, save_policy
+from astra_jax.cli.command import main
+from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json, write_episodes
+from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
+from astra_jax.evaluate.replay import replay
+from astra_jax.testing import InProcessSandbox, tiny_environment
+from synthesis.record_io import write_records
+
+KNOWN, STRANGE = tiny_environment(), tiny_environment(owner="Teal Finch", flat="Opal Gate", rent=777)
+LIMITS = RolloutConfig(
+    max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=0.9, append_bucket_tokens=64
+)
+
+
+@pytest.fixture(scope="module")
+def logged(taught) -> list[LoggedEpisode]:
+    """Six episodes that were decoded together."""
+
+    async def run():
+        engine = RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), LIMITS)
+        starts = [Start(each, each.tools) for each in (KNOWN, STRANGE)]
+        return await engine.run(taught.params, starts, group_size=3, seed=11)
+
+    return [
+        LoggedEpisode.model_validate(
+            episode_to_json(episode, taught.tokenizer, policy="sft", reward=episode_reward(episode))
+        )
+        for group in asyncio.run(run())
+        for episode in group
+    ]
+
+
+def replayed(logged, policy, environment=None, sandbox=None):
+    environment = environment or next(each for each in (KNOWN, STRANGE) if each.id == logged.environment_id)
+    return asyncio.run(replay(logged, environment, policy, sandbox or InProcessSandbox()))
+
+
+def test_each_episode_of_a_rollout_says_the_same_again_alone(taught, logged):
+    assert len({tuple(each.tokens) for each in logged}) > 2
+    for each in logged:
+        found = replayed(each, taught)
+        assert found.difference == ""
+        assert (found.num_tokens, found.num_calls) == (len(each.tokens), len(each.calls))
+        assert found.largest_logprob_difference < 2e-5
+    assert sum(len(each.calls) for each in logged) > 3
+
+
+def test_another_slot_or_seed_says_something_else(taught, logged):
+    changed = {"seed": 12}, {"slot": 5}
+    others = [
+        each.model_copy(update={"rolled_out": {**each.rolled_out, **change}}) for each in logged for change in changed
+    ]
+    assert sum(" of the model, now " in replayed(other, taught).difference for other in others) > 3
+
+
+def test_a_policy_that_moved_is_told_by_its_log_probs(taught, logged):
+    moved = Policy(taught.model_config, jax.tree.map(lambda weight: 1.002 * weight, taught.params), taught.tokenizer)
+    assert replayed(logged[0], moved).difference.startswith("the log-prob of token ")
+
+
+class Polite(InProcessSandbox):
+    """Another tool service: it thanks."""
+
+    async def execute(self, *arguments, **options):
+        reply = await super().execute(*arguments, **options)
+        return reply.model_copy(update={"value": f"{reply.value}, thank you"})
+
+
+def test_a_tool_that_answers_otherwise_is_told_where_it_spoke(taught, logged):
+    with_calls = next(each for each in logged if each.calls and each.num_turns > 1)
+    found = replayed(with_calls, taught, sandbox=Polite())
+    assert found.difference.startswith("token ")
+    assert " of the tool, now " in found.difference
+
+
+def test_a_last_reply_that_nobody_read_is_compared_too(taught, logged):
+    with_calls = next(each for each in logged if each.calls)
+    call = with_calls.calls[-1].model_copy(update={"response": "another"})
+    other = with_calls.model_copy(update={"calls": (*with_calls.calls[:-1], call)})
+    assert replayed(other, taught).difference.startswith(f"call {len(with_calls.calls)} was ")
+
+
+def test_what_cannot_be_replayed_says_why(taught, logged):
+    with pytest.raises(EpisodeLogError, match=r"seed, slot and limits .* found none: no policy spoke"):
+        replayed(logged[0].model_copy(update={"rolled_out": None}), taught)
+    with pytest.raises(EpisodeLogError, match=r"found none of \['x'\]; name the record directory"):
+        replayed(logged[0].model_copy(update={"tools": ("x",)}), taught)
+
+
+def test_the_command_replays_a_log_and_fails_where_one_differs(taught, logged, tmp_path, capsys):
+    save_policy(taught, tmp_path / "policy")
+    write_records(tmp_path / "environments", [KNOWN, STRANGE], kind="environment")
+    # Errors of the real sandbox have other words than those of the one in this process.
+    chosen = [each for each in logged if all(call.ok for call in each.calls)][-2:]
+    write_episodes(tmp_path / "log.jsonl", [each.model_dump(mode="json") for each in chosen])
+    command = ["replay", str(tmp_path / "log.jsonl"), "--policy", str(tmp_path / "policy"), "--count", "2"]
+    command += ["--environments", str(tmp_path / "environments")]
+    assert main(command) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"{chosen[0].environment_id} (sft): the same"
+    num_tokens, num_calls = (sum(len(getattr(each, name)) for each in chosen) for name in ("tokens", "calls"))
+    assert said[-1].startswith(f"replay: 2 of 2 episodes the same, of {num_tokens} tokens and {num_calls} calls;")
+
+    wrong = [each.model_copy(update={"rolled_out": {**each.rolled_out, "seed": 12}}) for each in chosen]
+    write_episodes(tmp_path / "log.jsonl", [each.model_dump(mode="json") for each in wrong])
+    assert main(command) == 1
+    assert " of the model, now " in capsys.readouterr().out
+    assert main([*command, "--named", "rl"]) == 1
+    assert "expected an episode of rl in " in capsys.readouterr().err
