@@ -7,15 +7,15 @@ import json
 
 import pytest
 
-from astra_jax.chat.format import Source, tool_call_text
-from astra_jax.episodes.episode import Episode
+from astra_jax.chat.format import Source, render, tool_call_text
+from astra_jax.episodes.episode import Episode, ToolOutcome, tool_response
 from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
 from sandbox.protocol import ErrorKind, ExecuteReply, ToolError, Usage
-from synthesis.records import Environment, EnvironmentTool, ToolCall, ToolDocument
+from synthesis.records import Environment, EnvironmentTool, Message, ToolCall, ToolDocument
 
 ENVIRONMENT = tiny_environment()
 
@@ -64,6 +64,40 @@ async def test_calls_that_cannot_be_made_are_answered_and_count_as_calls():
     assert [outcome.is_valid for outcome in episode.outcomes] == [True, False, False, False, True, False]
     assert episode.num_consecutive_invalid_calls == 1
     assert episode.stop_reason is None
+
+
+async def test_an_outcome_says_what_was_called_what_came_of_it_and_what_was_shown():
+    episode = an_episode(tool("weather", "def weather():\n    return 'rain'"))
+    calls = [call("get_rent", flat="Amber Falcon"), call("no_such_tool", a=1), "<tool_call>\nnothing\n</tool_call>"]
+    calls += [call("weather"), call("find_flat", owner="nobody")]
+    await episode.take_turn("\n".join(calls), InProcessSandbox())
+    rent, unknown, malformed, weather, nobody = episode.outcomes
+    assert rent == ToolOutcome("get_rent", {"flat": "Amber Falcon"}, True, 2150, "2150", False)
+    assert unknown == ToolOutcome("no_such_tool", {"a": 1}, False, None, '{"error": "unknown tool"}', False)
+    assert malformed == ToolOutcome("", {}, False, None, malformed.response, False)
+    assert weather == ToolOutcome("weather", {}, True, "rain", '"rain"', True)
+    error = '{"error": "ValueError: no such owner: nobody"}'
+    assert nobody == ToolOutcome("find_flat", {"owner": "nobody"}, False, None, error, False)
+
+
+async def test_what_follows_a_message_reads_as_the_template_has_it_and_only_responses_are_the_tools():
+    calls = tuple(
+        ToolCall(id=owner, name="find_flat", arguments={"owner": owner}) for owner in ("Quartz Heron", "Copper Lynx")
+    )
+    asked = [Message(role="user", content="?"), Message(role="assistant", reasoning_content="Who?", tool_calls=calls)]
+    flats = [Message(role="tool", content=f'"{flat}"', tool_call_id="c") for flat in ("Amber Falcon", "Jade Otter")]
+    said = await an_episode().take_turn("\n".join(map(tool_call_text, calls)), InProcessSandbox())
+    before, whole = render(asked).removesuffix("\n"), render([*asked, *flats], add_generation_prompt=True)
+    assert before + "".join(segment.text for segment in said) == whole
+    assert {segment.source for segment in said} == {Source.TEMPLATE, Source.TOOL}
+    assert responses(said) == [flat.content for flat in flats]
+
+
+def test_an_error_without_a_message_is_shown_by_its_kind():
+    usage = Usage(wall_seconds=0, cpu_seconds=0, max_rss_bytes=0)
+    failed = ExecuteReply(status="error", error=ToolError(kind=ErrorKind.TIMEOUT, message=""), usage=usage)
+    assert tool_response(failed) == '{"error": "timeout"}'
+    assert tool_response(ExecuteReply(status="ok", value={"房": 1.5}, usage=usage)) == '{"房": 1.5}'
 
 
 async def test_a_message_without_a_call_ends_the_episode():

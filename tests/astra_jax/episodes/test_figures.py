@@ -108,19 +108,20 @@ def test_the_figures_of_episodes_are_means_and_ratios_of_totals():
     found, rent = outcome("find_flat", "Amber Falcon"), outcome("get_rent", 2150)
     weather = outcome("weather", "rain", irrelevant=True)
     busy = an_episode(found, rent, weather, num_turns=3, num_sampled=6, final_text="It is 2150.")
-    idle = an_episode(num_turns=1, num_sampled=4, final_text="It is 2150, I guess.")
-    figures = episode_figures([busy, idle], [0.5, 0.0])
+    half = an_episode(found, num_turns=2, num_sampled=4, final_text="It is 2150, I guess.")
+    idle = an_episode(num_turns=1, num_sampled=4, final_text="It is 2151.")
+    figures = episode_figures([busy, half, idle], [0.5, 0.25, 0.0])
     assert vars(figures) == pytest.approx(
         {
-            "f1": 0.8 / 2,
-            "recall": 1 / 2,
-            "precision": (2 / 3) / 2,
-            "solved_fraction": 1 / 2,
-            "answer_accuracy": 1,
+            "f1": (0.8 + 2 / 3) / 3,
+            "recall": 1.5 / 3,
+            "precision": (2 / 3 + 1) / 3,
+            "solved_fraction": 1 / 3,
+            "answer_accuracy": 2 / 3,
             "reward": 0.25,
-            "tool_calls_per_episode": 3 / 2,
-            "tokens_per_turn": 10 / 4,
-            "irrelevant_call_share": 1 / 3,
+            "tool_calls_per_episode": 4 / 3,
+            "tokens_per_turn": 14 / 6,
+            "irrelevant_call_share": 1 / 4,
             "invalid_call_share": 0,
             "failed_call_share": 0,
         },

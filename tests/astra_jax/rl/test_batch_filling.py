@@ -73,3 +73,13 @@ def test_a_degenerate_group_never_reaches_the_loss():
     filler.add(ScoredGroup("all equal", (reward,) * 3, 0) for reward in (0.0, 0.1, 1.0, 2 / 3))
     assert not filler.is_full
     assert filler.num_degenerate == 4
+
+
+def test_a_group_that_waits_for_too_many_updates_is_dropped_and_counted():
+    filler: BatchFiller[str] = BatchFiller(num_groups=4, min_reward_std=0.0, max_staleness=1)
+    filler.add(ScoredGroup(name, (0.0, 1.0), version) for name, version in [("old", 0), ("older", 0), ("new", 1)])
+    waiting = []
+    for version in (1, 2, 3):
+        filler.drop_stale(version)
+        waiting.append(([group.group for group in filler.buffer], filler.num_stale))
+    assert waiting == [(["old", "older", "new"], 0), (["new"], 2), ([], 3)]

@@ -50,6 +50,7 @@ def test_values_are_the_same_answer_by_type_and_value(gold: JsonValue, value: Js
         ("The tools do it: it is 5.", False, False),
         ("The cannotery costs 5.", False, False),
         ("Which flat do you mean?\n", False, True),
+        ("请问是哪套公寓？", False, True),
         ("Which flat? I take Oak: it is 5.", False, False),
         ("I am not able to: which flat?", True, True),
         ("", False, False),

@@ -9,7 +9,16 @@ import pytest
 
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 from sandbox.protocol import ErrorKind, ToolError, Usage
-from synthesis.environments.proof import prove, replay_gold_calls
+from synthesis.environments.proof import (
+    PROOF_LIMITS,
+    Trial,
+    changed_argument,
+    check_replies,
+    other_settings,
+    prove,
+    replay_gold_calls,
+    trials,
+)
 from synthesis.environments.tool_source import check_source
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
@@ -116,6 +125,15 @@ def test_a_merged_tool_that_gives_one_answer_to_all_is_rejected(sandbox_url: str
         asyncio.run(proof(sandbox_url, source, [rent_of("Amber Fox", 4210), rent_of("Calm Owl", 3050)]))
 
 
+def reply_of(value: JsonValue) -> ExecuteReply:
+    """A sandbox's reply of a value; None is an exception of the tool."""
+    usage = Usage(wall_seconds=0, cpu_seconds=0, max_rss_bytes=0)
+    if value is None:
+        error = ToolError(kind=ErrorKind.EXCEPTION, message="KeyError")
+        return ExecuteReply(status="error", error=error, usage=usage)
+    return ExecuteReply(status="ok", value=value, usage=usage)
+
+
 class Answering:
     """A sandbox whose calls come to what a function makes of arguments and seed; None is an exception of the tool."""
 
@@ -123,14 +141,7 @@ class Answering:
         self._value_of = value_of
 
     async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
-        return [self._reply(self._value_of(request.arguments, request.seed)) for request in requests]
-
-    def _reply(self, value: JsonValue) -> ExecuteReply:
-        usage = Usage(wall_seconds=0, cpu_seconds=0, max_rss_bytes=0)
-        if value is None:
-            error = ToolError(kind=ErrorKind.EXCEPTION, message="KeyError")
-            return ExecuteReply(status="error", error=error, usage=usage)
-        return ExecuteReply(status="ok", value=value, usage=usage)
+        return [reply_of(self._value_of(request.arguments, request.seed)) for request in requests]
 
 
 def rents(arguments: JsonObject, seed: int) -> JsonValue:
@@ -176,6 +187,130 @@ def test_a_gold_call_that_gives_the_answer_of_another_sub_question_too_is_reject
     for run in (prove, replay_gold_calls):
         with pytest.raises(Rejected, match="answers another sub-question"):
             asyncio.run(run(sandbox, [(tool, sub_questions)]))
+
+
+OPTIONAL = ToolDocument(
+    name="get_rent",
+    description="Rent of an apartment",
+    parameters={
+        "type": "object",
+        "properties": {
+            "apartment": {"type": "string"},
+            "unit": {"enum": ["one", "dozen", "thousand"], "default": "thousand"},
+            "page": {"type": "integer", "default": 1},
+        },
+        "required": ["apartment"],
+    },
+)
+
+
+def the_trials(**options: JsonValue) -> list[Trial]:
+    sub_question = rent_of("Amber Fox", 4210)
+    assert sub_question.call is not None
+    arguments = {**sub_question.call.arguments, **options}
+    call = sub_question.call.model_copy(update={"arguments": arguments})
+    tool = EnvironmentTool(document=OPTIONAL, source=GOOD, tables=TABLES)
+    return list(trials(tool, sub_question.model_copy(update={"call": call})))
+
+
+def test_a_call_is_tried_by_every_promise_the_gold_one_first() -> None:
+    fox = {"apartment": "Amber Fox"}
+    assert [(trial.promise, trial.arguments) for trial in the_trials(unit="one")] == [
+        ("gold", {**fox, "unit": "one"}),
+        ("repeat", {**fox, "unit": "one"}),
+        ("changed", {**fox, "unit": "eno?"}),
+        ("changed", {**fox, "unit": "one", "page": -1_000_004}),
+        ("changed", {"apartment": "xoF rebmA?", "unit": "one"}),
+        ("missing", {"unit": "one"}),
+        ("changed", {**fox, "unit": "dozen"}),
+        ("changed", {**fox, "unit": "thousand"}),
+        ("omitted", fox),
+        ("default", {**fox, "unit": "thousand"}),
+        ("changed", {**fox, "unit": "one", "page": 2}),
+        ("default", {**fox, "unit": "one", "page": 1}),
+    ]
+    assert ("omitted", fox) not in [(trial.promise, trial.arguments) for trial in the_trials()]
+    with pytest.raises(ValueError, match="expected a sub-question with a call, found none on q7"):
+        next(trials(the_trials()[0].tool, SubQuestion(id="q7", question="?", answer=1)))
+
+
+def test_only_the_repeated_call_has_another_seed() -> None:
+    for trial in the_trials():
+        assert trial.request() == ExecuteRequest(
+            source=trial.tool.module_source(),
+            function="get_rent",
+            arguments=trial.arguments,
+            seed=1 if trial.promise == "repeat" else 0,
+            limits=PROOF_LIMITS,
+        )
+
+
+@pytest.mark.parametrize(("options", "left_out"), [({"unit": "one"}, 4.21), ({}, 4210)])
+def test_the_documented_default_gives_what_leaving_it_out_gives(
+    options: dict[str, JsonValue], left_out: JsonValue
+) -> None:
+    """Compared with the call without that argument: the gold one, where it names no such argument."""
+    listed = the_trials(**options)
+
+    def told(trial: Trial, **changes: JsonValue) -> ExecuteReply:
+        default = 4210 if "page" in trial.arguments else left_out
+        values = {"gold": 4210, "repeat": 4210, "omitted": left_out, "default": default, **changes}
+        return reply_of(values.get(trial.promise))
+
+    check_replies(listed, [told(trial) for trial in listed])
+    with pytest.raises(Rejected) as rejected:
+        check_replies(listed, [told(trial, default=17) for trial in listed])
+    fox = {"apartment": "Amber Fox", "unit": "thousand"}
+    assert rejected.value.reason == "default differs from document"
+    assert rejected.value.detail == f"get_rent: {fox} gives 17, left out {left_out}"
+    for promise in {"default", "omitted"} & {trial.promise for trial in listed}:
+        with pytest.raises(Rejected, match="default fails"):
+            check_replies(listed, [told(trial, **{promise: None}) for trial in listed])
+
+
+@pytest.mark.parametrize(
+    ("value", "changed"),
+    [
+        (True, False),
+        (0, -1_000_003),
+        (2.5, -1_000_005.5),
+        ("Amber Fox", "xoF rebmA?"),
+        ([1], []),
+        ({"a": 1}, {}),
+        (None, "?"),
+    ],
+)
+def test_an_argument_is_changed_to_a_stranger_of_its_type(value: JsonValue, changed: JsonValue) -> None:
+    assert changed_argument(value) == changed
+    assert value is None or type(changed_argument(value)) is type(value)
+
+
+def test_other_settings_are_the_other_choices_or_the_next_whole_number() -> None:
+    assert other_settings({"enum": ["day", "month", "year"]}, "month") == ["day", "year"]
+    assert other_settings({"type": "integer"}, 3) == [4]
+    assert other_settings({"type": "boolean"}, True) == other_settings({"type": "number"}, 0.5) == []
+
+
+def test_a_proof_says_what_was_asked_expected_and_found() -> None:
+    tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables=TABLES)
+    proofs = [(tool, [rent_of("Amber Fox", 4210)])]
+    messages = {
+        17: "wrong answer: get_rent({'apartment': 'Amber Fox'}): expected 4210, found 17",
+        None: "call ends in exception: get_rent({'apartment': 'Amber Fox'}): expected 4210, found exception: KeyError",
+    }
+    for value, message in messages.items():
+        with pytest.raises(Rejected) as rejected:
+            asyncio.run(replay_gold_calls(Answering(lambda _, __, value=value: value), proofs))  # type: ignore[misc]
+        assert str(rejected.value) == message
+
+
+def test_no_gold_of_any_sub_question_may_stand_in_the_code() -> None:
+    careless = GOOD + "SPARE = 3050\n"
+    tool = EnvironmentTool(document=DOCUMENT, source=careless, tables=TABLES)
+    for run in (prove, replay_gold_calls):
+        asyncio.run(run(Answering(rents), [(tool, [rent_of("Amber Fox", 4210)])]))
+        with pytest.raises(Rejected, match="gold in code"):
+            asyncio.run(run(Answering(rents), [(tool, [rent_of("Amber Fox", 4210), rent_of("Calm Owl", 3050)])]))
 
 
 def test_a_default_must_be_documented_as_optional() -> None:

@@ -13,14 +13,24 @@ import pytest
 from astra_jax.testing import tiny_environment
 from sandbox.client import ExecuteReply, ExecuteRequest
 from sandbox.protocol import ErrorKind, ToolError
+from synthesis.environments.proof import PROOF_LIMITS
 from synthesis.environments.verification import (
     ExecutableTools,
+    proofs_of,
     replay_environment,
     verify_environment,
     verify_environments,
 )
 from synthesis.record_io import RecordDirectoryError, write_records
-from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, ToolDocument
+from synthesis.records import (
+    Composition,
+    Environment,
+    EnvironmentTool,
+    IrrelevantTool,
+    SubQuestion,
+    ToolCall,
+    ToolDocument,
+)
 from synthesis.stage import Rejected
 from tests.synthesis.environments.in_this_process import InThisProcess
 
@@ -86,6 +96,7 @@ def test_a_distractor_must_be_allowed_and_run(whole: bool) -> None:
         ({"hops": 3}, "wrong hops"),
         ({"scenario": "single_hop"}, "wrong scenario"),
         ({"answer": 2151}, "composition gives another answer"),
+        ({"composition": Composition(operation="same", inputs=("q9",))}, "composition fails"),
         ({"sub_questions": ()}, "no sub-task"),
         ({"sub_questions": (), "expectation": "refuse", "missing": "get_rent"}, "withheld tool is there"),
     ],
@@ -94,6 +105,162 @@ def test_a_record_that_contradicts_itself_fails(changes: dict[str, Any], reason:
     for whole in (True, False):
         with pytest.raises(Rejected, match=reason):
             check(ENVIRONMENT.model_copy(update=changes), whole=whole)
+
+
+def test_an_environment_that_withholds_a_tool_has_no_gold_call_to_replay() -> None:
+    withheld = {"sub_questions": (), "expectation": "refuse", "missing": "get_owner"}
+    environment = with_weather("def weather():\n    return 'rain'\n").model_copy(update=withheld)
+    assert proofs_of(environment) == []
+    for whole in (True, False):
+        check(environment, whole=whole)
+        with pytest.raises(Rejected, match="distractor does not run"):
+            check(environment, whole=whole, sandbox=CrashingWeather())
+
+
+def test_an_answer_that_nothing_computes_is_not_compared() -> None:
+    check(ENVIRONMENT.model_copy(update={"composition": None, "answer": "somebody else's"}))
+
+
+def test_each_tool_is_proven_by_the_sub_questions_that_call_it() -> None:
+    find_flat, get_rent = ENVIRONMENT.tools
+    q1, q2 = ENVIRONMENT.sub_questions
+    assert proofs_of(ENVIRONMENT) == [(find_flat, [q1]), (get_rent, [q2])]
+
+
+def twin_of_find_flat(answers: str) -> Environment:
+    """An environment beside whose `find_flat` stands a tool of the same parameter."""
+    find_flat = ENVIRONMENT.tools[0]
+    twin = EnvironmentTool(
+        document=find_flat.document.model_copy(update={"name": "find_home"}),
+        source=f"def find_home(owner: str):\n    return TABLES['rows']{answers}\n",
+        tables=find_flat.tables,
+    )
+    distractor = IrrelevantTool(tool=twin, band="high", similarity=0.9)
+    return ENVIRONMENT.model_copy(update={"irrelevant_tools": (distractor,)})
+
+
+def test_only_a_hard_environment_promises_that_no_distractor_answers() -> None:
+    answers, tells_else = twin_of_find_flat("[owner]"), twin_of_find_flat("['Copper Lynx']")
+    check(answers)
+    check(tells_else.model_copy(update={"difficulty": "hard"}))
+    hard = answers.model_copy(update={"difficulty": "hard"})
+    with pytest.raises(Rejected, match=f"distractor answers: find_home gives an answer of {ENVIRONMENT.id}"):
+        check(hard)
+    check(hard, whole=False)
+
+
+def a_shelf(name: str, *, body: str, **parameters: str) -> EnvironmentTool:
+    properties = {parameter: {"type": kind} for parameter, kind in parameters.items()}
+    schema = {"type": "object", "properties": properties, "required": list(parameters)}
+    return EnvironmentTool(
+        document=ToolDocument(name=name, description=name, parameters=schema),
+        source=f"def {name}({', '.join(parameters)}, state):\n    rows = state['books']\n{body}",
+    )
+
+
+def stateful(**changes: object) -> Environment:
+    """Books are moved to a shelf, then counted there."""
+    move = a_shelf(
+        "move_books",
+        shelf="string",
+        number="integer",
+        body="    assert number > 0\n    rows[shelf] += number\n    return rows[shelf]\n",
+    )
+    count = a_shelf("count_books", shelf="string", body="    return rows[shelf]\n")
+    calls = [
+        ToolCall(id="c1", name="move_books", arguments={"shelf": "north", "number": 5}),
+        ToolCall(id="c2", name="count_books", arguments={"shelf": "north"}),
+    ]
+    q1 = SubQuestion(id="q1", question="Move five books to the north shelf.", answer=12, call=calls[0])
+    q2 = SubQuestion(id="q2", question="How many are there?", answer=12, depends_on=("q1",), call=calls[1])
+    fields = {
+        "answer": 12,
+        "sub_questions": (q1, q2),
+        "tools": (move, count),
+        "state": {"books": {"north": 7, "south": 3}},
+        "final_state": {"books": {"north": 12, "south": 3}},
+    }
+    return ENVIRONMENT.model_copy(update={**fields, **changes})
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_stateful_environment_ends_in_the_state_that_its_record_says(whole: bool) -> None:
+    check(stateful(), whole=whole)
+    with pytest.raises(Rejected, match=r"wrong final state: expected \{'books': \{'north': 7.*found .*'north': 12"):
+        check(stateful(final_state=stateful().state), whole=whole)
+    with pytest.raises(Rejected, match="call ends in exception"):
+        check(stateful(state={"books": {}}), whole=whole)
+
+
+class Recording(InThisProcess):
+    """Keeps what it was asked to run."""
+
+    def __init__(self) -> None:
+        self.requests: list[ExecuteRequest] = []
+
+    async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
+        self.requests += requests
+        return await super().execute_batch(requests)
+
+
+def test_a_distractor_is_called_once_with_arguments_of_its_types_that_it_cannot_know() -> None:
+    kinds = ["string", "integer", "number", "boolean", "array", "object"]
+    properties = {**{f"a_{kind}": {"type": kind} for kind in kinds}, "untyped": {}, "optional": {"type": "string"}}
+    required = [name for name in properties if name != "optional"]
+    tool = EnvironmentTool(
+        document=ToolDocument(
+            name="weather",
+            description="Weather",
+            parameters={"type": "object", "properties": properties, "required": required},
+        ),
+        source=f"def weather({', '.join(required)}, optional=''):\n    return 'rain'\n",
+    )
+    sandbox = Recording()
+    executable = ExecutableTools(sandbox)
+
+    async def check_twice() -> None:
+        await executable.check([tool])
+        await executable.check([tool])
+
+    asyncio.run(check_twice())
+    (request,) = sandbox.requests
+    assert request == ExecuteRequest(
+        source=tool.module_source(),
+        function="weather",
+        arguments={
+            "a_string": "?",
+            "a_integer": -1_000_003,
+            "a_number": -1_000_003.5,
+            "a_boolean": False,
+            "a_array": [],
+            "a_object": {},
+            "untyped": "?",
+        },
+        limits=PROOF_LIMITS,
+    )
+    assert PROOF_LIMITS.cpu_seconds < PROOF_LIMITS.wall_seconds
+
+
+def test_a_distractor_that_was_found_not_to_run_fails_every_environment_that_shows_it() -> None:
+    sandbox = CrashingWeather()
+    executable = ExecutableTools(sandbox)
+    environment = with_weather("def weather():\n    return 'rain'\n")
+    for _ in range(2):
+        with pytest.raises(Rejected, match="distractor does not run"):
+            asyncio.run(verify_environment(environment, sandbox, executable))
+
+
+def test_of_many_records_each_that_fails_is_named_with_its_reason(tmp_path: Path, sandbox_url: str) -> None:
+    sound = [tiny_environment(rent=3000 + number) for number in range(35)]
+    broken = {0: ({"hops": 3}, "wrong hops: expected 2, found 3"), 34: ({"sub_questions": ()}, "no sub-task")}
+    written = [
+        environment.model_copy(update=broken[number][0]) if number in broken else environment
+        for number, environment in enumerate(sound)
+    ]
+    write_records(tmp_path / "out", written, kind="environment")
+    report = asyncio.run(verify_environments(tmp_path / "out", sandbox_url))
+    assert report.failures == [(sound[number].id, reason) for number, (_, reason) in broken.items()]
+    assert (report.read, report.closing_line()) == (35, "verified 33/35")
 
 
 def test_records_whose_bytes_are_not_those_of_their_card_are_not_verified(tmp_path: Path, sandbox_url: str) -> None:
