@@ -14,7 +14,7 @@ SLOW_3 := astra_jax/cli test_wheel.py
 SLOW_4 := synthesis sandbox
 SLOW_PART ?= $(shell cat .ci/slow_part)
 
-.PHONY: setup check test slow quickstart
+.PHONY: setup check test slow mutation quickstart
 
 setup: $(VENV)/installed-dev
 
@@ -48,6 +48,12 @@ test: setup
 slow: setup
 	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --durations=10 $(addprefix tests/, $(or $(SLOW_$(SLOW_PART)), \
 	$(error expected a part from 1 to 4 in SLOW_PART or .ci/slow_part, found "$(SLOW_PART)")))
+
+# How many mutants of the arithmetic the fast tests kill: minutes, so not one of them.
+# Decided: docs/decisions/tests.md, “mutmut mutates the arithmetic, our own table what it cannot reach”.
+mutation: setup
+	$(PIP) -e ".[mutation]"
+	$(BIN)/python scripts/mutation_score.py
 
 quickstart: $(VENV)/installed
 	$(BIN)/astra quickstart $(QUICKSTART)
