@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from random import Random
 from typing import Any, Final
@@ -52,6 +52,12 @@ def propose_chains(request: ProposeChains, seed: int) -> ProposedChains:
     """Begin with any tool, put before it what it needs, go on with tools that share data, arguments or a subject."""
     rng = derived_random(seed, "chains")
     tools = request.server.tools
+    documents = {tool.name: tool for tool in tools}
+
+    @cache  # all proposals ask of the same pairs
+    def relatedness(earlier: str, later: str) -> int:
+        return _relatedness(documents[earlier], documents[later])
+
     proposals = []
     for _ in range(request.count):
         chain = _with_producers(rng.choice(tools), tools)
@@ -59,7 +65,7 @@ def propose_chains(request: ProposeChains, seed: int) -> ProposedChains:
             weights = {
                 index: weight
                 for index, tool in enumerate(tools)
-                if tool not in chain and (weight := max(_relatedness(earlier, tool) for earlier in chain))
+                if tool not in chain and (weight := max(relatedness(earlier.name, tool.name) for earlier in chain))
             }
             if not weights:
                 break

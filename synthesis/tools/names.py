@@ -6,6 +6,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from synthesis.records import LEGAL_TOOL_NAME
@@ -13,6 +14,7 @@ from synthesis.records import LEGAL_TOOL_NAME
 MAX_NAME_LENGTH: Final = 64
 
 
+@lru_cache(maxsize=8192)  # the same few thousand names are asked for millions of times
 def words_of(name: str) -> tuple[str, ...]:
     """Split an identifier into lower-case words.
 
