@@ -51,6 +51,7 @@ def answers(*processes: subprocess.Popen[str]) -> list[dict]:
     return [json.loads(output) for output, _ in outputs]
 
 
+@pytest.mark.slow
 def test_a_program_is_compiled_once_whatever_becomes_of_its_cache(tmp_path):
     """By two commands at once, by a third, by one whose cache was torn, and by one that cannot have a cache at all."""
     *first, without = answers(start(tmp_path), start(tmp_path), start(Path("/dev/null")))

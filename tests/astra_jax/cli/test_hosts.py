@@ -22,7 +22,12 @@ CONFIGS = Path(__file__).parents[3] / "configs"
             "expected that every one of 2 hosts sees what host 0 writes in {}: give a disk that they share, found that "
             "not of: host 1",
         ),
-        ("rl", ("run", "run"), "expected one host, found 2: episodes are not rolled out over hosts yet"),
+        pytest.param(
+            "rl",
+            ("run", "run"),
+            "expected one host, found 2: episodes are not rolled out over hosts yet",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_every_host_is_told_at_once_what_cannot_be(tmp_path, stage, outs, told):

@@ -75,6 +75,7 @@ def assert_refused(process: subprocess.Popen[str], lock: Path, holder: subproces
     )
 
 
+@pytest.mark.slow
 def test_a_second_synthesis_is_refused_until_the_first_is_killed(tmp_path):
     folder, lock = tmp_path / "runs", tmp_path / "runs" / "out.lock"
     command = (*TRAJECTORIES, f"out={folder}/out")
