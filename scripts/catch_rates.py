@@ -78,7 +78,7 @@ KEPT, ANY = "kept or not", "any of the scores"
 SOUND = "none: the record as it was made"
 AT_ONCE = 8
 """Records whose calls travel to the sandbox in one request."""
-LEAST_QUALITY = 0.9
+LEAST_QUALITY = EnvironmentsConfig.model_fields["quality_threshold"].default
 """The threshold of QS(τ) in `EnvironmentsConfig`."""
 
 
@@ -311,7 +311,7 @@ async def look_at_conversation(
     try:
         reward = await judge_axes(trajectory.task, trajectory.tools, trajectory.messages, teacher, seed=0)
     except Rejected:
-        return {**dict.fromkeys(AXES.values(), True), ANY: True, KEPT: True}
+        return {**dict.fromkeys(AXES.values(), False), ANY: False, KEPT: True}  # before any axis was judged
     seen = {}
     for axis, name in AXES.items():
         before, after = getattr(sound, axis), getattr(reward, axis)

@@ -77,8 +77,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Thinking that never ends holds no call.
     Mutant(
         "astra_jax/chat/tool_calls.py",
-        'return (reasoning, said) if found else (text, "")',
-        'return (reasoning, said) if found else ("", text)',
+        'return (text, "") if thinks else ("", text)',
+        'return ("", text)',
         ("tests/astra_jax/chat/test_tool_calls.py",),
     ),
     # A tag inside a JSON string closes nothing.
@@ -302,8 +302,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "astra_jax/episodes/rollout.py",
-        "first_slot=first_group * group_size",
-        "first_slot=first_group",
+        "first_slot + first * group_size,",
+        "first_slot + first,",
         ("tests/astra_jax/episodes/test_rollout.py",),
     ),
     # Slots move as others end.
@@ -432,8 +432,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # The share of calls to distractors is of all calls.
     Mutant(
         "astra_jax/episodes/figures.py",
-        "sum(map(num_irrelevant_calls, episodes)) / num_calls if num_calls else 0.0",
-        "sum(map(num_irrelevant_calls, episodes)) / len(episodes)",
+        "sum(outcome.irrelevant for outcome in outcomes) / max(1, num_calls)",
+        "sum(outcome.irrelevant for outcome in outcomes) / len(episodes)",
         ("tests/astra_jax/episodes/test_figures.py",),
     ),
     # Tokens per turn is a ratio of totals.
@@ -821,8 +821,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # A run that resumes goes on with the environment that follows.
     Mutant(
         "astra_jax/rl/rollouts.py",
-        "self._starts = self._starts_from(self.num_submitted)",
-        "self._starts = self._starts_from(0)",
+        "self._starts_from(self.num_submitted + self.num_left_out)",
+        "self._starts_from(0)",
         ("tests/astra_jax/rl/test_rollouts.py",),
     ),
     # A run that resumes has the groups that waited.

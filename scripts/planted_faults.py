@@ -5,7 +5,8 @@
     environments       what stands around the two
     conversations      calls, responses and answers of a trajectory
 
-A function returns None where the record has no place for its fault. Nothing here knows the plan a record was made by.
+A function returns None where the record has no place for its fault. Of a trajectory the chain of its task is read, as
+the judges read it: a fault is planted where the chain says what would have been right.
 """
 
 from __future__ import annotations

@@ -97,7 +97,10 @@ class ToolDocument(Record):
         return {"type": "function", "function": function}
 
     def names_arguments(self, arguments: Mapping[str, JsonValue]) -> bool:
-        """Say whether these are arguments of the tool, by name: none that is required is missing, none is unknown."""
+        """Say whether these are arguments of the tool, by name: none that is required is missing, none is unknown.
+
+        A document that says nothing of further ones takes none, as functions do; JSON Schema would take any.
+        """
         known = set(self.parameters.get("properties", {}))
         return set(self.required) <= arguments.keys() and (
             arguments.keys() <= known or self.parameters.get("additionalProperties", False) is not False

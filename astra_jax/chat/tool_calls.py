@@ -58,12 +58,17 @@ def parse_turn(text: str) -> ParsedTurn:
 
 def _cut_off_thoughts(text: str) -> tuple[str, str]:
     """Return the reasoning, without its end tag, and what is said after it."""
-    before_calls = text.partition(TOOL_CALL)[0]
-    if THINK not in before_calls and END_THINK not in before_calls:
-        return "", text  # a tag that comes later is part of an argument
-    reasoning, found, said = text.partition(END_THINK)
+    end, called = text.find(END_THINK), text.find(TOOL_CALL)
+    # A tag inside the JSON of a call is part of an argument.
+    while 0 <= called < end:
+        after = _json_end(text, called + len(TOOL_CALL))
+        end = text.find(END_THINK, after) if end < after else end
+        called = text.find(TOOL_CALL, after)
+    if end >= 0:
+        return text[:end], text[end + len(END_THINK) :]
     # Thinking that never ends holds no call: the message was cut off, or the policy never came to say anything.
-    return (reasoning, said) if found else (text, "")
+    thinks = THINK in text.partition(TOOL_CALL)[0]
+    return (text, "") if thinks else ("", text)
 
 
 def _cut_out_blocks(text: str) -> tuple[str, list[str]]:

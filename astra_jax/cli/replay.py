@@ -19,7 +19,13 @@ def add_replay(commands: Commands) -> None:
         "sandbox, and compares every token, log-prob and reply. Ends with 1 where one differs.",
     )
     replay.add_argument("log", type=Path, metavar="EPISODES.jsonl")
-    replay.add_argument("--policy", type=Path, required=True, metavar="DIR", help="the policy folder that spoke")
+    replay.add_argument(
+        "--policy",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the policy folder that spoke; of a training's logs step 0 alone can be replayed, with its `init`",
+    )
     replay.add_argument(
         "--environments", type=Path, required=True, metavar="DIR", help="the record directory that they were run in"
     )

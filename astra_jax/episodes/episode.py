@@ -128,7 +128,7 @@ class Episode:
             reply.value,
             shortened(tool_response(reply)),
             irrelevant,
-            is_valid=tool.document.names_arguments(call.arguments),
+            is_valid=reply.ok or tool.document.names_arguments(call.arguments),
         )
 
 

@@ -69,6 +69,17 @@ class LoggedCall(BaseModel):
     response: str
 
 
+class RolledOut(BaseModel):
+    """What the tokens of an episode follow from, beside policy and environment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int
+    slot: int
+    limits: JsonObject
+    """A `RolloutConfig`."""
+
+
 class LoggedEpisode(BaseModel):
     """One line of the log."""
 
@@ -99,11 +110,14 @@ class LoggedEpisode(BaseModel):
     num_turns: int
     stop_reason: str
     sub_questions: tuple[LoggedSubQuestion, ...]
-    tools: tuple[str, ...]
+    # Logs of older versions have none of the next four; their pages do without.
+    tools: tuple[str, ...] = ()
     """The tools that were shown, in order."""
-    calls: tuple[LoggedCall, ...]
-    rolled_out: JsonObject | None
-    """Seed, slot and limits that the tokens follow from."""
+    calls: tuple[LoggedCall, ...] = ()
+    policy_version: int | None = None
+    """Updates that the policy had seen when it spoke."""
+    rolled_out: RolledOut | None = None
+    """None where no policy spoke."""
     tokens: tuple[LoggedToken, ...]
 
 
@@ -140,7 +154,8 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, rewa
             LoggedCall(name=each.name, arguments=each.arguments, ok=each.ok, response=each.response)
             for each in episode.outcomes
         ),
-        rolled_out=episode.rolled_out,
+        policy_version=ledger.policy_version,
+        rolled_out=RolledOut.model_validate(episode.rolled_out) if episode.rolled_out is not None else None,
         tokens=tuple(
             LoggedToken(id_, text, _SOURCE_NAMES[Source(source)], round(logprob, 6), turn)
             for id_, text, source, logprob, turn in columns
@@ -186,7 +201,7 @@ def read_episodes(path: Path) -> list[LoggedEpisode]:
         EpisodeLogError: a line is not an episode.
     """
     episodes = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:  # text that is no UTF-8 is a fault of its line
         for number, line in enumerate(lines, start=1):
             try:
                 episodes.append(LoggedEpisode.model_validate_json(line))

@@ -23,6 +23,7 @@ from astra_jax.episodes.rollout import Group, Start
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, sum_up
 from sandbox.client import AsyncSandboxClient
+from synthesis.answers.counting import has_sub_task
 from synthesis.records import Environment, JsonObject, JsonValue, ToolDocument
 
 Calls = list[tuple[str, JsonObject]]
@@ -79,7 +80,7 @@ async def evaluate_baseline(
 
     Raises:
         SandboxUnavailable: the sandbox is down.
-        ValueError: there is no environment.
+        ValueError: there is no environment with something to solve.
     """
     return await evaluate_program(BASELINES[name], environments, config, sandbox)
 
@@ -99,7 +100,9 @@ async def evaluate_program(
         async with free:
             return [await _episode(decide, Start(environment, tools), sandbox, config.rollout.max_turns)]
 
-    return sum_up(await asyncio.gather(*map(run, environments)), seed=config.seed)
+    solvable = [environment for environment in environments if has_sub_task(environment)]
+    groups = await asyncio.gather(*map(run, solvable))
+    return sum_up(groups, seed=config.seed, num_left_out=len(environments) - len(solvable))
 
 
 async def _episode(decide: Decide, start: Start, sandbox: AsyncSandboxClient, max_turns: int) -> Episode:

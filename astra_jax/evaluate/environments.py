@@ -46,6 +46,7 @@ class EvaluationConfig(BaseModel):
 
 _SOURCES = (
     "astra_jax/chat/format.py",
+    "astra_jax/chat/tokenizer.py",
     "astra_jax/chat/tool_calls.py",
     "astra_jax/engine/decoder.py",
     "astra_jax/engine/sampling.py",
@@ -58,6 +59,7 @@ _SOURCES = (
     "astra_jax/episodes/rollout.py",
     "astra_jax/episodes/episode.py",
     "astra_jax/episodes/figures.py",
+    "astra_jax/episodes/ledger.py",
     "synthesis/answers/counting.py",
     "synthesis/answers/expectation.py",
     "synthesis/answers/final_answer.py",
@@ -99,7 +101,7 @@ class Evaluation:
     """The episodes, by environment."""
     num_left_out: int
     """Environments whose prompt exceeds `max_prompt_tokens`, or that have nothing to solve: they are no part of the
-    figures. The tokenizer decides which, so they are the same for every policy that has it."""
+    figures. They are the same for every policy that has the same tokenizer."""
 
     def to_json(self) -> JsonObject:
         """Return the figures, `NAME_interval` beside those that have one, and how much they were taken from."""

@@ -8,14 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic import ValidationError
+
 from astra_jax.checkpoints.policy import Policy
 from astra_jax.episodes.episode import Episode
+from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
 from astra_jax.model.config import ModelConfig
 from sandbox.client import AsyncSandboxClient
 from synthesis.records import Environment
 
+_COMPARED: Final = (
+    *("stop_reason", "num_turns", "final_text", "is_answer_accurate", "num_solved", "num_subtasks", "num_tool_calls"),
+    *("f1", "reward"),
+)
 _TOLERANCE: Final = {"float32": 1e-4, "bfloat16": 5e-2}
 """How far log-probs may be apart: alone an episode decodes in another batch than it did among others."""
 
@@ -42,32 +49,35 @@ async def replay(
         EpisodeLogError: the log does not say what its tokens follow from, or the environment has other tools.
         SandboxUnavailable: the sandbox is down.
     """
-    if logged.rolled_out is None:
+    how = logged.rolled_out
+    if how is None:
         raise EpisodeLogError(
-            f"expected seed, slot and limits of the episode in {logged.environment_id}, found none: no policy spoke"
+            f"expected seed, slot and limits of the episode in {logged.environment_id}, found none: no policy spoke, "
+            "or the log is of an older version"
         )
+    try:
+        config = RolloutConfig.model_validate(how.limits)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise EpisodeLogError(
+            f"expected the limits of a rollout in the episode in {logged.environment_id}, found a fault at "
+            f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from error
     by_name = {tool.document.name: tool for tool in environment.all_tools}
     if missing := [name for name in logged.tools if name not in by_name]:
         raise EpisodeLogError(
             f"expected the tools of {logged.environment_id} in the environments, found none of {missing}; name the "
             "record directory that the episode was run in"
         )
-    config = RolloutConfig.model_validate(logged.rolled_out["limits"])
     engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config)
     start = Start(environment, [by_name[name] for name in logged.tools])
-    ((episode,),) = await engine.run(
-        policy.params,
-        [start],
-        group_size=1,
-        seed=int(logged.rolled_out["seed"]),
-        first_slot=int(logged.rolled_out["slot"]),
-    )
+    ((episode,),) = await engine.run(policy.params, [start], group_size=1, seed=how.seed, first_slot=how.slot)
     return compared(logged, episode, policy)
 
 
 def compared(logged: LoggedEpisode, episode: Episode, policy: Policy) -> Replay:
-    """Compare an episode with its log: tokens, log-probs, calls, replies, and how it ended."""
-    line = episode_to_json(episode, policy.tokenizer, policy=logged.policy, reward=logged.reward)
+    """Compare an episode with its log: tokens, log-probs, calls, replies, how it ended and what it earned."""
+    line = episode_to_json(episode, policy.tokenizer, policy=logged.policy, reward=episode_reward(episode))
     again = LoggedEpisode.model_validate(line)
     tolerance = tolerance_of(policy.model_config)
     largest = 0.0
@@ -94,7 +104,7 @@ def _difference_beside_tokens(logged: LoggedEpisode, again: LoggedEpisode) -> st
     for number, (old, new) in enumerate(zip(logged.calls, again.calls, strict=False), start=1):
         if old != new:  # of the last turn: what earlier ones were answered stands among the tokens
             return f"call {number} was {old}, now {new}"
-    for name in ("stop_reason", "num_turns", "num_solved", "num_tool_calls", "f1", "final_text"):
+    for name in _COMPARED:
         if getattr(logged, name) != getattr(again, name):
             return f"{name} was {getattr(logged, name)!r}, now {getattr(again, name)!r}"
     return ""

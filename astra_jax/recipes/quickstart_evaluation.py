@@ -51,7 +51,7 @@ class PolicyEvaluation:
     selection_f1: dict[str, float] = field(default_factory=dict)
     """By candidate temperature: F1 on the `selection` split."""
     left_out: dict[str, int] = field(default_factory=dict)
-    """By split: environments tried whose prompt is too long, left out of every figure."""
+    """By split: environments tried whose prompt is too long, or with nothing to solve, left out of every figure."""
     shown: list[dict[str, Any]] = field(default_factory=list)
     """Lines of the episode log, at temperature 1."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 from markupsafe import Markup
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from astra_jax.episodes.log import logs_of_run, read_episodes
 from astra_jax.errors import AstraError
@@ -56,8 +56,8 @@ class Summary(BaseModel):
     heldout_greedy: dict[str, dict[str, float | tuple[float, float]]] = {}
     heldout_best: dict[str, dict[str, float | tuple[float, float]]] = {}
     """Each policy at the best of a few temperatures, chosen on other environments."""
-    left_out: dict[str, int] = {}
-    """Split to its environments whose prompt is too long, left out of every figure."""
+    left_out: dict[str, int] = Field(default={}, validation_alias=AliasChoices("left_out", "not_fitting"))
+    """Split to its environments whose prompt is too long, or with nothing to solve, left out of every figure."""
     export: Export | None = None
 
 

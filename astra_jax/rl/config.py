@@ -14,6 +14,7 @@ from synthesis.records import SimilarityBand
 
 _SOURCES: Final = (
     "astra_jax/chat/format.py",
+    "astra_jax/chat/tokenizer.py",
     "astra_jax/chat/tool_calls.py",
     "astra_jax/engine/decoder.py",
     "astra_jax/engine/sampling.py",

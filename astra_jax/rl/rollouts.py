@@ -8,6 +8,7 @@ Decided: docs/decisions/rl.md, “Training logs one episode a group, every ten s
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -81,10 +82,18 @@ class Rollouts:
         Raises:
             PromptTooLong: there is none.
         """
-        for _ in range(len(self._environments)):
+        # Each epoch has an order of its own: what is first in one and last in the next comes nearly two epochs later.
+        for _ in range(2 * len(self._environments)):
             start = next(self._starts)
             if self._engine.can_run(start):
                 return start
+            if self.num_left_out == 0:
+                print(
+                    f"astra: environment {start.environment.id} is left out: its prompt is over "
+                    f"{self._config.rollout.max_prompt_tokens} tokens, or there is nothing to solve; "
+                    "`environments_left_out` in metrics.jsonl counts them",
+                    file=sys.stderr,
+                )
             self.num_left_out += 1
         raise PromptTooLong(
             f"expected environments with a sub-task and a prompt of at most {self._config.rollout.max_prompt_tokens} "

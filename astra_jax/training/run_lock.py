@@ -21,6 +21,8 @@ from typing import TextIO
 from astra_jax.errors import UsageError
 from synthesis.destination import DestinationRefused, is_no_lock
 
+_MOST_ATTEMPTS = 1000
+"""Times that a folder or file may go between being made and being locked: others take and leave the lock as well."""
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """What flock fails with where a file system has no locks, e.g. Lustre without its mount option `flock`."""
 
@@ -40,13 +42,13 @@ def run_lock(path: Path) -> Iterator[None]:
         DestinationRefused: a file of that name is there that no run has written.
     """
     is_new_folder = not path.parent.exists()
-    while True:
+    for attempt in range(_MOST_ATTEMPTS):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             opened = path.open("a+")
         except (FileExistsError, FileNotFoundError):
-            if os.path.lexists(path.parent) and not path.parent.is_dir():
-                raise  # a file is where the folder should be
+            if attempt == _MOST_ATTEMPTS - 1:
+                raise  # a file, or a link to nowhere, is where the folder or the lock should be
             continue  # a run that has just been refused has taken the folder away
         with opened as file:
             _lock(file, path)
@@ -69,6 +71,9 @@ def run_lock(path: Path) -> Iterator[None]:
                         with contextlib.suppress(OSError):  # not empty: the run has written something, as most do
                             path.parent.rmdir()
             return
+    raise AnotherRun(
+        f"expected to hold {path}, found it taken away by one run after another, {_MOST_ATTEMPTS} times; try again"
+    )
 
 
 def _lock(file: TextIO, path: Path) -> None:

@@ -8,8 +8,8 @@ from synthesis.records import Expectation
 
 # Chinese words stand outside of the `\b`: their characters join without a boundary that it could find.
 _REFUSALS = re.compile(
-    r"\b(?:cannot|can't|can not|unable to|not able to|no (?:\w+ )?tools?|none of (?:my|the|these) tools"
-    r"|tools? (?:do not|does not|don't|doesn't))\b"
+    r"\b(?:cannot|can't|can not|unable to|not able to|no (?:suitable |matching )?tool|none of (?:my|the|these) tools"
+    r"|tools? (?:do not|does not|don't|doesn't) (?:allow|let|cover|support|offer))\b"
     r"|无法|不能|没有(?:合适的|相应的|可用的)?工具",
     re.IGNORECASE,
 )

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from synthesis.answers.expectation import meets_expectation
 from synthesis.procedural.agent_turns import (
     arguments_of,
     facts_of,
@@ -23,11 +24,7 @@ from synthesis.prompts import judges
 from synthesis.records import JsonObject, Message, Task, canonical_json
 from synthesis.trajectories.reward_axes import ungrounded_share
 
-_CANNOT: Final = re.compile(
-    r"\b(?:cannot|can't|could not|couldn't|unable to|not able to|no tool|none of (?:my|the) tools|do not allow)\b"
-    r"|无法|不能|未能|没有办成|做不到|没有(?:合适的)?工具",
-    re.IGNORECASE,
-)
+_FAILED: Final = re.compile(r"\b(?:could not|couldn't)\b|未能|没有办成|做不到", re.IGNORECASE)
 
 
 def judge_query_understanding(request: judges.JudgeQueryUnderstanding, seed: int) -> judges.Judgement:
@@ -165,7 +162,7 @@ def says_it_cannot(text: str) -> bool:
     >>> says_it_cannot("Sorry, none of my tools can book."), says_it_cannot("抱歉，未能预订。"), says_it_cannot("Done.")
     (True, True, False)
     """
-    return _CANNOT.search(text) is not None
+    return meets_expectation("refuse", text) or _FAILED.search(text) is not None
 
 
 def _is_same(made: JsonObject, bound: JsonObject, name: str) -> bool:

@@ -73,6 +73,18 @@ def test_tags_in_the_reasoning_are_text():
     assert (turn.tool_calls, turn.content) == ((), "No call.")
 
 
+def test_thoughts_without_their_first_tag_may_speak_of_calls():
+    turn = parse_turn('I could say <tool_call>{"name": "f"}</tool_call> here\n</think>\n\nIt is 5.')
+    assert (turn.tool_calls, turn.content) == ((), "It is 5.")
+
+
+def test_an_end_of_thoughts_inside_an_argument_is_none_also_where_thoughts_never_end():
+    text = '<think>\n<tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>'
+    assert parse_turn(text).tool_calls == ()
+    turn = parse_turn(text + '\n</think>\n\n<tool_call>{"name": "g"}</tool_call>')
+    assert turn.tool_calls == (ParsedToolCall("g", {}),)
+
+
 def test_a_thought_that_never_ends_calls_nothing():
     assert parse_turn('<think>\n<tool_call>{"name": "f"}</tool_call>').tool_calls == ()
 

@@ -73,11 +73,18 @@ async def test_an_outcome_says_what_was_called_what_came_of_it_and_what_was_show
     await episode.take_turn("\n".join(calls), InProcessSandbox())
     rent, unknown, malformed, weather, nobody = episode.outcomes
     assert rent == ToolOutcome("get_rent", {"flat": "Amber Falcon"}, True, 2150, "2150", False)
-    assert unknown == ToolOutcome("no_such_tool", {"a": 1}, False, None, '{"error": "unknown tool"}', False)
-    assert malformed == ToolOutcome("", {}, False, None, malformed.response, False)
+    assert unknown == ToolOutcome("no_such_tool", {"a": 1}, False, None, '{"error": "unknown tool"}', False, False)
+    assert malformed == ToolOutcome("", {}, False, None, malformed.response, False, False)
     assert weather == ToolOutcome("weather", {}, True, "rain", '"rain"', True)
     error = '{"error": "ValueError: no such owner: nobody"}'
     assert nobody == ToolOutcome("find_flat", {"owner": "nobody"}, False, None, error, False)
+
+
+async def test_a_call_that_a_tool_took_is_valid_whatever_its_document_names():
+    """A tool of any arguments, whose document names none: only a call that fails is held against the policy."""
+    episode = an_episode(tool("any", "def any(**given):\n    return 1 / given['count']"))
+    await episode.take_turn("\n".join([call("any", count=1), call("any", count=0)]), InProcessSandbox())
+    assert [(outcome.ok, outcome.is_valid) for outcome in episode.outcomes] == [(True, True), (False, False)]
 
 
 async def test_what_follows_a_message_reads_as_the_template_has_it_and_only_responses_are_the_tools():

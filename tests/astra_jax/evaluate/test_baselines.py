@@ -47,6 +47,14 @@ def test_hard_environments_are_not_guessed(name, tmp_path):
     assert "difficulty hard" in describe(hard).table()
 
 
+def test_an_environment_with_nothing_to_solve_is_left_out_and_counted():
+    asked = tiny_environment()
+    questions = tuple(question.model_copy(update={"call": None}) for question in asked.sub_questions)
+    idle = asked.model_copy(update={"sub_questions": questions})
+    found = asyncio.run(evaluate_baseline("lexical", [asked, idle], CONFIG, InProcessSandbox()))
+    assert (len(found.groups), found.num_left_out) == (1, 1)
+
+
 def looks_up(what: str, kind: str, *more: str, chinese: str = "") -> ToolDocument:
     return ToolDocument(
         name=f"get_{kind}_{what}",
@@ -114,7 +122,7 @@ def test_the_command_needs_no_policy_for_a_baseline(tmp_path, capsys, records):
         f"{key} = {json.dumps(value)}" for key, value in config.model_dump(mode="json").items() if key != "rollout"
     ]
     lines = [line for line in lines if "{}" not in line]
-    rollout = [f"{key} = {value}" for key, value in config.rollout.model_dump().items()]
+    rollout = [f"{key} = {value}" for key, value in config.rollout.model_dump(exclude_none=True).items()]
     (tmp_path / "config.toml").write_text("\n".join([*lines, "[rollout]", *rollout]))
     command = ["evaluate", "environments", str(tmp_path / "config.toml"), "--baseline", "lexical", "--json"]
     assert main(command) == 0

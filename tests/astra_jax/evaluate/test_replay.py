@@ -58,7 +58,9 @@ def test_each_episode_of_a_rollout_says_the_same_again_alone(taught, logged):
 def test_another_slot_or_seed_says_something_else(taught, logged):
     changed = {"seed": 12}, {"slot": 5}
     others = [
-        each.model_copy(update={"rolled_out": {**each.rolled_out, **change}}) for each in logged for change in changed
+        each.model_copy(update={"rolled_out": each.rolled_out.model_copy(update=change)})
+        for each in logged
+        for change in changed
     ]
     assert sum(" of the model, now " in replayed(other, taught).difference for other in others) > 3
 
@@ -90,8 +92,16 @@ def test_a_last_reply_that_nobody_read_is_compared_too(taught, logged):
     assert replayed(other, taught).difference.startswith(f"call {len(with_calls.calls)} was ")
 
 
+def test_what_the_episode_earned_is_compared(taught, logged):
+    other = logged[0].model_copy(update={"reward": logged[0].reward + 0.5})
+    assert replayed(other, taught).difference.startswith(f"reward was {other.reward}, now ")
+
+
 def test_what_cannot_be_replayed_says_why(taught, logged):
-    with pytest.raises(EpisodeLogError, match=r"seed, slot and limits .* found none: no policy spoke"):
+    unlimited = logged[0].rolled_out.model_copy(update={"limits": {}})
+    with pytest.raises(EpisodeLogError, match="found a fault at max_prompt_tokens: Field required"):
+        replayed(logged[0].model_copy(update={"rolled_out": unlimited}), taught)
+    with pytest.raises(EpisodeLogError, match=r"seed, slot and limits .* found none: no policy spoke, or the log is"):
         replayed(logged[0].model_copy(update={"rolled_out": None}), taught)
     with pytest.raises(EpisodeLogError, match=r"found none of \['x'\]; name the record directory"):
         replayed(logged[0].model_copy(update={"tools": ("x",)}), taught)
@@ -111,9 +121,12 @@ def test_the_command_replays_a_log_and_fails_where_one_differs(taught, logged, t
     num_tokens, num_calls = (sum(len(getattr(each, name)) for each in chosen) for name in ("tokens", "calls"))
     assert said[-1].startswith(f"replay: 2 of 2 episodes the same, of {num_tokens} tokens and {num_calls} calls;")
 
-    wrong = [each.model_copy(update={"rolled_out": {**each.rolled_out, "seed": 12}}) for each in chosen]
+    wrong = [each.model_copy(update={"rolled_out": each.rolled_out.model_copy(update={"seed": 12})}) for each in chosen]
     write_episodes(tmp_path / "log.jsonl", [each.model_dump(mode="json") for each in wrong])
     assert main(command) == 1
     assert " of the model, now " in capsys.readouterr().out
     assert main([*command, "--named", "rl"]) == 1
     assert "expected an episode of rl in " in capsys.readouterr().err
+    (tmp_path / "log.jsonl").write_bytes(b'{"question": "\xff"}\n')
+    assert main(command) == 1
+    assert "expected an episode in line 1 of " in capsys.readouterr().err

@@ -153,6 +153,14 @@ async def test_environments_that_cannot_be_rolled_out_are_counted_and_left_out_a
     assert resumed.num_left_out == rollouts.num_left_out > 2
 
 
+async def test_one_environment_that_can_be_rolled_out_is_enough_for_any_number_of_epochs(make, untrained, capsys):
+    rollouts, engine = make([tiny_environment(rent=rent).id for rent in range(NUM_ENVIRONMENTS) if rent != 2])
+    for step in range(20):
+        await rollouts.batch(untrained.params, step=step)
+    assert {start.environment.id for start in engine.starts} == {tiny_environment(rent=2).id}
+    assert capsys.readouterr().err.count(" is left out: its prompt is over 256 tokens, or there is nothing to ") == 1
+
+
 async def test_where_no_environment_can_be_rolled_out_one_line_says_so(make, untrained):
     rollouts, _ = make([tiny_environment(rent=rent).id for rent in range(NUM_ENVIRONMENTS)])
     with pytest.raises(
