@@ -112,6 +112,8 @@ class Execution:
         self.metrics = Metrics()
         self.sources = BoundedStore(256 << 20)
         self._code = BoundedStore(256 << 20)
+        self._compiling: dict[tuple[str, str], asyncio.Event] = {}
+        """By client and source: set as soon as the call that compiles it for the client's others is done with that."""
 
     async def execute(self, client: str, request: ExecuteRequest) -> dict[str, Any]:
         """Run one call in the pool and return the reply document.
@@ -177,11 +179,14 @@ class Execution:
         # A byte of output takes at most six of JSON; the rest is one error message.
         max_reply_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10)
         code = self._code.get(key)
+        if code is None and (client, key) in self._compiling:
+            # Calls of one source come together, as those of a group of episodes do: the first compiles it for all. Of
+            # one client, whose calls wait in the order they came: nobody waits for another client's.
+            await self._compiling[client, key].wait()
+            code = self._code.get(key)
         if code is None and len(source) <= _COMPILED_IN_CALL_BYTES and self.pool.tier is not Tier.WASM:
-            document = call.document("compile_and_run")
-            outcome = await self.pool.run(client, document, source, limits, max_reply_bytes + _MOST_CODE_BYTES)
+            outcome = await self._compile_and_run(client, key, source, call, max_reply_bytes + _MOST_CODE_BYTES)
             if outcome.code is not None:
-                self._code.put(key, outcome.code)
                 self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
                 return _reply(outcome, limits)
             # It could not be compiled within the call's own limits, or not at all: the next attempt tells.
@@ -194,6 +199,29 @@ class Execution:
         outcome = await self.pool.run(client, call.document(), code, limits, max_reply_bytes)
         self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
         return _reply(outcome, limits)
+
+    async def _compile_and_run(
+        self, client: str, key: str, source: bytes, call: _Call, max_reply_bytes: int
+    ) -> Outcome:
+        """Run a call that compiles its source first; what it compiles is kept as soon as it is known."""
+        done = asyncio.Event()
+        # Where one could not compile it, those that had waited try all at once, each for itself.
+        self._compiling.setdefault((client, key), done)
+
+        def keep(code: bytes) -> None:
+            self._code.put(key, code)
+            done.set()
+
+        try:
+            document = call.document("compile_and_run")
+            outcome = await self.pool.run(client, document, source, call.limits, max_reply_bytes, keep)
+            if outcome.code is not None:
+                self._code.put(key, outcome.code)
+            return outcome
+        finally:
+            done.set()
+            if self._compiling.get((client, key)) is done:
+                del self._compiling[client, key]
 
     def _count(self, reply: dict[str, Any]) -> None:
         self.metrics.calls["ok" if reply["status"] == "ok" else reply["error"]["kind"]] += 1

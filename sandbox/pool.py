@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from sandbox.errors import SandboxError
@@ -83,7 +84,13 @@ class Pool:
         return sum(len(worker.flights) for worker in self.workers)
 
     async def run(
-        self, client: str, request: dict[str, Any], code: bytes, limits: Limits, max_reply_bytes: int
+        self,
+        client: str,
+        request: dict[str, Any],
+        code: bytes,
+        limits: Limits,
+        max_reply_bytes: int,
+        on_code: Callable[[bytes], None] | None = None,
     ) -> Outcome:
         """Run one call.
 
@@ -94,7 +101,7 @@ class Pool:
         if len(self._queue) >= self.max_queue:
             raise QueueFull
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._queue.put(client, Job(client, request, code, limits, max_reply_bytes, future))
+        self._queue.put(client, Job(client, request, code, limits, max_reply_bytes, future, on_code))
         self.dispatch()
         return await future
 

@@ -10,6 +10,7 @@ import secrets
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -41,6 +42,8 @@ class Job:
     limits: Limits
     max_reply_bytes: int
     future: asyncio.Future[Outcome]
+    on_code: Callable[[bytes], None] | None = None
+    """Told the byte code of a source that the call compiles, mostly while its tool still runs."""
     enqueued: float = field(default_factory=time.monotonic)
 
 
@@ -244,6 +247,15 @@ class Worker:
                 self._finish_if_over(flight)
                 return
             flight.chunks.append(chunk)
+            if flight.job.on_code is not None:
+                self._tell_code(flight, flight.job.on_code)
+
+    def _tell_code(self, flight: _Flight, on_code: Callable[[bytes], None]) -> None:
+        compiled, _ = _first_frame(b"".join(flight.chunks), flight.nonce)
+        if compiled is not None:
+            flight.job.on_code = None
+            if compiled[:1] == COMPILED:
+                on_code(compiled[1:])
 
     # Control socket.
 
