@@ -70,7 +70,15 @@ class RolloutConfig(BaseModel):
 
 
 class PromptTooLong(AstraError, ValueError):
-    """An environment's prompt exceeds `max_prompt_tokens`; the message says by how much and what to do."""
+    """An environment's prompt exceeds `max_prompt_tokens`, or no environment can run; the message says what to do."""
+
+
+def none_can_run(config: RolloutConfig, num_environments: int) -> PromptTooLong:
+    """Return what to raise where not one of so many environments can run."""
+    return PromptTooLong(
+        f"expected environments with a sub-task and a prompt of at most {config.max_prompt_tokens} tokens, found none "
+        f"among {num_environments}; raise rollout.max_prompt_tokens or show fewer irrelevant tools"
+    )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.f1_reward import episode_reward, f1
 from astra_jax.episodes.figures import EpisodeFigures, episode_figures, num_irrelevant_calls
 from astra_jax.episodes.log import episode_to_json
-from astra_jax.episodes.rollout import Group, PromptTooLong, RolloutConfig, RolloutEngine, Start
+from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, none_can_run
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.evaluate.intervals import clustered_interval
 from astra_jax.model.qwen3 import Params
@@ -135,10 +135,7 @@ async def evaluate_environments(
     ]
     fitting = [start for start in starts if engine.can_run(start)]
     if not fitting:
-        raise PromptTooLong(
-            f"expected environments with a sub-task and a prompt of at most {config.rollout.max_prompt_tokens} tokens, "
-            f"found none among {len(environments)}; raise rollout.max_prompt_tokens or show fewer irrelevant tools"
-        )
+        raise none_can_run(config.rollout, len(environments))
     groups: list[Group] = []
     for first in range(0, len(fitting), config.environments_at_once):
         chosen = fitting[first : first + config.environments_at_once]

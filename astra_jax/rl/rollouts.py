@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_episodes
-from astra_jax.episodes.rollout import Group, PromptTooLong, RolloutEngine, Start
+from astra_jax.episodes.rollout import Group, RolloutEngine, Start, none_can_run
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.mesh.placement import in_force, rollout_mesh
@@ -95,11 +95,7 @@ class Rollouts:
                     file=sys.stderr,
                 )
             self.num_left_out += 1
-        raise PromptTooLong(
-            f"expected environments with a sub-task and a prompt of at most {self._config.rollout.max_prompt_tokens} "
-            f"tokens, found none among {len(self._environments)}; raise rollout.max_prompt_tokens or show fewer "
-            "irrelevant tools"
-        )
+        raise none_can_run(self._config.rollout, len(self._environments))
 
     async def batch(self, params: Params, *, step: int) -> tuple[list[ScoredGroup[Group]], list[ScoredGroup[Group]]]:
         """Roll groups out until a batch is full; return the batch, and all groups that were rolled out for it.
