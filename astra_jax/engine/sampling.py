@@ -22,7 +22,7 @@ def slot_keys(seed: jax.Array, first_slot: jax.Array, num_slots: int) -> jax.Arr
 
 
 def sample_tokens(
-    logits_EV: jax.Array, keys_E: jax.Array, counts_E: jax.Array, temperature: jax.Array
+    logits_EV: jax.Array, keys_E: jax.Array, counts_E: jax.Array, temperature_E: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Draw a token per slot from softmax(logits / temperature); return ids [E] and their log-probs [E] there.
 
@@ -30,14 +30,14 @@ def sample_tokens(
 
     At temperature 0 the most likely token is taken, and its log-prob is that of the raw policy.
     """
-    # The temperature is traced, so both ways are computed: one program serves every temperature, and none divides by 0.
-    is_greedy = temperature == 0
-    scaled_EV = logits_EV / jnp.where(is_greedy, 1.0, temperature)
+    # Temperatures are traced, so both ways are computed: one program serves every temperature, and none divides by 0.
+    is_greedy_E = temperature_E == 0
+    scaled_EV = logits_EV / jnp.where(is_greedy_E, 1.0, temperature_E)[..., None]
     max_E = scaled_EV.max(-1)
     # Folded in anew at each position, not split from step to step: no key depends on how often others have sampled.
     uniform_E2 = jax.vmap(lambda key, count: jax.random.uniform(jax.random.fold_in(key, count), (2,)))(keys_E, counts_E)
     sampled_E, mass_E = _by_inverse_cdf(jnp.exp(scaled_EV - max_E[:, None]), uniform_E2)
-    ids_E = jnp.where(is_greedy, scaled_EV.argmax(-1), sampled_E).astype(jnp.int32)
+    ids_E = jnp.where(is_greedy_E, scaled_EV.argmax(-1), sampled_E).astype(jnp.int32)
     return ids_E, scaled_EV[jnp.arange(len(ids_E)), ids_E] - max_E - jnp.log(mass_E)
 
 

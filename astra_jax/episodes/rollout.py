@@ -1,15 +1,15 @@
-"""Rollouts: groups of episodes of one policy, decoded together, with their tools in the sandbox.
+"""Rollouts: groups of episodes of one policy, each at its own pace, with their tools in the sandbox.
 
-One round is one turn of every episode that still runs:
+An episode goes turn by turn, whatever others do:
 
-    decode   every running episode samples a message, to its end or its limit        (`sample_messages`)
-    tools    all tool calls of the round run in the sandbox, side by side             (`_finish_turn`)
-    append   template and tool-response tokens go back to the decoder; none is sampled  (`append`)
+    generate   the decoder samples a message, to its end or its limit             (`Decoder.generate`)
+    tools      its tool calls run in the sandbox, those of a turn side by side    (`_finish_turn`)
+    append     template and tool-response tokens enter the ledger; the next `generate` is given all of it
 
-The groups of a `run` are two lots, each in rounds of its own: while the tools of one run, the other decodes. Which lot
-an episode is in changes none of its tokens.
+The decoder samples those episodes that have no tool to wait for, in as many rows as it has. When an episode comes back
+from its tools changes none of its tokens.
 
-`sample_messages` is the one call that samples, at `RolloutConfig.temperature`. Its draw for a token is that of the key
+`generate` is the one call that samples, at `RolloutConfig.temperature`. Its draw for a token is that of the key
 (seed of this `run`, place of the episode in it, tokens since the prompt, those of tools included), so the same policy,
 environments and seed give the same episodes; greedy ones (temperature 0) need no seed. In RL the seed of a `run` is
 made of the config's and of how many groups have been submitted before (`rl/rollouts.py`); rollouts go on until there
@@ -17,35 +17,44 @@ are as many groups as a batch has whose rewards differ within the group, and onl
 divides by the same temperature (`rl/train.py`). Groups that were one too many wait, for `max_staleness` updates at
 most, and are learnt from first.
 
-Decided: docs/decisions/rl.md, “Rollouts advance in rounds of one turn”.
+Decided: docs/decisions/rl.md, “Every episode goes at its own pace, in pages and rows”.
 Decided: docs/decisions/rl.md, “Every way to write a bad call has an answer, and every episode an end”.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+import math
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-import jax
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.format import Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.engine.decoder import DecodeConfig, LockstepDecoder, SampledMessage, is_spread
+from astra_jax.engine.device import XLADevice, num_shards
+from astra_jax.engine.interface import Decoder, Generated, Sampling, Session
+from astra_jax.engine.paged import PagedDecoder
+from astra_jax.engine.schedule import Limits, RowShape
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.errors import AstraError
-from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
+from astra_jax.model.sharding import TPU_LANES, platform
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import has_sub_task
 from synthesis.records import Environment, EnvironmentTool, Message
 
 _T = TypeVar("_T")
-_LOTS: Final = 2
+_PAGE_TOKENS: Final = 32
+_SAMPLE_TOKENS: Final = 16
+_CALLS_AWAY: Final = 2
+_FIRST_READ_TOKENS: Final = 2048
+_READ_ROWS: Final = 8
+_ROWS_OF_CPU: Final = 16
+_ROWS_PER_PREFIX: Final = 4
 Group = list[Episode]
 """The episodes of one environment."""
 
@@ -65,6 +74,10 @@ class RolloutConfig(BaseModel):
     """Of a longer tool response the policy is shown so many tokens, and how many follow."""
     temperature: float = Field(default=1.0, ge=0)
     """What divides the logits; at 0 each token is the most likely one (greedy)."""
+    reproducible: bool = True
+    """Whether the same seed gives the same bytes: episodes come back from their tools in an order that follows from
+    tokens alone. Without it none waits for another's tools, which is faster where those take seconds; then tokens are
+    the same up to the rounding of their log-probs."""
     append_bucket_tokens: int = Field(default=64, gt=0)
     """Lengths are padded to multiples of this, so that few shapes are compiled."""
 
@@ -101,13 +114,7 @@ class RolloutEngine:
     ):
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
-        self._decode_config = DecodeConfig(
-            end_ids=(tokenizer.end_id, tokenizer.end_of_text_id),
-            pad_id=tokenizer.pad_id,
-            temperature=config.temperature,
-            max_response_tokens=config.max_response_tokens,
-            bucket_tokens=config.append_bucket_tokens,
-        )
+        self._end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
 
     def can_run(self, start: Start) -> bool:
         """Say whether an environment has something to solve, and a prompt within `max_prompt_tokens`."""
@@ -170,56 +177,55 @@ class RolloutEngine:
                 starts, prompts, range(0, len(starts) * group_size, group_size), strict=True
             )
         ]
-        # Over several devices one lot: a part of the prompts could not be dealt out evenly.
-        per_lot = len(starts) if is_spread() else -(-len(starts) // _LOTS)
-        lots = [
-            self._run_lot(
-                params,
-                prompts[first : first + per_lot],
-                groups[first : first + per_lot],
-                first_slot + first * group_size,
-                seed,
+        decoders = self._decoders(params, len(starts), group_size, policy_version)
+        per_decoder = -(-len(starts) // len(decoders))
+        try:
+            await _all_or_none(
+                self._run_episode(decoders[number // per_decoder], episode, Session(seed, _slot(episode)))
+                for number, group in enumerate(groups)
+                for episode in group
             )
-            for first in range(0, len(starts), per_lot)
-        ]
-        await _all_or_none(lots)
+        finally:
+            for decoder in decoders:
+                await decoder.close()
         return groups
 
-    async def _run_lot(
-        self, params: Params, prompts: Sequence[Sequence[int]], groups: Sequence[Group], first_slot: int, seed: int
-    ) -> None:
-        """Run the episodes of some groups to their end, in a decoder of their own."""
-        episodes = [episode for group in groups for episode in group]  # in the order of the decoder's slots
-        decoder = await _off_the_loop(
-            LockstepDecoder,
-            *(self.model_config, params, prompts),
-            slots_per_prompt=len(groups[0]),
-            seed=seed,
-            config=self._decode_config,
-            first_slot=first_slot,
-        )
-        while running := [index for index, episode in enumerate(episodes) if episode.stop_reason is None]:
-            said = await _off_the_loop(decoder.sample_messages, running)
-            # A round waits for its slowest tool; the calls of all episodes wait side by side.
-            turns = [self._finish_turn(episodes[e], message) for e, message in zip(running, said, strict=True)]
-            # One entry a slot, empty where an episode has stopped or stops now.
-            given: list[list[int]] = [[] for _ in episodes]
-            for e, ids in zip(running, await _all_or_none(turns), strict=True):
-                given[e] = ids
-            await _off_the_loop(decoder.append, given)
+    def _decoders(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
+        """Make what samples: on a single device without a mesh two, so that one computes while the other's host works."""
+        count = 1 if num_shards() > 1 else min(2, num_groups)
+        limits = decode_limits(self.config, -(-num_groups // count), group_size)
+        return [
+            PagedDecoder(
+                XLADevice(self.model_config, params, limits, end_ids=self._end_ids),
+                limits,
+                end_ids=self._end_ids,
+                policy_version=policy_version,
+                calls_away=_CALLS_AWAY if self.config.reproducible else None,
+            )
+            for _ in range(count)
+        ]
 
-    async def _finish_turn(self, episode: Episode, message: SampledMessage) -> list[int]:
-        """Enter a sampled message in the ledger and run its tools; return the tokens that come before the next one."""
+    async def _run_episode(self, decoder: Decoder, episode: Episode, session: Session) -> None:
+        """Run one episode to its end."""
+        ledger = episode.ledger
+        while episode.stop_reason is None:
+            room = self.config.max_response_tokens - ledger.num_response_tokens
+            message = await decoder.generate(ledger.ids, Sampling(room, self.config.temperature), session)
+            await self._finish_turn(episode, message)
+        decoder.forget(session)
+
+    async def _finish_turn(self, episode: Episode, message: Generated) -> None:
+        """Enter a sampled message in the ledger, run its tools, and enter what comes before the next one."""
         episode.num_turns += 1
         ledger, turn = episode.ledger, episode.num_turns
         ledger.append_sampled(message.ids, message.logprobs, turn=turn)
         # Cut off by the limit: half a message is not read, so no tool runs on arguments that were never finished.
-        if message.ids[-1] not in self._decode_config.end_ids:
+        if message.finish != "end":
             episode.stop_reason = "max_response_tokens"
-            return []
+            return
         said = await episode.take_turn(self.tokenizer.decode(message.ids), self.sandbox, self._shortened)
         if episode.stop_reason is not None:
-            return []
+            return
         # The tools of a last turn have run, and count; their responses nobody will read, so the ledger has none.
         encoded = self.tokenizer.encode_segments(said)
         most_invalid = self.config.max_consecutive_invalid_calls
@@ -232,31 +238,58 @@ class RolloutEngine:
         # At the limit, not only beyond it: the next message needs room for one token at least.
         elif ledger.num_response_tokens + len(encoded.ids) >= self.config.max_response_tokens:
             episode.stop_reason = "max_response_tokens"
-        if episode.stop_reason is not None:
-            return []
-        given = encoded.ids.tolist()
-        ledger.append_given(given, encoded.sources.tolist(), turn=turn)
-        return given
+        if episode.stop_reason is None:
+            ledger.append_given(encoded.ids.tolist(), encoded.sources.tolist(), turn=turn)
 
     def _shortened(self, response: str) -> str:
         most = self.config.max_tool_response_tokens
         return response if most is None else self.tokenizer.shortened(response, most)
 
 
-async def _off_the_loop(call: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
-    """Call what waits for the devices in a thread, under the mesh that is in force here."""
-    mesh = jax.sharding.get_mesh()
+def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Limits:
+    """Return the pages and rows for so many groups at once, all of whose episodes may be of full length.
 
-    def under_the_mesh() -> _T:  # a thread begins without one
-        with in_force(None if mesh.empty else mesh):
-            return call(*args, **kwargs)
+    >>> config = RolloutConfig(max_prompt_tokens=384, max_response_tokens=160, max_turns=3)
+    >>> decode_limits(config, num_groups=4, group_size=8).row_shapes[0].rows_per_prefix
+    4
+    """
+    shards = num_shards()
+    groups = -(-num_groups // shards)
+    width = max(width for width in (1, 2, _ROWS_PER_PREFIX) if width <= group_size)
+    rows = groups * width * -(-group_size // width)
+    max_tokens = config.max_prompt_tokens + config.max_response_tokens
+    prompt_pages = -(-config.max_prompt_tokens // _PAGE_TOKENS)
+    response_pages = -(-config.max_response_tokens // _PAGE_TOKENS) + 1
+    first_read = _round_up(config.max_prompt_tokens, math.lcm(config.append_bucket_tokens, TPU_LANES))
+    return Limits(
+        max_prompt_tokens=config.max_prompt_tokens,
+        max_tokens=max_tokens,
+        num_pages=groups * (prompt_pages + group_size * response_pages) + 2,
+        page_tokens=_PAGE_TOKENS,
+        row_shapes=_row_shapes(min(rows, _ROWS_OF_CPU) if platform() == "cpu" and shards == 1 else rows, width),
+        sample_tokens=_SAMPLE_TOKENS,
+        read_rows=min(_READ_ROWS, groups),
+        read_tokens=config.append_bucket_tokens,
+        first_read_tokens=min(first_read, _FIRST_READ_TOKENS),
+    )
 
-    thread = asyncio.ensure_future(asyncio.to_thread(under_the_mesh))
-    try:
-        return await asyncio.shield(thread)
-    except asyncio.CancelledError:
-        await asyncio.wait([thread])  # a thread cannot be stopped, and it holds weights and cache
-        raise
+
+def _row_shapes(rows: int, width: int) -> tuple[RowShape, ...]:
+    """Return the shapes of a call: all rows, half of them, and a few that read no prefix together.
+
+    On a CPU a row costs nearly the same in any number of them, so that few rows, always full, are the best.
+
+    >>> _row_shapes(16, 4)
+    (RowShape(prefixes=4, rows_per_prefix=4), RowShape(prefixes=2, rows_per_prefix=4), RowShape(prefixes=4, rows_per_prefix=1), RowShape(prefixes=1, rows_per_prefix=1))
+    """
+    prefixes = -(-rows // width)
+    shapes = [RowShape(prefixes, width), RowShape(-(-prefixes // 2), width)]
+    shapes += [RowShape(count, 1) for count in (4, 1) if count < rows]
+    return tuple(dict.fromkeys(shapes))
+
+
+def _round_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
 
 
 async def _all_or_none(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
@@ -268,6 +301,11 @@ async def _all_or_none(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _slot(episode: Episode) -> int:
+    assert episode.rolled_out is not None
+    return int(episode.rolled_out["slot"])  # type: ignore[arg-type]
 
 
 def _prompt_ledger(ids: Sequence[int], policy_version: int) -> TokenLedger:

@@ -1,0 +1,177 @@
+"""The pages on the devices, and the calls of compiled programs that a schedule asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from astra_jax.engine.programs import Asked, Histories, read_tokens, sample_rows
+from astra_jax.engine.schedule import Copy, Limits, Read, Sample, SampleRow, Track
+from astra_jax.model.config import ModelConfig
+from astra_jax.model.kv_pages import empty_pages
+from astra_jax.model.qwen3 import Params
+from astra_jax.model.sharding import ambient_mesh
+
+_FEW_ROWS = 8
+
+Said = list[tuple[list[int], list[float]]]
+"""Ids and log-probs of each row, in the order of `Sample.all_rows`."""
+
+
+class Device(Protocol):
+    """What carries out a schedule."""
+
+    num_shards: int
+    num_programs: int
+    """Shapes compiled so far."""
+
+    def read(self, read: Read) -> None:
+        """Read the given tokens of some rows."""
+        ...
+
+    def sample(self, sample: Sample) -> tuple[Said, int]:
+        """Sample in some rows; return what each said, and for how many tokens the program ran."""
+        ...
+
+    def take_weights(self, params: Any) -> None:
+        """Go on with other weights."""
+        ...
+
+
+class XLADevice:
+    """Pages of one model on the devices of the mesh in force, or on the first one; two programs that work on them."""
+
+    def __init__(self, model_config: ModelConfig, params: Params, limits: Limits, *, end_ids: tuple[int, ...]):
+        self._model_config, self._params, self._limits, self._end_ids = model_config, params, limits, end_ids
+        self.num_shards = num_shards()
+        make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3))
+        self._pages = make(model_config, self.num_shards, limits.num_pages, limits.page_tokens)
+        self._prefix_pages = max(1, limits.pages_for(limits.max_prompt_tokens))
+        # What follows a prompt, in thirds; all of a sequence, where a first call was short and others were long.
+        response = limits.pages_for(limits.max_tokens - limits.max_prompt_tokens + limits.page_tokens - 1)
+        self._own_sizes = sorted({*(-(-response * i // 3) for i in (1, 2, 3)), limits.pages_for(limits.max_tokens)})
+        self._response_pages = response
+        self._shapes: set[tuple[Any, ...]] = set()
+
+    @property
+    def num_programs(self) -> int:
+        """Shapes compiled so far."""
+        return len(self._shapes)
+
+    def take_weights(self, params: Params) -> None:
+        """Go on with other weights; the pages keep what they hold, so nobody may read them."""
+        self._params = params
+
+    def read(self, read: Read) -> None:
+        """Read the given tokens of some rows."""
+        limits = self._limits
+        rows = [of_shard + [None] * (limits.read_rows - len(of_shard)) for of_shard in read.rows]
+        begins = next(row for of_shard in read.rows for row in of_shard).track.num_cached == 0
+        num_tokens = limits.first_read_tokens if begins else limits.read_tokens
+        shape = (self.num_shards, limits.read_rows)
+        tables, tokens = np.zeros((*shape, limits.pages_for(limits.max_tokens)), np.int32), np.zeros((*shape, num_tokens), np.int32)
+        starts, counts = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        for place, row in _enumerated(rows):
+            if row is not None:
+                tables[place][: len(row.track.table)] = row.track.table
+                tokens[place][: len(row.ids)] = row.ids
+                starts[place], counts[place] = row.track.num_cached, len(row.ids)
+        histories = None
+        if not begins:
+            tracks = [[None if row is None else row.track for row in of_shard] for of_shard in rows]
+            histories = self._histories([[[track] for track in of_shard] for of_shard in tracks], 1)
+        self._shapes.add(("read", num_tokens, None if histories is None else histories.own_tables_DRn.shape))
+        copies = self._copies([None if row is None else row.copy for of_shard in rows for row in of_shard], shape)
+        self._pages = read_tokens(
+            self._model_config, self._params, self._pages, histories, tables, starts, tokens, counts, copies
+        )
+
+    def sample(self, sample: Sample) -> tuple[Said, int]:
+        """Sample in some rows; return what each said, and for how many tokens the program ran."""
+        prefixes, width = sample.shape
+        filled = [
+            [of_prefix + [None] * (width - len(of_prefix)) for of_prefix in of_shard + [[]] * (prefixes - len(of_shard))]
+            for of_shard in sample.rows
+        ]
+        flat: list[list[SampleRow | None]] = [[row for of_prefix in of_shard for row in of_prefix] for of_shard in filled]
+        shape = (self.num_shards, prefixes * width)
+        asked = Asked(*(np.zeros(shape, np.int32) for _ in range(5)), np.zeros(shape, np.float32))
+        for place, row in _enumerated(flat):
+            if row is not None:
+                self._ask(asked, place, row)
+        tracks = [[[None if row is None else row.track for row in of_prefix] for of_prefix in of_shard] for of_shard in filled]
+        histories = self._histories(tracks, width)
+        self._shapes.add(("sample", sample.shape, histories.own_tables_DRn.shape))
+        self._pages, sampled = sample_rows(
+            self._model_config,
+            self._params,
+            self._pages,
+            histories,
+            asked,
+            self._copies([None if row is None else row.copy for of_shard in flat for row in of_shard], shape),
+            np.int32(sample.leave_at),
+            end_ids=self._end_ids,
+            max_tokens=self._limits.sample_tokens,
+        )
+        ids, logprobs, counts = (np.asarray(x) for x in sampled)  # here the host waits for the devices
+        said = [
+            (ids[place][: counts[place]].tolist(), logprobs[place][: counts[place]].tolist())
+            for place, row in _enumerated(flat)
+            if row is not None
+        ]
+        return said, int(counts.max())
+
+    @staticmethod
+    def _ask(asked: Asked, place: tuple[int, int], row: SampleRow) -> None:
+        track = row.track
+        assert track.sampling is not None
+        asked.pending_DR[place] = track.ids[-1]
+        asked.limit_DR[place] = row.max_tokens
+        asked.drawn_DR[place] = len(track.ids) - track.num_prompt_tokens
+        asked.seed_DR[place], asked.slot_DR[place] = track.session.seed, track.session.slot
+        asked.temperature_DR[place] = track.sampling.temperature
+
+    def _histories(self, tracks: list[list[list[Track | None]]], width: int) -> Histories:
+        """Return where the tokens of rows lie, and where their new ones go: `width` rows a prefix."""
+        page_tokens = self._limits.page_tokens
+        num_prefixes = len(tracks[0])
+        prefix_tables = np.zeros((self.num_shards, num_prefixes, self._prefix_pages), np.int32)
+        prefix_pages = np.zeros((self.num_shards, num_prefixes), np.int32)
+        owns: list[tuple[tuple[int, int], list[int], int]] = []
+        for shard, of_shard in enumerate(tracks):
+            for number, of_prefix in enumerate(of_shard):
+                for row, track in enumerate(of_prefix):
+                    if track is None:
+                        continue
+                    prefix = self._limits.num_prefix_pages(track.num_prompt_tokens)
+                    count = min(prefix, track.num_cached // page_tokens)  # fewer while the prompt is being read
+                    prefix_tables[shard, number, :count] = track.table[:count]
+                    prefix_pages[shard, number] = count
+                    owns.append(((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens))
+        longest = max(len(table) for _, table, _ in owns)
+        if num_prefixes * width < _FEW_ROWS:
+            longest = max(longest, self._response_pages)  # few rows read little: one size is enough for them
+        size = next(size for size in self._own_sizes if size >= longest)
+        own_tables = np.zeros((self.num_shards, num_prefixes * width, size), np.int32)
+        own_counts = np.zeros((self.num_shards, num_prefixes * width), np.int32)
+        for place, table, count in owns:
+            own_tables[place][: len(table)] = table
+            own_counts[place] = count
+        return Histories(prefix_tables, prefix_pages, own_tables, own_counts)
+
+    def _copies(self, copies: Sequence[Copy | None], shape: tuple[int, int]) -> np.ndarray:
+        nothing = (0, self._limits.num_pages)  # beyond the last page: no copy
+        return np.array([nothing if copy is None else copy for copy in copies], np.int32).reshape(*shape, 2)
+
+
+def num_shards() -> int:
+    """Return over how many shards of the batch the mesh in force deals rows and pages out."""
+    mesh = ambient_mesh()
+    return 1 if mesh is None else int(mesh.shape["data"] * mesh.shape["fsdp"])
+
+
+def _enumerated(rows: Sequence[Sequence[Any]]) -> list[tuple[tuple[int, int], Any]]:
+    return [((shard, number), row) for shard, of_shard in enumerate(rows) for number, row in enumerate(of_shard)]

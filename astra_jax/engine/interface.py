@@ -1,0 +1,154 @@
+"""What whoever rolls out asks of whoever decodes: token ids in, token ids and their log-probs out.
+
+A decoder knows no environment, no tool and no chat; a caller knows no page, no row and no device. Any decoder passes the
+suite in `tests/astra_jax/engine/conformance.py`.
+
+    paged   ours: pages, rows that are refilled, compiled programs
+    clock   no model at all: lengths and times are drawn, so that schedules can be tried at the size of a pod
+    http    one behind `POST /inference/v1/generate`
+
+Decided: docs/decisions/rl.md, “A decoder is asked for one message at a time”.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from astra_jax.errors import AstraError
+
+Finish = Literal["end", "length", "aborted"]
+"""Ended by an end token; by the most tokens it was allowed; by `abort`."""
+
+
+class DecoderError(AstraError):
+    """A decoder cannot do what it was asked for; the message says why."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one message is sampled, and how long it may get."""
+
+    max_tokens: int
+    """At least 1."""
+    temperature: float = 1.0
+    """What divides the logits; 0 is greedy."""
+
+
+@dataclass(frozen=True, order=True)
+class Session:
+    """One episode, or one conversation: its calls follow one another, each with the tokens of all before.
+
+    Its draws are those of seed, slot, and how many tokens come after the first call's: neither neighbours nor the time
+    of a call change them.
+    """
+
+    seed: int
+    slot: int
+    salt: str = ""
+    """What is cached is shared within one salt only."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One message."""
+
+    ids: list[int]
+    """The token that ended it included."""
+    logprobs: list[float]
+    """Under the distribution that was sampled from."""
+    policy_versions: list[int]
+    """Of the weights that each token was sampled with."""
+    finish: Finish
+
+
+class Pause(enum.Enum):
+    """What becomes of messages under way when a decoder pauses."""
+
+    KEEP = "keep"
+    """They wait where they are."""
+    RETRACT = "retract"
+    """They wait, and what is cached of them is let go of."""
+    DRAIN = "drain"
+    """They go on to their end; none begins."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a decoder can do beyond generating."""
+
+    takes_weights: bool
+    """Whether `update_weights` works: without it nothing can learn from what is sampled."""
+    replays: bool
+    """Whether seed and slot decide every draw."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy a decoder is, and what it has done so far."""
+
+    sessions: int
+    """That it holds something of."""
+    waiting: int
+    """Messages asked for and not sampled yet."""
+    free_pages: int
+    row_steps: int
+    """Rows × tokens that programs ran for, padding included."""
+    sampled_tokens: int
+    """How many of those sampled a token that someone gets."""
+    read_tokens: int
+    """Given tokens that were computed."""
+    programs: int
+    """Shapes compiled."""
+
+
+class Decoder(Protocol):
+    """Samples messages of many sessions at once."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        ...
+
+    @property
+    def load(self) -> Load:
+        """How busy it is."""
+        ...
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: Session) -> Generated:
+        """Sample the message that follows `ids`, all tokens of the session so far.
+
+        Raises:
+            DecoderError: it is too long; or the session is asked for two messages at once.
+        """
+        ...
+
+    def abort(self, session: Session) -> None:
+        """End the session's message where it stands: its `generate` returns what there is."""
+        ...
+
+    def forget(self, session: Session) -> None:
+        """Let go of the session: nobody will ask for it again."""
+        ...
+
+    async def pause(self, how: Pause) -> None:
+        """Stop sampling; return when nothing is under way any more."""
+        ...
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        ...
+
+    async def update_weights(self, params: Any, version: int) -> None:
+        """Sample with other weights from the next token on; nothing that is cached outlives them.
+
+        Raises:
+            DecoderError: this decoder takes no weights.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything; nobody may wait for a message."""
+        ...

@@ -1,0 +1,236 @@
+"""The engine's compiled programs: read given tokens, and sample in several rows, up to so many tokens a call.
+
+Dimensions: D shards · P prefixes of a shard · R rows of a shard, which read its prefixes in turn, R / P each · T tokens ·
+n pages; a subscript `Dr` of a host's array is `D·R` in a program, shard by shard.
+
+Both read the pages of their rows once, when they begin, and write the new tokens' keys and values once, when they end.
+A row of no tokens is padding: nothing of it is written, and what comes out of it means nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from astra_jax.engine.sampling import sample_tokens, slot_keys
+from astra_jax.model.attention import attention
+from astra_jax.model.config import ModelConfig
+from astra_jax.model.kv_pages import KV, Part, attend, copy_pages, window, write
+from astra_jax.model.qwen3 import Layer, Params, Qwen3, Rope, bind, rope_tables
+from astra_jax.model.sharding import constrain
+
+Pages = tuple[KV, ...]
+"""One per layer."""
+
+
+class Histories(NamedTuple):
+    """Where the tokens lie that rows go on from. A prefix is whole pages; the row's own pages follow them."""
+
+    prefix_tables_DPn: jax.Array
+    prefix_pages_DP: jax.Array
+    """How many of them there are."""
+    own_tables_DRn: jax.Array
+    own_counts_DR: jax.Array
+    """How many tokens lie there already."""
+
+
+class Asked(NamedTuple):
+    """What each row shall sample, and how."""
+
+    pending_DR: jax.Array
+    """The last token so far, which is in no page yet."""
+    limit_DR: jax.Array
+    """The most tokens; 0 is padding."""
+    drawn_DR: jax.Array
+    """How many tokens it has after its prompt: with seed and slot they decide the draw."""
+    seed_DR: jax.Array
+    slot_DR: jax.Array
+    temperature_DR: jax.Array
+    """0 is greedy."""
+
+
+class Sampled(NamedTuple):
+    """What each row sampled."""
+
+    ids_DRT: jax.Array
+    logprobs_DRT: jax.Array
+    """Under the distribution that was sampled from."""
+    counts_DR: jax.Array
+    """How many tokens of a row were sampled."""
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def read_tokens(
+    model_config: ModelConfig,
+    params: Params,
+    pages: Pages,
+    histories: Histories | None,
+    tables_DRn: jax.Array,
+    starts_DR: jax.Array,
+    tokens_DRT: jax.Array,
+    counts_DR: jax.Array,
+    copies_DR2: jax.Array,
+) -> Pages:
+    """Read the first so many tokens of each row into its pages, from place `starts` of its sequence on.
+
+    `tables` say where the tokens go; `copies` are pages to copy first, from and to. Without histories every row begins.
+    """
+    model = bind(model_config, params)
+    num_shards, rows, num_tokens = tokens_DRT.shape
+    pages = copy_pages(pages, copies_DR2[..., 0], copies_DR2[..., 1])
+    tokens_RT, counts_R, starts_R = _flat(tokens_DRT), _flat(counts_DR), _flat(starts_DR)
+    steps_T = jnp.arange(num_tokens)
+    is_real_RT = steps_T < counts_R[:, None]
+    rope = rope_tables(model_config, starts_R[:, None] + steps_T)
+    causal = (steps_T[:, None] >= steps_T) & is_real_RT[:, None]
+    # A query of padding sees itself, so that no softmax is over nothing.
+    causal_RTT = causal | jnp.eye(num_tokens, dtype=bool)
+    x_RTD = model.embed(tokens_RT)
+    found = []
+    for layer, of_layer in zip(_layers(model), pages, strict=True):
+        q_RTNH, k_RTKH, v_RTKH = layer.qkv(x_RTD, rope)
+        fresh = KV(k_RTKH.transpose(0, 2, 3, 1), v_RTKH.swapaxes(1, 2))
+        if histories is None:
+            attended_RTNH = attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT.astype(jnp.int32))
+        else:
+            attended_RTNH = attend(q_RTNH, [*_parts(of_layer, histories), Part(fresh, causal_RTT)])
+        found.append(write(of_layer, fresh, tables_DRn, starts_DR, counts_DR))
+        x_RTD = layer.residual(x_RTD, attended_RTNH)
+    return tuple(found)
+
+
+class _Sampling(NamedTuple):
+    """What the loop carries from one token to the next."""
+
+    fresh: Pages
+    """Of the tokens of this call: rows of [K, H, T] and [K, T, H]."""
+    pending_R: jax.Array
+    goes_on_R: jax.Array
+    ids_RT: jax.Array
+    logprobs_RT: jax.Array
+    counts_R: jax.Array
+    step: jax.Array
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("end_ids", "max_tokens"), donate_argnums=2)
+def sample_rows(
+    model_config: ModelConfig,
+    params: Params,
+    pages: Pages,
+    histories: Histories,
+    asked: Asked,
+    copies_DR2: jax.Array,
+    leave_at: jax.Array,
+    *,
+    end_ids: tuple[int, ...],
+    max_tokens: int,
+) -> tuple[Pages, Sampled]:
+    """Sample in every row until its message has ended, with one of `end_ids`, or its limit is reached.
+
+    It leaves off after `max_tokens`, or as soon as only `leave_at` rows go on: others may take the places of those that
+    have ended. The last token sampled is in no page: it is the pending one of the next call. `copies` are pages to copy
+    first, from and to.
+    """
+    model = bind(model_config, params)
+    pages = copy_pages(pages, copies_DR2[..., 0], copies_DR2[..., 1])
+    shape = asked.pending_DR.shape
+    pending_R, limit_R, drawn_R, seed_R, slot_R, temperature_R = map(_flat, asked)
+    num_rows = len(pending_R)
+    keys_R = jax.vmap(lambda seed, slot: slot_keys(seed, slot, 1)[0])(seed_R, slot_R)
+    starts_R = _flat(_starts(pages, histories))
+    parts = [_parts(of_layer, histories) for of_layer in pages]
+    layers = _layers(model)
+
+    def sample_one(state: _Sampling) -> _Sampling:
+        step = state.step
+        seen_11T = (jnp.arange(max_tokens) <= step)[None, None]
+        rope = rope_tables(model_config, (starts_R + step)[:, None])
+        x_R1D = model.embed(state.pending_R[:, None])
+        fresh = []
+        for layer, (keys, values), of_layer in zip(layers, state.fresh, parts, strict=True):
+            q_R1NH, k_R1KH, v_R1KH = layer.qkv(x_R1D, rope)
+            # All rows stand at the same column, so it is one slice; what a row has ended writes there, nobody reads.
+            kv = KV(
+                jax.lax.dynamic_update_slice_in_dim(keys, k_R1KH.transpose(0, 2, 3, 1), step, 3),
+                jax.lax.dynamic_update_slice_in_dim(values, v_R1KH.swapaxes(1, 2), step, 2),
+            )
+            fresh.append(kv)
+            x_R1D = layer.residual(x_R1D, attend(q_R1NH, [*of_layer, Part(kv, seen_11T)]))
+        logits_RV = model.logits(model.norm(x_R1D)[:, 0])
+        ids_R, logprobs_R = sample_tokens(logits_RV, keys_R, drawn_R + step, temperature_R)
+        counts_R = state.counts_R + state.goes_on_R
+        has_ended_R = jnp.isin(ids_R, jnp.array(end_ids)) | (counts_R >= limit_R)
+        return _Sampling(
+            fresh=tuple(fresh),
+            pending_R=ids_R,
+            goes_on_R=state.goes_on_R & ~has_ended_R,
+            ids_RT=jax.lax.dynamic_update_index_in_dim(state.ids_RT, ids_R, step, 1),
+            logprobs_RT=jax.lax.dynamic_update_index_in_dim(state.logprobs_RT, logprobs_R, step, 1),
+            counts_R=counts_R,
+            step=step + 1,
+        )
+
+    nothing = _Sampling(
+        fresh=tuple(_empty_rows(kv, num_rows, max_tokens) for kv in pages),
+        pending_R=pending_R,
+        goes_on_R=limit_R > 0,
+        ids_RT=jnp.zeros((num_rows, max_tokens), jnp.int32),
+        logprobs_RT=jnp.zeros((num_rows, max_tokens), jnp.float32),
+        counts_R=jnp.zeros(num_rows, jnp.int32),
+        step=jnp.int32(0),
+    )
+    done = jax.lax.while_loop(
+        lambda state: (state.step < max_tokens) & (state.goes_on_R.sum() > leave_at), sample_one, nothing
+    )
+    counts_DR = done.counts_R.reshape(shape)
+    own = (histories.own_tables_DRn, histories.own_counts_DR, counts_DR)
+    written = tuple(write(kv, fresh, *own) for kv, fresh in zip(pages, done.fresh, strict=True))
+    sampled = Sampled(done.ids_RT.reshape(*shape, -1), done.logprobs_RT.reshape(*shape, -1), counts_DR)
+    return written, sampled
+
+
+def _flat(x_DR: jax.Array) -> jax.Array:
+    return jnp.asarray(x_DR).reshape(-1, *x_DR.shape[2:])
+
+
+def _layers(model: Qwen3) -> list[Layer]:
+    # Unrolled, not scanned: a scan would copy each layer's slice of what it reads before it can be multiplied.
+    graph, layers = nnx.split(model.layers)
+    return [nnx.merge(graph, jax.tree.map(operator.itemgetter(i), layers)) for i in range(model.config.num_layers)]
+
+
+def _page_tokens(pages: Pages) -> int:
+    return int(pages[0].values.shape[3])
+
+
+def _starts(pages: Pages, histories: Histories) -> jax.Array:
+    """Return how many tokens of each row are in pages: [D, R]."""
+    rows_per_prefix = histories.own_counts_DR.shape[1] // histories.prefix_pages_DP.shape[1]
+    prefix_DR = jnp.repeat(histories.prefix_pages_DP, rows_per_prefix, axis=1) * _page_tokens(pages)
+    return prefix_DR + histories.own_counts_DR
+
+
+def _parts(pages: KV, histories: Histories) -> list[Part]:
+    """Return what the rows of one layer have behind them: a prefix that several read, and what is each row's own."""
+    page_tokens = pages.values.shape[3]
+    prefix, own = window(pages, histories.prefix_tables_DPn), window(pages, histories.own_tables_DRn)
+    prefix_counts_M = _flat(histories.prefix_pages_DP) * page_tokens
+    return [
+        Part(prefix, (jnp.arange(prefix.keys.shape[3]) < prefix_counts_M[:, None])[:, None]),
+        Part(own, (jnp.arange(own.keys.shape[3]) < _flat(histories.own_counts_DR)[:, None])[:, None]),
+    ]
+
+
+def _empty_rows(pages: KV, num_rows: int, num_tokens: int) -> KV:
+    _, _, heads, head_dim, _ = pages.keys.shape
+    keys = jnp.zeros((num_rows, heads, head_dim, num_tokens), pages.keys.dtype)
+    values = jnp.zeros((num_rows, heads, num_tokens, head_dim), pages.values.dtype)
+    return KV(
+        constrain(keys, "batch", "kv_heads", "head_dim", "slots"),
+        constrain(values, "batch", "kv_heads", "slots", "head_dim"),
+    )

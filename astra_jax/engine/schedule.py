@@ -1,0 +1,427 @@
+"""What the next call of a program does: whose tokens are read, whose message goes on, and in which rows.
+
+No JAX and no clock: a schedule follows from the sessions, in the order in which they asked, and from the pages.
+
+    Track      what a decoder knows of one session
+    PageBook   which pages hold what (`pages`)
+    Schedule   the two above → the rows of the next call
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from astra_jax.engine.interface import DecoderError, Sampling, Session
+from astra_jax.engine.pages import Content, PageBook, content_after, first_content
+
+
+class RowShape(NamedTuple):
+    """Rows of one compiled program, on each shard: so many prefixes, each read by so many rows."""
+
+    prefixes: int
+    rows_per_prefix: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many sequences of which length, and in which shapes they are computed: all that decides what is compiled."""
+
+    max_prompt_tokens: int
+    """Of a session's first call; what is longer is the row's own."""
+    max_tokens: int
+    """Of a sequence."""
+    num_pages: int
+    """Of a shard."""
+    page_tokens: int
+    row_shapes: tuple[RowShape, ...]
+    """In which a call can sample, the largest first."""
+    sample_tokens: int
+    """The most tokens that a call samples in a row."""
+    read_rows: int
+    """Sequences that a call reads tokens of, on each shard."""
+    read_tokens: int
+    """The most of each, where it goes on from what was read before."""
+    first_read_tokens: int
+    """The most of each, where it begins."""
+
+    def __post_init__(self) -> None:
+        if self.num_pages < self.pages_for(self.max_tokens) + 1:
+            raise DecoderError(
+                f"expected pages for one sequence of {self.max_tokens} tokens and one to copy, "
+                f"{self.pages_for(self.max_tokens) + 1} of {self.page_tokens} tokens, found {self.num_pages}"
+            )
+
+    def pages_for(self, num_tokens: int) -> int:
+        """Return how many pages so many tokens take."""
+        return -(-num_tokens // self.page_tokens)
+
+    def num_prefix_pages(self, num_prompt_tokens: int) -> int:
+        """Return how many pages of a sequence are its prefix: full ones of its prompt, whose last token is in none."""
+        return min(num_prompt_tokens - 1, self.max_prompt_tokens) // self.page_tokens
+
+
+@dataclass(eq=False)
+class Track:
+    """What a decoder knows of one session, and the message it is asked for."""
+
+    session: Session
+    shard: int
+    policy_version: int
+    num_prompt_tokens: int
+    """Tokens of its first call: draws are counted from there."""
+    ids: list[int] = field(default_factory=list)
+    """All tokens, the last of which is in no page."""
+    table: list[int] = field(default_factory=list)
+    num_cached: int = 0
+    """Tokens that lie in the pages of the table."""
+    contents: list[Content] = field(default_factory=list)
+    """Of its full pages."""
+    sampling: Sampling | None = None
+    """Of the message that it is asked for; None between two."""
+    said: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    ticket: int = 0
+    """Its place in the order in which messages were asked for."""
+
+    @property
+    def num_unread(self) -> int:
+        """Given tokens that have to be read before it can sample."""
+        return len(self.ids) - 1 - self.num_cached
+
+    @property
+    def num_left(self) -> int:
+        """Tokens that its message may still get."""
+        return 0 if self.sampling is None else self.sampling.max_tokens - len(self.said)
+
+
+class Copy(NamedTuple):
+    """A page to copy before its content is added to: another sequence reads it as well."""
+
+    start: int
+    end: int
+
+
+class ReadRow(NamedTuple):
+    """Tokens of one sequence to read, on from those in its pages."""
+
+    track: Track
+    ids: list[int]
+    copy: Copy | None
+
+
+class SampleRow(NamedTuple):
+    """A sequence that samples, in one row."""
+
+    track: Track
+    max_tokens: int
+    copy: Copy | None
+
+
+@dataclass(frozen=True)
+class Read:
+    """A call that reads; for each shard its rows."""
+
+    rows: list[list[ReadRow]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A call that samples; for each shard the rows of each prefix."""
+
+    shape: RowShape
+    rows: list[list[list[SampleRow]]]
+    leave_at: int
+    """It leaves off when only so many rows go on."""
+
+    def all_rows(self) -> Iterable[SampleRow]:
+        """Return the rows of all shards and prefixes."""
+        return itertools.chain.from_iterable(itertools.chain.from_iterable(self.rows))
+
+
+class Schedule:
+    """Sessions and their pages, over the shards of a decoder."""
+
+    def __init__(self, limits: Limits, num_shards: int):
+        self.limits = limits
+        self.books = [PageBook(limits.num_pages) for _ in range(num_shards)]
+        self.tracks: dict[Session, Track] = {}
+        self._tickets = itertools.count()
+        self._next_shard = itertools.cycle(range(num_shards))
+        self._shard_of_prompt: dict[Content, int] = {}
+
+    # --- what sessions ask for ---
+
+    def ask(self, session: Session, ids: Sequence[int], sampling: Sampling, policy_version: int) -> Track:
+        """Take in that a session wants a message after `ids`.
+
+        Raises:
+            DecoderError: it is too long; or one is being sampled for it already.
+        """
+        if not ids or sampling.max_tokens < 1:
+            raise DecoderError(
+                f"expected tokens to go on from and at least one to sample, found {len(ids)} and {sampling.max_tokens}"
+            )
+        if len(ids) + sampling.max_tokens > self.limits.max_tokens:
+            raise DecoderError(
+                f"expected sequences of at most {self.limits.max_tokens} tokens, found {len(ids)} and up to "
+                f"{sampling.max_tokens} more; raise the limit or shorten the prompt"
+            )
+        track = self.tracks.get(session)
+        if track is not None and track.sampling is not None:
+            raise DecoderError(f"expected one message at a time, found two of seed {session.seed} slot {session.slot}")
+        if track is not None and track.ids != list(ids[: len(track.ids)]):
+            self._let_go(track)  # its history was rewritten: what is cached of it may still be found by content
+        if track is None:
+            track = Track(session, self._shard_for(session, ids, policy_version), policy_version, len(ids))
+            self.tracks[session] = track
+        if track.policy_version != policy_version:
+            self._let_go(track)
+            track.policy_version = policy_version
+        track.ids = list(ids)
+        track.sampling, track.said, track.logprobs, track.versions = sampling, [], [], []
+        track.ticket = next(self._tickets)
+        return track
+
+    def _shard_for(self, session: Session, ids: Sequence[int], policy_version: int) -> int:
+        # Sessions with one prompt go to one shard: there it is read once.
+        content = content_after(first_content(session.salt, policy_version), ids)
+        if content not in self._shard_of_prompt:
+            self._shard_of_prompt[content] = next(self._next_shard)
+        return self._shard_of_prompt[content]
+
+    def forget(self, session: Session) -> None:
+        """Let go of a session and its pages."""
+        track = self.tracks.pop(session, None)
+        if track is not None:
+            self._let_go(track)
+
+    def forget_contents(self) -> None:
+        """Let go of all that is cached."""
+        for track in self.tracks.values():
+            self._let_go(track)
+        for book in self.books:
+            book.forget_all()
+        self._shard_of_prompt.clear()
+
+    def _let_go(self, track: Track) -> None:
+        for page in reversed(track.table):
+            self.books[track.shard].release(page)
+        track.table, track.num_cached, track.contents = [], 0, []
+
+    # --- the next call ---
+
+    def next_read(self) -> Read | None:
+        """Return what to read next, the sessions that asked first before others; None if it can wait.
+
+        It waits while all rows can be filled with what is read already, and no call of its own is full.
+        """
+        asking = self._asking()
+        num_unread = sum(track.num_unread > 0 for track in asking)
+        num_rows = self.limits.row_shapes[0].prefixes * self.limits.row_shapes[0].rows_per_prefix * len(self.books)
+        if num_unread < self.limits.read_rows * len(self.books) and len(asking) - num_unread >= num_rows:
+            return None
+        rows: list[list[ReadRow]] = [[] for _ in self.books]
+        being_read: set[Content] = set()
+        taken: set[Session] = set()
+        begins: bool | None = None
+        for track in asking:
+            self._adopt(track)
+            if track.num_unread <= 0 or len(rows[track.shard]) == self.limits.read_rows:
+                continue
+            # Those that begin need no history, so they are a program of their own.
+            if begins is None:
+                begins = track.num_cached == 0
+            if begins != (track.num_cached == 0):
+                continue
+            count = min(
+                track.num_unread, self.limits.first_read_tokens if track.num_cached == 0 else self.limits.read_tokens
+            )
+            next_content = self._content_of_next_page(track)
+            if next_content in being_read:
+                continue  # a sibling reads the same tokens; they are found when it has
+            made = self._room_for(track, count, taken)
+            if made is None:
+                continue
+            being_read.add(next_content)
+            taken.add(track.session)
+            rows[track.shard].append(
+                ReadRow(track, track.ids[track.num_cached : track.num_cached + count], *made)
+            )
+        return Read(rows) if any(rows) else None
+
+    def next_sample(self, *, only_begun: bool = False) -> Sample | None:
+        """Return what to sample next, of messages begun alone if so asked; None if no session can."""
+        ready: list[list[Track]] = [[] for _ in self.books]
+        for track in self._asking():
+            if track.num_unread == 0 and (track.said or not only_begun):
+                ready[track.shard].append(track)
+        if not any(ready):
+            return None
+        placed = [[self._placed(tracks, shape) for tracks in ready] for shape in self.limits.row_shapes]
+        shape, chosen = max(
+            zip(self.limits.row_shapes, placed, strict=True), key=lambda pair: _worth(pair[0], pair[1])
+        )
+        rows = self._with_room(chosen)
+        num_rows = sum(len(of_prefix) for shard in rows for of_prefix in shard)
+        if num_rows == 0:
+            return None
+        return Sample(shape, rows, leave_at=num_rows * 3 // 4 if num_rows > 1 else 0)
+
+    def _placed(self, tracks: Sequence[Track], shape: RowShape) -> list[list[Track]]:
+        """Put the sessions of one shard into rows, those of one prefix together."""
+        prefixes: list[list[Track]] = []
+        open_one: dict[int | None, list[Track]] = {}
+        num_free = shape.prefixes * shape.rows_per_prefix
+        for track in tracks:
+            if num_free == 0:
+                break
+            prefix = self._prefix(track)
+            rows = open_one.get(prefix)
+            if rows is None or len(rows) == shape.rows_per_prefix:
+                if len(prefixes) == shape.prefixes:
+                    continue
+                rows = open_one[prefix] = []
+                prefixes.append(rows)
+            rows.append(track)
+            num_free -= 1
+        return prefixes
+
+    def _with_room(self, chosen: Sequence[Sequence[Sequence[Track]]]) -> list[list[list[SampleRow]]]:
+        taken = {track.session for shard in chosen for of_prefix in shard for track in of_prefix}
+        order = sorted((track for shard in chosen for prefix in shard for track in prefix), key=lambda t: t.ticket)
+        made: dict[Session, SampleRow] = {}
+        for track in order:
+            count = min(self.limits.sample_tokens, track.num_left)
+            room = self._room_for(track, count, taken)
+            if room is None:
+                taken.discard(track.session)  # it waits: its own pages may make room for others
+                continue
+            made[track.session] = SampleRow(track, count, *room)
+        return [
+            [[made[track.session] for track in of_prefix if track.session in made] for of_prefix in shard]
+            for shard in chosen
+        ]
+
+    def _asking(self) -> list[Track]:
+        asking = [track for track in self.tracks.values() if track.sampling is not None]
+        asking.sort(key=lambda track: track.ticket)
+        return asking
+
+    def _prefix(self, track: Track) -> int | None:
+        count = self.limits.num_prefix_pages(track.num_prompt_tokens)
+        return track.table[count - 1] if count else None
+
+    # --- pages ---
+
+    def _adopt(self, track: Track) -> None:
+        """Refer to the pages in which a sequence's next tokens lie already."""
+        book, page_tokens = self.books[track.shard], self.limits.page_tokens
+        if track.num_unread <= 0 or track.num_cached % page_tokens:
+            return
+        known = track.ids[:-1]
+        content = self._content_before(track, len(track.contents))
+        for first in range(track.num_cached, len(known), page_tokens):
+            ids = known[first : first + page_tokens]
+            after = content_after(content, ids)
+            page = book.find(after)
+            if page is None:
+                return
+            book.refer(page)
+            number = first // page_tokens
+            # It may have been given room that it did not use.
+            for unused in track.table[number:]:
+                book.release(unused)
+            track.table[number:] = [page]
+            track.num_cached += len(ids)
+            if len(ids) == page_tokens:
+                track.contents.append(after)
+            content = after
+
+    def _content_of_next_page(self, track: Track) -> Content:
+        page_tokens = self.limits.page_tokens
+        number = track.num_cached // page_tokens
+        ids = track.ids[number * page_tokens : min((number + 1) * page_tokens, len(track.ids) - 1)]
+        return content_after(self._content_before(track, number), ids)
+
+    def _content_before(self, track: Track, number: int) -> Content:
+        return track.contents[number - 1] if number else first_content(track.session.salt, track.policy_version)
+
+    def _room_for(self, track: Track, count: int, taken: set[Session]) -> tuple[Copy | None] | None:
+        """Give a sequence pages for so many more tokens, and say which to copy; None if there are none to be had."""
+        book, page_tokens = self.books[track.shard], self.limits.page_tokens
+        begins_in = track.num_cached // page_tokens
+        shared = bool(track.num_cached % page_tokens) and book.is_shared(track.table[begins_in])
+        wanted = self.limits.pages_for(track.num_cached + count) - len(track.table) + shared
+        if wanted > 0 and (pages := self._pages(track, wanted, taken)) is None:
+            return None
+        copy = None
+        if wanted > 0:
+            assert pages is not None
+            if shared:
+                copy = Copy(track.table[begins_in], pages[0])
+                book.release(track.table[begins_in])
+                track.table[begins_in] = pages[0]
+                pages = pages[1:]
+            track.table.extend(pages)
+        return (copy,)
+
+    def _pages(self, track: Track, count: int, taken: set[Session]) -> list[int] | None:
+        book = self.books[track.shard]
+        if (pages := book.take(count)) is not None:
+            return pages
+        # Those between two messages give way first, then those that asked last; they are read again when it is their turn.
+        others = [
+            other
+            for other in self.tracks.values()
+            if other.shard == track.shard and other.table and other is not track and other.session not in taken
+            and (other.sampling is None or other.ticket > track.ticket)
+        ]
+        others.sort(key=lambda other: (other.sampling is None, other.ticket))
+        while others:
+            self._let_go(others.pop())
+            if (pages := book.take(count)) is not None:
+                return pages
+        return None
+
+    # --- what a call has done ---
+
+    def has_read(self, row: ReadRow) -> None:
+        """Take in that the tokens of a row lie in its pages."""
+        track = row.track
+        track.num_cached += len(row.ids)
+        self._know_full_pages(track)
+        if track.num_unread == 0 and track.num_cached % self.limits.page_tokens:
+            # The rest of a prompt, which its siblings go on from as well.
+            number = len(track.contents)
+            ids = track.ids[number * self.limits.page_tokens : track.num_cached]
+            self.books[track.shard].know(track.table[number], content_after(self._content_before(track, number), ids))
+
+    def has_sampled(self, row: SampleRow, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Take in what a row has sampled: all but its last token lie in its pages."""
+        track = row.track
+        track.num_cached += len(ids)
+        track.ids.extend(ids)
+        track.said.extend(ids)
+        track.logprobs.extend(logprobs)
+        track.versions.extend([track.policy_version] * len(ids))
+        self._know_full_pages(track)
+
+    def _know_full_pages(self, track: Track) -> None:
+        page_tokens = self.limits.page_tokens
+        while (len(track.contents) + 1) * page_tokens <= track.num_cached:
+            number = len(track.contents)
+            ids = track.ids[number * page_tokens : (number + 1) * page_tokens]
+            content = content_after(self._content_before(track, number), ids)
+            track.contents.append(content)
+            self.books[track.shard].know(track.table[number], content)
+
+
+def _worth(shape: RowShape, placed: Sequence[Sequence[Sequence[Track]]]) -> tuple[float, int]:
+    """Say how much of what a call costs is of use: a row costs one, a prefix two, a call of any size four."""
+    used = sum(len(of_prefix) for shard in placed for of_prefix in shard)
+    cost = len(placed) * (shape.prefixes * (shape.rows_per_prefix + 2) + 4)
+    return used / cost, used
