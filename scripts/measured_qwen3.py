@@ -5,12 +5,15 @@ A peer may run under an interpreter of its own, so each library is imported by t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from astra_jax.model.config import ModelConfig
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, MLP = 256, 8, 4, 32, 768
+NO_TOKEN = -1
+"""What no model says: the end of a message that shall not end early."""
 
 
 class Shape(NamedTuple):
@@ -37,8 +40,8 @@ def our_config(shape: Shape) -> ModelConfig:
     )
 
 
-def hf_model(shape: Shape) -> Any:
-    """Return it in `transformers`, with random weights."""
+def hf_model(shape: Shape, *, use_cache: bool = False) -> Any:
+    """Return it in `transformers`, with random weights; `use_cache` is for generation."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     return Qwen3ForCausalLM(
@@ -51,7 +54,7 @@ def hf_model(shape: Shape) -> Any:
             head_dim=HEAD_DIM,
             intermediate_size=MLP,
             tie_word_embeddings=True,
-            use_cache=False,
+            use_cache=use_cache,
         )
     )
 
@@ -76,3 +79,30 @@ def tunix_model(shape: Shape) -> Any:
         ),
         rngs=nnx.Rngs(0),
     )
+
+
+def tunix_sampler(shape: Shape, *, cache_tokens: int) -> Any:
+    """Return google-tunix 0.1.7's sampler on it; its prompts and answers are token ids, written as numbers."""
+    from tunix.generate.sampler import CacheConfig, Sampler
+
+    cache = CacheConfig(cache_size=cache_tokens, num_layers=shape.layers, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM)
+    return Sampler(tunix_model(shape), IdsAsText(), cache)
+
+
+class IdsAsText:
+    """A tokenizer whose text is the token ids themselves: "17 4 8000"."""
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids))
+
+    def bos_id(self) -> None:
+        return None
+
+    def eos_id(self) -> int:
+        return NO_TOKEN
+
+    def pad_id(self) -> int:
+        return 0
