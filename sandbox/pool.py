@@ -92,7 +92,7 @@ class Pool:
         max_reply_bytes: int,
         on_code: Callable[[bytes], None] | None = None,
     ) -> Outcome:
-        """Run one call.
+        """Run one call; to cancel it takes it from the queue, or ends its process.
 
         Raises:
             QueueFull: too many calls are waiting.
@@ -101,9 +101,15 @@ class Pool:
         if len(self._queue) >= self.max_queue:
             raise QueueFull
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._queue.put(client, Job(client, request, code, limits, max_reply_bytes, future, on_code))
+        job = Job(client, request, code, limits, max_reply_bytes, future, on_code)
+        self._queue.put(client, job)
         self.dispatch()
-        return await future
+        try:
+            return await future
+        finally:
+            if future.cancelled():
+                for worker in self.workers:
+                    worker.stop(job)
 
     def dispatch(self) -> None:
         """Start waiting jobs while a worker has a fresh slot."""

@@ -13,7 +13,7 @@ import os
 import resource
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import uvicorn
@@ -40,6 +40,7 @@ DEFAULT_PORT = 8377
 _MAX_DESCRIPTORS = 1 << 16
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _Request = TypeVar("_Request", bound=BaseModel)
+_Result = TypeVar("_Result")
 
 
 class _JSON(Response):
@@ -86,6 +87,24 @@ def _validated(model: type[_Request], document: Any) -> _Request:
         raise InvalidRequest(f"{where + ': ' if where else ''}{first['msg']}") from None
 
 
+async def _while_connected(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """What `work` returns; it ends when its caller hangs up, who may have sent the call again.
+
+    Raises:
+        ClientDisconnect: the caller is gone.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(request.receive())  # the body has been read: all that can still come is the end
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+
+
 class Service:
     """The HTTP endpoints over one `Execution`; what they raise, `_Guard` turns into an HTTP status."""
 
@@ -100,7 +119,8 @@ class Service:
                 what it must be.
         """
         document = _parse(await _body(request, self._execution.max_body_bytes))
-        return _JSON(await self._execution.execute(_client(request), _validated(ExecuteRequest, document)))
+        call = _validated(ExecuteRequest, document)
+        return _JSON(await _while_connected(request, self._execution.execute(_client(request), call)))
 
     async def execute_batch(self, request: Request) -> Response:
         """Answer `POST /v1/execute_batch`: a list of calls.
@@ -118,7 +138,7 @@ class Service:
                 requests.append(_validated(ExecuteRequest, document))
             except InvalidRequest as error:
                 raise InvalidRequest(f"request {position}: {error}") from None
-        return _JSON(await self._execution.execute_batch(_client(request), requests))
+        return _JSON(await _while_connected(request, self._execution.execute_batch(_client(request), requests)))
 
     async def put_source(self, request: Request) -> Response:
         """Answer `PUT /v1/sources/{sha256}`: keep a source under its hash.
@@ -140,7 +160,8 @@ class Service:
             InvalidRequest, QueueFull, ServiceFault: as `Execution.run_code`, or for a body that is not what it must be.
         """
         document = _parse(await _body(request, self._execution.max_body_bytes))
-        return _JSON(await self._execution.run_code(_client(request), _validated(RunCodeRequest, document)))
+        call = _validated(RunCodeRequest, document)
+        return _JSON(await _while_connected(request, self._execution.run_code(_client(request), call)))
 
     async def health(self, request: Request) -> Response:
         """Answer `GET /health`: the isolation that holds, the workers, the queue, the limits."""
@@ -195,7 +216,7 @@ class _Guard:
                 log.error("service fault: %s", error)
                 return self._refuse(503, "service_fault", str(error), **{"Retry-After": "1"})
             except ClientDisconnect:
-                return self._refuse(400, "disconnected", "the client left in the middle of its request")
+                return self._refuse(400, "disconnected", "the client left before its reply")
 
         return guarded
 

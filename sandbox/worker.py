@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -19,7 +20,7 @@ from sandbox.errors import SandboxError
 from sandbox.isolation import SPARE_THREADS, Tier, start_jail
 from sandbox.jail.harness import REPLY_HEADER, REQUEST_HEADER
 from sandbox.jail.tool_call import COMPILED
-from sandbox.jail.zygote import CALL, ENDED, NOT_RESTRICTED, NOT_STARTED
+from sandbox.jail.zygote import CALL, CANCEL, ENDED, NOT_RESTRICTED, NOT_STARTED
 from sandbox.protocol import Limits
 
 AGED_AFTER_SECONDS = 0.05
@@ -191,6 +192,14 @@ class Worker:
             loop.call_later(limits.wall_seconds + _BACKSTOP_SECONDS, self._on_stuck, flight),
         ]
         self._send(flight)
+
+    def stop(self, job: Job) -> None:
+        """End the process of a job that nobody waits for any more, if it is in this jail."""
+        for call, flight in self.flights.items():
+            if flight.job is job:
+                # One that takes no message ends the call at its limit.
+                with contextlib.suppress(OSError):
+                    self._control.send(CANCEL.pack(b"k", call))
 
     def close(self, why: str) -> None:
         """End the jail and fail the calls inside it."""

@@ -1433,6 +1433,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "_RETRIED = frozenset({429, 502, 504})",
         ("tests/sandbox/test_client.py::test_a_failure_of_the_service_is_retried",),
     ),
+    # What a caller has hung up on is ended, in the queue and in its jail.
+    Mutant(
+        "sandbox/server.py",
+        "        working.cancel()\n",
+        "",
+        ("tests/sandbox/test_http.py::test_the_calls_of_a_caller_that_leaves_are_ended_wherever_they_are",),
+    ),
+    Mutant(
+        "sandbox/worker.py",
+        "if flight.job is job:",
+        "if False:",
+        ("tests/sandbox/test_http.py::test_the_calls_of_a_caller_that_leaves_are_ended_wherever_they_are",),
+    ),
     # A batch that is not answered whole has no replies.
     Mutant(
         "sandbox/client.py",

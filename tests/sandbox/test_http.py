@@ -15,6 +15,7 @@ import pytest
 from sandbox.client import SandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
 from sandbox.protocol import Limits, source_sha256
+from tests.sandbox.processes import wait_until
 
 ADD = "def add(a, b):\n    return a + b\n"
 CALL: dict[str, Any] = {"source": ADD, "function": "add", "arguments": {"a": 1, "b": 2}}
@@ -188,6 +189,31 @@ def test_a_caller_that_leaves_disturbs_nobody(sandbox_url: str, client: SandboxC
         connection.endheaders(json.dumps(CALL).encode())
         connection.close()
     assert client.execute(ADD, "add", {"a": 1, "b": 2}).value == 3
+
+
+@pytest.mark.parametrize("path", ["/v1/execute", "/v1/execute_batch", "/run_code"])
+def test_the_calls_of_a_caller_that_leaves_are_ended_wherever_they_are(path: str) -> None:
+    source = "import time\ndef f():\n    time.sleep(30)\n"
+    call = {"source": source, "function": "f", "limits": {"wall_seconds": 40}}
+    document = {
+        "/v1/execute": call,
+        "/v1/execute_batch": [call] * 2,
+        "/run_code": {"code": "import time; time.sleep(30)", "run_timeout": 40},
+    }[path]
+    with local_sandbox(1) as url, SandboxClient(url) as others:
+
+        def queue() -> dict[str, int]:
+            return others.health()["queue"]
+
+        host, port = url.removeprefix("http://").split(":")
+        callers = [http.client.HTTPConnection(host, int(port)) for _ in range(30)]
+        for caller in callers:
+            caller.request("POST", path, json.dumps(document))
+        wait_until(lambda: queue()["in_flight"] == 24 and queue()["waiting"] > 0)
+        for caller in callers:
+            caller.close()
+        wait_until(lambda: queue()["in_flight"] == queue()["waiting"] == 0)
+        assert others.execute(ADD, "add", {"a": 1, "b": 2}).value == 3
 
 
 def test_limits_above_the_maximum_are_refused_for_a_client_too(client: SandboxClient) -> None:
