@@ -3,6 +3,10 @@
 A tool's failure comes back as an `ExecuteReply`; `SandboxUnavailable` says that the service gave no answer before the
 deadline, whatever the reason. It is never a reward and never text for a model. A request that is not valid in itself
 (an unknown limit, arguments that JSON cannot express) is the caller's mistake and raises ValueError before any I/O.
+
+A call carries its state and its seed, so sending it twice does no harm: an attempt that the service fails, or that has
+no whole reply when one is due, is followed by another, until the deadline.
+Decided: docs/decisions/tools.md, “A reply that is late is asked for again”.
 """
 
 from __future__ import annotations
@@ -20,13 +24,15 @@ from typing import Any, Self
 
 import aiohttp
 import httpx
+from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 from sandbox.bearer_token import TOKEN_VARIABLE, token_or_none
 from sandbox.errors import SandboxError
 from sandbox.protocol import ExecuteReply, ExecuteRequest, Limits, source_sha256
 
 _DEFAULT_LIMITS = Limits()
-_RETRIED = frozenset({429, 502, 503, 504})
+_REPLIES = TypeAdapter(list[ExecuteReply])
 _MAX_BACKOFF_SECONDS = 2.0
 _KNOWN_SOURCES = 4096
 _FIRST_CONTACT_SECONDS = 5.0
@@ -37,14 +43,21 @@ class SandboxUnavailable(SandboxError):  # the name that callers are promised
     """The service did not answer a call; the call may or may not have run, and it has no result."""
 
 
+class _Lost(Exception):
+    """An attempt has no whole reply; the next one may have. Its text says why."""
+
+
+class _UnknownSource(Exception):
+    """The server does not have, or no longer has, a source that it was sent the hash of."""
+
+
 class _Session:
     """What both clients share: headers, deadlines, which sources the server knows, how a response is read."""
 
-    def __init__(self, url: str, token: str | None, deadline_seconds: float, max_connections: int) -> None:
+    def __init__(self, url: str, token: str | None, deadline_seconds: float, grace_seconds: float) -> None:
         self.url = url.rstrip("/")
-        self._deadline_seconds = deadline_seconds
+        self._deadline_seconds, self._grace_seconds = deadline_seconds, grace_seconds
         self._known: OrderedDict[str, None] = OrderedDict()
-        self._max_connections = max_connections
         self._headers = {"content-type": "application/json", "x-sandbox-client": secrets.token_hex(8)}
         token = token_or_none(token)
         self._has_token = token is not None
@@ -65,6 +78,12 @@ class _Session:
         yield _encode(short if batch else short[0])
         yield _encode(full if batch else full[0])
 
+    def _texts(self, bodies: Iterator[bytes]) -> bytes:
+        """The second body, to send at once: the server was started anew, or has let go of a source."""
+        for body in bodies:
+            return body
+        raise SandboxUnavailable(f"the sandbox at {self.url} does not know a source that it was sent")
+
     # Called once there was an answer: until then the server may have none of these sources.
     def _remember(self, requests: Sequence[ExecuteRequest]) -> None:
         for request in requests:
@@ -73,20 +92,30 @@ class _Session:
         while len(self._known) > _KNOWN_SOURCES:
             self._known.popitem(last=False)
 
-    def _verdict(self, status: int, body: bytes) -> str | None:
-        """None when the body is a reply, else why to retry.
+    def _due_seconds(self, requests: Sequence[ExecuteRequest] = ()) -> float:
+        """When the reply to a first attempt is due: the sandbox ends a call at its wall limit, a batch's one by one."""
+        return self._grace_seconds + sum(request.limits.wall_seconds for request in requests)
+
+    def _document(self, status: int, body: bytes) -> Any:
+        """The JSON of a reply; None where it has none.
 
         Raises:
-            SandboxUnavailable: retrying cannot help.
+            _Lost: it is the service that failed, or a part of the reply is missing.
+            _UnknownSource: the request is to be sent with the texts of its sources.
+            SandboxUnavailable: sending it again cannot help.
         """
-        if status in (200, 204):
+        if status == 204:
             return None
+        if status == 200:
+            return _parsed(body)
         if status == 401:
             raise SandboxUnavailable(self._not_let_in())
-        text = _error_message(body)
-        if status in _RETRIED:
-            return f"HTTP {status}: {text}"
-        raise SandboxUnavailable(f"the sandbox at {self.url} refuses the request: HTTP {status}: {text}")
+        text = f"HTTP {status}: {_error_message(body)}"
+        if status == 429 or status >= 500:
+            raise _Lost(text)
+        if status == 404 and b'"unknown_source"' in body:
+            raise _UnknownSource
+        raise SandboxUnavailable(f"the sandbox at {self.url} refuses the request: {text}")
 
     def _not_let_in(self) -> str:
         who, where = f"the sandbox at {self.url}", f"the environment of this process on {socket.gethostname()}"
@@ -115,8 +144,36 @@ def _error_message(body: bytes) -> str:
         return body[:200].decode("utf-8", "replace") or "no message"
 
 
-def _is_unknown_source(status: int, body: bytes) -> bool:
-    return status == 404 and b'"unknown_source"' in body
+def _parsed(body: bytes) -> Any:
+    """The JSON of a whole reply.
+
+    Raises:
+        _Lost: the reply is only the beginning of one.
+        SandboxUnavailable: it is not JSON.
+
+    >>> _parsed(b'{"status": "ok", "val')
+    Traceback (most recent call last):
+    sandbox.client._Lost: the reply ends in the middle, after 21 bytes
+    """
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        if _ends_early(body):
+            raise _Lost(f"the reply ends in the middle, after {len(body)} bytes") from None
+        raise _not_the_protocol(error) from None
+
+
+def _ends_early(body: bytes) -> bool:
+    # Python's own reader says of a string that has no end where it begins, so this one is asked.
+    try:
+        from_json(body)
+    except ValueError as error:
+        return str(error).startswith("EOF while parsing")
+    return False
+
+
+def _not_the_protocol(error: ValueError) -> SandboxUnavailable:
+    return SandboxUnavailable(f"the sandbox's reply is not one of this protocol: {error}")
 
 
 def _request(
@@ -127,12 +184,11 @@ def _request(
     )
 
 
-def _replies(body: bytes, count: int) -> list[ExecuteReply]:
+def _replies(documents: Any, count: int) -> list[ExecuteReply]:
     try:
-        documents = json.loads(body)
-        replies = [ExecuteReply.model_validate(document) for document in documents]
+        replies = _REPLIES.validate_python(documents)
     except ValueError as error:
-        raise SandboxUnavailable(f"the sandbox's reply is not one of this protocol: {error}") from None
+        raise _not_the_protocol(error) from None
     if len(replies) != count:
         raise SandboxUnavailable(f"the sandbox answered {len(replies)} of {count} calls")
     return replies
@@ -171,7 +227,9 @@ class SandboxClient(_Session):
     Args:
       url: where the service listens, such as `http://127.0.0.1:8377`.
       token: the bearer token, if the service wants one; by default the environment's ASTRA_SANDBOX_TOKEN, "" for none.
-      deadline_seconds: the most that one call may take altogether: waiting, running, retries.
+      deadline_seconds: the most that one call may take altogether: waiting, running, further attempts.
+      grace_seconds: what a reply may take beyond the wall limits of its calls (the queue, compilation, the way) before
+        the call is sent again. After each reply that did not come in time the next may take twice as long.
       max_connections: size of the connection pool.
 
     Raises:
@@ -179,9 +237,15 @@ class SandboxClient(_Session):
     """
 
     def __init__(
-        self, url: str, *, token: str | None = None, deadline_seconds: float = 120.0, max_connections: int = 64
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        deadline_seconds: float = 120.0,
+        grace_seconds: float = 10.0,
+        max_connections: int = 64,
     ) -> None:
-        super().__init__(url, token, deadline_seconds, max_connections)
+        super().__init__(url, token, deadline_seconds, grace_seconds)
         limits = httpx.Limits(
             max_connections=max_connections,
             max_keepalive_connections=max_connections,
@@ -207,7 +271,7 @@ class SandboxClient(_Session):
             ValueError: the request is not valid in itself.
         """
         requests = [_request(source, function, arguments, state, seed, limits)]
-        return _replies(b"[" + self._post("/v1/execute", requests, batch=False) + b"]", 1)[0]
+        return _replies([self._post("/v1/execute", requests, batch=False)], 1)[0]
 
     def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
         """Run independent calls at once; return the replies in the order of the requests.
@@ -225,7 +289,8 @@ class SandboxClient(_Session):
             SandboxUnavailable: the service gave no answer.
         """
         sha256 = source_sha256(source)
-        self._send("PUT", f"/v1/sources/{sha256}", source.encode("utf-8", "surrogatepass"), self._deadline())
+        text = source.encode("utf-8", "surrogatepass")
+        self._send("PUT", f"/v1/sources/{sha256}", iter([text]), self._due_seconds())
         self._known[sha256] = None
         return sha256
 
@@ -235,7 +300,7 @@ class SandboxClient(_Session):
         Raises:
             SandboxUnavailable: the service gave no answer.
         """
-        return json.loads(self._send("GET", "/health", b"", self._deadline())[1])
+        return self._send("GET", "/health", iter([b""]), self._due_seconds())
 
     def close(self) -> None:
         """Close the connections."""
@@ -249,49 +314,44 @@ class SandboxClient(_Session):
     ) -> None:
         self.close()
 
-    def _deadline(self) -> float:
-        return time.monotonic() + self._deadline_seconds
-
-    def _post(self, path: str, requests: Sequence[ExecuteRequest], batch: bool) -> bytes:
-        deadline = self._deadline()
-        bodies = self._bodies(requests, batch)
-        status, body = self._send("POST", path, next(bodies), deadline)
-        # The server was started anew, or has let go of a source: the texts once more, within the same deadline.
-        if _is_unknown_source(status, body):
-            status, body = self._send("POST", path, next(bodies), deadline)
-        self._verdict(status, body)
+    def _post(self, path: str, requests: Sequence[ExecuteRequest], batch: bool) -> Any:
+        document = self._send("POST", path, self._bodies(requests, batch), self._due_seconds(requests))
         self._remember(requests)
-        return body
+        return document
 
-    def _send(self, method: str, path: str, content: bytes, deadline: float) -> tuple[int, bytes]:
-        """Send until there is an answer worth reading or the deadline has passed."""
-        why, attempt = "not tried", 0
+    def _send(self, method: str, path: str, bodies: Iterator[bytes], due_seconds: float) -> Any:
+        deadline = time.monotonic() + self._deadline_seconds
+        content, why, attempt = next(bodies), "not tried", 0
         while (left := deadline - time.monotonic()) > 0:
             retry_after = None
             try:
-                status, retry_after, body = self._once(method, path, content, left, deadline)
-                if _is_unknown_source(status, body):
-                    return status, body
-                reason = self._verdict(status, body)
-                if reason is None:
-                    return status, body
-                why = reason
+                status, retry_after, body = self._once(method, path, content, min(due_seconds, left), left)
+                return self._document(status, body)
+            except _UnknownSource:
+                content = self._texts(bodies)
+                continue
+            except (httpx.ConnectTimeout, httpx.WriteTimeout, httpx.ReadTimeout):
+                why = f"no reply within {min(due_seconds, left):.3g} s"
+                due_seconds *= 2
             except httpx.TransportError as error:
                 why = f"{type(error).__name__}: {error}"
+            except _Lost as lost:
+                why = str(lost)
             pause = self._pause(attempt, retry_after)
             time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
             attempt += 1
         raise self._gone(why)
 
     def _once(
-        self, method: str, path: str, content: bytes, left: float, deadline: float
+        self, method: str, path: str, content: bytes, seconds: float, left: float
     ) -> tuple[int, str | None, bytes]:
-        with self._http.stream(method, path, content=content, timeout=left) as response:
+        timeout = httpx.Timeout(seconds, pool=left)  # that all connections are in use is no failure of the service
+        with self._http.stream(method, path, content=content, timeout=timeout) as response:
             # httpx limits the wait for each piece, so an answer that trickles needs a clock of our own.
-            chunks = []
+            chunks, end = [], time.monotonic() + seconds
             for chunk in response.iter_raw():
                 chunks.append(chunk)
-                if time.monotonic() > deadline:
+                if time.monotonic() > end:
                     raise httpx.ReadTimeout("the answer trickles")
             return response.status_code, response.headers.get("retry-after"), b"".join(chunks)
 
@@ -306,10 +366,17 @@ class AsyncSandboxClient(_Session):
     """
 
     def __init__(
-        self, url: str, *, token: str | None = None, deadline_seconds: float = 120.0, max_connections: int = 256
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        deadline_seconds: float = 120.0,
+        grace_seconds: float = 10.0,
+        max_connections: int = 256,
     ) -> None:
-        super().__init__(url, token, deadline_seconds, max_connections)
+        super().__init__(url, token, deadline_seconds, grace_seconds)
         self._opened: aiohttp.ClientSession | None = None
+        self._connections = asyncio.Semaphore(max_connections)
 
     @property
     def _http(self) -> aiohttp.ClientSession:
@@ -317,8 +384,9 @@ class AsyncSandboxClient(_Session):
         if self._opened is None:
             self._opened = aiohttp.ClientSession(
                 headers=self._headers,
-                connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_IDLE_CONNECTION_SECONDS),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # `_within_deadline` has the clock
+                # `_attempts` counts the connections, and has the clock.
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_SECONDS),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,  # as above
             )
@@ -341,7 +409,7 @@ class AsyncSandboxClient(_Session):
             ValueError: the request is not valid in itself.
         """
         requests = [_request(source, function, arguments, state, seed, limits)]
-        return _replies(b"[" + await self._post("/v1/execute", requests, batch=False) + b"]", 1)[0]
+        return _replies([await self._post("/v1/execute", requests, batch=False)], 1)[0]
 
     async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
         """Run independent calls at once; return the replies in the order of the requests.
@@ -361,7 +429,8 @@ class AsyncSandboxClient(_Session):
             SandboxUnavailable: the service gave no answer.
         """
         sha256 = source_sha256(source)
-        await self._within_deadline("PUT", f"/v1/sources/{sha256}", [source.encode("utf-8", "surrogatepass")])
+        text = source.encode("utf-8", "surrogatepass")
+        await self._send("PUT", f"/v1/sources/{sha256}", iter([text]), self._due_seconds())
         self._known[sha256] = None
         return sha256
 
@@ -371,7 +440,7 @@ class AsyncSandboxClient(_Session):
         Raises:
             SandboxUnavailable: the service gave no answer.
         """
-        return json.loads(await self._within_deadline("GET", "/health", [b""]))
+        return await self._send("GET", "/health", iter([b""]), self._due_seconds())
 
     async def close(self) -> None:
         """Close the connections."""
@@ -386,45 +455,46 @@ class AsyncSandboxClient(_Session):
     ) -> None:
         await self.close()
 
-    async def _post(self, path: str, requests: Sequence[ExecuteRequest], batch: bool) -> bytes:
-        body = await self._within_deadline("POST", path, self._bodies(requests, batch))
+    async def _post(self, path: str, requests: Sequence[ExecuteRequest], batch: bool) -> Any:
+        document = await self._send("POST", path, self._bodies(requests, batch), self._due_seconds(requests))
         self._remember(requests)
-        return body
+        return document
 
-    async def _within_deadline(self, method: str, path: str, bodies: Iterator[bytes] | list[bytes]) -> bytes:
-        """Send the first body until there is an answer, and the next one when the server lacks a source."""
-        why = ["not tried"]  # a list, which outlives the cancelled `_send` that has written its reason there
+    async def _send(self, method: str, path: str, bodies: Iterator[bytes], due_seconds: float) -> Any:
+        why = ["no reply yet"]  # a list, which outlives the cancelled attempts that have written their reason there
         try:
             async with asyncio.timeout(self._deadline_seconds):
-                status, body = 404, b""
-                for content in bodies:
-                    status, body = await self._send(method, path, content, why)
-                    if not _is_unknown_source(status, body):
-                        break
-                self._verdict(status, body)
-                return body
+                return await self._attempts(method, path, bodies, due_seconds, why)
         except TimeoutError:
             raise self._gone(why[0]) from None
 
-    async def _send(self, method: str, path: str, content: bytes, why: list[str]) -> tuple[int, bytes]:
-        attempt = 0
+    async def _attempts(
+        self, method: str, path: str, bodies: Iterator[bytes], due_seconds: float, why: list[str]
+    ) -> Any:
+        content, attempt = next(bodies), 0
         while True:
             retry_after = None
             try:
-                url = f"{self.url}{path}"
-                # A redirect is followed no further: the token is for this service alone.
-                async with self._http.request(method, url, data=content, allow_redirects=False) as response:
-                    status, body = response.status, await response.read()
-                    retry_after = response.headers.get("retry-after")
-                if _is_unknown_source(status, body):
-                    return status, body
-                reason = self._verdict(status, body)
-                if reason is None:
-                    return status, body
-                why[0] = reason
+                # That all connections are in use is no failure of the service: the clock starts after that.
+                async with self._connections, asyncio.timeout(due_seconds):
+                    status, retry_after, body = await self._once(method, path, content)
+                return self._document(status, body)
+            except _UnknownSource:
+                content = self._texts(bodies)
+                continue
+            except TimeoutError:
+                why[0] = f"no reply within {due_seconds:.3g} s"
+                due_seconds *= 2
             except aiohttp.ClientConnectorError as error:
                 why[0] = f"{type(error).__name__}: {error.os_error}"  # its own text speaks of TLS that is not asked for
             except aiohttp.ClientError as error:
                 why[0] = f"{type(error).__name__}: {error}"
+            except _Lost as lost:
+                why[0] = str(lost)
             await asyncio.sleep(self._pause(attempt, retry_after))
             attempt += 1
+
+    async def _once(self, method: str, path: str, content: bytes) -> tuple[int, str | None, bytes]:
+        # A redirect is followed no further: the token is for this service alone.
+        async with self._http.request(method, f"{self.url}{path}", data=content, allow_redirects=False) as response:
+            return response.status, response.headers.get("retry-after"), await response.read()

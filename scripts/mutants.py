@@ -1429,9 +1429,43 @@ MUTANTS: tuple[Mutant, ...] = (
     # A failure of the service is retried.
     Mutant(
         "sandbox/client.py",
-        "_RETRIED = frozenset({429, 502, 503, 504})",
-        "_RETRIED = frozenset({429, 502, 504})",
+        "if status == 429 or status >= 500:",
+        "if status == 429 or status > 500:",
         ("tests/sandbox/test_client.py::test_a_failure_of_the_service_is_retried",),
+    ),
+    # A reply that is cut is asked for again.
+    Mutant(
+        "sandbox/client.py",
+        'return str(error).startswith("EOF while parsing")',
+        "return False",
+        ("tests/sandbox/test_client.py::test_a_reply_that_is_cut_anywhere_is_asked_for_again",),
+    ),
+    # A reply that is late is asked for again, and the next one may take twice as long.
+    Mutant(
+        "sandbox/client.py",
+        "async with self._connections, asyncio.timeout(due_seconds):",
+        "async with self._connections:",
+        ("tests/sandbox/test_client.py::test_a_reply_that_is_late_is_asked_for_again_after_twice_the_time",),
+    ),
+    Mutant(
+        "sandbox/client.py",
+        'why[0] = f"no reply within {due_seconds:.3g} s"\n                due_seconds *= 2',
+        'why[0] = f"no reply within {due_seconds:.3g} s"',
+        ("tests/sandbox/test_client.py::test_a_reply_that_is_late_is_asked_for_again_after_twice_the_time",),
+    ),
+    # No reply is late before its calls have had their time.
+    Mutant(
+        "sandbox/client.py",
+        "sum(request.limits.wall_seconds for request in requests)",
+        "max((request.limits.wall_seconds for request in requests), default=0)",
+        ("tests/sandbox/test_client.py::test_a_reply_is_due_when_the_call_has_had_its_time",),
+    ),
+    # The wait for a connection of the client's own makes no reply late.
+    Mutant(
+        "sandbox/client.py",
+        "async with self._connections, asyncio.timeout(due_seconds):",
+        "async with asyncio.timeout(due_seconds), self._connections:",
+        ("tests/sandbox/test_client.py::test_a_call_that_waits_for_a_connection_of_its_client_is_not_late",),
     ),
     # What a caller has hung up on is ended, in the queue and in its jail.
     Mutant(
@@ -1456,8 +1490,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # A source that the server has forgotten is sent again.
     Mutant(
         "sandbox/client.py",
-        "return status == 404 and b'\"unknown_source\"' in body",
-        "return False",
+        "if status == 404 and b'\"unknown_source\"' in body:",
+        "if False:",
         (
             "tests/sandbox/test_client.py"
             "::test_a_source_is_sent_once_and_then_named_by_its_hash_and_sent_again_when_forgotten",

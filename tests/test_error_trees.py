@@ -15,6 +15,8 @@ NOT_OURS = {
     "Terminated": "a run that was ended has not failed",
     "_BrokenCompletion": "never leaves its file",
     "_DeadEnd": "never leaves its file",
+    "_Lost": "never leaves its file",
+    "_UnknownSource": "never leaves its file",
 }
 
 

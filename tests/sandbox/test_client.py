@@ -1,6 +1,7 @@
 """The clients against services that misbehave: what is retried, what is not, and when they give up."""
 
 import asyncio
+import itertools
 import json
 import threading
 import time
@@ -12,12 +13,13 @@ import pytest
 
 from sandbox.bearer_token import InvalidToken
 from sandbox.client import AsyncSandboxClient, SandboxClient, SandboxUnavailable
-from sandbox.protocol import ErrorKind, ExecuteReply, ExecuteRequest
+from sandbox.protocol import ErrorKind, ExecuteReply, ExecuteRequest, Limits
 
 SOURCE = "def f():\n    return 1\n"
 OK = {"status": "ok", "value": 1, "state": None, "stdout": ""}
 OK_REPLY = json.dumps({**OK, "usage": {"wall_seconds": 0, "cpu_seconds": 0, "max_rss_bytes": 0}}).encode()
-Answer = tuple[int, bytes]
+Answer = tuple[int, bytes] | tuple[int, bytes, int]
+"""Status, body, and the length that is declared, where it is another."""
 
 
 @contextmanager
@@ -40,15 +42,16 @@ def fake_service(
                 self.connection.close()
                 return
             self.send_response(found[0])
-            self.send_header("content-length", str(len(found[1])))
+            self.send_header("content-length", str(found[-1] if len(found) == 3 else len(found[1])))
             self.end_headers()
             self.wfile.write(found[1])
+            self.close_connection = len(found) == 3
 
         def log_message(self, *_: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))  # how often it looks whether it shall stop
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", asked
@@ -58,32 +61,154 @@ def fake_service(
         server.server_close()
 
 
-async def execute(url: str, kind: str, deadline_seconds: float = 20.0) -> object:
-    """The value of one call, by either client."""
+async def execute(
+    url: str, kind: str, deadline_seconds: float = 20.0, grace_seconds: float = 10.0, wall_seconds: float = 5.0
+) -> ExecuteReply:
+    """The reply to one call, by either client."""
+    call = (SOURCE, "f", {"x": [1]})
+    times = {"deadline_seconds": deadline_seconds, "grace_seconds": grace_seconds}
+    options = {"state": {"n": 2}, "seed": 3, "limits": Limits(wall_seconds=wall_seconds)}
     if kind == "async":
-        async with AsyncSandboxClient(url, deadline_seconds=deadline_seconds) as client:
-            return (await client.execute(SOURCE, "f", {})).value
-    with SandboxClient(url, deadline_seconds=deadline_seconds) as blocking:
-        return await asyncio.to_thread(lambda: blocking.execute(SOURCE, "f", {}).value)
+        async with AsyncSandboxClient(url, **times) as client:
+            return await client.execute(*call, **options)  # type: ignore[arg-type]
+    with SandboxClient(url, **times) as blocking:
+        return await asyncio.to_thread(lambda: blocking.execute(*call, **options))  # type: ignore[arg-type]
+
+
+async def execute_batch(url: str, kind: str, *calls: ExecuteRequest, **times: float) -> list[ExecuteReply]:
+    """The replies to a batch, by either client."""
+    if kind == "async":
+        async with AsyncSandboxClient(url, **times) as client:  # type: ignore[arg-type]
+            return await client.execute_batch(calls)
+    with SandboxClient(url, **times) as blocking:  # type: ignore[arg-type]
+        return await asyncio.to_thread(blocking.execute_batch, calls)
 
 
 both = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 @both
-@pytest.mark.parametrize("failure", [(503, b"{}"), (429, b"{}"), (502, b"<html>"), None])
+@pytest.mark.parametrize(
+    "failure", [(500, b"Internal Server Error"), (503, b"{}"), (429, b"{}"), (502, b"<html>"), (599, b""), None]
+)
 async def test_a_failure_of_the_service_is_retried(kind: str, failure: Answer | None) -> None:
     with fake_service(lambda count, _: failure if count < 3 else (200, OK_REPLY)) as (url, asked):
-        assert await execute(url, kind) == 1
+        assert (await execute(url, kind)).value == 1
         assert len(asked) == 3
+        assert asked[0] == asked[1] == asked[2]  # with the state and the seed that the call had at first
+        assert (asked[2]["state"], asked[2]["seed"]) == ({"n": 2}, 3)
+
+
+LONG_REPLY = json.dumps({**json.loads(OK_REPLY), "value": ["a\nb", "ü", -1.5e-7, True]}, ensure_ascii=False).encode()
 
 
 @both
-async def test_a_refusal_is_not_retried(kind: str) -> None:
-    with fake_service(lambda *_: (400, b'{"error": {"message": "no such limit"}}')) as (url, asked):
-        with pytest.raises(SandboxUnavailable, match="no such limit"):
+@pytest.mark.parametrize("is_declared", [True, False])
+async def test_a_reply_that_is_cut_anywhere_is_asked_for_again(kind: str, is_declared: bool) -> None:
+    middle_of_a_letter = LONG_REPLY.index("ü".encode()) + 1
+    ends = [0, 1, 12, LONG_REPLY.index(b"-1.5e-07") + 5, middle_of_a_letter, len(LONG_REPLY) - 1]
+
+    def answer(count: int, _: dict) -> Answer:
+        end = ends[count // 2] if count % 2 else len(LONG_REPLY)
+        return (200, LONG_REPLY[:end], len(LONG_REPLY)) if is_declared else (200, LONG_REPLY[:end])
+
+    with fake_service(answer) as (url, asked):
+        for _ in ends:
+            assert (await execute(url, kind)).value == ["a\nb", "ü", -1.5e-7, True]
+        assert len(asked) == 2 * len(ends)
+
+
+@both
+@pytest.mark.parametrize("status", [400, 403, 404, 408, 413, 302])
+async def test_a_refusal_is_not_retried(kind: str, status: int) -> None:
+    with fake_service(lambda *_: (status, b'{"error": {"message": "no such limit"}}')) as (url, asked):
+        with pytest.raises(SandboxUnavailable, match=f"refuses the request: HTTP {status}: no such limit"):
             await execute(url, kind)
         assert len(asked) == 1
+
+
+@both
+async def test_a_failure_of_the_tool_is_a_reply_like_any_other(kind: str) -> None:
+    failed = {**json.loads(OK_REPLY), "status": "error", "error": {"kind": "exception", "message": "ValueError"}}
+    with fake_service(lambda *_: (200, json.dumps(failed).encode())) as (url, asked):
+        assert (await execute(url, kind)).error is not None
+        assert len(asked) == 1
+
+
+def late(asked_at: list[float], times: int, hang_seconds: float = 10.0) -> Callable[[int, dict], Answer | None]:
+    """Hangs some times before it answers; notes when it was asked."""
+
+    def answer(count: int, _: dict) -> Answer | None:
+        asked_at.append(time.monotonic())
+        if count <= times:
+            time.sleep(hang_seconds)
+            return None
+        return 200, OK_REPLY
+
+    return answer
+
+
+@both
+async def test_a_reply_that_is_late_is_asked_for_again_after_twice_the_time(kind: str) -> None:
+    asked_at: list[float] = []
+    with fake_service(late(asked_at, 2)) as (url, asked):
+        assert (await execute(url, kind, grace_seconds=0.1, wall_seconds=0.2)).value == 1
+        assert asked[0] == asked[1] == asked[2]
+        first, second = (after - before for before, after in itertools.pairwise(asked_at))
+        assert 0.3 <= first < 0.6 <= second < 5.0
+
+
+@both
+async def test_a_reply_is_due_when_the_call_has_had_its_time(kind: str) -> None:
+    with fake_service(late([], 1, hang_seconds=0.9)) as (url, asked):
+        times = {"deadline_seconds": 0.8, "grace_seconds": 0.01}
+        with pytest.raises(SandboxUnavailable, match=r"in 0.8 s: no reply"):
+            await execute(url, kind, **times, wall_seconds=1.0)
+        assert len(asked) == 1
+    call = ExecuteRequest(source=SOURCE, function="f", limits=Limits(wall_seconds=0.4))
+    with fake_service(late([], 1, hang_seconds=0.9)) as (url, asked):
+        with pytest.raises(SandboxUnavailable, match=r"in 0.8 s: no reply"):
+            await execute_batch(url, kind, call, call, call, **times)
+        assert len(asked) == 1
+
+
+@both
+async def test_a_reply_that_trickles_is_late(kind: str) -> None:
+    asked, open_connections = 0, 0
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked, open_connections
+        asked, open_connections = asked + 1, open_connections + 1
+        pause_seconds = 0.05 if asked == 1 else 0.0
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(OK_REPLY))
+        for byte in OK_REPLY:
+            if not writer.is_closing():  # by the caller
+                writer.write(bytes([byte]))
+                await asyncio.sleep(pause_seconds)
+        writer.close()
+        open_connections -= 1
+
+    async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        began = time.monotonic()
+        assert (await execute(url, kind, grace_seconds=0.1, wall_seconds=0.3)).value == 1
+        assert time.monotonic() - began < 0.05 * len(OK_REPLY)
+        assert asked == 2
+        while open_connections:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_call_that_waits_for_a_connection_of_its_client_is_not_late() -> None:
+    def answer(*_: object) -> Answer:
+        time.sleep(0.3)
+        return 200, OK_REPLY
+
+    limits = Limits(wall_seconds=0.5)
+    with fake_service(answer) as (url, asked):
+        async with AsyncSandboxClient(url, grace_seconds=0.1, max_connections=1) as client:
+            await asyncio.gather(*(client.execute(SOURCE, "f", {}, limits=limits) for _ in range(4)))
+        assert len(asked) == 4
 
 
 @both
@@ -115,10 +240,14 @@ async def test_a_service_that_is_not_there_ends_at_the_deadline(kind: str) -> No
 
 
 @both
-@pytest.mark.parametrize("garbage", [b"hello", b"{}", b'{"status": "ok"}', b'{"status": "error", "usage": {}}'])
+@pytest.mark.parametrize("garbage", [b"hello", b"{}", b"5", b'{"status": "ok"}', b'{"status": "error", "usage": {}}'])
 async def test_a_reply_of_another_protocol_is_never_a_value(kind: str, garbage: bytes) -> None:
-    with fake_service(lambda *_: (200, garbage)) as (url, _), pytest.raises(SandboxUnavailable):
-        await execute(url, kind)
+    with fake_service(lambda *_: (200, garbage)) as (url, asked):
+        with pytest.raises(SandboxUnavailable, match="not one of this protocol"):
+            await execute(url, kind)
+        with pytest.raises(SandboxUnavailable, match="not one of this protocol"):
+            await execute_batch(url, kind, ExecuteRequest(source=SOURCE, function="f"))
+        assert len(asked) == 2
 
 
 @both
@@ -142,20 +271,12 @@ async def test_a_source_is_sent_once_and_then_named_by_its_hash_and_sent_again_w
 
 @both
 async def test_a_batch_that_is_not_answered_whole_has_no_replies(kind: str) -> None:
-    requests = [ExecuteRequest(source=SOURCE, function="f")] * 2
-
-    async def execute_both(url: str) -> int:
-        if kind == "async":
-            async with AsyncSandboxClient(url) as client:
-                return len(await client.execute_batch(requests))
-        with SandboxClient(url) as blocking:
-            return len(await asyncio.to_thread(blocking.execute_batch, requests))
-
+    calls = [ExecuteRequest(source=SOURCE, function="f")] * 2
     with fake_service(lambda *_: (200, b"[%s, %s]" % (OK_REPLY, OK_REPLY))) as (url, _):
-        assert await execute_both(url) == 2
+        assert len(await execute_batch(url, kind, *calls)) == 2
     half = fake_service(lambda *_: (200, b"[%s]" % OK_REPLY))
     with half as (url, _), pytest.raises(SandboxUnavailable, match="answered 1 of 2 calls"):
-        await execute_both(url)
+        await execute_batch(url, kind, *calls)
 
 
 @pytest.mark.parametrize(
