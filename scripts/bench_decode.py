@@ -18,6 +18,7 @@ says, in wall and in CPU seconds, how many times as long as ours each peer takes
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 SHAPE = Shape(vocabulary=8192, layers=4)
 ROWS, PROMPT_TOKENS, NEW_TOKENS = 32, 256, 256
+DECODERS = 2
 THREADS = len(os.sched_getaffinity(0))
 
 
@@ -41,24 +43,35 @@ def prompts() -> np.ndarray:
 
 
 def ours() -> Callable[[], None]:
-    """One message a prompt, whose slot is full when it has 256 tokens."""
+    """One message a prompt, in a decoder of its own for each half of them, as in `RolloutEngine.run`."""
     import jax
 
-    from astra_jax.engine.decoder import DecodeConfig, LockstepDecoder
+    from astra_jax.engine.device import XLADevice
+    from astra_jax.engine.interface import Sampling, Session
+    from astra_jax.engine.paged import PagedDecoder
+    from astra_jax.episodes.rollout import RolloutConfig, decode_limits
     from astra_jax.model.qwen3 import init_params
 
     model_config = our_config(SHAPE)
     params = jax.device_put(init_params(model_config, seed=0))
-    config = DecodeConfig(
-        end_ids=(NO_TOKEN,), pad_id=0, temperature=0.0, max_response_tokens=NEW_TOKENS, bucket_tokens=NEW_TOKENS
-    )
+    config = RolloutConfig(max_prompt_tokens=PROMPT_TOKENS, max_response_tokens=NEW_TOKENS, max_turns=1)
+    limits = decode_limits(config, ROWS // DECODERS, 1)
     rows = prompts().tolist()
 
-    def run() -> None:
-        decoder = LockstepDecoder(model_config, params, rows, slots_per_prompt=1, seed=0, config=config)
-        require_all([len(message.ids) for message in decoder.sample_messages(range(ROWS))])
+    async def decode() -> None:
+        decoders = [
+            PagedDecoder(XLADevice(model_config, params, limits, end_ids=(NO_TOKEN,)), limits, end_ids=(NO_TOKEN,))
+            for _ in range(DECODERS)
+        ]
+        sampling = Sampling(NEW_TOKENS, temperature=0.0)
+        messages = await asyncio.gather(
+            *(decoders[i % DECODERS].generate(row, sampling, Session(0, i)) for i, row in enumerate(rows))
+        )
+        require_all([len(message.ids) for message in messages])
+        for decoder in decoders:
+            await decoder.close()
 
-    return run
+    return lambda: asyncio.run(decode())
 
 
 def hf() -> Callable[[], None]:

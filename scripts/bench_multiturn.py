@@ -8,9 +8,8 @@
 calls a tool, which answers after 50 ms with 16 tokens; three times, and then it says 32 tokens more. The weights are
 random, so nobody reads a message: each system is told that it calls the tool, and no token ends one early.
 
-    ours            the decoder's programs in two lots, as in `RolloutEngine.run`: while the tools of one run, the other
-                    decodes; a group's prompt is read once, and each token comes with its log-prob, for which no peer
-                    is asked
+    ours            the paged decoder, each episode at its own pace; a group's prompt is read once, and each token
+                    comes with its log-prob, for which no peer is asked
     tunix           google-tunix 0.1.7's agentic rollout: its orchestrator, all episodes side by side in threads, on its
                     own sampler, which reads for each message of each episode all that was said before
     tunix_by_turn   that sampler without the orchestrator: one call a turn for all episodes, then all tools side by side
@@ -51,7 +50,7 @@ TOOL_RESPONSE = list(range(1, 17))
 """What the tool answers, as token ids."""
 EPISODE_TOKENS = (TOOL_TURNS + 1) * MESSAGE_TOKENS + TOOL_TURNS * len(TOOL_RESPONSE)
 """After its prompt."""
-LOTS = 2
+DECODERS = 2
 THREADS = len(os.sched_getaffinity(0))
 
 
@@ -73,48 +72,43 @@ async def all_tools(num_episodes: int) -> list[list[int]]:
 
 
 def ours() -> Callable[[], None]:
-    """The decoder's own programs, whose messages end where the slots are as full as the turn lets them be."""
+    """Each episode at its own pace, in a decoder for each half of the groups, as in `RolloutEngine.run`."""
     import jax
-    import numpy as np
 
-    from astra_jax.engine.sampling import slot_keys
-    from astra_jax.engine.step import Slots, append_tokens, decode_messages, prefill_prompts
+    from astra_jax.engine.device import XLADevice
+    from astra_jax.engine.interface import Decoder, Sampling, Session
+    from astra_jax.engine.paged import PagedDecoder
+    from astra_jax.episodes.rollout import RolloutConfig, decode_limits
     from astra_jax.model.qwen3 import init_params
 
     config = our_config(SHAPE)
     params = jax.device_put(init_params(config, seed=0))
-    lots = np.split(prompts(), LOTS)
+    limits = decode_limits(
+        RolloutConfig(max_prompt_tokens=PROMPT_TOKENS, max_response_tokens=EPISODE_TOKENS, max_turns=TOOL_TURNS + 1),
+        GROUPS // DECODERS,
+        GROUP_SIZE,
+    )
+    rows = prompts().tolist()
 
-    def say(slots: Slots, *, full_at: int) -> tuple[Slots, list[int]]:
-        """Decode a message of each slot, and wait for it: the tools are called by what it says."""
-        running_E = np.ones(len(slots.keys_E), bool)
-        decoded = decode_messages(
-            config, params, slots, running_E, 1.0, 0, end_ids=(NO_TOKEN,), max_response_tokens=full_at
-        )
-        return decoded.slots, np.asarray(decoded.counts_E).tolist()
-
-    async def run_lot(number: int) -> list[int]:
-        """Return how many tokens each episode of the lot has after its prompt."""
-        prompts_PS = lots[number]
-        num_episodes = len(prompts_PS) * GROUP_SIZE
-        keys_E = slot_keys(0, number * num_episodes, num_episodes)
-        counts_P = np.full(len(prompts_PS), PROMPT_TOKENS, np.int32)
-        slots = prefill_prompts(config, params, prompts_PS, counts_P, keys_E, EPISODE_TOKENS)
-        lengths = np.zeros(num_episodes, np.int32)
+    async def run_episode(decoder: Decoder, number: int) -> int:
+        """Return how many tokens it has after its prompt."""
+        ids, session = list(rows[number // GROUP_SIZE]), Session(0, number)
         for turn in range(TOOL_TURNS + 1):
-            full_at = turn * (MESSAGE_TOKENS + len(TOOL_RESPONSE)) + MESSAGE_TOKENS
-            slots, said = await asyncio.to_thread(say, slots, full_at=full_at)
-            lengths += said
+            ids += (await decoder.generate(ids, Sampling(MESSAGE_TOKENS), session)).ids
             if turn < TOOL_TURNS:
-                given_ET = np.array(await all_tools(num_episodes), np.int32)
-                counts_E = np.full(num_episodes, given_ET.shape[1], np.int32)
-                slots = append_tokens(config, params, slots, given_ET, counts_E)
-                lengths += counts_E
-        return lengths.tolist()
+                ids += await tool()
+        decoder.forget(session)
+        return len(ids) - PROMPT_TOKENS
 
     async def run_all() -> None:
-        lengths = await asyncio.gather(*map(run_lot, range(LOTS)))
-        require_all(length for lot in lengths for length in lot)
+        decoders = [
+            PagedDecoder(XLADevice(config, params, limits, end_ids=(NO_TOKEN,)), limits, end_ids=(NO_TOKEN,))
+            for _ in range(DECODERS)
+        ]
+        per_decoder = EPISODES // DECODERS
+        require_all(await asyncio.gather(*(run_episode(decoders[i // per_decoder], i) for i in range(EPISODES))))
+        for decoder in decoders:
+            await decoder.close()
 
     return lambda: asyncio.run(run_all())
 

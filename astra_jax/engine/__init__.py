@@ -1,7 +1,11 @@
 """The decode engine: token ids in, token ids and their log-probs out. It knows no environment, no tool and no chat.
 
 In reading order:
-    sampling   one token per slot from hidden states, by keys of slot and position
-    step       the compiled programs: read prompts, append given tokens, decode messages, move slots
-    decoder    slots of one lot, decoded in lockstep and in ever fewer rows, and what a rollout asks of them
+    interface  what whoever rolls out asks of whoever decodes
+    sampling   one token per row from its logits, by keys of slot and position
+    programs   the compiled programs: read given tokens, sample in several rows
+    pages      which page of the cache holds what, and who refers to it
+    schedule   whose tokens are read next, whose message goes on, and in which rows
+    device     the pages on the devices, and the calls that a schedule asks for
+    paged      the decoder that callers await: it drives the four above
 """

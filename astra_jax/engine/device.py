@@ -25,8 +25,11 @@ class Device(Protocol):
     """What carries out a schedule."""
 
     num_shards: int
-    num_programs: int
-    """Shapes compiled so far."""
+
+    @property
+    def num_programs(self) -> int:
+        """Shapes compiled so far."""
+        ...
 
     def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
@@ -50,9 +53,9 @@ class XLADevice:
         make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3))
         self._pages = make(model_config, self.num_shards, limits.num_pages, limits.page_tokens)
         self._prefix_pages = max(1, limits.pages_for(limits.max_prompt_tokens))
-        # What follows a prompt, in thirds; all of a sequence, where a first call was short and others were long.
+        # What follows a prompt, and half of it; all of a sequence, where a first call was short and others were long.
         response = limits.pages_for(limits.max_tokens - limits.max_prompt_tokens + limits.page_tokens - 1)
-        self._own_sizes = sorted({*(-(-response * i // 3) for i in (1, 2, 3)), limits.pages_for(limits.max_tokens)})
+        self._own_sizes = sorted({-(-response // 2), response, limits.pages_for(limits.max_tokens)})
         self._response_pages = response
         self._shapes: set[tuple[Any, ...]] = set()
 
@@ -68,11 +71,14 @@ class XLADevice:
     def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
         limits = self._limits
-        rows = [of_shard + [None] * (limits.read_rows - len(of_shard)) for of_shard in read.rows]
         begins = next(row for of_shard in read.rows for row in of_shard).track.num_cached == 0
-        num_tokens = limits.first_read_tokens if begins else limits.read_tokens
-        shape = (self.num_shards, limits.read_rows)
-        tables, tokens = np.zeros((*shape, limits.pages_for(limits.max_tokens)), np.int32), np.zeros((*shape, num_tokens), np.int32)
+        num_rows, num_tokens = limits.read_shape(begins=begins)
+        rows = [of_shard + [None] * (num_rows - len(of_shard)) for of_shard in read.rows]
+        shape = (self.num_shards, num_rows)
+        tables, tokens = (
+            np.zeros((*shape, limits.pages_for(limits.max_tokens)), np.int32),
+            np.zeros((*shape, num_tokens), np.int32),
+        )
         starts, counts = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         for place, row in _enumerated(rows):
             if row is not None:
@@ -93,16 +99,24 @@ class XLADevice:
         """Sample in some rows; return what each said, and for how many tokens the program ran."""
         prefixes, width = sample.shape
         filled = [
-            [of_prefix + [None] * (width - len(of_prefix)) for of_prefix in of_shard + [[]] * (prefixes - len(of_shard))]
+            [
+                of_prefix + [None] * (width - len(of_prefix))
+                for of_prefix in of_shard + [[]] * (prefixes - len(of_shard))
+            ]
             for of_shard in sample.rows
         ]
-        flat: list[list[SampleRow | None]] = [[row for of_prefix in of_shard for row in of_prefix] for of_shard in filled]
+        flat: list[list[SampleRow | None]] = [
+            [row for of_prefix in of_shard for row in of_prefix] for of_shard in filled
+        ]
         shape = (self.num_shards, prefixes * width)
-        asked = Asked(*(np.zeros(shape, np.int32) for _ in range(5)), np.zeros(shape, np.float32))
+        asked = {name: np.zeros(shape, np.int32) for name in Asked._fields}
+        asked["temperature_DR"] = np.zeros(shape, np.float32)
         for place, row in _enumerated(flat):
             if row is not None:
                 self._ask(asked, place, row)
-        tracks = [[[None if row is None else row.track for row in of_prefix] for of_prefix in of_shard] for of_shard in filled]
+        tracks = [
+            [[None if row is None else row.track for row in of_prefix] for of_prefix in of_shard] for of_shard in filled
+        ]
         histories = self._histories(tracks, width)
         self._shapes.add(("sample", sample.shape, histories.own_tables_DRn.shape))
         self._pages, sampled = sample_rows(
@@ -110,7 +124,7 @@ class XLADevice:
             self._params,
             self._pages,
             histories,
-            asked,
+            Asked(**asked),
             self._copies([None if row is None else row.copy for of_shard in flat for row in of_shard], shape),
             np.int32(sample.leave_at),
             end_ids=self._end_ids,
@@ -125,14 +139,18 @@ class XLADevice:
         return said, int(counts.max())
 
     @staticmethod
-    def _ask(asked: Asked, place: tuple[int, int], row: SampleRow) -> None:
+    def _ask(asked: dict[str, np.ndarray], place: tuple[int, int], row: SampleRow) -> None:
         track = row.track
         assert track.sampling is not None
-        asked.pending_DR[place] = track.ids[-1]
-        asked.limit_DR[place] = row.max_tokens
-        asked.drawn_DR[place] = len(track.ids) - track.num_prompt_tokens
-        asked.seed_DR[place], asked.slot_DR[place] = track.session.seed, track.session.slot
-        asked.temperature_DR[place] = track.sampling.temperature
+        for name, value in (
+            ("pending_DR", track.ids[-1]),
+            ("limit_DR", row.max_tokens),
+            ("drawn_DR", len(track.ids) - track.num_prompt_tokens),
+            ("seed_DR", track.session.seed),
+            ("slot_DR", track.session.slot),
+            ("temperature_DR", track.sampling.temperature),
+        ):
+            asked[name][place] = value
 
     def _histories(self, tracks: list[list[list[Track | None]]], width: int) -> Histories:
         """Return where the tokens of rows lie, and where their new ones go: `width` rows a prefix."""
@@ -150,7 +168,9 @@ class XLADevice:
                     count = min(prefix, track.num_cached // page_tokens)  # fewer while the prompt is being read
                     prefix_tables[shard, number, :count] = track.table[:count]
                     prefix_pages[shard, number] = count
-                    owns.append(((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens))
+                    owns.append(
+                        ((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens)
+                    )
         longest = max(len(table) for _, table, _ in owns)
         if num_prefixes * width < _FEW_ROWS:
             longest = max(longest, self._response_pages)  # few rows read little: one size is enough for them

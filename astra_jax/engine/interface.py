@@ -1,11 +1,7 @@
 """What whoever rolls out asks of whoever decodes: token ids in, token ids and their log-probs out.
 
-A decoder knows no environment, no tool and no chat; a caller knows no page, no row and no device. Any decoder passes the
-suite in `tests/astra_jax/engine/conformance.py`.
-
-    paged   ours: pages, rows that are refilled, compiled programs
-    clock   no model at all: lengths and times are drawn, so that schedules can be tried at the size of a pod
-    http    one behind `POST /inference/v1/generate`
+A decoder knows no environment, no tool and no chat; a caller knows no page, no row and no device. Any decoder passes
+the suite in `tests/astra_jax/engine/conformance.py`.
 
 Decided: docs/decisions/rl.md, “A decoder is asked for one message at a time”.
 """

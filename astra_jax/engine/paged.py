@@ -104,9 +104,7 @@ class PagedDecoder:
             self.abort(session)
             raise
 
-    def _begin(
-        self, ids: Sequence[int], sampling: Sampling, session: Session, done: asyncio.Future[Generated]
-    ) -> None:
+    def _begin(self, ids: Sequence[int], sampling: Sampling, session: Session, done: asyncio.Future[Generated]) -> None:
         self._messages[session] = _Message(self._schedule.ask(session, ids, sampling, self._policy_version), done)
 
     def _begin_later(
@@ -194,6 +192,7 @@ class PagedDecoder:
                 if not message.done.done():
                     message.done.set_exception(error)
             self._messages.clear()
+            raise
         finally:
             self._is_idle.set()
 

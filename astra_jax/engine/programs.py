@@ -1,7 +1,7 @@
 """The engine's compiled programs: read given tokens, and sample in several rows, up to so many tokens a call.
 
-Dimensions: D shards · P prefixes of a shard · R rows of a shard, which read its prefixes in turn, R / P each · T tokens ·
-n pages; a subscript `Dr` of a host's array is `D·R` in a program, shard by shard.
+Dimensions: D shards · P prefixes of a shard · R rows of a shard, R / P of them for each prefix in turn · T tokens · n
+pages. What the host gives as `DR` is one axis `R` of D·R rows inside a program, shard by shard.
 
 Both read the pages of their rows once, when they begin, and write the new tokens' keys and values once, when they end.
 A row of no tokens is padding: nothing of it is written, and what comes out of it means nothing.
@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from astra_jax.engine.sampling import sample_tokens, slot_keys
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import KV, Part, attend, copy_pages, window, write
-from astra_jax.model.qwen3 import Layer, Params, Qwen3, Rope, bind, rope_tables
+from astra_jax.model.kv_pages import KV, Part, Rows, attend, copy_pages, window, write
+from astra_jax.model.qwen3 import Layer, Params, Qwen3, bind, rope_tables
 from astra_jax.model.sharding import constrain
 
 Pages = tuple[KV, ...]
@@ -31,26 +32,26 @@ Pages = tuple[KV, ...]
 class Histories(NamedTuple):
     """Where the tokens lie that rows go on from. A prefix is whole pages; the row's own pages follow them."""
 
-    prefix_tables_DPn: jax.Array
-    prefix_pages_DP: jax.Array
+    prefix_tables_DPn: Rows
+    prefix_pages_DP: Rows
     """How many of them there are."""
-    own_tables_DRn: jax.Array
-    own_counts_DR: jax.Array
+    own_tables_DRn: Rows
+    own_counts_DR: Rows
     """How many tokens lie there already."""
 
 
 class Asked(NamedTuple):
     """What each row shall sample, and how."""
 
-    pending_DR: jax.Array
+    pending_DR: Rows
     """The last token so far, which is in no page yet."""
-    limit_DR: jax.Array
+    limit_DR: Rows
     """The most tokens; 0 is padding."""
-    drawn_DR: jax.Array
+    drawn_DR: Rows
     """How many tokens it has after its prompt: with seed and slot they decide the draw."""
-    seed_DR: jax.Array
-    slot_DR: jax.Array
-    temperature_DR: jax.Array
+    seed_DR: Rows
+    slot_DR: Rows
+    temperature_DR: Rows
     """0 is greedy."""
 
 
@@ -70,18 +71,18 @@ def read_tokens(
     params: Params,
     pages: Pages,
     histories: Histories | None,
-    tables_DRn: jax.Array,
-    starts_DR: jax.Array,
-    tokens_DRT: jax.Array,
-    counts_DR: jax.Array,
-    copies_DR2: jax.Array,
+    tables_DRn: Rows,
+    starts_DR: Rows,
+    tokens_DRT: Rows,
+    counts_DR: Rows,
+    copies_DR2: Rows,
 ) -> Pages:
     """Read the first so many tokens of each row into its pages, from place `starts` of its sequence on.
 
     `tables` say where the tokens go; `copies` are pages to copy first, from and to. Without histories every row begins.
     """
     model = bind(model_config, params)
-    num_shards, rows, num_tokens = tokens_DRT.shape
+    num_tokens = tokens_DRT.shape[2]
     pages = copy_pages(pages, copies_DR2[..., 0], copies_DR2[..., 1])
     tokens_RT, counts_R, starts_R = _flat(tokens_DRT), _flat(counts_DR), _flat(starts_DR)
     steps_T = jnp.arange(num_tokens)
@@ -124,8 +125,8 @@ def sample_rows(
     pages: Pages,
     histories: Histories,
     asked: Asked,
-    copies_DR2: jax.Array,
-    leave_at: jax.Array,
+    copies_DR2: Rows,
+    leave_at: jax.Array | np.int32,
     *,
     end_ids: tuple[int, ...],
     max_tokens: int,
@@ -194,7 +195,7 @@ def sample_rows(
     return written, sampled
 
 
-def _flat(x_DR: jax.Array) -> jax.Array:
+def _flat(x_DR: Rows) -> jax.Array:
     return jnp.asarray(x_DR).reshape(-1, *x_DR.shape[2:])
 
 

@@ -41,11 +41,13 @@ class Limits:
     sample_tokens: int
     """The most tokens that a call samples in a row."""
     read_rows: int
-    """Sequences that a call reads tokens of, on each shard."""
+    """Sequences that a call reads tokens of, on each shard, where they go on from what was read before."""
     read_tokens: int
-    """The most of each, where it goes on from what was read before."""
+    """The most of each."""
+    first_read_rows: int
+    """Sequences that a call reads the first tokens of, on each shard."""
     first_read_tokens: int
-    """The most of each, where it begins."""
+    """The most of each."""
 
     def __post_init__(self) -> None:
         if self.num_pages < self.pages_for(self.max_tokens) + 1:
@@ -57,6 +59,10 @@ class Limits:
     def pages_for(self, num_tokens: int) -> int:
         """Return how many pages so many tokens take."""
         return -(-num_tokens // self.page_tokens)
+
+    def read_shape(self, *, begins: bool) -> tuple[int, int]:
+        """Return how many sequences of a shard a call reads, and the most tokens of each."""
+        return (self.first_read_rows, self.first_read_tokens) if begins else (self.read_rows, self.read_tokens)
 
     def num_prefix_pages(self, num_prompt_tokens: int) -> int:
         """Return how many pages of a sequence are its prefix: full ones of its prompt, whose last token is in none."""
@@ -230,16 +236,15 @@ class Schedule:
         begins: bool | None = None
         for track in asking:
             self._adopt(track)
-            if track.num_unread <= 0 or len(rows[track.shard]) == self.limits.read_rows:
+            if track.num_unread <= 0:
                 continue
             # Those that begin need no history, so they are a program of their own.
             if begins is None:
                 begins = track.num_cached == 0
-            if begins != (track.num_cached == 0):
+            most_rows, most_tokens = self.limits.read_shape(begins=begins)
+            if begins != (track.num_cached == 0) or len(rows[track.shard]) == most_rows:
                 continue
-            count = min(
-                track.num_unread, self.limits.first_read_tokens if track.num_cached == 0 else self.limits.read_tokens
-            )
+            count = min(track.num_unread, most_tokens)
             next_content = self._content_of_next_page(track)
             if next_content in being_read:
                 continue  # a sibling reads the same tokens; they are found when it has
@@ -248,9 +253,7 @@ class Schedule:
                 continue
             being_read.add(next_content)
             taken.add(track.session)
-            rows[track.shard].append(
-                ReadRow(track, track.ids[track.num_cached : track.num_cached + count], *made)
-            )
+            rows[track.shard].append(ReadRow(track, track.ids[track.num_cached : track.num_cached + count], *made))
         return Read(rows) if any(rows) else None
 
     def next_sample(self, *, only_begun: bool = False) -> Sample | None:
@@ -262,9 +265,7 @@ class Schedule:
         if not any(ready):
             return None
         placed = [[self._placed(tracks, shape) for tracks in ready] for shape in self.limits.row_shapes]
-        shape, chosen = max(
-            zip(self.limits.row_shapes, placed, strict=True), key=lambda pair: _worth(pair[0], pair[1])
-        )
+        shape, chosen = max(zip(self.limits.row_shapes, placed, strict=True), key=lambda pair: _worth(pair[0], pair[1]))
         rows = self._with_room(chosen)
         num_rows = sum(len(of_prefix) for shard in rows for of_prefix in shard)
         if num_rows == 0:
@@ -373,11 +374,14 @@ class Schedule:
         book = self.books[track.shard]
         if (pages := book.take(count)) is not None:
             return pages
-        # Those between two messages give way first, then those that asked last; they are read again when it is their turn.
+        # Those between two messages give way first, then those that asked last; they are read again in their turn.
         others = [
             other
             for other in self.tracks.values()
-            if other.shard == track.shard and other.table and other is not track and other.session not in taken
+            if other.shard == track.shard
+            and other.table
+            and other is not track
+            and other.session not in taken
             and (other.sampling is None or other.ticket > track.ticket)
         ]
         others.sort(key=lambda other: (other.sampling is None, other.ticket))

@@ -55,6 +55,7 @@ _FIRST_READ_TOKENS: Final = 2048
 _READ_ROWS: Final = 8
 _ROWS_OF_CPU: Final = 16
 _ROWS_PER_PREFIX: Final = 4
+_LAST_ROWS: Final = 4
 Group = list[Episode]
 """The episodes of one environment."""
 
@@ -78,7 +79,7 @@ class RolloutConfig(BaseModel):
     """Whether the same seed gives the same bytes: episodes come back from their tools in an order that follows from
     tokens alone. Without it none waits for another's tools, which is faster where those take seconds; then tokens are
     the same up to the rounding of their log-probs."""
-    append_bucket_tokens: int = Field(default=64, gt=0)
+    append_bucket_tokens: int = Field(default=32, gt=0)
     """Lengths are padded to multiples of this, so that few shapes are compiled."""
 
 
@@ -191,7 +192,7 @@ class RolloutEngine:
         return groups
 
     def _decoders(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
-        """Make what samples: on a single device without a mesh two, so that one computes while the other's host works."""
+        """Make what samples: two on a single device, so that one computes while the other's host works."""
         count = 1 if num_shards() > 1 else min(2, num_groups)
         limits = decode_limits(self.config, -(-num_groups // count), group_size)
         return [
@@ -268,23 +269,25 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
         page_tokens=_PAGE_TOKENS,
         row_shapes=_row_shapes(min(rows, _ROWS_OF_CPU) if platform() == "cpu" and shards == 1 else rows, width),
         sample_tokens=_SAMPLE_TOKENS,
-        read_rows=min(_READ_ROWS, groups),
+        read_rows=min(_READ_ROWS, groups * group_size),
         read_tokens=config.append_bucket_tokens,
+        first_read_rows=min(_READ_ROWS, groups),
         first_read_tokens=min(first_read, _FIRST_READ_TOKENS),
     )
 
 
 def _row_shapes(rows: int, width: int) -> tuple[RowShape, ...]:
-    """Return the shapes of a call: all rows, half of them, and a few that read no prefix together.
+    """Return the shapes of a call: all rows, half of them, and for the last episodes a few that share no prefix.
 
     On a CPU a row costs nearly the same in any number of them, so that few rows, always full, are the best.
 
-    >>> _row_shapes(16, 4)
-    (RowShape(prefixes=4, rows_per_prefix=4), RowShape(prefixes=2, rows_per_prefix=4), RowShape(prefixes=4, rows_per_prefix=1), RowShape(prefixes=1, rows_per_prefix=1))
+    >>> [tuple(shape) for shape in _row_shapes(16, 4)], [tuple(shape) for shape in _row_shapes(2, 2)]
+    ([(4, 4), (2, 4), (4, 1)], [(1, 2)])
     """
     prefixes = -(-rows // width)
     shapes = [RowShape(prefixes, width), RowShape(-(-prefixes // 2), width)]
-    shapes += [RowShape(count, 1) for count in (4, 1) if count < rows]
+    if rows > _LAST_ROWS:
+        shapes.append(RowShape(_LAST_ROWS, 1))
     return tuple(dict.fromkeys(shapes))
 
 
@@ -305,7 +308,7 @@ async def _all_or_none(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T
 
 def _slot(episode: Episode) -> int:
     assert episode.rolled_out is not None
-    return int(episode.rolled_out["slot"])  # type: ignore[arg-type]
+    return int(episode.rolled_out["slot"])
 
 
 def _prompt_ledger(ids: Sequence[int], policy_version: int) -> TokenLedger:

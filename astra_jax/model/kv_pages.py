@@ -1,12 +1,11 @@
 """Keys and values in pages: fixed pieces of memory that sequences of any length are made of, and may share.
 
-Dimensions: D shards of the batch · N pages of a shard, of B tokens each · R rows (shard by shard) · M rows of keys, each
-read by R / M rows that follow each other · Q queries a row · S keys · others as in `qwen3`.
+Dimensions: D shards of the batch · N pages of a shard, of B tokens each · R rows (shard by shard) · M rows of keys,
+each read by R / M rows that follow each other · Q queries a row · S keys · others as in `qwen3`.
 
 Token p of a sequence lies in page `table[p // B]`, at place p % B. A computation over several tokens first lays the
-pages of its rows side by side (`window`), reads those, and writes its own keys and values when it ends (`write`): so the
-pages are read and written once, and what is computed on is contiguous. This is what `ragged_paged_attention` of JAX
-computes on TPU, written for `jit`.
+pages of its rows side by side (`window`), reads those, and writes its own keys and values when it ends (`write`): so
+the pages are read and written once, and what is computed on is contiguous.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.model.chunked_attention import MASKED
@@ -25,6 +25,10 @@ from astra_jax.model.sharding import constrain, spec
 
 _PAGES_AXES = ("batch", "slots", "kv_heads", "head_dim", "head_dim")
 _QUERIES_AT_ONCE = 128  # the scores of so many exist at once
+
+
+Rows = jax.Array | np.ndarray
+"""Of the host where a program is called, traced inside."""
 
 
 class KV(NamedTuple):
@@ -60,7 +64,7 @@ def pages_shardings(pages: tuple[KV, ...], mesh: Mesh) -> Any:
     return jax.tree.map(lambda _: NamedSharding(mesh, spec(*_PAGES_AXES)), pages)
 
 
-def window(pages: KV, table_Drn: jax.Array) -> KV:
+def window(pages: KV, table_Drn: Rows) -> KV:
     """Lay the pages of each row side by side: [D·r, K, H, n·B] and [D·r, K, n·B, H]; a page beyond the last is any."""
     keys, values = (jax.vmap(lambda x, table: x.at[table].get(mode="clip"))(x, table_Drn) for x in pages)
     num_shards, rows, num_pages, heads, head_dim, page_tokens = keys.shape
@@ -71,16 +75,16 @@ def window(pages: KV, table_Drn: jax.Array) -> KV:
     )
 
 
-def copy_pages(pages: tuple[KV, ...], from_Dr: jax.Array, to_Dr: jax.Array) -> tuple[KV, ...]:
+def copy_pages(pages: tuple[KV, ...], from_Dr: Rows, to_Dr: Rows) -> tuple[KV, ...]:
     """Copy pages, each before any is written to; one that goes beyond the last page is not copied."""
 
-    def copied(x: jax.Array, start: jax.Array, end: jax.Array) -> jax.Array:
+    def copied(x: jax.Array, start: Rows, end: Rows) -> jax.Array:
         return x.at[end].set(x.at[start].get(mode="clip"), mode="drop")
 
     return jax.tree.map(lambda x: jax.vmap(copied)(x, from_Dr, to_Dr), pages)
 
 
-def write(pages: KV, fresh: KV, table_Drn: jax.Array, starts_Dr: jax.Array, counts_Dr: jax.Array) -> KV:
+def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Rows) -> KV:
     """Write the first so many new tokens of rows, [D·r, K, H, T] and [D·r, K, T, H], from a place of each row's on.
 
     What follows the last of them in its page is overwritten as well: nothing lies there yet.
@@ -97,7 +101,7 @@ def write(pages: KV, fresh: KV, table_Drn: jax.Array, starts_Dr: jax.Array, coun
     before = window(pages, page_Drm)
     zero = jnp.int32(0)
 
-    def put(x: jax.Array, new: jax.Array, place: jax.Array, axis: int) -> jax.Array:
+    def put(x: jax.Array, new: jax.Array, place: Rows, axis: int) -> jax.Array:
         start = tuple(place if i == axis else zero for i in range(x.ndim))
         return jax.lax.dynamic_update_slice(x, new, start)
 
@@ -153,7 +157,7 @@ def _attend(q_RQNH: jax.Array, parts: Sequence[Part]) -> jax.Array:
         scores.append(jnp.where(seen_MQS[:, None], s_MKYS, MASKED))
     # One maximum for all parts, so that their exponentials add up to one softmax.
     max_RKX = functools.reduce(jnp.maximum, (_apart(s_MKYS.max(-1), rows) for s_MKYS in scores))
-    sum_RKX, out_RKXH = 0.0, 0.0
+    sum_RKX, out_RKXH = jnp.zeros_like(max_RKX), jnp.zeros((*max_RKX.shape, head_dim), jnp.float32)
     for part, s_MKYS in zip(parts, scores, strict=True):
         p_MKYS = jnp.exp(s_MKYS - _together(max_RKX, len(s_MKYS))[..., None])
         sum_RKX += _apart(p_MKYS.sum(-1), rows)

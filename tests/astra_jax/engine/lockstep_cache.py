@@ -1,4 +1,5 @@
-"""Keys and values of grouped rollouts: every prompt is computed and stored once, and read by all episodes of its group.
+"""The cache of the oracle in `lockstep`: dense keys and values of grouped rollouts; every prompt is
+computed and stored once, and read by all episodes of its group.
 
 Dimensions: P prompts · G episodes per prompt · E = P·G episodes, group-major (episode e belongs to prompt e // G) ·
 S key slots · T new tokens per call; others as in `qwen3`.
@@ -14,21 +15,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.model.attention import attention
 from astra_jax.model.chunked_attention import MASKED
 from astra_jax.model.qwen3 import Layer, Qwen3, rope_tables
-from astra_jax.model.sharding import constrain, spec
 
 _QUERY_CHUNK_TOKENS = 32  # of a tool response that is appended: the scores of so many exist at once
-_KEYS_AXES = ("batch", "kv_heads", "head_dim", "slots")
-_VALUES_AXES = ("batch", "kv_heads", "slots", "head_dim")
 
 
 class LayerKV(NamedTuple):
@@ -64,20 +61,6 @@ class KVCache:
         return len(self.response_counts_E) // len(self.prompt_counts_P)
 
 
-def cache_shardings(cache: KVCache, mesh: Mesh) -> Any:
-    """Return the sharding of each array of a cache (arrays or their shapes), as a tree of the same form."""
-    by_axes: Any = (NamedSharding(mesh, spec(*axes)) for axes in (_KEYS_AXES, _VALUES_AXES, ("batch",)))
-    keys, values, counts = by_axes
-    layers = (LayerKV(keys, values),) * len(cache.prompts)
-    return dataclasses.replace(
-        cache, prompts=layers, prompt_counts_P=counts, responses=layers, response_counts_E=counts
-    )
-
-
-def _placed(keys: jax.Array, values: jax.Array) -> LayerKV:
-    return LayerKV(constrain(keys, *_KEYS_AXES), constrain(values, *_VALUES_AXES))
-
-
 def prefill(
     model: Qwen3,
     tokens_PS: jax.Array,
@@ -107,10 +90,10 @@ def prefill(
 
     def empty() -> LayerKV:
         keys_shape = (*shape[:2], shape[3], shape[2])
-        return _placed(jnp.zeros(keys_shape, config.dtype), jnp.zeros(shape, config.dtype))
+        return LayerKV(jnp.zeros(keys_shape, config.dtype), jnp.zeros(shape, config.dtype))
 
     cache = KVCache(
-        prompts=tuple(_placed(keys[i], values[i]) for i in range(config.num_layers)),
+        prompts=tuple(LayerKV(keys[i], values[i]) for i in range(config.num_layers)),
         prompt_counts_P=num_tokens_P.astype(jnp.int32),
         responses=tuple(empty() for _ in range(config.num_layers)),
         response_counts_E=jnp.zeros(num_episodes, jnp.int32),
@@ -142,7 +125,7 @@ def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax
         layer: Layer = nnx.merge(graph, jax.tree.map(operator.itemgetter(i), layers))
         q_ETNH, k_ETKH, v_ETKH = layer.qkv(x_ETD, rope)
         # Two index arrays with slices between them: numpy's rule puts their axes first, [E, T, K, H], as keys come.
-        response = _placed(
+        response = LayerKV(
             response.keys.at[rows_E1, :, :, written_ET].set(k_ETKH, mode="drop"),
             response.values.at[rows_E1, :, written_ET].set(v_ETKH, mode="drop"),
         )
@@ -154,30 +137,6 @@ def extend(model: Qwen3, cache: KVCache, tokens_ET: jax.Array, num_tokens_E: jax
         response_counts_E=cache.response_counts_E + num_tokens_E.astype(jnp.int32),
     )
     return extended, model.norm(x_ETD)
-
-
-def take_rows(cache: KVCache, rows_R: jax.Array) -> KVCache:
-    """Return a cache of these episodes alone, each with its prompt for itself; a row beyond the last repeats it."""
-    prompts_R = rows_R // cache.episodes_per_prompt
-
-    def taken(layers: tuple[LayerKV, ...], rows_R: jax.Array) -> tuple[LayerKV, ...]:
-        return jax.tree.map(lambda x: x.at[rows_R].get(mode="clip"), layers)
-
-    return KVCache(
-        prompts=taken(cache.prompts, prompts_R),
-        prompt_counts_P=cache.prompt_counts_P.at[prompts_R].get(mode="clip"),
-        responses=taken(cache.responses, rows_R),
-        response_counts_E=cache.response_counts_E.at[rows_R].get(mode="clip"),
-    )
-
-
-def put_rows(cache: KVCache, taken: KVCache, rows_R: jax.Array) -> KVCache:
-    """Write what these episodes have appended back into the cache they were taken from; rows beyond the last drop."""
-    return dataclasses.replace(
-        cache,
-        responses=jax.tree.map(lambda x, y: x.at[rows_R].set(y, mode="drop"), cache.responses, taken.responses),
-        response_counts_E=cache.response_counts_E.at[rows_R].set(taken.response_counts_E, mode="drop"),
-    )
 
 
 def last_hidden(hidden_ETD: jax.Array, num_tokens_E: jax.Array) -> jax.Array:

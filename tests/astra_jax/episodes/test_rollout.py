@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from astra_jax.chat.format import Source, render
-from astra_jax.engine import decoder as decoder_module
+from astra_jax.engine import paged
 from astra_jax.episodes import rollout as rollout_module
 from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine, Start
@@ -33,9 +34,11 @@ STARTS = [Start(KNOWN, KNOWN.tools), Start(STRANGE, STRANGE.tools)]
 GROUP_SIZE = 3
 
 
-async def roll_out(policy, starts=STARTS, seed=0, sandbox=None, config=LIMITS):
+async def roll_out(policy, starts=STARTS, seed=0, sandbox=None, config=LIMITS, first_slot=0):
     engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox or InProcessSandbox(), config)
-    return await engine.run(policy.params, starts, group_size=GROUP_SIZE, seed=seed, policy_version=4)
+    return await engine.run(
+        policy.params, starts, group_size=GROUP_SIZE, seed=seed, policy_version=4, first_slot=first_slot
+    )
 
 
 def rows(episode):
@@ -96,10 +99,33 @@ async def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(tau
     assert [e.ledger.ids for group in groups for e in group] != [e.ledger.ids for group in other for e in group]
 
 
-async def test_which_lot_an_episode_is_in_changes_none_of_its_tokens(taught, groups, monkeypatch):
-    monkeypatch.setattr(rollout_module, "_LOTS", 1)
-    for group, same in zip(groups, await roll_out(taught), strict=True):
+async def test_which_decoder_and_which_rows_an_episode_is_in_changes_none_of_its_tokens(taught, groups, monkeypatch):
+    monkeypatch.setattr(rollout_module, "_ROWS_OF_CPU", 2)
+    alone = [await roll_out(taught, [start], first_slot=GROUP_SIZE * i) for i, start in enumerate(STARTS)]
+    for group, (same,) in zip(groups, alone, strict=True):
         assert [episode.ledger.ids for episode in group] == [episode.ledger.ids for episode in same]
+
+
+class SlowSandbox(InProcessSandbox):
+    """Tools that take another time at every call."""
+
+    async def execute(self, *args, **kwargs):
+        await asyncio.sleep(random.random() / 50)
+        return await super().execute(*args, **kwargs)
+
+
+async def test_how_long_tools_take_changes_no_byte(taught, groups):
+    for group, same in zip(groups, await roll_out(taught, sandbox=SlowSandbox()), strict=True):
+        assert list(map(rows, group)) == list(map(rows, same))
+
+
+async def test_episodes_that_wait_for_no_other_have_the_same_tokens(taught, groups):
+    """Their log-probs are the same up to the order of sums."""
+    config = LIMITS.model_copy(update={"reproducible": False})
+    for group, same in zip(groups, await roll_out(taught, sandbox=SlowSandbox(), config=config), strict=True):
+        for one, other in zip(group, same, strict=True):
+            assert one.ledger.ids == other.ledger.ids
+            np.testing.assert_allclose(one.ledger.sampled_logprobs, other.ledger.sampled_logprobs, atol=2e-5)
 
 
 def test_episodes_of_a_group_differ(groups):
@@ -196,21 +222,6 @@ def test_limits_beyond_the_models_context_are_refused_before_anything_runs(taugh
         RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), long)
 
 
-async def test_prompts_are_padded_to_what_the_attention_kernel_takes(taught, monkeypatch):
-    read, prefill = [], decoder_module.prefill_prompts
-
-    def reading(model, params, prompts_PS, *rest):
-        read.append(prompts_PS.shape[1])
-        return prefill(model, params, prompts_PS, *rest)
-
-    monkeypatch.setattr(decoder_module, "prefill_prompts", reading)
-    await roll_out(taught, config=LIMITS.model_copy(update={"append_bucket_tokens": 96, "max_response_tokens": 96}))
-    engine = RolloutEngine(taught.model_config, taught.tokenizer, None, LIMITS)
-    # Two groups are two lots, of one prompt each; which is read first, nobody says.
-    lengths = (len(engine.prompt_tokens(start)) for start in STARTS)
-    assert sorted(read) == sorted(-(-length // 384) * 384 for length in lengths)  # whole lanes, and whole buckets
-
-
 async def test_a_rollout_that_is_given_up_waits_for_its_thread():
     begun, may_end, ended = threading.Event(), threading.Event(), []
 
@@ -219,7 +230,7 @@ async def test_a_rollout_that_is_given_up_waits_for_its_thread():
         may_end.wait(10)
         ended.append(True)
 
-    rollout = asyncio.ensure_future(rollout_module._off_the_loop(decode))
+    rollout = asyncio.ensure_future(paged._off_the_loop(decode))
     await asyncio.to_thread(begun.wait)
     rollout.cancel()
     await asyncio.sleep(0.05)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_cache import extend, last_hidden, prefill
 from astra_jax.model.qwen3 import bind, init_params
+from tests.astra_jax.engine.lockstep_cache import extend, last_hidden, prefill
 
 CONFIG = ModelConfig(
     vocab_size=97, hidden_size=48, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=64

@@ -1,11 +1,10 @@
-"""Slots decode together and know nothing of one another: neither what others sample nor what they are given."""
+"""The oracle itself: slots know nothing of one another, neither what others sample nor what they are given."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from astra_jax.engine import decoder as decoder_module
-from astra_jax.engine.decoder import DecodeConfig, LockstepDecoder
+from tests.astra_jax.engine.lockstep import DecodeConfig, LockstepDecoder
 
 PROMPTS = [[11, 12, 13], [14, 15]]
 LIMIT = 16
@@ -74,55 +73,15 @@ def test_each_of_its_end_tokens_ends_a_message(untrained):
         assert decoder.sample_messages([0])[0].ids == [first]
 
 
-def long_decoder(policy, *, num_prompts=2, first_slot=0, prompts=None, slots_per_prompt=2) -> LockstepDecoder:
-    """Slots whose messages end far apart, so that they are decoded in fewer and fewer rows."""
-    config = DecodeConfig(
-        end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
-        pad_id=policy.tokenizer.pad_id,
-        temperature=1.0,
-        max_response_tokens=48,
-        bucket_tokens=16,
-    )
-    prompts = [[11 + i, 12, 13 + i] for i in range(num_prompts)] if prompts is None else prompts
-    return LockstepDecoder(
-        policy.model_config,
-        policy.params,
-        prompts,
-        slots_per_prompt=slots_per_prompt,
-        seed=3,
-        config=config,
-        first_slot=first_slot,
-    )
-
-
-def two_rounds(decoder: LockstepDecoder, num_slots: int) -> list:
-    """Give each slot another number of tokens, so that they are full at other times; the first says no more."""
-    decoder.append([[21 + slot] * (11 * slot) for slot in range(num_slots)])
-    first = decoder.sample_messages(range(num_slots))
-    decoder.append([[22] * (slot % 3) for slot in range(num_slots)])
-    # What is full cannot go on.
-    going_on = [slot for slot, message in enumerate(first) if len(message.ids) < 10 and slot]
-    return [first, decoder.sample_messages(going_on) if going_on else []]
-
-
-def test_slots_that_move_together_as_others_end_sample_what_they_would_have_sampled_alone(untrained, monkeypatch):
-    found = two_rounds(long_decoder(untrained), 4)
-    sizes_decoded = []
-    with monkeypatch.context() as patch:
-        decode = decoder_module.decode_messages
-        patch.setattr(
-            decoder_module, "decode_messages", lambda *a, **k: sizes_decoded.append(len(a[3])) or decode(*a, **k)
-        )
-        again = two_rounds(long_decoder(untrained), 4)
-    assert {4, 2, 1} >= set(sizes_decoded) > {4}, "this test must see slots move"
-    monkeypatch.setattr(decoder_module, "_HALVINGS", 0)
-    in_one_size = two_rounds(long_decoder(untrained), 4)
-    for one, other, expected in zip(found, again, in_one_size, strict=True):
-        assert_same(one, expected)
-        assert one == other
-
-
 def test_a_lot_draws_what_its_slots_draw_among_all(untrained):
-    among_all = long_decoder(untrained).sample_messages(range(4))
-    second_half = long_decoder(untrained, prompts=[[12, 12, 14]], first_slot=2)
+    among_all = a_decoder(untrained).sample_messages(range(4))
+    second_half = LockstepDecoder(
+        untrained.model_config,
+        untrained.params,
+        PROMPTS[1:],
+        slots_per_prompt=2,
+        seed=0,
+        config=a_decoder(untrained)._config,
+        first_slot=2,
+    )
     assert_same(second_half.sample_messages(range(2)), among_all[2:])
