@@ -117,33 +117,33 @@ MUTANTS: tuple[Mutant, ...] = (
         'jax.lax.all_gather(x, "context", axis=1, tiled=True)',
         ("tests/astra_jax/rl/test_grpo_loss.py::test_the_loss_is_the_same_where_sequences_are_split_over_devices",),
     ),
-    # Padding of a prompt is never attended.
+    # What is beyond a row's own tokens is never attended.
     Mutant(
-        "astra_jax/model/kv_cache.py",
-        "in_prompt_PS = jnp.arange(prompt_slots) < prompt_counts_P[:, None]",
-        "in_prompt_PS = jnp.arange(prompt_slots) <= prompt_counts_P[:, None]",
-        ("tests/astra_jax/model/test_prefill_and_decode.py",),
+        "astra_jax/engine/programs.py",
+        "own.keys.shape[3]) < _flat(histories.own_counts_DR)",
+        "own.keys.shape[3]) <= _flat(histories.own_counts_DR)",
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
     # A new token sees itself.
     Mutant(
-        "astra_jax/model/kv_cache.py",
-        "seen_ETS = jnp.arange(response_slots) <= columns_ET[:, :, None]",
-        "seen_ETS = jnp.arange(response_slots) < columns_ET[:, :, None]",
-        ("tests/astra_jax/model/test_prefill_and_decode.py",),
+        "astra_jax/engine/programs.py",
+        "seen_11T = (jnp.arange(max_tokens) <= step)[None, None]",
+        "seen_11T = (jnp.arange(max_tokens) < step)[None, None]",
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
-    # A response goes on at the positions after its prompt.
+    # A row goes on at the position after its last token.
     Mutant(
-        "astra_jax/model/kv_cache.py",
-        "jnp.repeat(cache.prompt_counts_P, cache.episodes_per_prompt)[:, None] + columns_ET",
-        "columns_ET",
-        ("tests/astra_jax/model/test_prefill_and_decode.py",),
+        "astra_jax/engine/programs.py",
+        "return prefix_DR + histories.own_counts_DR",
+        "return histories.own_counts_DR",
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
-    # Each row goes on from its own last token, not from the last column.
+    # A prefix is no longer than its pages.
     Mutant(
-        "astra_jax/model/kv_cache.py",
-        "jnp.maximum(num_tokens_E - 1, 0)[:, None, None], axis=1)[:, 0]",
-        "jnp.full_like(num_tokens_E, -1)[:, None, None], axis=1)[:, 0]",
-        ("tests/astra_jax/model/test_prefill_and_decode.py",),
+        "astra_jax/engine/programs.py",
+        "prefix.keys.shape[3]) < prefix_counts_M[:, None]",
+        "prefix.keys.shape[3]) < prefix_counts_M[:, None] - 1",
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
     # The overlap of the last slice of the vocabulary counts once.
     Mutant(
@@ -213,7 +213,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Tokens are drawn at the temperature, and their log-probs are those of the draw.
     Mutant(
         "astra_jax/engine/sampling.py",
-        "jnp.where(is_greedy, 1.0, temperature)",
+        "jnp.where(is_greedy_E, 1.0, temperature_E)",
         "1.0",
         ("tests/astra_jax/engine/test_sampling.py",),
     ),
@@ -238,80 +238,75 @@ MUTANTS: tuple[Mutant, ...] = (
         "jax.random.key(0)",
         ("tests/astra_jax/engine/test_sampling.py",),
     ),
-    # A slot that was given nothing goes on from the state that it had.
+    # What a row has read before is part of what it attends.
     Mutant(
-        "astra_jax/engine/step.py",
-        "jnp.where(counts_E[:, None] > 0, last_hidden(hidden_ETD, counts_E), slots.hidden_ED)",
-        "last_hidden(hidden_ETD, counts_E)",
-        ("tests/astra_jax/engine/test_decoder.py",),
-    ),
-    # A slot that is not asked samples nothing.
-    Mutant(
-        "astra_jax/engine/step.py",
-        "active_E=running_E,",
-        "active_E=jnp.ones_like(running_E),",
-        ("tests/astra_jax/engine/test_decoder.py",),
-    ),
-    # The end token enters the cache before what follows the message.
-    Mutant(
-        "astra_jax/engine/step.py",
-        "ids_E[:, None], state.active_E.astype(jnp.int32))",
-        "ids_E[:, None], (state.active_E & ~jnp.isin(ids_E, jnp.array(end_ids))).astype(jnp.int32))",
-        ("tests/astra_jax/episodes/test_rollout.py::test_sampled_logprobs_equal_the_learners_on_the_same_tokens",),
+        "astra_jax/engine/programs.py",
+        "attend(q_RTNH, [*_parts(of_layer, histories), Part(fresh, causal_RTT)])",
+        "attend(q_RTNH, [*_parts(of_layer, histories)[1:], Part(fresh, causal_RTT)])",
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
     # A message ends with its end token.
     Mutant(
-        "astra_jax/engine/step.py",
-        "state.active_E & ~jnp.isin(ids_E, jnp.array(end_ids)) & ~is_full_E",
-        "state.active_E & ~is_full_E",
-        ("tests/astra_jax/episodes/test_rollout.py::test_sampled_logprobs_equal_the_learners_on_the_same_tokens",),
+        "astra_jax/engine/programs.py",
+        "jnp.isin(ids_R, jnp.array(end_ids)) | (counts_R >= limit_R)",
+        "counts_R >= limit_R",
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
-    # Slots stand prompt by prompt.
+    # A call leaves off when few rows go on, and they go on later.
     Mutant(
-        "astra_jax/engine/step.py",
-        "jnp.repeat(hidden_PD, slots_per_prompt, axis=0)",
-        "jnp.tile(hidden_PD, (slots_per_prompt, 1))",
-        ("tests/astra_jax/engine/test_decoder.py",),
+        "astra_jax/engine/programs.py",
+        "(counts_R >= limit_R)",
+        "(counts_R > limit_R)",
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
-    # What is sampled in few rows comes back to its slot.
+    # Draws are counted from the prompt.
     Mutant(
-        "astra_jax/engine/step.py",
-        "cache=put_rows(slots.cache, taken.cache, rows_R)",
-        "cache=slots.cache",
-        ("tests/astra_jax/engine/test_decoder.py",),
+        "astra_jax/engine/device.py",
+        "len(track.ids) - track.num_prompt_tokens",
+        "len(track.said)",
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
+    # A page that another sequence reads is copied before it is added to.
     Mutant(
-        "astra_jax/engine/step.py",
-        'hidden_ED = slots.hidden_ED.at[rows_R].set(taken.hidden_ED, mode="drop")',
-        "hidden_ED = slots.hidden_ED",
-        ("tests/astra_jax/engine/test_decoder.py",),
+        "astra_jax/engine/pages.py",
+        "return self._references[page] > 1",
+        "return False",
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
-    # Slots that move take their own prompt along.
+    # What the same tokens were computed for is found.
     Mutant(
-        "astra_jax/model/kv_cache.py",
-        "prompts_R = rows_R // cache.episodes_per_prompt",
-        "prompts_R = rows_R",
-        ("tests/astra_jax/engine/test_decoder.py",),
+        "astra_jax/engine/pages.py",
+        "return self._by_content.get(content)",
+        "return None",
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
-    # Slots of a lot draw as they would among all.
+    # A salt keeps what is cached apart.
     Mutant(
-        "astra_jax/engine/decoder.py",
-        "slot_keys(seed, first_slot, num_slots)",
-        "slot_keys(seed, 0, num_slots)",
-        ("tests/astra_jax/engine/test_decoder.py",),
+        "astra_jax/engine/pages.py",
+        'return f"{policy_version}/{salt}".encode()',
+        'return f"{policy_version}".encode()',
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
+    # Room that was not used gives way to pages that are found.
     Mutant(
-        "astra_jax/episodes/rollout.py",
-        "first_slot + first * group_size,",
-        "first_slot + first,",
-        ("tests/astra_jax/episodes/test_rollout.py",),
+        "astra_jax/engine/schedule.py",
+        "track.table[number:] = [page]",
+        "track.table.append(page)",
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
-    # Slots move as others end.
+    # Who is away comes back in its own order.
     Mutant(
-        "astra_jax/engine/decoder.py",
-        "leave_at=max((s for s in self._sizes if s < size), default=0)",
-        "leave_at=0",
-        ("tests/astra_jax/engine/test_decoder.py",),
+        "astra_jax/engine/paged.py",
+        "while session not in self._back:",
+        "while False:",
+        ("tests/astra_jax/engine/test_paged.py",),
+    ),
+    # New keys are written from the row's place on.
+    Mutant(
+        "astra_jax/model/kv_pages.py",
+        "places_R = (starts_Dr % page_tokens).reshape(-1)",
+        "places_R = (starts_Dr * 0).reshape(-1)",
+        ("tests/astra_jax/engine/test_paged.py",),
     ),
     # A token of no weight is never drawn.
     Mutant(
@@ -387,7 +382,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A message that was cut off calls no tool.
     Mutant(
         "astra_jax/episodes/rollout.py",
-        "if message.ids[-1] not in self._decode_config.end_ids:",
+        'if message.finish != "end":',
         "if not message.ids:",
         ("tests/astra_jax/episodes/test_scripted_episodes.py",),
     ),
@@ -408,8 +403,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # The seed of a rollout decides its episodes.
     Mutant(
         "astra_jax/episodes/rollout.py",
-        "seed=seed,\n            config=self._decode_config,",
-        "seed=0,\n            config=self._decode_config,",
+        "Session(seed, _slot(episode))",
+        "Session(0, _slot(episode))",
         (
             "tests/astra_jax/episodes/test_rollout.py"
             "::test_the_same_seed_gives_the_same_episodes_and_another_seed_others",

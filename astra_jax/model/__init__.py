@@ -3,6 +3,6 @@
 config, qwen3, embedding        shapes; the forward pass
 attention                       one interface: chunked_attention, splash_attention, cudnn_attention
 context_parallel, sharding, remat   how it is laid over a mesh, and what is kept for the backward pass
-kv_cache, logprobs              decoding; per-token log-probs without whole logits
+kv_pages, logprobs              decoding; per-token log-probs without whole logits
 flops, mimetic_init
 """

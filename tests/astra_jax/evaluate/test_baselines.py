@@ -122,7 +122,7 @@ def test_the_command_needs_no_policy_for_a_baseline(tmp_path, capsys, records):
         f"{key} = {json.dumps(value)}" for key, value in config.model_dump(mode="json").items() if key != "rollout"
     ]
     lines = [line for line in lines if "{}" not in line]
-    rollout = [f"{key} = {value}" for key, value in config.rollout.model_dump(exclude_none=True).items()]
+    rollout = [f"{key} = {json.dumps(value)}" for key, value in config.rollout.model_dump(exclude_none=True).items()]
     (tmp_path / "config.toml").write_text("\n".join([*lines, "[rollout]", *rollout]))
     command = ["evaluate", "environments", str(tmp_path / "config.toml"), "--baseline", "lexical", "--json"]
     assert main(command) == 0
