@@ -13,6 +13,7 @@
     ├── EpisodeLogError           a file of episodes is damaged
     ├── CompilerMissing           the TPU compiler is not installed
     ├── PromptTooLong             a prompt does not fit into the rollout's cache
+    ├── DecoderError              a decoder was asked for what it cannot do
     ├── NotJoined                 the hosts of a job did not find each other
     ├── NotFinite                 too many steps in a row had no finite loss or gradient
     ├── BatchFillingStalled       the policy's groups no longer vary
