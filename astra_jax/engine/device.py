@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
 
 from astra_jax.engine.programs import Asked, Histories, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, Sample, SampleRow, Track
+from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import empty_pages
 from astra_jax.model.qwen3 import Params
 from astra_jax.model.sharding import ambient_mesh
 
+_T = TypeVar("_T")
 _FEW_ROWS = 8
 
 Said = list[tuple[list[int], list[float]]]
@@ -22,7 +25,7 @@ Said = list[tuple[list[int], list[float]]]
 
 
 class Device(Protocol):
-    """What carries out a schedule."""
+    """What carries out a schedule. A call takes its time without holding up the event loop."""
 
     num_shards: int
 
@@ -31,11 +34,11 @@ class Device(Protocol):
         """Shapes compiled so far."""
         ...
 
-    def read(self, read: Read) -> None:
+    async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
         ...
 
-    def sample(self, sample: Sample) -> tuple[Said, int]:
+    async def sample(self, sample: Sample) -> tuple[Said, int]:
         """Sample in some rows; return what each said, and for how many tokens the program ran."""
         ...
 
@@ -68,8 +71,15 @@ class XLADevice:
         """Go on with other weights; the pages keep what they hold, so nobody may read them."""
         self._params = params
 
-    def read(self, read: Read) -> None:
+    async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
+        await _off_the_loop(self._read, read)
+
+    async def sample(self, sample: Sample) -> tuple[Said, int]:
+        """Sample in some rows; return what each said, and for how many tokens the program ran."""
+        return await _off_the_loop(self._sample, sample)
+
+    def _read(self, read: Read) -> None:
         limits = self._limits
         begins = next(row for of_shard in read.rows for row in of_shard).track.num_cached == 0
         num_rows, num_tokens = limits.read_shape(begins=begins)
@@ -95,8 +105,7 @@ class XLADevice:
             self._model_config, self._params, self._pages, histories, tables, starts, tokens, counts, copies
         )
 
-    def sample(self, sample: Sample) -> tuple[Said, int]:
-        """Sample in some rows; return what each said, and for how many tokens the program ran."""
+    def _sample(self, sample: Sample) -> tuple[Said, int]:
         prefixes, width = sample.shape
         filled = [
             [
@@ -195,3 +204,19 @@ def num_shards() -> int:
 
 def _enumerated(rows: Sequence[Sequence[Any]]) -> list[tuple[tuple[int, int], Any]]:
     return [((shard, number), row) for shard, of_shard in enumerate(rows) for number, row in enumerate(of_shard)]
+
+
+async def _off_the_loop(call: Callable[..., _T], *args: Any) -> _T:
+    """Call what waits for the devices in a thread, under the mesh that is in force here."""
+    mesh = jax.sharding.get_mesh()
+
+    def under_the_mesh() -> _T:  # a thread begins without one
+        with in_force(None if mesh.empty else mesh):
+            return call(*args)
+
+    thread = asyncio.ensure_future(asyncio.to_thread(under_the_mesh))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.wait([thread])  # a thread cannot be stopped, and it holds weights and pages
+        raise

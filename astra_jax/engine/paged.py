@@ -6,16 +6,11 @@ import asyncio
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import jax
+from typing import Any
 
 from astra_jax.engine.device import Device
 from astra_jax.engine.interface import Capabilities, DecoderError, Finish, Generated, Load, Pause, Sampling, Session
 from astra_jax.engine.schedule import Limits, Sample, Schedule, Track
-from astra_jax.mesh.placement import in_force
-
-_T = TypeVar("_T")
 
 
 @dataclass
@@ -30,7 +25,7 @@ class _Message:
 class PagedDecoder:
     """Pages and rows of one device or mesh; a `Decoder`.
 
-    Calls follow one another in a thread; while one runs, callers run their tools. A call that fails fails every message
+    Calls follow one another; while one runs, callers run their tools. A call that fails fails every message
     under way.
 
     With `calls_away`, a session that was handed a message is part of the schedule again exactly so many calls later,
@@ -222,13 +217,13 @@ class PagedDecoder:
         # Given tokens are read first: they fill rows. One call of them to one that samples, so that neither waits long.
         read = None if drains else self._schedule.next_read()
         if read is not None:
-            await _off_the_loop(self._device.read, read)
+            await self._device.read(read)
             for row in (row for of_shard in read.rows for row in of_shard):
                 self._read_tokens += len(row.ids)
                 self._schedule.has_read(row)
         sample = self._schedule.next_sample(only_begun=drains)
         if sample is not None:
-            said, steps = await _off_the_loop(self._device.sample, sample)
+            said, steps = await self._device.sample(sample)
             self._row_steps += steps * sample.shape.prefixes * sample.shape.rows_per_prefix * self._device.num_shards
             self._take_in(sample, said)
         return read is not None or sample is not None
@@ -254,19 +249,3 @@ class PagedDecoder:
     def _hand_out_aborted(self) -> None:
         for message in [message for message in self._messages.values() if message.is_aborted]:
             self._hand_out(message.track, "aborted")
-
-
-async def _off_the_loop(call: Callable[..., _T], *args: Any) -> _T:
-    """Call what waits for the devices in a thread, under the mesh that is in force here."""
-    mesh = jax.sharding.get_mesh()
-
-    def under_the_mesh() -> _T:  # a thread begins without one
-        with in_force(None if mesh.empty else mesh):
-            return call(*args)
-
-    thread = asyncio.ensure_future(asyncio.to_thread(under_the_mesh))
-    try:
-        return await asyncio.shield(thread)
-    except asyncio.CancelledError:
-        await asyncio.wait([thread])  # a thread cannot be stopped, and it holds weights and pages
-        raise

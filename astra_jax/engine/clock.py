@@ -1,0 +1,146 @@
+"""A device without a model, and a clock that jumps: schedules can be tried at the size of a pod, in no time.
+
+How long messages get is drawn, what they say is made up, and how long calls take follows from given costs:
+
+    async def main() -> None:
+        decoder = PagedDecoder(ClockDevice(limits, ...), limits, end_ids=(1,))  # the clock decoder
+        message = await decoder.generate(...)
+        await asyncio.sleep(2.0)  # a tool: takes the clock's time as well
+
+    run_on_clock(main())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import selectors
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, TypeVar
+
+from astra_jax.engine.device import Said
+from astra_jax.engine.schedule import Limits, Read, Sample, Track
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """A distribution of lengths or of times."""
+
+    median: float
+    sigma: float
+    """Of the logarithm; 0 is always the median."""
+
+    def draw(self, *key: int) -> float:
+        """Return the number that belongs to a key."""
+        if self.sigma == 0:
+            return self.median
+        digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+        uniform = ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
+        return self.median * math.exp(self.sigma * NormalDist().inv_cdf(uniform))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """How long calls take."""
+
+    seconds_per_step: float
+    """A step samples one token in every row."""
+    seconds_per_read_token: float
+
+
+class ClockDevice:
+    """Makes tokens up and sleeps as long as computing them would have taken; a `Device`.
+
+    A token follows from seed, slot, and its place in the sequence; how long a message gets, from seed, slot, and the
+    place at which it begins.
+    """
+
+    num_programs = 0
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        costs: Costs,
+        message_tokens: Lognormal,
+        end_ids: tuple[int, ...],
+        vocab_size: int = 512,
+        num_shards: int = 1,
+    ):
+        self.num_shards = num_shards
+        self._limits, self._costs, self._message_tokens = limits, costs, message_tokens
+        self._end_id = end_ids[0]
+        self._words = [number for number in range(vocab_size) if number not in end_ids]
+
+    def take_weights(self, params: Any) -> None:
+        """Go on as before: there is no model."""
+
+    async def read(self, read: Read) -> None:
+        """Take as long as all given tokens take."""
+        num_tokens = sum(len(row.ids) for of_shard in read.rows for row in of_shard)
+        await asyncio.sleep(num_tokens * self._costs.seconds_per_read_token)
+
+    async def sample(self, sample: Sample) -> tuple[Said, int]:
+        """Make up what some rows say; return it, and how many steps that took."""
+        tracks = [row.track for row in sample.all_rows()]
+        lefts = [self._num_left(track) for track in tracks]
+        counts = [min(row.max_tokens, left) for row, left in zip(sample.all_rows(), lefts, strict=True)]
+        # It goes on while more than `leave_at` rows do, so the longest but so many of them is what it waits for.
+        steps = min(sorted(counts, reverse=True)[sample.leave_at], self._limits.sample_tokens)
+        said = [
+            self._say(track, min(count, steps), left) for track, count, left in zip(tracks, counts, lefts, strict=True)
+        ]
+        await asyncio.sleep(steps * self._costs.seconds_per_step)
+        return said, steps
+
+    def _num_left(self, track: Track) -> int:
+        """Return after how many more tokens a message ends."""
+        begins_at = len(track.ids) - len(track.said)
+        drawn = self._message_tokens.draw(track.session.seed, track.session.slot, begins_at)
+        return max(1, round(drawn)) - len(track.said)
+
+    def _say(self, track: Track, count: int, num_left: int) -> tuple[list[int], list[float]]:
+        first, mixed = len(track.ids), track.session.seed * 1_000_003 + track.session.slot * 8_191
+        words = self._words
+        ids = [words[(mixed + place * 2_654_435_761 >> 7) % len(words)] for place in range(first, first + count)]
+        if count == num_left:
+            ids[-1] = self._end_id
+        return ids, [-(1 + number) / len(words) for number in ids]
+
+
+class ClockLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time stands still while anybody has something to do, and then jumps to the next timer.
+
+    Nobody in it may wait for a thread or a socket.
+    """
+
+    def __init__(self) -> None:
+        self._jumps = _Jumps()
+        super().__init__(self._jumps)
+
+    def time(self) -> float:
+        """Return how many seconds the clock has gone on."""
+        return self._jumps.seconds
+
+
+class _Jumps(selectors.DefaultSelector):
+    """Where an event loop would wait for its next timer."""
+
+    seconds = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("expected a timer to jump to, found none: all wait for one another")
+        self.seconds += timeout
+        return super().select(0)
+
+
+def run_on_clock(main: Coroutine[Any, Any, _T]) -> _T:
+    """Return what a coroutine returns, run to its end on a clock of its own."""
+    with asyncio.Runner(loop_factory=ClockLoop) as runner:
+        return runner.run(main)
