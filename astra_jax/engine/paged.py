@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,11 @@ from astra_jax.engine.schedule import Limits, Sample, Schedule, Track
 class _Message:
     """A message that somebody waits for."""
 
-    track: Track
+    ids: Sequence[int]
+    sampling: Sampling
     done: asyncio.Future[Generated]
     is_aborted: bool = False
+    """It is in a call: it ends with that."""
 
 
 class PagedDecoder:
@@ -31,7 +33,8 @@ class PagedDecoder:
     With `calls_away`, a session that was handed a message is part of the schedule again exactly so many calls later,
     however long its tools took: then all that is computed, and in which order, follows from tokens alone, and the same
     seeds give the same bytes. Without it, a session goes on as soon as it comes back: tokens are the same, up to the
-    rounding of sums whose order depends on who shares a call.
+    rounding of sums whose order depends on who shares a call. So with `calls_away` everybody waits for a session that
+    is due, and whoever was handed a message has to come back: with `generate`, or with `forget`.
     """
 
     def __init__(
@@ -51,10 +54,13 @@ class PagedDecoder:
         self._num_calls = 0
         self._due: dict[Session, int] = {}
         """Before which call a session that is away is expected back."""
-        self._back: dict[Session, Callable[[], None]] = {}
-        """What sessions that are back, but not due yet, have come back with."""
+        self._back: dict[Session, _Message | None] = {}
+        """What sessions that are due have come back with; None to be forgotten."""
+        self._in_call: set[Session] = set()
+        """Whose messages the call that is running reads or samples."""
         self._driver: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._call_ended = asyncio.Event()
         self._paused: Pause | None = None
         self._is_idle = asyncio.Event()
         self._row_steps = self._sampled_tokens = self._read_tokens = 0
@@ -69,7 +75,7 @@ class PagedDecoder:
         """How busy it is."""
         return Load(
             sessions=len(self._schedule.tracks),
-            waiting=len(self._messages),
+            waiting=len(self._messages) + sum(message is not None for message in self._back.values()),
             free_pages=sum(book.num_available for book in self._schedule.books),
             row_steps=self._row_steps,
             sampled_tokens=self._sampled_tokens,
@@ -83,38 +89,40 @@ class PagedDecoder:
         Raises:
             DecoderError: it is too long; or the session is asked for two messages at once.
         """
-        done: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
+        self._schedule.require_room(ids, sampling)
+        if session in self._messages or session in self._back:
+            raise DecoderError(f"expected one message at a time, found two of seed {session.seed} slot {session.slot}")
+        message = _Message(ids, sampling, asyncio.get_running_loop().create_future())
         if session in self._due:
-            self._back[session] = functools.partial(self._begin_later, ids, sampling, session, done)
+            self._back[session] = message
         else:
-            self._begin(ids, sampling, session, done)
+            self._begin(session, message)
         if self._driver is None or self._driver.done():
             self._driver = asyncio.ensure_future(self._drive())
         self._wake.set()
         try:
-            return await done
+            return await message.done
         except asyncio.CancelledError:  # nobody waits for it any more
-            if session in self._due:
-                self._back[session] = lambda: None
             self.abort(session)
+            self._due.pop(session, None)  # it may have been handed out just now
+            if session in self._in_call:
+                await self._call_ended.wait()
             raise
 
-    def _begin(self, ids: Sequence[int], sampling: Sampling, session: Session, done: asyncio.Future[Generated]) -> None:
-        self._messages[session] = _Message(self._schedule.ask(session, ids, sampling, self._policy_version), done)
-
-    def _begin_later(
-        self, ids: Sequence[int], sampling: Sampling, session: Session, done: asyncio.Future[Generated]
-    ) -> None:
-        try:
-            self._begin(ids, sampling, session, done)
-        except DecoderError as error:
-            done.set_exception(error)
+    def _begin(self, session: Session, message: _Message) -> None:
+        self._schedule.ask(session, message.ids, message.sampling, self._policy_version)
+        self._messages[session] = message
 
     def abort(self, session: Session) -> None:
         """End the session's message where it stands: its `generate` returns what there is."""
-        if session in self._messages:
-            self._messages[session].is_aborted = True
         self._wake.set()
+        if session in self._in_call:
+            self._messages[session].is_aborted = True
+        elif session in self._messages:
+            self._hand_out(session, "aborted")
+        elif (message := self._back.get(session)) is not None:
+            del self._back[session], self._due[session]
+            _answer(message, Generated([], [], [], "aborted"))
 
     def forget(self, session: Session) -> None:
         """Let go of the session: nobody will ask for it again.
@@ -122,12 +130,12 @@ class PagedDecoder:
         Raises:
             DecoderError: it is being sampled for.
         """
-        if session in self._messages:
+        if session in self._messages or self._back.get(session) is not None:
             raise DecoderError(
                 f"expected a session without a message under way, found seed {session.seed} slot {session.slot}"
             )
         if session in self._due:
-            self._back[session] = functools.partial(self._schedule.forget, session)
+            self._back[session] = None
             self._wake.set()
         else:
             self._schedule.forget(session)
@@ -137,9 +145,9 @@ class PagedDecoder:
         if self._driver is not None:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)
-        self._messages.clear()
-        self._due.clear()
-        self._back.clear()
+        self._fail(DecoderError("expected no message under way when a decoder is closed, found one"))
+        for session in list(self._schedule.tracks):
+            self._schedule.forget(session)
 
     async def pause(self, how: Pause) -> None:
         """Stop sampling; return when nothing is under way any more."""
@@ -174,59 +182,88 @@ class PagedDecoder:
         try:
             while self._messages or self._due:
                 await asyncio.sleep(0)  # who was just answered may ask again at once
-                self._hand_out_aborted()
-                await self._take_in_due()
-                if await self._call_once():
-                    self._num_calls += 1
-                elif self._due and not self._is_halted:
-                    self._num_calls = min(self._due.values())  # nothing to do before the next of them is back
-                elif self._messages:
+                if not self._take_in_due():
                     await self._wait()
-        except Exception as error:
-            for message in self._messages.values():
-                if not message.done.done():
-                    message.done.set_exception(error)
-            self._messages.clear()
-            raise
+                elif await self._call_once():
+                    self._num_calls += 1
+                elif self._messages or self._paused is not None:
+                    await self._wait()
+                elif self._due:
+                    self._num_calls = min(self._due.values())  # nothing to do before the next of them is back
+        except Exception as error:  # noqa: BLE001 - whoever waits for a message is told
+            self._fail(error)
         finally:
             self._is_idle.set()
 
-    @property
-    def _is_halted(self) -> bool:
-        return self._paused in (Pause.KEEP, Pause.RETRACT)
+    def _fail(self, error: Exception) -> None:
+        for message in [*self._messages.values(), *self._back.values()]:
+            if message is not None and not message.done.done():
+                message.done.set_exception(error)
+        for session in self._messages:
+            self._schedule.tracks[session].sampling = None
+        self._messages.clear()
+        self._due.clear()
+        self._back.clear()
+        self._schedule.forget_contents()  # nobody knows what lies in the pages of a call that failed
 
     async def _wait(self) -> None:
         self._wake.clear()
-        self._is_idle.set()
+        drains = self._paused is Pause.DRAIN and any(self._schedule.tracks[session].said for session in self._messages)
+        if not drains:  # where it drains, it waits for those that are due
+            self._is_idle.set()
         await self._wake.wait()
 
-    async def _take_in_due(self) -> None:
-        """Wait for the sessions that are due, and take in what they have come back with, in their own order."""
-        due = [session for session, call in self._due.items() if call <= self._num_calls]
-        for session in sorted(due, key=lambda session: (self._due[session], session)):
-            while session not in self._back:
-                await self._wait()
+    def _take_in_due(self) -> bool:
+        """Take in what the sessions that are due have come back with, in their own order; say whether all are back."""
+        due = sorted((call, session) for session, call in self._due.items() if call <= self._num_calls)
+        if any(session not in self._back for _, session in due):
+            return False
+        for _, session in due:
             del self._due[session]
-            self._back.pop(session)()
+            message = self._back.pop(session)
+            if message is None:
+                self._schedule.forget(session)
+            else:
+                self._begin(session, message)
+        return True
 
     async def _call_once(self) -> bool:
         """Carry out the next calls of programs; return whether there were any."""
-        if self._is_halted:
+        if self._paused in (Pause.KEEP, Pause.RETRACT):
             return False
-        drains = self._paused is Pause.DRAIN
+        self._schedule.only_begun = self._paused is Pause.DRAIN
         # Given tokens are read first: they fill rows. One call of them to one that samples, so that neither waits long.
-        read = None if drains else self._schedule.next_read()
+        read = self._schedule.next_read()
         if read is not None:
-            await self._device.read(read)
-            for row in (row for of_shard in read.rows for row in of_shard):
-                self._read_tokens += len(row.ids)
-                self._schedule.has_read(row)
-        sample = self._schedule.next_sample(only_begun=drains)
+            rows = [row for of_shard in read.rows for row in of_shard]
+            async with self._calling(row.track for row in rows):
+                await self._device.read(read)
+                for row in rows:
+                    self._read_tokens += len(row.ids)
+                    self._schedule.has_read(row)
+        sample = self._schedule.next_sample()
         if sample is not None:
-            said, steps = await self._device.sample(sample)
-            self._row_steps += steps * sample.shape.prefixes * sample.shape.rows_per_prefix * self._device.num_shards
-            self._take_in(sample, said)
+            async with self._calling(row.track for row in sample.all_rows()):
+                said, steps = await self._device.sample(sample)
+                self._row_steps += (
+                    steps * sample.shape.prefixes * sample.shape.rows_per_prefix * self._device.num_shards
+                )
+                self._take_in(sample, said)
         return read is not None or sample is not None
+
+    @contextlib.asynccontextmanager
+    async def _calling(self, tracks: Iterable[Track]) -> AsyncIterator[None]:
+        """Whoever is aborted in a call ends with it."""
+        self._in_call = {track.session for track in tracks}
+        self._call_ended.clear()
+        try:
+            yield
+            for session in self._in_call:
+                if session in self._messages and self._messages[session].is_aborted:
+                    self._hand_out(session, "aborted")
+        finally:
+            self._in_call = set()
+            self._call_ended.set()
 
     def _take_in(self, sample: Sample, said: Sequence[tuple[list[int], list[float]]]) -> None:
         for row, (ids, logprobs) in zip(sample.all_rows(), said, strict=True):
@@ -234,18 +271,19 @@ class PagedDecoder:
             self._sampled_tokens += len(ids)
             self._schedule.has_sampled(row, ids, logprobs)
             if ids and ids[-1] in self._end_ids:
-                self._hand_out(track, "end")
+                self._hand_out(track.session, "end")
             elif track.num_left == 0:
-                self._hand_out(track, "length")
+                self._hand_out(track.session, "length")
 
-    def _hand_out(self, track: Track, finish: Finish) -> None:
-        message = self._messages.pop(track.session)
+    def _hand_out(self, session: Session, finish: Finish) -> None:
+        message, track = self._messages.pop(session), self._schedule.tracks[session]
         track.sampling = None
-        if self._calls_away is not None and finish != "aborted":
-            self._due[track.session] = self._num_calls + self._calls_away
-        if not message.done.done():
-            message.done.set_result(Generated(track.said, track.logprobs, track.versions, finish))
+        # Who was aborted comes back whenever it likes, who was cancelled perhaps never.
+        if self._calls_away is not None and finish != "aborted" and not message.done.done():
+            self._due[session] = self._num_calls + self._calls_away
+        _answer(message, Generated(track.said, track.logprobs, track.versions, finish))
 
-    def _hand_out_aborted(self) -> None:
-        for message in [message for message in self._messages.values() if message.is_aborted]:
-            self._hand_out(message.track, "aborted")
+
+def _answer(message: _Message, generated: Generated) -> None:
+    if not message.done.done():
+        message.done.set_result(generated)

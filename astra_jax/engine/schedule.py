@@ -155,17 +155,19 @@ class Schedule:
         self.limits = limits
         self.books = [PageBook(limits.num_pages) for _ in range(num_shards)]
         self.tracks: dict[Session, Track] = {}
+        self.only_begun = False
+        """Whether messages that have not begun wait."""
         self._tickets = itertools.count()
         self._next_shard = itertools.cycle(range(num_shards))
         self._shard_of_prompt: dict[Content, int] = {}
 
     # --- what sessions ask for ---
 
-    def ask(self, session: Session, ids: Sequence[int], sampling: Sampling, policy_version: int) -> Track:
-        """Take in that a session wants a message after `ids`.
+    def require_room(self, ids: Sequence[int], sampling: Sampling) -> None:
+        """Refuse what can never be sampled.
 
         Raises:
-            DecoderError: it is too long; or one is being sampled for it already.
+            DecoderError: there is nothing to go on from, or nothing to sample; or it is too long.
         """
         if not ids or sampling.max_tokens < 1:
             raise DecoderError(
@@ -176,9 +178,10 @@ class Schedule:
                 f"expected sequences of at most {self.limits.max_tokens} tokens, found {len(ids)} and up to "
                 f"{sampling.max_tokens} more; raise the limit or shorten the prompt"
             )
+
+    def ask(self, session: Session, ids: Sequence[int], sampling: Sampling, policy_version: int) -> Track:
+        """Take in that a session, which is being sampled nothing for, wants a message after `ids`."""
         track = self.tracks.get(session)
-        if track is not None and track.sampling is not None:
-            raise DecoderError(f"expected one message at a time, found two of seed {session.seed} slot {session.slot}")
         if track is not None and track.ids != list(ids[: len(track.ids)]):
             self._let_go(track)  # its history was rewritten: what is cached of it may still be found by content
         if track is None:
@@ -256,11 +259,11 @@ class Schedule:
             rows[track.shard].append(ReadRow(track, track.ids[track.num_cached : track.num_cached + count], *made))
         return Read(rows) if any(rows) else None
 
-    def next_sample(self, *, only_begun: bool = False) -> Sample | None:
-        """Return what to sample next, of messages begun alone if so asked; None if no session can."""
+    def next_sample(self) -> Sample | None:
+        """Return what to sample next; None if no session can."""
         ready: list[list[Track]] = [[] for _ in self.books]
         for track in self._asking():
-            if track.num_unread == 0 and (track.said or not only_begun):
+            if track.num_unread == 0:
                 ready[track.shard].append(track)
         if not any(ready):
             return None
@@ -292,9 +295,9 @@ class Schedule:
         return prefixes
 
     def _with_room(self, chosen: Sequence[Sequence[Sequence[Track]]]) -> list[list[list[SampleRow]]]:
-        taken = {track.session for shard in chosen for of_prefix in shard for track in of_prefix}
         order = sorted((track for shard in chosen for prefix in shard for track in prefix), key=lambda t: t.ticket)
         made: dict[Session, SampleRow] = {}
+        taken = {track.session for track in order}
         for track in order:
             count = min(self.limits.sample_tokens, track.num_left)
             room = self._room_for(track, count, taken)
@@ -307,8 +310,11 @@ class Schedule:
             for shard in chosen
         ]
 
+    def _is_asking(self, track: Track) -> bool:
+        return track.sampling is not None and (bool(track.said) or not self.only_begun)
+
     def _asking(self) -> list[Track]:
-        asking = [track for track in self.tracks.values() if track.sampling is not None]
+        asking = [track for track in self.tracks.values() if self._is_asking(track)]
         asking.sort(key=lambda track: track.ticket)
         return asking
 
@@ -374,7 +380,7 @@ class Schedule:
         book = self.books[track.shard]
         if (pages := book.take(count)) is not None:
             return pages
-        # Those between two messages give way first, then those that asked last; they are read again in their turn.
+        # Those whom nothing is sampled for give way first, then those that asked last: they are read again later.
         others = [
             other
             for other in self.tracks.values()
@@ -382,9 +388,9 @@ class Schedule:
             and other.table
             and other is not track
             and other.session not in taken
-            and (other.sampling is None or other.ticket > track.ticket)
+            and (not self._is_asking(other) or other.ticket > track.ticket)
         ]
-        others.sort(key=lambda other: (other.sampling is None, other.ticket))
+        others.sort(key=lambda other: (not self._is_asking(other), other.ticket))
         while others:
             self._let_go(others.pop())
             if (pages := book.take(count)) is not None:
