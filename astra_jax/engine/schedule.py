@@ -297,13 +297,15 @@ class Schedule:
     def _with_room(self, chosen: Sequence[Sequence[Sequence[Track]]]) -> list[list[list[SampleRow]]]:
         order = sorted((track for shard in chosen for prefix in shard for track in prefix), key=lambda t: t.ticket)
         made: dict[Session, SampleRow] = {}
-        taken = {track.session for track in order}
+        taken: set[Session] = set()
         for track in order:
+            if track.num_unread > 0:
+                continue  # it gave way to one that asked before
             count = min(self.limits.sample_tokens, track.num_left)
             room = self._room_for(track, count, taken)
             if room is None:
-                taken.discard(track.session)  # it waits: its own pages may make room for others
                 continue
+            taken.add(track.session)
             made[track.session] = SampleRow(track, count, *room)
         return [
             [[made[track.session] for track in of_prefix if track.session in made] for of_prefix in shard]

@@ -1,0 +1,281 @@
+"""Whatever sessions ask for, in however few pages: each reads its own, writes where nobody else reads, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.device import Said
+from astra_jax.engine.interface import Generated, Pause, Sampling, Session
+from astra_jax.engine.paged import PagedDecoder
+from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, Sample, Schedule, Track
+
+END_IDS = (0,)
+COSTS, MESSAGE_TOKENS = Costs(0.02, 0.001), Lognormal(6, 0.8)
+
+
+class CheckedDevice(ClockDevice):
+    """Keeps in its pages, for each token, the whole history that it was computed with, and checks what it is asked.
+
+    As on a real device, copies come first, then all is read, and last all is written; what follows the last new token
+    in its page is overwritten as well.
+    """
+
+    def __init__(self, limits: Limits, *, num_shards: int = 1, message_tokens: Lognormal = MESSAGE_TOKENS):
+        super().__init__(
+            limits, costs=COSTS, message_tokens=message_tokens, end_ids=END_IDS, vocab_size=8, num_shards=num_shards
+        )
+        self.pages = [[[None] * limits.page_tokens for _ in range(limits.num_pages)] for _ in range(num_shards)]
+        self.num_calls, self.most_calls = 0, 10**9
+        self.schedule: Schedule | None = None
+
+    async def read(self, read: Read) -> None:
+        rows = [row for of_shard in read.rows for row in of_shard]
+        assert all(len(of_shard) <= self._limits.read_rows for of_shard in read.rows)
+        begins = {row.track.num_cached == 0 for row in rows}
+        assert len(begins) == 1, "a call has a program of its own for those that begin"
+        most = self._limits.first_read_tokens if begins == {True} else self._limits.read_tokens
+        assert all(0 < len(row.ids) <= most for row in rows)
+        self._check_and_copy([(row.track, len(row.ids), row.copy) for row in rows])
+        for row in rows:
+            assert row.ids == row.track.ids[row.track.num_cached :][: len(row.ids)]
+            self._write(row.track, row.ids)
+        await super().read(read)
+
+    async def sample(self, sample: Sample) -> tuple[Said, int]:
+        rows = list(sample.all_rows())
+        assert len(sample.rows) == self.num_shards
+        for shard, of_shard in enumerate(sample.rows):
+            assert len(of_shard) <= sample.shape.prefixes
+            assert all(len(of_prefix) <= sample.shape.rows_per_prefix for of_prefix in of_shard)
+            for of_prefix in of_shard:
+                assert {row.track.shard for row in of_prefix} <= {shard}
+                prefixes = [self._limits.num_prefix_pages(row.track.num_prompt_tokens) for row in of_prefix]
+                tables = [row.track.table[:prefix] for row, prefix in zip(of_prefix, prefixes, strict=True)]
+                assert all(self._lie_the_same(shard, tables[0], table) for table in tables)
+        assert all(row.track.num_unread == 0 for row in rows)
+        self._check_and_copy([(row.track, row.max_tokens, row.copy) for row in rows])
+        said, steps = await super().sample(sample)
+        for row, (ids, _) in zip(rows, said, strict=True):
+            self._write(row.track, [row.track.ids[-1], *ids[:-1]])
+        return said, steps
+
+    def _lie_the_same(self, shard: int, one: Sequence[int], other: Sequence[int]) -> bool:
+        return [self.pages[shard][page] for page in one] == [self.pages[shard][page] for page in other]
+
+    def _check_and_copy(self, rows: Sequence[tuple[Track, int, Copy | None]]) -> None:
+        self.num_calls += 1
+        assert self.num_calls <= self.most_calls, "somebody starves"
+        page_tokens = self._limits.page_tokens
+        check_references(self.schedule)
+        copies = [(track.shard, *copy) for track, _, copy in rows if copy is not None]
+        copied = [list(self.pages[shard][start]) for shard, start, _ in copies]
+        for (shard, _, end), page in zip(copies, copied, strict=True):
+            self.pages[shard][end] = page
+        for track, count, _ in rows:
+            assert len(track.table) * page_tokens >= track.num_cached + count
+            lies = [token for page in track.table for token in self.pages[track.shard][page]]
+            assert lies[: track.num_cached] == histories(track, track.ids[: track.num_cached])
+            for place in range(track.num_cached, track.num_cached + count):
+                page = track.table[place // page_tokens]
+                assert not self.schedule.books[track.shard].is_shared(page), "somebody else reads it"
+
+    def _write(self, track: Track, ids: Sequence[int]) -> None:
+        assert list(ids[:1]) == track.ids[track.num_cached :][:1]
+        known = histories(track, [*track.ids[: track.num_cached], *ids])
+        page_tokens = self._limits.page_tokens
+        touched = track.table[: -(-len(known) // page_tokens)]
+        for place in range(track.num_cached, len(touched) * page_tokens):
+            page = self.pages[track.shard][touched[place // page_tokens]]
+            page[place % page_tokens] = known[place] if place < len(known) else None
+
+
+def histories(track: Track, ids: Sequence[int]) -> list[int]:
+    """Each token with all before it, and what it is computed with."""
+    begin = hash((track.session.salt, track.policy_version))
+    return list(itertools.accumulate(ids, lambda before, token: hash((before, token)), initial=begin))[1:]
+
+
+def check_references(schedule: Schedule) -> None:
+    for shard, book in enumerate(schedule.books):
+        tables = [track.table for track in schedule.tracks.values() if track.shard == shard]
+        referred = Counter(page for table in tables for page in table)
+        assert [referred[page] for page in range(book.num_pages)] == book._references
+        assert book.num_available == book.num_pages - len(referred)
+        assert all(len(set(table)) == len(table) for table in tables)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """One session: its prompt, and of each turn how much it may say, how much it is given, and how long tools take."""
+
+    prompt: list[int]
+    turns: list[tuple[int, int, float]]
+    stops_at: tuple[int, float, bool] | None = None
+    """In which turn it is stopped, after which time, and whether by a cancellation or by `abort`."""
+    salt: str = ""
+
+    async def run(self, decoder: PagedDecoder, slot: int, most: int) -> list[Generated]:
+        session, ids, messages = Session(3, slot, self.salt), self.prompt, []
+        for number, (max_tokens, num_given, seconds) in enumerate(self.turns):
+            if len(ids) + max_tokens > most:
+                break
+            asked = asyncio.ensure_future(decoder.generate(ids, Sampling(max_tokens), session))
+            if self.stops_at is not None and self.stops_at[0] == number:
+                await asyncio.wait([asked], timeout=self.stops_at[1])
+                asked.cancel() if self.stops_at[2] else decoder.abort(session)
+                await asyncio.gather(asked, return_exceptions=True)
+                if asked.cancelled():
+                    break
+            messages.append(await asked)
+            await asyncio.sleep(seconds)
+            ids = [*ids, *messages[-1].ids, *range(1, 1 + num_given)]
+        decoder.forget(session)
+        return messages
+
+
+async def run_all(
+    device: CheckedDevice, callers: dict[int, Caller], calls_away: int | None = None, pauses: Sequence[Pause] = ()
+) -> dict[int, list[Generated]]:
+    limits = device._limits
+    decoder = PagedDecoder(device, limits, end_ids=END_IDS, calls_away=calls_away)
+    device.schedule = decoder._schedule
+    asked = asyncio.gather(*(caller.run(decoder, slot, limits.max_tokens) for slot, caller in callers.items()))
+    for how in pauses:
+        await asyncio.sleep(0.15)
+        await decoder.pause(how)
+        sampled = decoder.load.sampled_tokens
+        await asyncio.sleep(0.15)
+        assert decoder.load.sampled_tokens == sampled
+        decoder.resume()
+    found = await asked
+    while decoder.load.sessions:
+        await asyncio.sleep(1)
+    check_references(decoder._schedule)
+    assert decoder.load.free_pages == limits.num_pages * device.num_shards
+    assert decoder.load.waiting == 0
+    await decoder.close()
+    return dict(zip(callers, found, strict=True))
+
+
+def some_limits(**changes) -> Limits:
+    return Limits(
+        **{
+            "max_prompt_tokens": 10,
+            "max_tokens": 30,
+            "num_pages": 200,
+            "page_tokens": 4,
+            "row_shapes": (RowShape(2, 2), RowShape(1, 1)),
+            "sample_tokens": 4,
+            "read_rows": 2,
+            "read_tokens": 4,
+            "first_read_tokens": 8,
+            **changes,
+        }
+    )
+
+
+@st.composite
+def limits_of_any_kind(draw) -> Limits:
+    page_tokens = draw(st.integers(1, 5))
+    shapes = draw(st.sampled_from([((1, 1),), ((2, 2), (1, 1)), ((1, 3), (2, 1)), ((4, 2), (2, 2), (4, 1), (1, 1))]))
+    return some_limits(
+        page_tokens=page_tokens,
+        num_pages=-(-30 // page_tokens) + 1 + draw(st.integers(0, 12)),
+        row_shapes=tuple(RowShape(*shape) for shape in shapes),
+        sample_tokens=draw(st.integers(1, 6)),
+        read_rows=draw(st.integers(1, 3)),
+        read_tokens=draw(st.integers(1, 6)),
+        first_read_tokens=draw(st.integers(1, 12)),
+    )
+
+
+@st.composite
+def callers_of_any_kind(draw) -> Caller:
+    times = st.sampled_from([0.0, 0.01, 0.05, 0.3])
+    prompt = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3][: draw(st.integers(1, 10))]
+    return Caller(
+        prompt=[*prompt[:-1], draw(st.integers(1, 2))],
+        turns=draw(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 6), times), min_size=1, max_size=4)),
+        stops_at=draw(st.none() | st.tuples(st.integers(0, 3), times, st.booleans())),
+        salt=draw(st.sampled_from(["", "", "other"])),
+    )
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    limits=limits_of_any_kind(),
+    callers=st.lists(callers_of_any_kind(), min_size=1, max_size=8),
+    num_shards=st.integers(1, 2),
+    calls_away=st.sampled_from([None, 0, 2]),
+    pauses=st.lists(st.sampled_from(Pause), max_size=2),
+)
+def test_any_sessions_in_any_pages_say_what_they_say_alone(limits, callers, num_shards, calls_away, pauses):
+    device = CheckedDevice(limits, num_shards=num_shards)
+    # Each token that is sampled, and each that is read, could be a call of its own, and be read anew for each message.
+    device.most_calls = 100 + sum(limits.max_tokens * (1 + len(caller.turns)) for caller in callers)
+    found = run_on_clock(run_all(device, dict(enumerate(callers)), calls_away, pauses))
+    for slot, caller in enumerate(callers):
+        if caller.stops_at is None:
+            alone = run_on_clock(run_all(CheckedDevice(some_limits()), {slot: caller}))[slot]
+            assert found[slot] == alone
+
+
+async def said_by(decoder: PagedDecoder, slot: int, ids: list[int], max_tokens: int) -> list[int]:
+    """One message of a session that is forgotten."""
+    message = await decoder.generate(ids, Sampling(max_tokens), Session(3, slot))
+    decoder.forget(Session(3, slot))
+    return message.ids
+
+
+def checked(limits: Limits, median: float) -> tuple[CheckedDevice, PagedDecoder]:
+    """A decoder all of whose messages have one length."""
+    device = CheckedDevice(limits, message_tokens=Lognormal(median, 0.0))
+    decoder = PagedDecoder(device, limits, end_ids=END_IDS)
+    device.schedule = decoder._schedule
+    return device, decoder
+
+
+def test_who_asked_first_gets_pages_even_if_all_are_sampling():
+    """Two fill all pages between them; neither could go on if none gave way."""
+
+    async def main() -> None:
+        device, decoder = checked(some_limits(num_pages=9, max_prompt_tokens=4), 100)
+        device.most_calls = 200
+        async with asyncio.timeout(100):
+            found = await asyncio.gather(*(said_by(decoder, slot, [1 + slot, 2, 3], 27) for slot in range(2)))
+        assert [len(ids) for ids in found] == [27, 27]
+        await decoder.close()
+
+    run_on_clock(main())
+
+
+@pytest.mark.parametrize("num_prompt_tokens", [5, 8, 9, 10])
+def test_a_prompt_of_a_group_is_read_once(num_prompt_tokens):
+    """And of later turns what is given, and no more."""
+    groups, group_size = 3, 5
+
+    async def main() -> None:
+        limits = some_limits(row_shapes=(RowShape(4, 4), RowShape(1, 1)))
+        device = CheckedDevice(limits)
+        decoder = PagedDecoder(device, limits, end_ids=END_IDS)
+        device.schedule = decoder._schedule
+        callers = [
+            Caller([group, *range(1, num_prompt_tokens)], [(5, 3, 0.01), (5, 0, 0.0)])
+            for group in range(1, 1 + groups)
+            for _ in range(group_size)
+        ]
+        await asyncio.gather(*(caller.run(decoder, slot, 30) for slot, caller in enumerate(callers)))
+        distinct = groups * (num_prompt_tokens - 1) + groups * group_size * 3
+        assert distinct <= decoder.load.read_tokens <= 1.02 * distinct
+        await decoder.close()
+
+    run_on_clock(main())
