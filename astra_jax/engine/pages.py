@@ -37,7 +37,8 @@ class PageBook:
         self._references = [0] * num_pages
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._by_content: dict[Content, int] = {}
-        self._contents: list[list[Content]] = [[] for _ in range(num_pages)]
+        self._contents: list[list[tuple[Content, int]]] = [[] for _ in range(num_pages)]
+        """What is known to lie in each page, and in how many of its tokens."""
 
     @property
     def num_available(self) -> int:
@@ -54,7 +55,7 @@ class PageBook:
                 page = self._free.pop()
             else:
                 page, _ = self._idle.popitem(last=False)
-                self._forget(page)
+                self._forget(page, 0)
             self._references[page] = 1
             pages.append(page)
         return pages
@@ -83,11 +84,15 @@ class PageBook:
         """Return the page in which this lies."""
         return self._by_content.get(content)
 
-    def know(self, page: int, content: Content) -> None:
-        """Keep in mind what lies in a page; what lies in another one already is left with that."""
+    def know(self, page: int, content: Content, num_tokens: int) -> None:
+        """Keep in mind what lies in the first so many tokens of a page; what lies in another already is left there."""
         if content not in self._by_content:
             self._by_content[content] = page
-            self._contents[page].append(content)
+            self._contents[page].append((content, num_tokens))
+
+    def write_after(self, page: int, num_tokens: int) -> None:
+        """Forget what is known of a page beyond its first so many tokens: others are written there."""
+        self._forget(page, num_tokens)
 
     def forget_all(self) -> None:
         """Know nothing of any page any more: other weights would have computed something else."""
@@ -97,7 +102,8 @@ class PageBook:
         self._by_content.clear()
         self._contents = [[] for _ in range(self.num_pages)]
 
-    def _forget(self, page: int) -> None:
-        for content in self._contents[page]:
-            del self._by_content[content]
-        self._contents[page] = []
+    def _forget(self, page: int, but_first: int) -> None:
+        for content, num_tokens in self._contents[page]:
+            if num_tokens > but_first:
+                del self._by_content[content]
+        self._contents[page] = [known for known in self._contents[page] if known[1] <= but_first]

@@ -376,13 +376,15 @@ class Schedule:
                 track.table[begins_in] = pages[0]
                 pages = pages[1:]
             track.table.extend(pages)
+        if copy is None and begins_in < len(track.table):
+            book.write_after(track.table[begins_in], track.num_cached % page_tokens)
         return (copy,)
 
     def _pages(self, track: Track, count: int, taken: set[Session]) -> list[int] | None:
         book = self.books[track.shard]
         if (pages := book.take(count)) is not None:
             return pages
-        # Those whom nothing is sampled for give way first, then those that asked last: they are read again later.
+        # Those that ask for nothing give way first, then those that asked last; they are read again in their turn.
         others = [
             other
             for other in self.tracks.values()
@@ -410,7 +412,8 @@ class Schedule:
             # The rest of a prompt, which its siblings go on from as well.
             number = len(track.contents)
             ids = track.ids[number * self.limits.page_tokens : track.num_cached]
-            self.books[track.shard].know(track.table[number], content_after(self._content_before(track, number), ids))
+            content = content_after(self._content_before(track, number), ids)
+            self.books[track.shard].know(track.table[number], content, len(ids))
 
     def has_sampled(self, row: SampleRow, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         """Take in what a row has sampled: all but its last token lie in its pages."""
@@ -429,7 +432,7 @@ class Schedule:
             ids = track.ids[number * page_tokens : (number + 1) * page_tokens]
             content = content_after(self._content_before(track, number), ids)
             track.contents.append(content)
-            self.books[track.shard].know(track.table[number], content)
+            self.books[track.shard].know(track.table[number], content, page_tokens)
 
 
 def _worth(shape: RowShape, placed: Sequence[Sequence[Sequence[Track]]]) -> tuple[float, int]:

@@ -244,6 +244,22 @@ def checked(limits: Limits, median: float) -> tuple[CheckedDevice, PagedDecoder]
     return device, decoder
 
 
+def test_what_has_been_written_over_is_not_found_any_more():
+    """The last page of a prompt is filled by one session, then by its sibling; who asks for the first finds nothing."""
+
+    async def main() -> None:
+        _, decoder = checked(some_limits(), 6)
+        prompt = [1, 2, 3, 4, 5, 6]
+        first = await said_by(decoder, 0, prompt, 12)
+        await said_by(decoder, 1, prompt, 12)
+        read_before = decoder.load.read_tokens
+        assert await said_by(decoder, 2, [*prompt, *first, 1], 12)
+        assert decoder.load.read_tokens - read_before > 6
+        await decoder.close()
+
+    run_on_clock(main())
+
+
 def test_who_asked_first_gets_pages_even_if_all_are_sampling():
     """Two fill all pages between them; neither could go on if none gave way."""
 
