@@ -30,6 +30,7 @@ LIMITS = Limits(
     sample_tokens=4,
     read_rows=2,
     read_tokens=8,
+    first_read_rows=2,
     first_read_tokens=24,
 )
 Run = Callable[[Coroutine[Any, Any, None]], None]

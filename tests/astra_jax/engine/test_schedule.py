@@ -39,11 +39,11 @@ class CheckedDevice(ClockDevice):
 
     async def read(self, read: Read) -> None:
         rows = [row for of_shard in read.rows for row in of_shard]
-        assert all(len(of_shard) <= self._limits.read_rows for of_shard in read.rows)
         begins = {row.track.num_cached == 0 for row in rows}
         assert len(begins) == 1, "a call has a program of its own for those that begin"
-        most = self._limits.first_read_tokens if begins == {True} else self._limits.read_tokens
-        assert all(0 < len(row.ids) <= most for row in rows)
+        most_rows, most_tokens = self._limits.read_shape(begins=begins == {True})
+        assert all(len(of_shard) <= most_rows for of_shard in read.rows)
+        assert all(0 < len(row.ids) <= most_tokens for row in rows)
         self._check_and_copy([(row.track, len(row.ids), row.copy) for row in rows])
         for row in rows:
             assert row.ids == row.track.ids[row.track.num_cached :][: len(row.ids)]
@@ -177,6 +177,7 @@ def some_limits(**changes) -> Limits:
             "sample_tokens": 4,
             "read_rows": 2,
             "read_tokens": 4,
+            "first_read_rows": 2,
             "first_read_tokens": 8,
             **changes,
         }
@@ -194,6 +195,7 @@ def limits_of_any_kind(draw) -> Limits:
         sample_tokens=draw(st.integers(1, 6)),
         read_rows=draw(st.integers(1, 3)),
         read_tokens=draw(st.integers(1, 6)),
+        first_read_rows=draw(st.integers(1, 3)),
         first_read_tokens=draw(st.integers(1, 12)),
     )
 
