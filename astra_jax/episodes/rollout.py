@@ -34,7 +34,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from astra_jax.chat.format import Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.engine.device import XLADevice, num_shards
-from astra_jax.engine.interface import Decoder, Generated, Sampling, Session
+from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape
 from astra_jax.episodes.episode import Episode
@@ -115,6 +115,8 @@ class RolloutEngine:
     ):
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
+        self.loads: list[Load] = []
+        """What each decoder of the last `run` had done when it ended."""
         self._end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
 
     def can_run(self, start: Start) -> bool:
@@ -187,6 +189,7 @@ class RolloutEngine:
                 for episode in group
             )
         finally:
+            self.loads = [decoder.load for decoder in decoders]
             for decoder in decoders:
                 await decoder.close()
         return groups

@@ -93,19 +93,6 @@ def require_rows(num_rows: int, parts: int, mesh: Mesh | None) -> None:
         )
 
 
-def require_prompts(num_prompts: int, mesh: Mesh | None) -> None:
-    """See to it that the prompts of a rollout can be dealt out evenly over a rollout's mesh.
-
-    Raises:
-        ConfigError: they cannot.
-    """
-    shards = 1 if mesh is None else mesh.size // mesh.shape["tensor"]
-    if num_prompts % shards:
-        raise ConfigError(
-            f"expected rollouts of a multiple of data × fsdp × context = {shards} groups, found {num_prompts}"
-        )
-
-
 def host_rows(num_rows: int, mesh: Mesh | None) -> slice:
     """Say which rows of a batch this host must make: those that its devices hold, some of them or all."""
     if mesh is None:

@@ -14,7 +14,7 @@ from astra_jax.chat.template import require_chat_template
 from astra_jax.checkpoints.checkpoint import TrainState, load_params
 from astra_jax.checkpoints.policy import read_policy
 from astra_jax.config import ConfigError
-from astra_jax.mesh.placement import init_optimizer_state, require_prompts, require_rows, training_mesh
+from astra_jax.mesh.placement import init_optimizer_state, require_rows, training_mesh
 from astra_jax.model.sharding import require_divisible
 from astra_jax.rl.config import RLConfig, open_rl_run
 from astra_jax.rl.metrics import SHOWN
@@ -68,7 +68,6 @@ def checked_parts(config: RLConfig) -> Parts:
     require_wandb(config.wandb)
     mesh = training_mesh(config.mesh)
     require_rows(config.groups_per_step * config.group_size, 1, mesh)
-    require_prompts(config.groups_per_rollout, mesh)
     model_config, tokenizer = read_policy(config.init, overrides=config.model_overrides)
     require_chat_template(config.init, tokenizer)
     require_divisible(model_config, mesh)
