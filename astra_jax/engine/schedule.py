@@ -365,17 +365,15 @@ class Schedule:
         begins_in = track.num_cached // page_tokens
         shared = bool(track.num_cached % page_tokens) and book.is_shared(track.table[begins_in])
         wanted = self.limits.pages_for(track.num_cached + count) - len(track.table) + shared
-        if wanted > 0 and (pages := self._pages(track, wanted, taken)) is None:
-            return None
-        copy = None
         if wanted > 0:
-            assert pages is not None
-            if shared:
-                copy = Copy(track.table[begins_in], pages[0])
-                book.release(track.table[begins_in])
-                track.table[begins_in] = pages[0]
-                pages = pages[1:]
+            if (pages := self._pages(track, wanted, taken)) is None:
+                return None
             track.table.extend(pages)
+        copy = None
+        if shared:  # the copy is the last page: what is behind the shared one holds nothing yet
+            copy = Copy(track.table[begins_in], track.table[-1])
+            book.release(track.table[begins_in])
+            track.table[begins_in] = track.table.pop()
         if copy is None and begins_in < len(track.table):
             book.write_after(track.table[begins_in], track.num_cached % page_tokens)
         return (copy,)

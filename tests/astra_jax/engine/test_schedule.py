@@ -262,6 +262,20 @@ def test_what_has_been_written_over_is_not_found_any_more():
     run_on_clock(main())
 
 
+def test_a_page_that_a_sibling_has_found_is_copied_even_if_there_is_room_behind_it():
+    """The first was given room for more than it said."""
+
+    async def main() -> None:
+        _, decoder = checked(some_limits(), 2)
+        prompt = [1, 2, 3, 4, 5, 6]
+        first = await decoder.generate(prompt, Sampling(12), Session(3, 0))
+        ids = [*prompt, *first.ids, 1]
+        await asyncio.gather(said_by(decoder, 1, prompt, 12), said_by(decoder, 0, ids, 12))
+        await decoder.close()
+
+    run_on_clock(main())
+
+
 def test_who_asked_first_gets_pages_even_if_all_are_sampling():
     """Two fill all pages between them; neither could go on if none gave way."""
 
