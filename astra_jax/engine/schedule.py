@@ -190,6 +190,7 @@ class Schedule:
         if track.policy_version != policy_version:
             self._let_go(track)
             track.policy_version = policy_version
+        track.num_prompt_tokens = min(track.num_prompt_tokens, len(ids))  # of its prompt less may be left
         track.ids = list(ids)
         track.sampling, track.said, track.logprobs, track.versions = sampling, [], [], []
         track.ticket = next(self._tickets)

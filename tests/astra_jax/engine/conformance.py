@@ -363,6 +363,7 @@ async def close_leaves_no_task(subject: Subject) -> None:
 
 
 CLAUSES: list[Callable[[Subject], Awaitable[None]]] = [
+    a_session_may_say_something_else_than_it_was_given,
     a_message_ends_with_an_end_token_or_at_its_limit,
     neighbours_and_the_time_of_a_call_change_no_token,
     a_second_message_goes_on_from_the_first_and_what_was_given,
