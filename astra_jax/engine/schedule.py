@@ -235,7 +235,7 @@ class Schedule:
         if num_unread < self.limits.read_rows * len(self.books) and len(asking) - num_unread >= num_rows:
             return None
         rows: list[list[ReadRow]] = [[] for _ in self.books]
-        being_read: set[Content] = set()
+        being_read: set[tuple[int, Content]] = set()
         taken: set[Session] = set()
         begins: bool | None = None
         for track in asking:
@@ -249,7 +249,7 @@ class Schedule:
             if begins != (track.num_cached == 0) or len(rows[track.shard]) == most_rows:
                 continue
             count = min(track.num_unread, most_tokens)
-            next_content = self._content_of_next_page(track)
+            next_content = (track.shard, self._content_of_next_page(track))
             if next_content in being_read:
                 continue  # a sibling reads the same tokens; they are found when it has
             made = self._room_for(track, count, taken)

@@ -276,6 +276,20 @@ def test_a_page_that_a_sibling_has_found_is_copied_even_if_there_is_room_behind_
     run_on_clock(main())
 
 
+def test_siblings_on_two_shards_do_not_wait_for_one_another():
+    """Their prompts begin alike, but neither finds what the other one reads."""
+
+    async def main() -> None:
+        device = CheckedDevice(some_limits(), num_shards=2, message_tokens=Lognormal(2, 0.0))
+        decoder = PagedDecoder(device, some_limits(), end_ids=END_IDS)
+        device.schedule = decoder._schedule
+        await asyncio.gather(*(said_by(decoder, slot, [1, 2, 3, 4, 5, 6 + slot, 7], 12) for slot in range(2)))
+        assert device.num_calls == 2, "one that reads and one that samples"
+        await decoder.close()
+
+    run_on_clock(main())
+
+
 def test_who_asked_first_gets_pages_even_if_all_are_sampling():
     """Two fill all pages between them; neither could go on if none gave way."""
 
