@@ -227,12 +227,11 @@ class Schedule:
     def next_read(self) -> Read | None:
         """Return what to read next, the sessions that asked first before others; None if it can wait.
 
-        It waits while all rows can be filled with what is read already, and no call of its own is full.
+        It waits while all rows can be filled with what is read already, no call of its own is full, and who asked
+        first has nothing to be read.
         """
         asking = self._asking()
-        num_unread = sum(track.num_unread > 0 for track in asking)
-        num_rows = self.limits.row_shapes[0].prefixes * self.limits.row_shapes[0].rows_per_prefix * len(self.books)
-        if num_unread < self.limits.read_rows * len(self.books) and len(asking) - num_unread >= num_rows:
+        if not asking or (asking[0].num_unread == 0 and not self._lacks_rows(asking)):
             return None
         rows: list[list[ReadRow]] = [[] for _ in self.books]
         being_read: set[tuple[int, Content]] = set()
@@ -259,6 +258,15 @@ class Schedule:
             taken.add(track.session)
             rows[track.shard].append(ReadRow(track, track.ids[track.num_cached : track.num_cached + count], *made))
         return Read(rows) if any(rows) else None
+
+    def _lacks_rows(self, asking: Sequence[Track]) -> bool:
+        """Say whether reading would fill rows of some shard, or a call that reads."""
+        num_rows = self.limits.row_shapes[0].prefixes * self.limits.row_shapes[0].rows_per_prefix
+        for shard in range(len(self.books)):
+            unread = [track.num_unread > 0 for track in asking if track.shard == shard]
+            if sum(unread) >= self.limits.read_rows or (any(unread) and len(unread) - sum(unread) < num_rows):
+                return True
+        return False
 
     def next_sample(self) -> Sample | None:
         """Return what to sample next; None if no session can."""

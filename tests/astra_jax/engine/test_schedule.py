@@ -290,6 +290,41 @@ def test_siblings_on_two_shards_do_not_wait_for_one_another():
     run_on_clock(main())
 
 
+def test_given_tokens_are_read_however_many_others_are_ready():
+    """Others are given nothing, so that they are ready as soon as they ask; a call of reads is never full."""
+
+    async def main() -> None:
+        limits = some_limits(row_shapes=(RowShape(1, 1),), read_rows=4)
+        _, decoder = checked(limits, 2)
+        busy = [Caller([1, 2, 3], [(2, 0, 0.0)] * 13) for _ in range(3)]
+        others = [asyncio.create_task(caller.run(decoder, slot, 30)) for slot, caller in enumerate(busy)]
+        await asyncio.sleep(0.1)
+        ids = await said_by(decoder, 9, [5, 6, 7, 8], 12)
+        assert len(ids) == 2
+        assert not any(other.done() for other in others)
+        await asyncio.gather(*others)
+        await decoder.close()
+
+    run_on_clock(main())
+
+
+def test_a_shard_that_has_rows_free_reads_however_many_are_ready_on_another():
+    async def main() -> None:
+        limits = some_limits(row_shapes=(RowShape(1, 2),), read_rows=4)
+        device = CheckedDevice(limits, num_shards=2, message_tokens=Lognormal(20, 0.0))
+        decoder = PagedDecoder(device, limits, end_ids=END_IDS)
+        device.schedule = decoder._schedule
+        others = [asyncio.create_task(said_by(decoder, slot, [1, 2, 3], 20)) for slot in range(6)]
+        await asyncio.sleep(0.1)  # these are of one shard
+        start = asyncio.get_running_loop().time()
+        await said_by(decoder, 9, [5, 6, 7, 8], 20)
+        assert asyncio.get_running_loop().time() - start < 20 * COSTS.seconds_per_step + 0.15
+        await asyncio.gather(*others)
+        await decoder.close()
+
+    run_on_clock(main())
+
+
 def test_who_asked_first_gets_pages_even_if_all_are_sampling():
     """Two fill all pages between them; neither could go on if none gave way."""
 
