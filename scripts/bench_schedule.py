@@ -1,0 +1,168 @@
+"""How rows stay busy while tools run, and what deciding so costs, at the size of a pod and on no accelerator.
+
+    python scripts/bench_schedule.py pod      # two hosts of 512 episodes each, up to 32 turns
+    python scripts/bench_schedule.py tools    # 64 episodes of 4 turns in 16 rows, with slow tools and with none
+
+Decoders sample no model: lengths of messages and times of tools are drawn, a step takes 20 ms of a clock that jumps
+(`astra_jax/engine/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. One JSON line:
+
+    scheduler_cpu_share     CPU seconds of `Schedule` per second of steps
+    process_cpu_share       of the whole process: made-up tokens, episodes and event loop included
+    rows_busy               tokens sampled ÷ rows x steps; `while_rows_can_be_full` before the last episodes run out
+    longest_to_median_wait  of an episode, for rows and for steps that it had no part in, over all its messages
+    pages                   of a host, and the fewest that were free
+    wall_ratio              of the tools' mode: seconds with slow tools ÷ seconds with tools that take no time
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.interface import Sampling, Session
+from astra_jax.engine.paged import PagedDecoder
+from astra_jax.engine.schedule import Limits, RowShape, Schedule
+
+END_ID = 0
+COSTS = Costs(seconds_per_step=0.02, seconds_per_read_token=2e-5)
+MESSAGE_TOKENS, GIVEN_TOKENS = Lognormal(120, 0.7), Lognormal(60, 0.7)
+TOOL_SECONDS, MOST_TOOL_SECONDS = Lognormal(0.5, 0.8), 2.0
+PROMPT_TOKENS, MESSAGE_LIMIT, GROUP = 1000, 512, 8
+
+
+@dataclass
+class Measured:
+    """What a run was like."""
+
+    waits: list[float] = field(default_factory=list)
+    """Of each episode."""
+    scheduler_seconds: float = 0.0
+    fewest_free: int = 10**9
+    rows_busy_until_first_end: float | None = None
+    """Sampled tokens over rows and steps, when the first episode had ended."""
+
+
+def limits_for(episodes: int, rows: int, turns: int) -> Limits:
+    """Pages for half of what all episodes at full length would fill."""
+    max_tokens = min(PROMPT_TOKENS + turns * 400, 8192)
+    return Limits(
+        max_prompt_tokens=1024,
+        max_tokens=max_tokens,
+        num_pages=episodes * -(-max_tokens // 32) // 2,
+        page_tokens=32,
+        row_shapes=(RowShape(rows // 4, 4), RowShape(rows // 8, 4), RowShape(4, 1), RowShape(1, 1)),
+        sample_tokens=16,
+        read_rows=8,
+        read_tokens=64,
+        first_read_tokens=2048,
+    )
+
+
+def timed(schedule: Schedule, measured: Measured) -> None:
+    """Add up the time of all that a schedule is asked."""
+
+    def of(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            start = time.process_time()
+            try:
+                return call(*args)
+            finally:
+                measured.scheduler_seconds += time.process_time() - start
+
+        return run
+
+    for name in ("require_room", "ask", "forget", "next_read", "next_sample", "has_read", "has_sampled"):
+        setattr(schedule, name, of(getattr(schedule, name)))
+
+
+async def episode(
+    decoder: PagedDecoder, slot: int, turns: int, limits: Limits, tools: bool, measured: Measured
+) -> None:
+    """One message after another, each followed by its tools."""
+    session, waited = Session(0, slot), 0.0
+    ids = [1 + slot // GROUP % 500] * PROMPT_TOKENS
+    loop = asyncio.get_running_loop()
+    for turn in range(turns):
+        room = limits.max_tokens - len(ids)
+        if room < 1:
+            break
+        start = loop.time()
+        message = await decoder.generate(ids, Sampling(min(MESSAGE_LIMIT, room)), session)
+        waited += loop.time() - start - len(message.ids) * COSTS.seconds_per_step
+        measured.fewest_free = min(measured.fewest_free, decoder.load.free_pages)
+        seconds = min(TOOL_SECONDS.draw(1, slot, turn), MOST_TOOL_SECONDS) if tools else 0.0
+        await asyncio.sleep(seconds)
+        ids = [*ids, *message.ids, *[2] * round(GIVEN_TOKENS.draw(2, slot, turn))]
+    decoder.forget(session)
+    measured.waits.append(waited)
+    if measured.rows_busy_until_first_end is None:
+        measured.rows_busy_until_first_end = decoder.load.sampled_tokens / decoder.load.row_steps
+
+
+async def run_hosts(
+    hosts: int, episodes: int, rows: int, turns: int, tools: bool, calls_away: int | None
+) -> dict[str, Any]:
+    """Run all episodes of all hosts, each with a decoder of its own."""
+    limits, measured = limits_for(episodes, rows, turns), Measured()
+    decoders = []
+    for _ in range(hosts):
+        device = ClockDevice(limits, costs=COSTS, message_tokens=MESSAGE_TOKENS, end_ids=(END_ID,))
+        decoders.append(PagedDecoder(device, limits, end_ids=(END_ID,), calls_away=calls_away))
+        timed(decoders[-1]._schedule, measured)
+    start = time.process_time()
+    await asyncio.gather(
+        *(
+            episode(decoder, host * episodes + slot, turns, limits, tools, measured)
+            for host, decoder in enumerate(decoders)
+            for slot in range(episodes)
+        )
+    )
+    process_seconds, wall = time.process_time() - start, asyncio.get_running_loop().time()
+    loads = [decoder.load for decoder in decoders]
+    for decoder in decoders:
+        await decoder.close()
+    row_steps, sampled = sum(load.row_steps for load in loads), sum(load.sampled_tokens for load in loads)
+    step_seconds = wall * hosts
+    return {
+        "wall_seconds": round(wall, 1),
+        "scheduler_cpu_share": round(measured.scheduler_seconds / step_seconds, 4),
+        "process_cpu_share": round(process_seconds / step_seconds, 4),
+        "rows_busy": round(sampled / row_steps, 3),
+        "rows_busy_while_rows_can_be_full": round(measured.rows_busy_until_first_end or 0.0, 3),
+        "longest_to_median_wait": round(max(measured.waits) / statistics.median(measured.waits), 2),
+        "median_wait_seconds": round(statistics.median(measured.waits), 1),
+        "pages": limits.num_pages,
+        "fewest_free_pages": measured.fewest_free,
+        "sampled_tokens": sampled,
+        "read_tokens": sum(load.read_tokens for load in loads),
+    }
+
+
+def main() -> None:
+    """Print one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=["pod", "tools"])
+    parser.add_argument("--rows", type=int, help="of a host; default: 256 of the pod, 16 of the tools")
+    parser.add_argument("--turns", type=int, help="of an episode; default: 32 and 4")
+    parser.add_argument("--calls-away", type=int, help="come back exactly so many calls later, as where runs are exact")
+    args = parser.parse_args()
+    if args.mode == "pod":
+        found = run_on_clock(run_hosts(2, 512, args.rows or 256, args.turns or 32, True, args.calls_away))
+    else:
+        with_tools, without = (
+            run_on_clock(run_hosts(1, 64, args.rows or 16, args.turns or 4, tools, args.calls_away))
+            for tools in (True, False)
+        )
+        found = {"wall_ratio": round(with_tools["wall_seconds"] / without["wall_seconds"], 3), **with_tools}
+    print(json.dumps({"mode": args.mode, "calls_away": args.calls_away, **found}))
+
+
+if __name__ == "__main__":
+    main()
