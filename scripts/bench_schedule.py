@@ -60,6 +60,7 @@ def limits_for(episodes: int, rows: int, turns: int) -> Limits:
         row_shapes=(RowShape(rows // 4, 4), RowShape(rows // 8, 4), RowShape(4, 1), RowShape(1, 1)),
         sample_tokens=16,
         read_rows=8,
+        first_read_rows=8,
         read_tokens=64,
         first_read_tokens=2048,
     )
