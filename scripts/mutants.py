@@ -283,8 +283,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # A salt keeps what is cached apart.
     Mutant(
         "astra_jax/engine/pages.py",
-        'return f"{policy_version}/{salt}".encode()',
-        'return f"{policy_version}".encode()',
+        'f"{policy_version}/{salt}".encode()',
+        'f"{policy_version}".encode()',
         ("tests/astra_jax/engine/test_paged.py",),
     ),
     # Room that was not used gives way to pages that are found.
