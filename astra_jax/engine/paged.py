@@ -12,6 +12,8 @@ from astra_jax.engine.device import Device
 from astra_jax.engine.interface import Capabilities, DecoderError, Finish, Generated, Load, Pause, Sampling, Session
 from astra_jax.engine.schedule import Limits, Sample, Schedule, Track
 
+_READS_PER_SAMPLE = 4
+
 
 @dataclass
 class _Message:
@@ -232,9 +234,10 @@ class PagedDecoder:
         if self._paused in (Pause.KEEP, Pause.RETRACT):
             return False
         self._schedule.only_begun = self._paused is Pause.DRAIN
-        # Given tokens are read first: they fill rows. One call of them to one that samples, so that neither waits long.
-        read = self._schedule.next_read()
-        if read is not None:
+        # Given tokens are read first: they fill rows. Few calls of them to one that samples, so neither waits long.
+        num_reads = 0
+        while num_reads < _READS_PER_SAMPLE and (read := self._schedule.next_read()) is not None:
+            num_reads += 1
             rows = [row for of_shard in read.rows for row in of_shard]
             async with self._calling(row.track for row in rows):
                 await self._device.read(read)
@@ -249,7 +252,7 @@ class PagedDecoder:
                     steps * sample.shape.prefixes * sample.shape.rows_per_prefix * self._device.num_shards
                 )
                 self._take_in(sample, said)
-        return read is not None or sample is not None
+        return num_reads > 0 or sample is not None
 
     @contextlib.asynccontextmanager
     async def _calling(self, tracks: Iterable[Track]) -> AsyncIterator[None]:

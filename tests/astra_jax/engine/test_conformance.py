@@ -20,13 +20,13 @@ from astra_jax.model.qwen3 import init_params
 from tests.astra_jax.engine.conformance import CLAUSES, GIVEN, PROMPT, SESSIONS, Subject
 
 END_IDS = tuple(range(108, 116))  # of an untrained model, so many that some messages end
-# Fewer pages than six sessions of full length would fill; few shapes, so that little is compiled.
+# Fewer pages than six sessions of full length would fill; one shape, so that little is compiled.
 LIMITS = Limits(
     max_prompt_tokens=24,
     max_tokens=160,
     num_pages=48,
     page_tokens=8,
-    row_shapes=(RowShape(2, 2), RowShape(1, 1)),
+    row_shapes=(RowShape(2, 2),),
     sample_tokens=4,
     read_rows=2,
     read_tokens=8,

@@ -212,7 +212,7 @@ def callers_of_any_kind(draw) -> Caller:
     )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     limits=limits_of_any_kind(),
     callers=st.lists(callers_of_any_kind(), min_size=1, max_size=8),
@@ -320,6 +320,20 @@ def test_a_shard_that_has_rows_free_reads_however_many_are_ready_on_another():
         await said_by(decoder, 9, [5, 6, 7, 8], 20)
         assert asyncio.get_running_loop().time() - start < 20 * COSTS.seconds_per_step + 0.15
         await asyncio.gather(*others)
+        await decoder.close()
+
+    run_on_clock(main())
+
+
+def test_several_calls_read_before_one_samples_in_rows_that_are_free():
+    """Else rows run empty wherever more messages end in a call than another one reads."""
+
+    async def main() -> None:
+        limits = some_limits(row_shapes=(RowShape(16, 1),), first_read_rows=2)
+        device, decoder = checked(limits, 4)
+        await asyncio.gather(*(said_by(decoder, slot, [1 + slot % 7, 1 + slot // 7, 3], 4) for slot in range(8)))
+        assert device.num_calls == 4 + 1
+        assert decoder.load.row_steps == 16 * 4
         await decoder.close()
 
     run_on_clock(main())
