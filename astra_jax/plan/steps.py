@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from astra_jax.engine.sampling import slot_keys
-from astra_jax.engine.step import decode_messages, prefill_prompts
+from astra_jax.engine.programs import Asked, Histories, Pages, read_tokens, sample_rows
+from astra_jax.engine.schedule import Limits
+from astra_jax.episodes.rollout import RolloutConfig, decode_limits
 from astra_jax.mesh.placement import sharded_shapes
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops, matrix_parameters, model_flops
-from astra_jax.model.kv_cache import cache_shardings
+from astra_jax.model.kv_pages import empty_pages, pages_shardings
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import spec
 from astra_jax.model.splash_attention import kernel_flops
@@ -101,75 +102,97 @@ def learner_step(name: str, config: PlanConfig, shape: StepShape, mesh: Mesh) ->
 
 
 def prefill_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> AbstractStep:
-    """Return the rollout engine's reading of all prompts, which makes the KV pool."""
+    """Return the rollout engine's reading of prompts, each whole; a run reads long ones in pieces, which need less."""
     model, params = _served(config, mesh)
-    tokens_PS, counts_P = _prompts(shape, mesh)
-    prompts = tokens_PS.shape[0]
-    with jax.set_mesh(mesh):
-        keys = _slot_keys(prompts * shape.episodes_per_prompt, mesh)
-        args = (model, params, tokens_PS, counts_P, keys, shape.response_tokens)
-        cache = prefill_prompts.eval_shape(*args).cache
-    attended = shape.prompt_tokens**2 / 2  # causal: half of all pairs
+    limits = _limits(shape, mesh)
+    shards, rows = _rows_shards(mesh), limits.read_rows
+    pages = _pages(model, limits, mesh)
+    tables = _by_shard(mesh, rows, limits.pages_for(limits.max_tokens))
+    tokens, per_row = _by_shard(mesh, rows, shape.prompt_tokens), _by_shard(mesh, rows)
+    copies = _by_shard(mesh, rows, 2)
+    prompts = shards * rows
+    # Nothing follows the last layer's keys and values. Causal: half of all pairs are attended.
+    before_last = model.model_copy(update={"num_layers": model.num_layers - 1})
+    flops = forward_flops(before_last, shape.prompt_tokens, shape.prompt_tokens**2 / 2, logits_tokens=0)
+    flops += 4.0 * shape.prompt_tokens * model.hidden_size * model.num_kv_heads * model.head_dim
     return AbstractStep(
         work=f"{prompts} prompts of {shape.prompt_tokens:,} tokens",
         mesh=mesh,
-        trace=functools.partial(prefill_prompts.trace, *args),
+        trace=functools.partial(
+            read_tokens.trace, model, params, pages, None, tables, per_row, tokens, per_row, copies
+        ),
         bytes_by_category={
             "parameters": _bytes_per_chip(params),
-            "KV pool": _bytes_per_chip(_with_shardings(cache, cache_shardings(cache, mesh))),
-            "batch": _bytes_per_chip((tokens_PS, counts_P)),
+            "KV pool": _bytes_per_chip(pages),
+            "batch": _bytes_per_chip((tables, per_row, tokens, per_row, copies)),
         },
-        model_flops=prompts * forward_flops(model, shape.prompt_tokens, attended, logits_tokens=0),
-        kernels=_kernels(model, mesh, shape.prompt_tokens, shape.prompts_per_shard),
-        partitioner_bytes=_partitioner_bytes(model, mesh, shape.prompts_per_shard * shape.prompt_tokens, trains=False),
+        model_flops=prompts * flops,
+        kernels=_kernels(model, mesh, shape.prompt_tokens, rows),
+        partitioner_bytes=_partitioner_bytes(model, mesh, rows * shape.prompt_tokens, trains=False),
         weight_bytes=_matrix_bytes(model, mesh),
         while_trips=None,
     )
 
 
 def decode_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> AbstractStep:
-    """Return the rollout engine's loop that samples; costs are those of one token in every slot, at a full cache."""
+    """Return the rollout engine's sampling; costs are those of one token in every row, behind a whole episode."""
     model, params = _served(config, mesh)
-    tokens_PS, counts_P = _prompts(shape, mesh)
-    episodes_per_shard = shape.prompts_per_shard * shape.episodes_per_prompt
-    episodes = episodes_per_shard * _rows_shards(mesh)
-    with jax.set_mesh(mesh):
-        # Prefill is traced for the shape of its cache alone: the loop begins with what prefill leaves.
-        keys_E = _slot_keys(episodes, mesh)
-        slots: Any = prefill_prompts.eval_shape(model, params, tokens_PS, counts_P, keys_E, shape.response_tokens)
-    cache = _with_shardings(slots.cache, cache_shardings(slots.cache, mesh))
-    by_row = NamedSharding(mesh, spec("batch"))
-    hidden_ED = jax.ShapeDtypeStruct(
-        (episodes, model.hidden_size), model.dtype, sharding=NamedSharding(mesh, spec("batch", "hidden"))
+    limits = _limits(shape, mesh)
+    prefixes, rows_per_prefix = limits.row_shapes[0]
+    rows = prefixes * rows_per_prefix
+    pages = _pages(model, limits, mesh)
+    per_row, copies = _by_shard(mesh, rows), _by_shard(mesh, rows, 2)
+    histories = Histories(
+        prefix_tables_DPn=_by_shard(mesh, prefixes, limits.pages_for(shape.prompt_tokens)),
+        prefix_pages_DP=_by_shard(mesh, prefixes),
+        # What follows a prefix may begin within its last page.
+        own_tables_DRn=_by_shard(mesh, rows, limits.pages_for(shape.response_tokens + limits.page_tokens - 1)),
+        own_counts_DR=per_row,
     )
-    running_E = jax.ShapeDtypeStruct((episodes,), jnp.bool, sharding=by_row)
+    asked = Asked(*(per_row,) * 5, temperature_DR=_by_shard(mesh, rows, dtype=jnp.float32))
+    leave_at = jax.ShapeDtypeStruct((), jnp.int32)
     context_tokens = shape.prompt_tokens + shape.response_tokens
-    slots = slots._replace(cache=cache, hidden_ED=hidden_ED, keys_E=keys_E)
     return AbstractStep(
-        work=f"a token in each of {episodes} slots, {context_tokens:,} tokens cached",
+        work=f"a token in each of {rows * _rows_shards(mesh)} rows, {context_tokens:,} tokens cached",
         mesh=mesh,
         trace=functools.partial(
-            decode_messages.trace,
-            *(model, params, slots, running_E, 1.0, 0),
+            sample_rows.trace,
+            *(model, params, pages, histories, asked, copies, leave_at),
             end_ids=(0, 1),
-            max_response_tokens=shape.response_tokens,
+            max_tokens=limits.sample_tokens,
         ),
         bytes_by_category={
             "parameters": _bytes_per_chip(params),
-            "KV pool": _bytes_per_chip(cache),
-            "batch": _bytes_per_chip((hidden_ED, running_E)),
+            "KV pool": _bytes_per_chip(pages),
+            "batch": _bytes_per_chip((histories, asked, copies)),
         },
-        model_flops=episodes * forward_flops(model, 1, context_tokens, logits_tokens=1),
-        kernels=_kernels(model, mesh, 1, episodes_per_shard),
-        partitioner_bytes=_partitioner_bytes(model, mesh, episodes_per_shard, trains=False),
+        model_flops=rows * _rows_shards(mesh) * forward_flops(model, 1, context_tokens, logits_tokens=1),
+        kernels=_kernels(model, mesh, 1, rows),
+        partitioner_bytes=_partitioner_bytes(model, mesh, rows, trains=False),
         weight_bytes=_matrix_bytes(model, mesh),
         while_trips=1,
     )
 
 
-def _slot_keys(count: int, mesh: Mesh) -> Any:
-    keys = jax.eval_shape(functools.partial(slot_keys, 0, 0, count))
-    return jax.ShapeDtypeStruct(keys.shape, keys.dtype, sharding=NamedSharding(mesh, spec("batch")))
+def _limits(shape: RolloutShape, mesh: Mesh) -> Limits:
+    """Return what a run's rollouts would ask of the engine: all prompts and episodes of the shape at once."""
+    config = RolloutConfig(
+        max_prompt_tokens=shape.prompt_tokens, max_response_tokens=shape.response_tokens, max_turns=1
+    )
+    with jax.set_mesh(mesh):
+        return decode_limits(config, shape.prompts_per_shard * _rows_shards(mesh), shape.episodes_per_prompt)
+
+
+def _pages(model: ModelConfig, limits: Limits, mesh: Mesh) -> Pages:
+    with jax.set_mesh(mesh):
+        make = functools.partial(empty_pages, model, _rows_shards(mesh), limits.num_pages, limits.page_tokens)
+        pages: Pages = jax.eval_shape(make)
+    return _with_shardings(pages, pages_shardings(pages, mesh))
+
+
+def _by_shard(mesh: Mesh, *shape: int, dtype: Any = jnp.int32) -> Any:
+    """Return an array with a leading axis of shards of the batch."""
+    return jax.ShapeDtypeStruct((_rows_shards(mesh), *shape), dtype, sharding=NamedSharding(mesh, spec("batch")))
 
 
 def _served(config: PlanConfig, mesh: Mesh) -> tuple[ModelConfig, Params]:
@@ -177,16 +200,6 @@ def _served(config: PlanConfig, mesh: Mesh) -> tuple[ModelConfig, Params]:
     model = config.resolved_model()
     model = model.model_copy(update={"param_dtype": model.dtype})
     return model, sharded_shapes(abstract_params(model), mesh)
-
-
-def _prompts(shape: RolloutShape, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-    prompts = shape.prompts_per_shard * _rows_shards(mesh)
-    return (
-        jax.ShapeDtypeStruct(
-            (prompts, shape.prompt_tokens), jnp.int32, sharding=NamedSharding(mesh, spec("batch", "sequence"))
-        ),
-        jax.ShapeDtypeStruct((prompts,), jnp.int32, sharding=NamedSharding(mesh, spec("batch"))),
-    )
 
 
 def _rows_shards(mesh: Mesh) -> int:
