@@ -9,11 +9,11 @@ from typing import Any, Protocol, TypeVar
 import jax
 import numpy as np
 
-from astra_jax.engine.programs import Asked, Histories, read_tokens, sample_rows
+from astra_jax.engine.programs import Asked, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, Sample, SampleRow, Track
 from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import empty_pages
+from astra_jax.model.kv_pages import Histories, empty_pages
 from astra_jax.model.qwen3 import Params
 from astra_jax.model.sharding import ambient_mesh
 

@@ -3,7 +3,7 @@
 Dimensions: D shards · P prefixes of a shard · R rows of a shard, R / P of them for each prefix in turn · T tokens · n
 pages. What the host gives as `DR` is one axis `R` of D·R rows inside a program, shard by shard.
 
-Both read the pages of their rows once, when they begin, and write the new tokens' keys and values once, when they end.
+How pages are read and written is the business of `kv_pages`: layer by layer both `put` a row's new tokens and `attend`.
 A row of no tokens is padding: nothing of it is written, and what comes out of it means nothing.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,23 +21,8 @@ from flax import nnx
 from astra_jax.engine.sampling import sample_tokens, slot_keys
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import KV, Part, Rows, attend, copy_pages, window, write
+from astra_jax.model.kv_pages import Histories, Pages, Rows, copy_pages, page_tokens, rows_of
 from astra_jax.model.qwen3 import Layer, Params, Qwen3, bind, rope_tables
-from astra_jax.model.sharding import constrain
-
-Pages = tuple[KV, ...]
-"""One per layer."""
-
-
-class Histories(NamedTuple):
-    """Where the tokens lie that rows go on from. A prefix is whole pages; the row's own pages follow them."""
-
-    prefix_tables_DPn: Rows
-    prefix_pages_DP: Rows
-    """How many of them there are."""
-    own_tables_DRn: Rows
-    own_counts_DR: Rows
-    """How many tokens lie there already."""
 
 
 class Asked(NamedTuple):
@@ -88,19 +73,16 @@ def read_tokens(
     steps_T = jnp.arange(num_tokens)
     is_real_RT = steps_T < counts_R[:, None]
     rope = rope_tables(model_config, starts_R[:, None] + steps_T)
-    causal = (steps_T[:, None] >= steps_T) & is_real_RT[:, None]
-    # A query of padding sees itself, so that no softmax is over nothing.
-    causal_RTT = causal | jnp.eye(num_tokens, dtype=bool)
     x_RTD = model.embed(tokens_RT)
     found = []
-    for layer, of_layer in zip(_layers(model), pages, strict=True):
+    for layer, rows in zip(_layers(model), rows_of(pages, tables_DRn, starts_DR, histories), strict=True):
         q_RTNH, k_RTKH, v_RTKH = layer.qkv(x_RTD, rope)
-        fresh = KV(k_RTKH.transpose(0, 2, 3, 1), v_RTKH.swapaxes(1, 2))
+        kv = rows.put(rows.begin(num_tokens), k_RTKH, v_RTKH, jnp.int32(0), counts_R)
         if histories is None:
             attended_RTNH = attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT.astype(jnp.int32))
         else:
-            attended_RTNH = attend(q_RTNH, [*_parts(of_layer, histories), Part(fresh, causal_RTT)])
-        found.append(write(of_layer, fresh, tables_DRn, starts_DR, counts_DR))
+            attended_RTNH = rows.attend(kv, q_RTNH, jnp.int32(0))
+        found.append(rows.end(kv, counts_DR))
         x_RTD = layer.residual(x_RTD, attended_RTNH)
     return tuple(found)
 
@@ -108,8 +90,8 @@ def read_tokens(
 class _Sampling(NamedTuple):
     """What the loop carries from one token to the next."""
 
-    fresh: Pages
-    """Of the tokens of this call: rows of [K, H, T] and [K, T, H]."""
+    kv: tuple[Any, ...]
+    """Of each layer, as its rows have it."""
     pending_R: jax.Array
     goes_on_R: jax.Array
     ids_RT: jax.Array
@@ -143,31 +125,26 @@ def sample_rows(
     pending_R, limit_R, drawn_R, seed_R, slot_R, temperature_R = map(_flat, asked)
     num_rows = len(pending_R)
     keys_R = jax.vmap(lambda seed, slot: slot_keys(seed, slot, 1)[0])(seed_R, slot_R)
-    starts_R = _flat(_starts(pages, histories))
-    parts = [_parts(of_layer, histories) for of_layer in pages]
-    layers = _layers(model)
+    starts_DR = histories.starts_DR(page_tokens(pages))
+    starts_R = _flat(starts_DR)
+    layers = list(zip(_layers(model), rows_of(pages, histories.tables_DRn, starts_DR, histories), strict=True))
 
     def sample_one(state: _Sampling) -> _Sampling:
         step = state.step
-        seen_11T = (jnp.arange(max_tokens) <= step)[None, None]
         rope = rope_tables(model_config, (starts_R + step)[:, None])
         x_R1D = model.embed(state.pending_R[:, None])
-        fresh = []
-        for layer, (keys, values), of_layer in zip(layers, state.fresh, parts, strict=True):
+        after = []
+        for (layer, rows), kv in zip(layers, state.kv, strict=True):
             q_R1NH, k_R1KH, v_R1KH = layer.qkv(x_R1D, rope)
-            # All rows stand at the same column, so it is one slice; what a row has ended writes there, nobody reads.
-            kv = KV(
-                jax.lax.dynamic_update_slice_in_dim(keys, k_R1KH.transpose(0, 2, 3, 1), step, 3),
-                jax.lax.dynamic_update_slice_in_dim(values, v_R1KH.swapaxes(1, 2), step, 2),
-            )
-            fresh.append(kv)
-            x_R1D = layer.residual(x_R1D, attend(q_R1NH, [*of_layer, Part(kv, seen_11T)]))
+            kv = rows.put(kv, k_R1KH, v_R1KH, step, state.goes_on_R)
+            x_R1D = layer.residual(x_R1D, rows.attend(kv, q_R1NH, step))
+            after.append(kv)
         logits_RV = model.logits(model.norm(x_R1D)[:, 0])
         ids_R, logprobs_R = sample_tokens(logits_RV, keys_R, drawn_R + step, temperature_R)
         counts_R = state.counts_R + state.goes_on_R
         has_ended_R = jnp.isin(ids_R, jnp.array(end_ids)) | (counts_R >= limit_R)
         return _Sampling(
-            fresh=tuple(fresh),
+            kv=tuple(after),
             pending_R=ids_R,
             goes_on_R=state.goes_on_R & ~has_ended_R,
             ids_RT=jax.lax.dynamic_update_index_in_dim(state.ids_RT, ids_R, step, 1),
@@ -177,7 +154,7 @@ def sample_rows(
         )
 
     nothing = _Sampling(
-        fresh=tuple(_empty_rows(kv, num_rows, max_tokens) for kv in pages),
+        kv=tuple(rows.begin(max_tokens) for _, rows in layers),
         pending_R=pending_R,
         goes_on_R=limit_R > 0,
         ids_RT=jnp.zeros((num_rows, max_tokens), jnp.int32),
@@ -189,8 +166,7 @@ def sample_rows(
         lambda state: (state.step < max_tokens) & (state.goes_on_R.sum() > leave_at), sample_one, nothing
     )
     counts_DR = done.counts_R.reshape(shape)
-    own = (histories.own_tables_DRn, histories.own_counts_DR, counts_DR)
-    written = tuple(write(kv, fresh, *own) for kv, fresh in zip(pages, done.fresh, strict=True))
+    written = tuple(rows.end(kv, counts_DR) for (_, rows), kv in zip(layers, done.kv, strict=True))
     sampled = Sampled(done.ids_RT.reshape(*shape, -1), done.logprobs_RT.reshape(*shape, -1), counts_DR)
     return written, sampled
 
@@ -203,35 +179,3 @@ def _layers(model: Qwen3) -> list[Layer]:
     # Unrolled, not scanned: a scan would copy each layer's slice of what it reads before it can be multiplied.
     graph, layers = nnx.split(model.layers)
     return [nnx.merge(graph, jax.tree.map(operator.itemgetter(i), layers)) for i in range(model.config.num_layers)]
-
-
-def _page_tokens(pages: Pages) -> int:
-    return int(pages[0].values.shape[3])
-
-
-def _starts(pages: Pages, histories: Histories) -> jax.Array:
-    """Return how many tokens of each row are in pages: [D, R]."""
-    rows_per_prefix = histories.own_counts_DR.shape[1] // histories.prefix_pages_DP.shape[1]
-    prefix_DR = jnp.repeat(histories.prefix_pages_DP, rows_per_prefix, axis=1) * _page_tokens(pages)
-    return prefix_DR + histories.own_counts_DR
-
-
-def _parts(pages: KV, histories: Histories) -> list[Part]:
-    """Return what the rows of one layer have behind them: a prefix that several read, and what is each row's own."""
-    page_tokens = pages.values.shape[3]
-    prefix, own = window(pages, histories.prefix_tables_DPn), window(pages, histories.own_tables_DRn)
-    prefix_counts_M = _flat(histories.prefix_pages_DP) * page_tokens
-    return [
-        Part(prefix, (jnp.arange(prefix.keys.shape[3]) < prefix_counts_M[:, None])[:, None]),
-        Part(own, (jnp.arange(own.keys.shape[3]) < _flat(histories.own_counts_DR)[:, None])[:, None]),
-    ]
-
-
-def _empty_rows(pages: KV, num_rows: int, num_tokens: int) -> KV:
-    _, _, heads, head_dim, _ = pages.keys.shape
-    keys = jnp.zeros((num_rows, heads, head_dim, num_tokens), pages.keys.dtype)
-    values = jnp.zeros((num_rows, heads, num_tokens, head_dim), pages.values.dtype)
-    return KV(
-        constrain(keys, "batch", "kv_heads", "head_dim", "slots"),
-        constrain(values, "batch", "kv_heads", "slots", "head_dim"),
-    )

@@ -3,32 +3,33 @@
 Dimensions: D shards of the batch · N pages of a shard, of B tokens each · R rows (shard by shard) · M rows of keys,
 each read by R / M rows that follow each other · Q queries a row · S keys · others as in `qwen3`.
 
-Token p of a sequence lies in page `table[p // B]`, at place p % B. A computation over several tokens first lays the
-pages of its rows side by side (`window`), reads those, and writes its own keys and values when it ends (`write`): so
-the pages are read and written once, and what is computed on is contiguous.
+Token p of a sequence lies in page `table[p // B]`, at place p % B. A computation over new tokens of some rows goes
+layer by layer (`rows_of`): `begin` it, `put` each new token's keys and values, `attend`, and `end` it, which returns
+the pages.
+
+    WindowRows   on CPU and GPU: the pages of the rows are laid side by side once, when it begins, and the new tokens
+                 written once, when it ends: what is computed on is contiguous
+    KernelRows   on TPU (`ragged_pages`): a kernel reads the pages where they lie, so that nothing is there twice
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.model.chunked_attention import MASKED
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.sharding import constrain, spec
+from astra_jax.model.ragged_pages import PAGES_AXES as RAGGED_AXES
+from astra_jax.model.ragged_pages import KernelRows, Rows, copy_layer, empty_layer, touched_pages
+from astra_jax.model.sharding import TPU_LANES, constrain, platform, spec
 
 _PAGES_AXES = ("batch", "slots", "kv_heads", "head_dim", "head_dim")
 _QUERIES_AT_ONCE = 128  # the scores of so many exist at once
-
-
-Rows = jax.Array | np.ndarray
-"""Of the host where a program is called, traced inside."""
 
 
 class KV(NamedTuple):
@@ -40,6 +41,41 @@ class KV(NamedTuple):
     """Pages: [D, N, K, B, H]; rows: [M, K, S, H]."""
 
 
+Pages: TypeAlias = tuple[KV | jax.Array, ...]
+"""One per layer; as `ragged_pages` has them on TPU."""
+
+
+class Histories(NamedTuple):
+    """Where the tokens lie that rows go on from. A prefix is whole pages; the row's own pages follow them."""
+
+    prefix_tables_DPn: Rows
+    prefix_pages_DP: Rows
+    """How many of them there are."""
+    own_tables_DRn: Rows
+    own_counts_DR: Rows
+    """How many tokens lie there already."""
+
+    @property
+    def rows_per_prefix(self) -> int:
+        """How many rows in turn read a prefix."""
+        return int(self.own_counts_DR.shape[1] // self.prefix_pages_DP.shape[1])
+
+    @property
+    def tables_DRn(self) -> jax.Array:
+        """All pages of each row: those of its prefix, then its own."""
+        prefix_DRn = jnp.repeat(self.prefix_tables_DPn, self.rows_per_prefix, axis=1)
+        both_DRn = jnp.concatenate([prefix_DRn, self.own_tables_DRn], axis=2)
+        count_DR1 = jnp.repeat(self.prefix_pages_DP, self.rows_per_prefix, axis=1)[..., None]
+        number_n = jnp.arange(both_DRn.shape[2])
+        # The places of a prefix that are not used are left out; what then lacks at the end is any page.
+        place_DRn = jnp.where(number_n < count_DR1, number_n, number_n - count_DR1 + prefix_DRn.shape[2])
+        return jnp.take_along_axis(both_DRn, place_DRn, axis=2, mode="clip")
+
+    def starts_DR(self, page_tokens: int) -> jax.Array:
+        """How many tokens of each row lie in its pages."""
+        return jnp.repeat(self.prefix_pages_DP, self.rows_per_prefix, axis=1) * page_tokens + self.own_counts_DR
+
+
 class Part(NamedTuple):
     """Some of the keys that rows attend, and which of them each query sees."""
 
@@ -49,8 +85,13 @@ class Part(NamedTuple):
     """[M, 1, S] for all queries alike, or [M, Q, S]; one row may stand for all."""
 
 
-def empty_pages(config: ModelConfig, num_shards: int, num_pages: int, page_tokens: int) -> tuple[KV, ...]:
-    """Return the pages of every layer; what lies in a page that nobody has written is never read."""
+def empty_pages(config: ModelConfig, num_shards: int, num_pages: int, page_tokens: int) -> Pages:
+    """Return the pages of every layer; what lies in a page that nobody has written is never read.
+
+    Here alone is decided how they are laid out: whatever is done with them follows from that.
+    """
+    if platform() == "tpu" and config.head_dim % TPU_LANES == 0:  # the kernel knows no narrower heads
+        return tuple(empty_layer(config, num_shards, num_pages, page_tokens) for _ in range(config.num_layers))
     shape = (num_shards, num_pages, config.num_kv_heads)
     keys_shape, values_shape = (*shape, config.head_dim, page_tokens), (*shape, page_tokens, config.head_dim)
     return tuple(
@@ -59,9 +100,101 @@ def empty_pages(config: ModelConfig, num_shards: int, num_pages: int, page_token
     )
 
 
-def pages_shardings(pages: tuple[KV, ...], mesh: Mesh) -> Any:
+def pages_shardings(pages: Pages, mesh: Mesh) -> Any:
     """Return the sharding of each array of the pages (arrays or their shapes), as a tree of the same form."""
-    return jax.tree.map(lambda _: NamedSharding(mesh, spec(*_PAGES_AXES)), pages)
+    axes = _PAGES_AXES if isinstance(pages[0], KV) else RAGGED_AXES
+    return jax.tree.map(lambda _: NamedSharding(mesh, spec(*axes)), pages)
+
+
+def page_tokens(pages: Pages) -> int:
+    """Return how many tokens a page holds."""
+    of_layer = pages[0]
+    return int(of_layer.values.shape[3] if isinstance(of_layer, KV) else of_layer.shape[2])
+
+
+class LayerRows(Protocol):
+    """Rows of one layer to which new tokens are added, several at once or one after the other."""
+
+    def begin(self, num_tokens: int) -> Any:
+        """Return what a loop over so many new tokens carries."""
+        ...
+
+    def put(self, kv: Any, k_RTKH: jax.Array, v_RTKH: jax.Array, step: jax.Array, counts_R: Rows) -> Any:
+        """Add new tokens, which come `step` tokens after the row's start; of each row the first so many count."""
+        ...
+
+    def attend(self, kv: Any, q_RQNH: jax.Array, step: jax.Array) -> jax.Array:
+        """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H]."""
+        ...
+
+    def end(self, kv: Any, counts_DR: Rows) -> Any:
+        """Return the pages with so many new tokens of each row."""
+        ...
+
+
+def rows_of(pages: Pages, tables_DRn: Rows, starts_DR: Rows, histories: Histories | None) -> list[LayerRows]:
+    """Return the rows of each layer that begin, or go on from `histories`.
+
+    `tables` name all pages of a row, and `starts` how many tokens lie there.
+    """
+    return [
+        WindowRows(of_layer, tables_DRn, starts_DR, _parts(of_layer, histories))
+        if isinstance(of_layer, KV)
+        else KernelRows(of_layer, tables_DRn, starts_DR)
+        for of_layer in pages
+    ]
+
+
+class WindowRows(NamedTuple):
+    """Rows of one layer; a loop over their new tokens carries the keys and values of these."""
+
+    pages: KV
+    tables_DRn: Rows
+    starts_DR: Rows
+    behind: list[Part]
+    """What they go on from."""
+
+    def begin(self, num_tokens: int) -> KV:
+        """Return what a loop over so many new tokens carries: rows of [K, H, T] and [K, T, H]."""
+        _, _, heads, head_dim, _ = self.pages.keys.shape
+        num_rows = self.starts_DR.size
+        keys = jnp.zeros((num_rows, heads, head_dim, num_tokens), self.pages.keys.dtype)
+        values = jnp.zeros((num_rows, heads, num_tokens, head_dim), self.pages.values.dtype)
+        return KV(
+            constrain(keys, "batch", "kv_heads", "head_dim", "slots"),
+            constrain(values, "batch", "kv_heads", "slots", "head_dim"),
+        )
+
+    def put(self, kv: KV, k_RTKH: jax.Array, v_RTKH: jax.Array, step: jax.Array, counts_R: Rows) -> KV:
+        """Add new tokens at column `step`, those that do not count as well: nobody reads them, and none is written."""
+        # All rows stand at the same column, so it is one slice.
+        return KV(
+            jax.lax.dynamic_update_slice_in_dim(kv.keys, k_RTKH.transpose(0, 2, 3, 1), step, 3),
+            jax.lax.dynamic_update_slice_in_dim(kv.values, v_RTKH.swapaxes(1, 2), step, 2),
+        )
+
+    def attend(self, kv: KV, q_RQNH: jax.Array, step: jax.Array) -> jax.Array:
+        """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H]."""
+        queries_Q = step + jnp.arange(q_RQNH.shape[1])
+        seen_1QT = (jnp.arange(kv.values.shape[2]) <= queries_Q[:, None])[None]
+        return attend(q_RQNH, [*self.behind, Part(kv, seen_1QT)])
+
+    def end(self, kv: KV, counts_DR: Rows) -> KV:
+        """Return the pages with so many new tokens of each row."""
+        return write(self.pages, kv, self.tables_DRn, self.starts_DR, counts_DR)
+
+
+def _parts(pages: KV, histories: Histories | None) -> list[Part]:
+    """Return what the rows of one layer have behind them: a prefix that several read, and what is each row's own."""
+    if histories is None:
+        return []
+    prefix, own = window(pages, histories.prefix_tables_DPn), window(pages, histories.own_tables_DRn)
+    prefix_counts_M = jnp.asarray(histories.prefix_pages_DP).reshape(-1) * pages.values.shape[3]
+    own_counts_M = jnp.asarray(histories.own_counts_DR).reshape(-1)
+    return [
+        Part(prefix, (jnp.arange(prefix.keys.shape[3]) < prefix_counts_M[:, None])[:, None]),
+        Part(own, (jnp.arange(own.keys.shape[3]) < own_counts_M[:, None])[:, None]),
+    ]
 
 
 def window(pages: KV, table_Drn: Rows) -> KV:
@@ -75,13 +208,18 @@ def window(pages: KV, table_Drn: Rows) -> KV:
     )
 
 
-def copy_pages(pages: tuple[KV, ...], from_Dr: Rows, to_Dr: Rows) -> tuple[KV, ...]:
+def copy_pages(pages: Pages, from_Dr: Rows, to_Dr: Rows) -> Pages:
     """Copy pages, each before any is written to; one that goes beyond the last page is not copied."""
 
     def copied(x: jax.Array, start: Rows, end: Rows) -> jax.Array:
         return x.at[end].set(x.at[start].get(mode="clip"), mode="drop")
 
-    return jax.tree.map(lambda x: jax.vmap(copied)(x, from_Dr, to_Dr), pages)
+    return tuple(
+        KV(*(jax.vmap(copied)(x, from_Dr, to_Dr) for x in of_layer))
+        if isinstance(of_layer, KV)
+        else copy_layer(of_layer, from_Dr, to_Dr)
+        for of_layer in pages
+    )
 
 
 def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Rows) -> KV:
@@ -89,14 +227,11 @@ def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Row
 
     What follows the last of them in its page is overwritten as well: nothing lies there yet.
     """
-    num_shards, rows, most = table_Drn.shape
-    page_tokens, num_tokens = pages.values.shape[3], fresh.values.shape[2]
-    # As many whole pages as they may touch: a call writes few pages faster than many tokens.
-    touched = -(-(page_tokens - 1 + num_tokens) // page_tokens)
-    numbers_Drm = starts_Dr[..., None] // page_tokens + jnp.arange(touched)
-    page_Drm = jnp.take_along_axis(table_Drn, jnp.minimum(numbers_Drm, most - 1), axis=2)
-    is_written_Drm = numbers_Drm * page_tokens < (starts_Dr + counts_Dr)[..., None]
-    page_Drm = jnp.where(is_written_Drm & (counts_Dr > 0)[..., None], page_Drm, pages.keys.shape[1])
+    num_shards, rows, _ = table_Drn.shape
+    num_pages, page_tokens, num_tokens = pages.keys.shape[1], pages.values.shape[3], fresh.values.shape[2]
+    # Whole pages: a call writes few pages faster than many tokens.
+    page_Drm = touched_pages(table_Drn, starts_Dr, counts_Dr, num_tokens, page_tokens, num_pages)
+    touched = page_Drm.shape[2]
     places_R = (starts_Dr % page_tokens).reshape(-1)
     before = window(pages, page_Drm)
     zero = jnp.int32(0)

@@ -10,13 +10,22 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core as jex
 
-KernelFlops = Callable[[str], float]
-"""FLOPs per device of a Pallas kernel, from its name."""
+
+class KernelCosts(NamedTuple):
+    """Of a Pallas kernel, per device."""
+
+    flops: float
+    hbm_bytes: float = 0.0
+    """Operands and results; those of kernels that read little beside what they compute are left out."""
+
+
+Kernels = Callable[[str], KernelCosts]
+"""The costs of a kernel, from its name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +33,7 @@ class _Unsaid:
     """What a jaxpr does not say of itself."""
 
     mesh_shape: Mapping[str, int]
-    kernels: KernelFlops
+    kernels: Kernels
     while_trips: int | None
 
 
@@ -48,21 +57,21 @@ class Costs:
             self.collective_bytes[key] += count * times
 
 
-def step_costs(function: Callable[..., Any], *args: Any, mesh_shape: Mapping[str, int], kernels: KernelFlops) -> Costs:
+def step_costs(function: Callable[..., Any], *args: Any, mesh_shape: Mapping[str, int], kernels: Kernels) -> Costs:
     """Count costs per device of one call; products outside `shard_map` are taken to be spread evenly over the mesh.
 
     >>> import jax.numpy as jnp
     >>> square = jax.ShapeDtypeStruct((8, 8), jnp.float32)
     >>> def thrice(x):
     ...     return jax.lax.scan(lambda carry, _: (carry @ x, None), x, length=3)[0]
-    >>> step_costs(thrice, square, mesh_shape={"data": 2}, kernels=lambda name: 0.0).flops
+    >>> step_costs(thrice, square, mesh_shape={"data": 2}, kernels=lambda name: KernelCosts(0.0)).flops
     1536.0
     """
     return jaxpr_costs(jax.make_jaxpr(function)(*args).jaxpr, mesh_shape=mesh_shape, kernels=kernels)
 
 
 def jaxpr_costs(
-    jaxpr: jex.Jaxpr, *, mesh_shape: Mapping[str, int], kernels: KernelFlops, while_trips: int | None = None
+    jaxpr: jex.Jaxpr, *, mesh_shape: Mapping[str, int], kernels: Kernels, while_trips: int | None = None
 ) -> Costs:
     """Count as `step_costs` what was traced already; loops whose end depends on their data run `while_trips` times.
 
@@ -86,7 +95,7 @@ def _count(jaxpr: jex.Jaxpr, unsaid: _Unsaid, share: float) -> Costs:
             total.add(Costs(2.0 * out.size * products, moved), share)
         elif name == "pallas_call":
             # The jaxpr does not show the inside of a kernel: its name says which it is.
-            total.add(Costs(unsaid.kernels(str(params["name"]))), share)
+            total.add(Costs(*unsaid.kernels(str(params["name"]))), share)
         elif name in _WIRE_SHARE:
             axes = _axes(params)
             size = math.prod(unsaid.mesh_shape[axis] for axis in axes)

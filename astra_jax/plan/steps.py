@@ -12,18 +12,19 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from astra_jax.engine.programs import Asked, Histories, Pages, read_tokens, sample_rows
+from astra_jax.engine.programs import Asked, read_tokens, sample_rows
 from astra_jax.engine.schedule import Limits
 from astra_jax.episodes.rollout import RolloutConfig, decode_limits
 from astra_jax.mesh.placement import sharded_shapes
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops, matrix_parameters, model_flops
-from astra_jax.model.kv_pages import empty_pages, pages_shardings
+from astra_jax.model.kv_pages import Histories, Pages, empty_pages, pages_shardings
 from astra_jax.model.qwen3 import abstract_params
+from astra_jax.model.ragged_pages import MOVE_TOKENS, sampling_flops
 from astra_jax.model.sharding import spec
 from astra_jax.model.splash_attention import kernel_flops
 from astra_jax.plan.config import PlanConfig, RolloutShape, StepShape
-from astra_jax.plan.costs import KernelFlops
+from astra_jax.plan.costs import KernelCosts, Kernels
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.grpo_loss import Objective
 from astra_jax.rl.train import rl_step
@@ -43,7 +44,7 @@ class AbstractStep:
     bytes_by_category: Mapping[str, int]
     """What the shapes alone say."""
     model_flops: float
-    kernels: KernelFlops
+    kernels: Kernels
     partitioner_bytes: Mapping[str, float]
     """What the partitioner sends on top of what the program says, by kind and mesh axes."""
     weight_bytes: float
@@ -94,7 +95,7 @@ def learner_step(name: str, config: PlanConfig, shape: StepShape, mesh: Mesh) ->
             "activations": _kept_activation_bytes(model, local_tokens, mesh),
         },
         model_flops=model_flops(model, [shape.sequence_tokens] * rows),
-        kernels=_kernels(model, mesh, shape.sequence_tokens, shape.sequences_per_shard),
+        kernels=_splash(model, mesh, shape.sequence_tokens, shape.sequences_per_shard),
         partitioner_bytes=_partitioner_bytes(model, mesh, local_tokens, trains=True),
         weight_bytes=2 * _matrix_bytes(model, mesh),  # forward and backward
         while_trips=None,
@@ -127,7 +128,7 @@ def prefill_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> Abstrac
             "batch": _bytes_per_chip((tables, per_row, tokens, per_row, copies)),
         },
         model_flops=prompts * flops,
-        kernels=_kernels(model, mesh, shape.prompt_tokens, rows),
+        kernels=_splash(model, mesh, shape.prompt_tokens, rows),
         partitioner_bytes=_partitioner_bytes(model, mesh, rows * shape.prompt_tokens, trains=False),
         weight_bytes=_matrix_bytes(model, mesh),
         while_trips=None,
@@ -167,7 +168,7 @@ def decode_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> Abstract
             "batch": _bytes_per_chip((histories, asked, copies)),
         },
         model_flops=rows * _rows_shards(mesh) * forward_flops(model, 1, context_tokens, logits_tokens=1),
-        kernels=_kernels(model, mesh, 1, rows),
+        kernels=_ragged(model, mesh, context_tokens, rows),
         partitioner_bytes=_partitioner_bytes(model, mesh, rows, trains=False),
         weight_bytes=_matrix_bytes(model, mesh),
         while_trips=1,
@@ -228,9 +229,24 @@ def _kept_activation_bytes(model: ModelConfig, tokens: int, mesh: Mesh) -> int:
     return model.num_layers * tokens * kept[model.remat]
 
 
-def _kernels(model: ModelConfig, mesh: Mesh, tokens: int, rows: int) -> KernelFlops:
+def _splash(model: ModelConfig, mesh: Mesh, tokens: int, rows: int) -> Kernels:
     context, heads = mesh.shape["context"], model.num_heads // mesh.shape["tensor"]
-    return lambda name: rows * kernel_flops(name, tokens, context, heads, model.head_dim)
+
+    def costs(name: str) -> KernelCosts:
+        if name == MOVE_TOKENS:
+            return KernelCosts(0.0)
+        return KernelCosts(rows * kernel_flops(name, tokens, context, heads, model.head_dim))
+
+    return costs
+
+
+def _ragged(model: ModelConfig, mesh: Mesh, tokens: int, rows: int) -> Kernels:
+    tensor = mesh.shape["tensor"]
+    heads, kv_heads = model.num_heads // tensor, model.num_kv_heads // tensor
+    token_bytes = 2 * kv_heads * model.head_dim * jnp.dtype(model.dtype).itemsize
+    # Each row reads all of its pages, those that it shares as well.
+    costs = KernelCosts(sampling_flops(rows, tokens, heads, model.head_dim), float(rows * tokens * token_bytes))
+    return lambda name: KernelCosts(0.0) if name == MOVE_TOKENS else costs
 
 
 def _matrix_bytes(model: ModelConfig, mesh: Mesh) -> float:
