@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -54,7 +56,8 @@ class XLADevice:
         self._model_config, self._params, self._limits, self._end_ids = model_config, params, limits, end_ids
         self.num_shards = num_shards()
         make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3))
-        self._pages = make(model_config, self.num_shards, limits.num_pages, limits.page_tokens)
+        self._empty_pages = functools.partial(make, model_config, self.num_shards, limits.num_pages, limits.page_tokens)
+        self._pages = self._empty_pages()
         self._prefix_pages = max(1, limits.pages_for(limits.max_prompt_tokens))
         # What follows a prompt, and half of it; all of a sequence, where a first call was short and others were long.
         response = limits.pages_for(limits.max_tokens - limits.max_prompt_tokens + limits.page_tokens - 1)
@@ -73,18 +76,26 @@ class XLADevice:
 
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
-        await _off_the_loop(self._read, read)
+        with self._new_pages_after_failure():
+            await _off_the_loop(self._read, read)
 
     async def sample(self, sample: Sample) -> tuple[Said, int]:
         """Sample in some rows; return what each said, and for how many tokens the program ran."""
-        return await _off_the_loop(self._sample, sample)
+        with self._new_pages_after_failure():
+            return await _off_the_loop(self._sample, sample)
+
+    @contextlib.contextmanager
+    def _new_pages_after_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self._pages = self._empty_pages()  # the old ones were given to the call that failed
+            raise
 
     def _read(self, read: Read) -> None:
-        limits = self._limits
-        begins = next(row for of_shard in read.rows for row in of_shard).track.num_cached == 0
-        num_rows, num_tokens = limits.read_shape(begins=begins)
-        rows = [of_shard + [None] * (num_rows - len(of_shard)) for of_shard in read.rows]
-        shape = (self.num_shards, num_rows)
+        limits, num_tokens = self._limits, read.most_tokens
+        rows = [of_shard + [None] * (read.most_rows - len(of_shard)) for of_shard in read.rows]
+        shape = (self.num_shards, read.most_rows)
         tables, tokens = (
             np.zeros((*shape, limits.pages_for(limits.max_tokens)), np.int32),
             np.zeros((*shape, num_tokens), np.int32),
@@ -96,7 +107,7 @@ class XLADevice:
                 tokens[place][: len(row.ids)] = row.ids
                 starts[place], counts[place] = row.track.num_cached, len(row.ids)
         histories = None
-        if not begins:
+        if not read.begins:
             tracks = [[None if row is None else row.track for row in of_shard] for of_shard in rows]
             histories = self._histories([[[track] for track in of_shard] for of_shard in tracks], 1)
         self._shapes.add(("read", num_tokens, None if histories is None else histories.own_tables_DRn.shape))

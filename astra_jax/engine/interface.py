@@ -42,9 +42,14 @@ class Session:
     """
 
     seed: int
+    """0 … 2³¹ − 1, as `slot`."""
     slot: int
     salt: str = ""
     """What is cached is shared within one salt only."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.seed < 2**31 and 0 <= self.slot < 2**31):
+            raise DecoderError(f"expected seed and slot from 0 to 2^31 - 1, found {self.seed} and {self.slot}")
 
 
 @dataclass(frozen=True)

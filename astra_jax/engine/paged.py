@@ -34,9 +34,9 @@ class PagedDecoder:
 
     With `calls_away`, a session that was handed a message is part of the schedule again exactly so many calls later,
     however long its tools took: then all that is computed, and in which order, follows from tokens alone, and the same
-    seeds give the same bytes. Without it, a session goes on as soon as it comes back: tokens are the same, up to the
-    rounding of sums whose order depends on who shares a call. So with `calls_away` everybody waits for a session that
-    is due, and whoever was handed a message has to come back: with `generate`, or with `forget`.
+    seeds give the same bytes. Without it, a session goes on as soon as it comes back: the draws are the same, and the
+    tokens too unless the rounding of a sum, whose order depends on who shares a call, tips one. With it, everybody
+    waits for a session that is due, and whoever was handed a message has to come back: with `generate`, or `forget`.
     """
 
     def __init__(
@@ -170,13 +170,15 @@ class PagedDecoder:
         """Sample with other weights from the next token on; nothing that is cached outlives them."""
         was_paused = self._paused
         await self.pause(Pause.KEEP if was_paused is None else was_paused)
-        self._device.take_weights(params)
-        self._schedule.forget_contents()
-        self._policy_version = version
-        for track in self._schedule.tracks.values():
-            track.policy_version = version
-        if was_paused is None:
-            self.resume()
+        try:
+            self._device.take_weights(params)
+            self._schedule.forget_contents()
+            self._policy_version = version
+            for track in self._schedule.tracks.values():
+                track.policy_version = version
+        finally:
+            if was_paused is None:
+                self.resume()
 
     # --- the driver ---
 

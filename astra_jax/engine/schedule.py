@@ -10,6 +10,7 @@ No JAX and no clock: a schedule follows from the sessions, in the order in which
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -60,9 +61,12 @@ class Limits:
         """Return how many pages so many tokens take."""
         return -(-num_tokens // self.page_tokens)
 
-    def read_shape(self, *, begins: bool) -> tuple[int, int]:
-        """Return how many sequences of a shard a call reads, and the most tokens of each."""
-        return (self.first_read_rows, self.first_read_tokens) if begins else (self.read_rows, self.read_tokens)
+    def read_shape(self, num_tokens: int) -> tuple[int, int]:
+        """Return how many sequences of a shard a call reads, and the most tokens of each, where one has so many."""
+        # What tools answer is short; a prompt, or a history that was let go of, is long.
+        if num_tokens <= 2 * self.read_tokens:
+            return self.read_rows, self.read_tokens
+        return self.first_read_rows, self.first_read_tokens
 
     def num_prefix_pages(self, num_prompt_tokens: int) -> int:
         """Return how many pages of a sequence are its prefix: full ones of its prompt, whose last token is in none."""
@@ -132,6 +136,12 @@ class Read:
     """A call that reads; for each shard its rows."""
 
     rows: list[list[ReadRow]]
+    begins: bool
+    """Whether nothing of its sequences was read before."""
+    most_rows: int
+    """Of a shard."""
+    most_tokens: int
+    """Of a row."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +177,10 @@ class Schedule:
         """Refuse what can never be sampled.
 
         Raises:
-            DecoderError: there is nothing to go on from, or nothing to sample; or it is too long.
+            DecoderError: there is nothing to go on from, or nothing to sample; no such temperature; or it is too long.
         """
+        if not 0 <= sampling.temperature < math.inf:
+            raise DecoderError(f"expected a temperature of 0 or more, found {sampling.temperature}")
         if not ids or sampling.max_tokens < 1:
             raise DecoderError(
                 f"expected tokens to go on from and at least one to sample, found {len(ids)} and {sampling.max_tokens}"
@@ -236,28 +248,33 @@ class Schedule:
         rows: list[list[ReadRow]] = [[] for _ in self.books]
         being_read: set[tuple[int, Content]] = set()
         taken: set[Session] = set()
-        begins: bool | None = None
+        kind: tuple[bool, int, int] | None = None
         for track in asking:
             self._adopt(track)
             if track.num_unread <= 0:
                 continue
-            # Those that begin need no history, so they are a program of their own.
-            if begins is None:
-                begins = track.num_cached == 0
-            most_rows, most_tokens = self.limits.read_shape(begins=begins)
-            if begins != (track.num_cached == 0) or len(rows[track.shard]) == most_rows:
+            # Those that begin need no history, and those with much to read have longer rows: programs of their own.
+            of_track = (track.num_cached == 0, *self._read_shape(track))
+            kind = kind or of_track
+            _, most_rows, most_tokens = kind
+            if of_track != kind or len(rows[track.shard]) == most_rows:
                 continue
             count = min(track.num_unread, most_tokens)
-            next_content = (track.shard, self._content_of_next_page(track))
-            if next_content in being_read:
+            stretch = (track.shard, self._content_of_stretch(track, count))
+            if stretch in being_read:
                 continue  # a sibling reads the same tokens; they are found when it has
             made = self._room_for(track, count, taken)
             if made is None:
                 continue
-            being_read.add(next_content)
+            being_read.add(stretch)
             taken.add(track.session)
             rows[track.shard].append(ReadRow(track, track.ids[track.num_cached : track.num_cached + count], *made))
-        return Read(rows) if any(rows) else None
+        return Read(rows, *kind) if kind is not None and any(rows) else None
+
+    def _read_shape(self, track: Track) -> tuple[int, int]:
+        if track.num_cached == 0:
+            return self.limits.first_read_rows, self.limits.first_read_tokens
+        return self.limits.read_shape(track.num_unread)
 
     def _lacks_rows(self, asking: Sequence[Track]) -> bool:
         """Say whether reading would fill rows of some shard, or a call that reads."""
@@ -359,10 +376,9 @@ class Schedule:
                 track.contents.append(after)
             content = after
 
-    def _content_of_next_page(self, track: Track) -> Content:
-        page_tokens = self.limits.page_tokens
-        number = track.num_cached // page_tokens
-        ids = track.ids[number * page_tokens : min((number + 1) * page_tokens, len(track.ids) - 1)]
+    def _content_of_stretch(self, track: Track, count: int) -> Content:
+        number = track.num_cached // self.limits.page_tokens
+        ids = track.ids[number * self.limits.page_tokens : track.num_cached + count]
         return content_after(self._content_before(track, number), ids)
 
     def _content_before(self, track: Track, number: int) -> Content:

@@ -7,7 +7,7 @@ An episode goes turn by turn, whatever others do:
     append     template and tool-response tokens enter the ledger; the next `generate` is given all of it
 
 The decoder samples those episodes that have no tool to wait for, in as many rows as it has. When an episode comes back
-from its tools changes none of its tokens.
+from its tools changes none of its draws.
 
 `generate` is the one call that samples, at `RolloutConfig.temperature`. Its draw for a token is that of the key
 (seed of this `run`, place of the episode in it, tokens since the prompt, those of tools included), so the same policy,
@@ -24,7 +24,6 @@ Decided: docs/decisions/rl.md, “Every way to write a bad call has an answer, a
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -77,10 +76,10 @@ class RolloutConfig(BaseModel):
     """What divides the logits; at 0 each token is the most likely one (greedy)."""
     reproducible: bool = True
     """Whether the same seed gives the same bytes: episodes come back from their tools in an order that follows from
-    tokens alone. Without it none waits for another's tools, which is faster where those take seconds; then tokens are
-    the same up to the rounding of their log-probs."""
-    append_bucket_tokens: int = Field(default=32, gt=0)
-    """Lengths are padded to multiples of this, so that few shapes are compiled."""
+    tokens alone. Without it none waits for another's tools, which is faster where those take seconds; then draws are
+    the same, and tokens too unless the rounding of a log-prob tips one."""
+    read_tokens: int = Field(default=32, gt=0)
+    """Of a tool response so many are computed at once; a shorter one takes as long."""
 
 
 class PromptTooLong(AstraError, ValueError):
@@ -196,7 +195,7 @@ class RolloutEngine:
 
     def _decoders(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
         """Make what samples: two on a single device, so that one computes while the other's host works."""
-        count = 1 if num_shards() > 1 else min(2, num_groups)
+        count = 1 if num_shards() > 1 or num_groups < 2 else 2
         limits = decode_limits(self.config, -(-num_groups // count), group_size)
         return [
             PagedDecoder(
@@ -264,7 +263,7 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
     max_tokens = config.max_prompt_tokens + config.max_response_tokens
     prompt_pages = -(-config.max_prompt_tokens // _PAGE_TOKENS)
     response_pages = -(-config.max_response_tokens // _PAGE_TOKENS) + 1
-    first_read = _round_up(config.max_prompt_tokens, math.lcm(config.append_bucket_tokens, TPU_LANES))
+    first_read = _round_up(config.max_prompt_tokens, TPU_LANES)
     return Limits(
         max_prompt_tokens=config.max_prompt_tokens,
         max_tokens=max_tokens,
@@ -273,7 +272,7 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
         row_shapes=_row_shapes(min(rows, _ROWS_OF_CPU) if platform() == "cpu" and shards == 1 else rows, width),
         sample_tokens=_SAMPLE_TOKENS,
         read_rows=min(_READ_ROWS, groups * group_size),
-        read_tokens=config.append_bucket_tokens,
+        read_tokens=config.read_tokens,
         first_read_rows=min(_READ_ROWS, groups),
         first_read_tokens=min(first_read, _FIRST_READ_TOKENS),
     )

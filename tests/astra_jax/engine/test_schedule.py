@@ -40,10 +40,9 @@ class CheckedDevice(ClockDevice):
     async def read(self, read: Read) -> None:
         rows = [row for of_shard in read.rows for row in of_shard]
         begins = {row.track.num_cached == 0 for row in rows}
-        assert len(begins) == 1, "a call has a program of its own for those that begin"
-        most_rows, most_tokens = self._limits.read_shape(begins=begins == {True})
-        assert all(len(of_shard) <= most_rows for of_shard in read.rows)
-        assert all(0 < len(row.ids) <= most_tokens for row in rows)
+        assert begins == {read.begins}, "a call has a program of its own for those that begin"
+        assert all(len(of_shard) <= read.most_rows for of_shard in read.rows)
+        assert all(0 < len(row.ids) <= read.most_tokens for row in rows)
         self._check_and_copy([(row.track, len(row.ids), row.copy) for row in rows])
         for row in rows:
             assert row.ids == row.track.ids[row.track.num_cached :][: len(row.ids)]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from astra_jax.chat.format import Source, render
-from astra_jax.engine import paged
+from astra_jax.engine import device
 from astra_jax.episodes import rollout as rollout_module
 from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine, Start
@@ -26,7 +26,7 @@ from sandbox.local import local_sandbox
 
 TEMPERATURE = 0.9
 LIMITS = RolloutConfig(
-    max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=TEMPERATURE, append_bucket_tokens=64
+    max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=TEMPERATURE, read_tokens=64
 )
 KNOWN = tiny_environment()
 STRANGE = tiny_environment(owner="Teal Finch", flat="Opal Gate", rent=777)
@@ -230,7 +230,7 @@ async def test_a_rollout_that_is_given_up_waits_for_its_thread():
         may_end.wait(10)
         ended.append(True)
 
-    rollout = asyncio.ensure_future(paged._off_the_loop(decode))
+    rollout = asyncio.ensure_future(device._off_the_loop(decode))
     await asyncio.to_thread(begun.wait)
     rollout.cancel()
     await asyncio.sleep(0.05)

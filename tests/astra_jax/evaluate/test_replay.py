@@ -17,9 +17,7 @@ from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.record_io import write_records
 
 KNOWN, STRANGE = tiny_environment(), tiny_environment(owner="Teal Finch", flat="Opal Gate", rent=777)
-LIMITS = RolloutConfig(
-    max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=0.9, append_bucket_tokens=64
-)
+LIMITS = RolloutConfig(max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=0.9, read_tokens=64)
 
 
 @pytest.fixture(scope="module")
