@@ -119,28 +119,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # What is beyond a row's own tokens is never attended.
     Mutant(
-        "astra_jax/engine/programs.py",
-        "own.keys.shape[3]) < _flat(histories.own_counts_DR)",
-        "own.keys.shape[3]) <= _flat(histories.own_counts_DR)",
+        "astra_jax/model/kv_pages.py",
+        "own.keys.shape[3]) < own_counts_M[:, None]",
+        "own.keys.shape[3]) <= own_counts_M[:, None]",
         ("tests/astra_jax/engine/test_paged.py",),
     ),
     # A new token sees itself.
     Mutant(
-        "astra_jax/engine/programs.py",
-        "seen_11T = (jnp.arange(max_tokens) <= step)[None, None]",
-        "seen_11T = (jnp.arange(max_tokens) < step)[None, None]",
+        "astra_jax/model/kv_pages.py",
+        "(jnp.arange(kv.values.shape[2]) <= queries_Q[:, None])",
+        "(jnp.arange(kv.values.shape[2]) < queries_Q[:, None])",
         ("tests/astra_jax/engine/test_paged.py",),
     ),
     # A row goes on at the position after its last token.
     Mutant(
-        "astra_jax/engine/programs.py",
-        "return prefix_DR + histories.own_counts_DR",
-        "return histories.own_counts_DR",
+        "astra_jax/model/kv_pages.py",
+        "axis=1) * page_tokens + self.own_counts_DR",
+        "axis=1) * 0 + self.own_counts_DR",
         ("tests/astra_jax/engine/test_paged.py",),
     ),
     # A prefix is no longer than its pages.
     Mutant(
-        "astra_jax/engine/programs.py",
+        "astra_jax/model/kv_pages.py",
         "prefix.keys.shape[3]) < prefix_counts_M[:, None]",
         "prefix.keys.shape[3]) < prefix_counts_M[:, None] - 1",
         ("tests/astra_jax/engine/test_paged.py",),
@@ -240,9 +240,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # What a row has read before is part of what it attends.
     Mutant(
-        "astra_jax/engine/programs.py",
-        "attend(q_RTNH, [*_parts(of_layer, histories), Part(fresh, causal_RTT)])",
-        "attend(q_RTNH, [*_parts(of_layer, histories)[1:], Part(fresh, causal_RTT)])",
+        "astra_jax/model/kv_pages.py",
+        "attend(q_RQNH, [*self.behind, Part(kv, seen_1QT)])",
+        "attend(q_RQNH, [*self.behind[1:], Part(kv, seen_1QT)])",
         ("tests/astra_jax/engine/test_paged.py",),
     ),
     # A message ends with its end token.
@@ -300,6 +300,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "while session not in self._back:",
         "while False:",
         ("tests/astra_jax/engine/test_paged.py",),
+    ),
+    # On TPU too a token is written to its place of its page.
+    Mutant(
+        "astra_jax/model/ragged_pages.py",
+        "to_Rm = page_Rm * page_tokens + first_Rm - begins_Rm",
+        "to_Rm = page_Rm * page_tokens + first_Rm",
+        ("tests/astra_jax/model/test_ragged_pages.py",),
+    ),
+    # A row's own pages follow those of its prefix.
+    Mutant(
+        "astra_jax/model/kv_pages.py",
+        "number_n - count_DR1 + prefix_DRn.shape[2])",
+        "number_n)",
+        ("tests/astra_jax/model/test_ragged_pages.py",),
     ),
     # New keys are written from the row's place on.
     Mutant(
