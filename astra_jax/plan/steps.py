@@ -106,7 +106,7 @@ def prefill_step(config: PlanConfig, shape: RolloutShape, mesh: Mesh) -> Abstrac
     """Return the rollout engine's reading of prompts, each whole; a run reads long ones in pieces, which need less."""
     model, params = _served(config, mesh)
     limits = _limits(shape, mesh)
-    shards, rows = _rows_shards(mesh), limits.read_rows
+    shards, rows = _rows_shards(mesh), limits.first_read_rows
     pages = _pages(model, limits, mesh)
     tables = _by_shard(mesh, rows, limits.pages_for(limits.max_tokens))
     tokens, per_row = _by_shard(mesh, rows, shape.prompt_tokens), _by_shard(mesh, rows)
