@@ -30,17 +30,15 @@ def not_yet_runnable(config: PlanConfig) -> dict[str, str]:
                 f"{PAPER_UPDATE_ROWS}"
             )
     for name, shape in (("prefill", config.prefill), ("decode", config.decode)):
-        if shape is not None and (reasons := _rollout_reasons(config, shape.prompts_per_shard)):
+        if shape is not None and (reasons := _rollout_reasons(config)):
             found[name] = "; ".join(reasons)
     return found
 
 
-def _rollout_reasons(config: PlanConfig, prompts_per_shard: int) -> list[str]:
+def _rollout_reasons(config: PlanConfig) -> list[str]:
     mesh, planned, model = config.mesh, config.rollout_mesh, config.resolved_model()
-    # As in `placement.rollout_mesh` and `placement.require_prompts`.
+    # As in `placement.rollout_mesh`.
     used = (mesh.data, mesh.fsdp * mesh.context, 1, mesh.tensor)
-    shards = mesh.data * mesh.fsdp * mesh.context
-    prompts = prompts_per_shard * planned.data * planned.fsdp
     reasons = []
     if planned.shape != used:
         reasons.append(
@@ -49,6 +47,4 @@ def _rollout_reasons(config: PlanConfig, prompts_per_shard: int) -> list[str]:
         )
     if model.param_dtype != model.dtype:
         reasons.append(f"RL rolls out with its learner's {model.param_dtype} weights, not with {model.dtype} ones")
-    if prompts % shards:
-        reasons.append(f"RL refuses rollouts of {prompts} prompts: they must be a multiple of {shards}")
     return reasons
