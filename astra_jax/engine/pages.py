@@ -77,6 +77,10 @@ class PageBook:
             else:
                 self._free.append(page)
 
+    def num_references(self, page: int) -> int:
+        """Return how many sequences refer to a page."""
+        return self._references[page]
+
     def is_shared(self, page: int) -> bool:
         """Say whether more than one sequence refers to a page: then none may write to it."""
         return self._references[page] > 1

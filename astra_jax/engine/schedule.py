@@ -9,6 +9,7 @@ No JAX and no clock: a schedule follows from the sessions, in the order in which
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -418,6 +419,11 @@ class Schedule:
             and (not self._is_asking(other) or other.ticket > track.ticket)
         ]
         others.sort(key=lambda other: (not self._is_asking(other), other.ticket))
+        # If letting go of all of them were in vain, none loses anything.
+        references = collections.Counter(itertools.chain.from_iterable(other.table for other in others))
+        freed = sum(book.num_references(page) == times for page, times in references.items())
+        if book.num_available + freed < count:
+            return None
         while others:
             self._let_go(others.pop())
             if (pages := book.take(count)) is not None:

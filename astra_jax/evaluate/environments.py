@@ -55,6 +55,7 @@ _SOURCES = (
     "astra_jax/engine/sampling.py",
     "astra_jax/engine/schedule.py",
     "astra_jax/model/kv_pages.py",
+    "astra_jax/model/ragged_pages.py",
     "astra_jax/evaluate/baselines.py",
     "astra_jax/evaluate/environments.py",
     "astra_jax/episodes/f1_reward.py",

@@ -29,6 +29,7 @@ _SOURCES: Final = (
     "astra_jax/episodes/saved.py",
     "astra_jax/episodes/tool_mixing.py",
     "astra_jax/model/kv_pages.py",
+    "astra_jax/model/ragged_pages.py",
     "astra_jax/rl/advantage.py",
     "astra_jax/rl/batch.py",
     "astra_jax/rl/batch_filling.py",

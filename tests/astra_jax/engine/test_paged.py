@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from astra_jax.engine import device as device_module
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, RowShape
+from astra_jax.engine.programs import read_tokens, sample_rows
+from astra_jax.engine.schedule import Limits, RowShape, Schedule
 from astra_jax.model.qwen3 import bind
 from tests.astra_jax.engine.lockstep import DecodeConfig, LockstepDecoder
 
@@ -174,3 +176,43 @@ async def test_a_conversation_that_comes_back_with_its_history_is_not_read_again
     salted = decoder.load.read_tokens
     await decoder.generate(history, Sampling(4), Session(1, 2, salt="another"))
     assert decoder.load.read_tokens - salted == 47
+
+
+async def test_after_a_call_that_failed_the_next_ones_begin_anew(untrained, expected, monkeypatch):
+    decoder = a_decoder(untrained)
+
+    def fails(*args, **kwargs):
+        sample_rows(*args, **kwargs)  # which the pages are given to
+        raise RuntimeError("the device is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device_module, "sample_rows", fails)
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            await decoder.generate(PROMPTS[0], Sampling(LIMIT), Session(seed=3, slot=0))
+    decoder.forget(Session(seed=3, slot=0))
+    assert_same(await all_slots(decoder), expected)
+
+
+async def test_prompts_that_begin_alike_are_read_in_one_call(untrained, monkeypatch):
+    """Most do: the chat format has the same words before the first tool."""
+    decoder, shapes = a_decoder(untrained), []
+
+    def reading(*args):
+        shapes.append(args[6].shape)
+        return read_tokens(*args)
+
+    monkeypatch.setattr(device_module, "read_tokens", reading)
+    head = list(range(40, 52))
+    prompts = [[*head, *([60 + i] * 18)] for i in range(2)]
+    await asyncio.gather(*(decoder.generate(ids, Sampling(2), Session(1, i)) for i, ids in enumerate(prompts)))
+    assert shapes == [(1, 2, 32)]
+    await decoder.close()
+
+
+async def test_letting_go_of_others_in_vain_is_left_alone(untrained):
+    schedule = Schedule(limits(18), num_shards=1)
+    idle, asking = (schedule.ask(Session(0, i), [i + 2] * 20, Sampling(1), 0) for i in range(2))
+    assert schedule.next_read() is not None
+    idle.sampling = None
+    assert schedule._pages(asking, 19, set()) is None
+    assert idle.table

@@ -42,6 +42,8 @@ class ScriptedDecoder:
     def __init__(self, messages: Sequence[Sequence[int]], end_ids: tuple[int, ...]):
         self._left, self._end_ids = list(messages), end_ids
 
+    load = None
+
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: Session) -> Generated:
         said = list(self._left.pop(0)[: sampling.max_tokens])
         finish: Finish = "end" if said[-1] in self._end_ids else "length"
