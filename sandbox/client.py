@@ -124,7 +124,7 @@ class _Session:
         return f"{who} wants a token (HTTP 401): set {TOKEN_VARIABLE} in {where} to the one that it was started with"
 
     def _pause(self, attempt: int, retry_after: str | None) -> float:
-        """Seconds to wait before the next attempt: exponential, jittered, at least half of what the server asks."""
+        """Seconds before the next attempt: exponential, jittered, at least a quarter of what the server asks."""
         backoff = min(_MAX_BACKOFF_SECONDS, 0.05 * 2**attempt)
         asked = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
         return max(backoff, asked / 2) * (0.5 + random.random())
