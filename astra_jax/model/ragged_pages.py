@@ -189,6 +189,9 @@ def _attend(q_RQNH: jax.Array, pages_1NBXH: jax.Array, tables_1Rn: jax.Array, st
     rows, num_queries, heads, head_dim = q_RQNH.shape
     _, _, page_tokens, kv_heads, _ = pages_1NBXH.shape
     page_bytes = page_tokens * kv_heads * head_dim * pages_1NBXH.dtype.itemsize
+    # The kernel reads a table as far as its last query goes, and those of padding may go beyond the sequence.
+    beyond = -(-num_queries // page_tokens)
+    tables_Rn = jnp.pad(tables_1Rn[0], ((0, 0), (0, beyond)))
     pages_at_once = max(1, min(_KEYS_AT_ONCE // page_tokens, _PAGES_BYTES_AT_ONCE // page_bytes))
     # The sizes of blocks are given: the kernel would look for them by the device that runs this, not by the one that is
     # compiled for.
@@ -196,11 +199,11 @@ def _attend(q_RQNH: jax.Array, pages_1NBXH: jax.Array, tables_1Rn: jax.Array, st
         q_RQNH.reshape(rows * num_queries, heads, head_dim),
         pages_1NBXH[0],
         starts_1R[0] + num_queries,
-        tables_1Rn[0],
+        tables_Rn,
         jnp.arange(rows + 1, dtype=jnp.int32) * num_queries,
         jnp.array([rows], jnp.int32),
         sm_scale=head_dim**-0.5,
-        num_kv_pages_per_block=min(pages_at_once, tables_1Rn.shape[2]),
+        num_kv_pages_per_block=min(pages_at_once, tables_Rn.shape[1]),
         num_queries_per_block=min(_QUERIES_AT_ONCE, num_queries * min(rows, _ROWS_AT_ONCE)),
     )
     return out_XNH.reshape(q_RQNH.shape)
