@@ -93,10 +93,10 @@ class Load:
     sessions: int
     """That it holds something of."""
     waiting: int
-    """Messages asked for and not sampled yet."""
+    """Messages asked for and not handed out yet."""
     free_pages: int
     row_steps: int
-    """Rows × tokens that programs ran for, padding included."""
+    """Rows × tokens that programs which sample ran for, padding included."""
     sampled_tokens: int
     """How many of those sampled a token that someone gets."""
     read_tokens: int
@@ -131,7 +131,11 @@ class Decoder(Protocol):
         ...
 
     def forget(self, session: Session) -> None:
-        """Let go of the session: nobody will ask for it again."""
+        """Let go of the session: nobody will ask for it again.
+
+        Raises:
+            DecoderError: a message of it is under way.
+        """
         ...
 
     async def pause(self, how: Pause) -> None:

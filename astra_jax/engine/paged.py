@@ -223,12 +223,13 @@ class PagedDecoder:
         if any(session not in self._back for _, session in due):
             return False
         for _, session in due:
-            del self._due[session]
-            message = self._back.pop(session)
+            message = self._back[session]
             if message is None:
                 self._schedule.forget(session)
             else:
                 self._begin(session, message)
+            # Only now: were it refused, whoever waits for it must still be told.
+            del self._due[session], self._back[session]
         return True
 
     async def _call_once(self) -> bool:

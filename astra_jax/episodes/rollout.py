@@ -189,8 +189,7 @@ class RolloutEngine:
             )
         finally:
             self.loads = [decoder.load for decoder in decoders]
-            for decoder in decoders:
-                await decoder.close()
+            await asyncio.gather(*(decoder.close() for decoder in decoders))
         return groups
 
     def _decoders(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
