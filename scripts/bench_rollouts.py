@@ -4,13 +4,15 @@
 
 They are those of the quickstart's RL: groups of 8, 384 + 160 tokens, three turns, temperature 1. Printed are of a
 second pass, in which nothing is compiled any more: episodes a second, how many of the row-steps that programs ran for
-sampled a token, how many given tokens were read for each distinct one, and how many shapes were compiled.
+sampled a token, how many given tokens were read for each distinct one, how many shapes were compiled, and digests of
+all tokens and of all log-probs: two runs have the same ones, and those of the tokens are any engine's that is right.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import random
 import time
@@ -70,7 +72,13 @@ async def measure(run: Path, policy_name: str, num_groups: int, at_once: int, ow
         "useful_row_steps": round(sum(x.sampled_tokens for x in loads) / sum(x.row_steps for x in loads), 3),
         "read_per_distinct_token": round(sum(x.read_tokens for x in loads) / distinct_given_tokens(groups), 3),
         "programs": max(load.programs for load in loads),
+        "tokens": _digest([episode.ledger.ids for group in groups for episode in group]),
+        "logprobs": _digest([episode.ledger.sampled_logprobs for group in groups for episode in group]),
     }
+
+
+def _digest(columns: list[list]) -> str:
+    return hashlib.md5(json.dumps(columns).encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 if __name__ == "__main__":
