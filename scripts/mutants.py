@@ -697,9 +697,23 @@ MUTANTS: tuple[Mutant, ...] = (
     # Every token of the batch weighs the same, not every row.
     Mutant(
         "astra_jax/rl/train.py",
-        "(losses_BT * batch.loss_mask_BT).sum() / batch.loss_mask_BT.sum(), logprobs_BT",
+        "(losses_BT * batch.loss_mask_BT).sum() / num_loss_tokens, logprobs_BT",
         "((losses_BT * batch.loss_mask_BT).sum(1) / batch.loss_mask_BT.sum(1)).mean(), logprobs_BT",
         ("tests/astra_jax/rl/test_grpo_loss.py",),
+    ),
+    # The parts of a batch are parts of one mean.
+    Mutant(
+        "astra_jax/rl/train.py",
+        "num_loss_tokens = batch.loss_mask_BT.sum()  # of",
+        "num_loss_tokens = None  # of",
+        ("tests/astra_jax/rl/test_grpo_loss.py::test_the_parts_of_a_batch_make_the_update_of_the_whole",),
+    ),
+    # Norms are computed in float32.
+    Mutant(
+        "astra_jax/mesh/layouts.py",
+        'return leaf if str(path[-1].key).endswith("norm") else leaf.astype(config.dtype)',
+        "return leaf.astype(config.dtype)",
+        ("tests/astra_jax/mesh/test_layouts.py",),
     ),
     # A checkpoint says where the rollouts stand.
     Mutant(

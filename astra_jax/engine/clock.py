@@ -80,6 +80,9 @@ class ClockDevice:
     def take_weights(self, params: Any) -> None:
         """Go on as before: there is no model."""
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     async def read(self, read: Read) -> None:
         """Take as long as all given tokens take."""
         num_tokens = sum(len(row.ids) for of_shard in read.rows for row in of_shard)

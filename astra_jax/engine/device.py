@@ -48,6 +48,10 @@ class Device(Protocol):
         """Go on with other weights."""
         ...
 
+    def close(self) -> None:
+        """Give the memory of pages back; nobody calls again."""
+        ...
+
 
 class XLADevice:
     """Pages of one model on the devices of the mesh in force, or on the first one; two programs that work on them."""
@@ -73,6 +77,13 @@ class XLADevice:
     def take_weights(self, params: Params) -> None:
         """Go on with other weights; the pages keep what they hold, so nobody may read them."""
         self._params = params
+
+    def close(self) -> None:
+        """Give the memory of pages back; nobody calls again."""
+        # At once, whoever still knows of this device: the learner's step needs the room.
+        for pages in jax.tree.leaves(self._pages):
+            pages.delete()
+        self._params = {}
 
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""

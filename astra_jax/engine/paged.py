@@ -150,6 +150,7 @@ class PagedDecoder:
         self._fail(DecoderError("expected no message under way when a decoder is closed, found one"))
         for session in list(self._schedule.tracks):
             self._schedule.forget(session)
+        self._device.close()
 
     async def pause(self, how: Pause) -> None:
         """Stop sampling; return when nothing is under way any more."""

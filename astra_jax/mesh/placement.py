@@ -2,14 +2,14 @@
 
 With a mesh every array is a global one: a host holds the parts that belong to its devices, and makes no other.
 
-Decided: docs/decisions/hosts.md, “Where a policy decodes, sequences stay whole”.
 Decided: docs/decisions/hosts.md, “Without a mesh a run uses the first device; several hosts need one”.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -25,8 +25,10 @@ Batch = TypeVar("Batch", bound=tuple)
 """A NamedTuple of arrays [B, T]."""
 
 
-def training_mesh(config: MeshConfig | None) -> Mesh | None:
-    """Make the mesh of a run. Without a config: None, that is the first device alone; on TPU, a mesh of that device.
+def training_mesh(config: MeshConfig | None, devices: Sequence[jax.Device] | None = None) -> Mesh | None:
+    """Make the mesh of a run, over `devices` (default: all of this job).
+
+    Without a config: None, that is the first device alone; on TPU, a mesh of that device.
 
     Raises:
         ConfigError: the axes do not multiply to the number of devices; or there are several hosts and no config.
@@ -34,22 +36,10 @@ def training_mesh(config: MeshConfig | None) -> Mesh | None:
     if config is None:
         if jax.process_count() > 1:
             raise ConfigError(f"expected a [mesh] in the config of a run on {jax.process_count()} hosts, found none")
+        first = (jax.devices() if devices is None else devices)[:1]
         # TPU's attention kernel runs under a mesh.
-        return make_mesh(MeshConfig(), jax.devices()[:1]) if jax.default_backend() == "tpu" else None
-    return make_mesh(config)
-
-
-def rollout_mesh(mesh: Mesh | None) -> Mesh | None:
-    """Return the mesh for decoding, of the same devices, where `context` joins `fsdp`: no sequence is split.
-
-    No weight moves.
-    """
-    if mesh is None:
-        return None
-    # `fsdp` and `context` are neighbours in the mesh, and weights lie over both: joining them renames, no more.
-    data, fsdp, context, tensor = mesh.devices.shape
-    devices = mesh.devices.reshape(data, fsdp * context, 1, tensor)
-    return Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
+        return make_mesh(MeshConfig(), first) if first[0].platform == "tpu" else None
+    return make_mesh(config, devices)
 
 
 def in_force(mesh: Mesh | None) -> contextlib.AbstractContextManager[object]:
@@ -78,6 +68,11 @@ def init_optimizer_state(optimizer: optax.GradientTransformation, params: Params
     # Made where it is to lie: made first and moved then, all moments would once be on one device.
     shardings = param_shardings(jax.eval_shape(optimizer.init, params), mesh)
     return jax.jit(optimizer.init, out_shardings=shardings)(params)
+
+
+def in_memory(kind: Literal["device", "pinned_host"], tree: Any) -> Any:
+    """Return a tree of arrays in the memory of their devices or of the devices' host; nothing moves that is there."""
+    return jax.device_put(tree, jax.tree.map(lambda x: x.sharding.with_memory_kind(kind), tree))
 
 
 def require_rows(num_rows: int, parts: int, mesh: Mesh | None) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 from pydantic import Field, field_validator
 
 from astra_jax.episodes.rollout import RolloutConfig
+from astra_jax.model.sharding import MeshConfig
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
 from astra_jax.training.run_record import RL_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
 from synthesis.records import SimilarityBand
@@ -28,6 +29,7 @@ _SOURCES: Final = (
     "astra_jax/episodes/rollout.py",
     "astra_jax/episodes/saved.py",
     "astra_jax/episodes/tool_mixing.py",
+    "astra_jax/mesh/layouts.py",
     "astra_jax/model/kv_pages.py",
     "astra_jax/model/ragged_pages.py",
     "astra_jax/rl/advantage.py",
@@ -36,6 +38,7 @@ _SOURCES: Final = (
     "astra_jax/rl/grpo_loss.py",
     "astra_jax/rl/rollouts.py",
     "astra_jax/rl/train.py",
+    "astra_jax/training/accumulation.py",
     "astra_jax/training/optimizer.py",
     "synthesis/answers/counting.py",
     "synthesis/answers/expectation.py",
@@ -87,6 +90,12 @@ class RLConfig(TrainingConfig):
     """K: the most distractors of each similarity band that an episode is shown."""
     length_bucket_tokens: int = Field(default=128, gt=0)
     """Training rows are padded to multiples of this."""
+    accumulation: int = Field(default=1, gt=0)
+    """Parts that a batch is worked through in, one after the other: the same update in less memory."""
+    rollout_mesh: MeshConfig | None = None
+    """Where episodes are sampled, over the devices of `mesh`; without it all of its axes but `tensor` are `data`."""
+    optimizer_waits_on_host: bool = False
+    """Whether the optimiser's state lies in the host's memory while episodes are rolled out."""
     checkpoint_every_steps: int = Field(default=20, gt=0)
     log_episodes_every_steps: int = Field(default=10, gt=0)
     """How often, and at the last step, the first episode of every group is written to `episodes/`, with token ids."""
@@ -108,6 +117,6 @@ def open_rl_run(config: RLConfig) -> RunRecord:
             "environments": digest_of_records(config.environments),
             "init": digest_of_policy(config.init),
         },
-        may_change=(*MAY_CHANGE, "log_episodes_every_steps"),
+        may_change=(*MAY_CHANGE, "accumulation", "rollout_mesh", "optimizer_waits_on_host", "log_episodes_every_steps"),
         sources=_SOURCES,
     )

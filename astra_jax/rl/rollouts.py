@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
 from astra_jax.chat.tokenizer import Tokenizer
@@ -21,10 +20,10 @@ from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_ep
 from astra_jax.episodes.rollout import Group, RolloutEngine, Start, none_can_run
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
-from astra_jax.mesh.placement import in_force, rollout_mesh
+from astra_jax.mesh.layouts import weights_for_decoding
+from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
-from astra_jax.model.sharding import param_shardings
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, ScoredGroup
 from astra_jax.rl.config import RLConfig
 from sandbox.client import AsyncSandboxClient
@@ -43,7 +42,7 @@ class Rollouts:
         sandbox: AsyncSandboxClient,
         mesh: Mesh | None,
     ):
-        """Open the environments; nothing is rolled out yet.
+        """Open the environments; nothing is rolled out yet. `mesh` is that of decoding.
 
         Raises:
             RecordDirectoryError: there are no environments, or their directory is missing or damaged.
@@ -51,7 +50,7 @@ class Rollouts:
         """
         self._config, self._tokenizer = config, tokenizer
         self._engine = RolloutEngine(model_config, tokenizer, sandbox, config.rollout)
-        self._mesh = rollout_mesh(mesh)
+        self._model_config, self._mesh = model_config, mesh
         self._environments = RecordSource(config.environments, Environment)
         require_records(self._environments)
         self.filler: BatchFiller[Group] = BatchFiller(
@@ -107,10 +106,11 @@ class Rollouts:
         """
         self.filler.drop_stale(step)
         rolled_out: list[ScoredGroup[Group]] = []
+        # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
+        if not self.filler.is_full:
+            # Only here: while the learner learns, these weights and the pages are gone.
+            decoding_params = weights_for_decoding(self._model_config, self._mesh)(params)
         with in_force(self._mesh):
-            # The same devices under the rollout mesh's names, where `context` is part of `fsdp`: no weight moves.
-            decoding_params = jax.device_put(params, param_shardings(params, self._mesh))
-            # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
             while not self.filler.is_full:
                 self._require_progress(len(rolled_out), step)
                 groups = await self._roll_out(decoding_params, policy_version=step)

@@ -14,7 +14,9 @@ from astra_jax.chat.template import require_chat_template
 from astra_jax.checkpoints.checkpoint import TrainState, load_params
 from astra_jax.checkpoints.policy import read_policy
 from astra_jax.config import ConfigError
+from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import init_optimizer_state, require_rows, training_mesh
+from astra_jax.model.config import ModelConfig
 from astra_jax.model.sharding import require_divisible
 from astra_jax.rl.config import RLConfig, open_rl_run
 from astra_jax.rl.metrics import SHOWN
@@ -42,7 +44,8 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any
     if record.figures is not None:
         return record.figures
     # `Rollouts` may refuse limits and data: it comes before the run leaves a trace in its folder.
-    rollouts = Rollouts(config, parts.model_config, parts.tokenizer, sandbox, parts.mesh)
+    decode_mesh = rollout_mesh(config.rollout_mesh, parts.mesh)
+    rollouts = Rollouts(config, parts.model_config, parts.tokenizer, sandbox, decode_mesh)
     record.begin()
     with TrainingRun("rl", config, parts, num_steps=config.steps, shown=SHOWN) as run:
         state = run.restore(lambda: first_state(config, parts.mesh))
@@ -67,11 +70,22 @@ def checked_parts(config: RLConfig) -> Parts:
     require_one_host()
     require_wandb(config.wandb)
     mesh = training_mesh(config.mesh)
-    require_rows(config.groups_per_step * config.group_size, 1, mesh)
     model_config, tokenizer = read_policy(config.init, overrides=config.model_overrides)
     require_chat_template(config.init, tokenizer)
-    require_divisible(model_config, mesh)
+    require_layout(config, model_config, mesh)
     return Parts(mesh, model_config, tokenizer)
+
+
+def require_layout(config: RLConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
+    """See to it that batches, weights and episodes of a run can be laid over its mesh.
+
+    Raises:
+        ConfigError: a mesh does not divide them; or episodes may exceed the model's context.
+    """
+    require_rows(config.groups_per_step * config.group_size, config.accumulation, mesh)
+    require_divisible(model_config, mesh)
+    require_divisible(model_config, rollout_mesh(config.rollout_mesh, mesh))
+    model_config.require_context(config.rollout.max_prompt_tokens + config.rollout.max_response_tokens)
 
 
 def require_one_host() -> None:

@@ -10,6 +10,7 @@ One step, read from top to bottom in `train_rl`:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from astra_jax.checkpoints.checkpoint import TrainState
-from astra_jax.mesh.placement import in_force, place_batch
+from astra_jax.mesh.placement import in_force, in_memory, place_batch
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
@@ -27,15 +28,24 @@ from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
 from astra_jax.rl.metrics import rl_metrics
 from astra_jax.rl.rollouts import Rollouts
+from astra_jax.training.accumulation import loss_and_gradients
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, update_if_finite
 from astra_jax.training.parts import Parts
 from astra_jax.training.run import TrainingRun
 
 
 def rl_loss(
-    params: Params, batch: RLBatch, *, model_config: ModelConfig, objective: Objective
+    params: Params,
+    batch: RLBatch,
+    *,
+    model_config: ModelConfig,
+    objective: Objective,
+    num_loss_tokens: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the mean GRPO loss per sampled token over the whole batch, and the policy's log-probs [B, T]."""
+    """Return the GRPO loss, summed and divided by `num_loss_tokens`, and the policy's log-probs [B, T].
+
+    Without that number, by the batch's own: the mean per sampled token.
+    """
     qwen3 = bind(model_config, params)
     # The head is linear: hidden states divided by the temperature give the logits that tokens were sampled from.
     hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT) / objective.temperature
@@ -45,13 +55,15 @@ def rl_loss(
     losses_BT = grpo_token_losses(
         logprobs_BT, batch.sampled_logprobs_BT, batch.advantages_BT, clip_epsilon=objective.clip_epsilon
     )
-    return (losses_BT * batch.loss_mask_BT).sum() / batch.loss_mask_BT.sum(), logprobs_BT
+    if num_loss_tokens is None:
+        num_loss_tokens = batch.loss_mask_BT.sum()
+    return (losses_BT * batch.loss_mask_BT).sum() / num_loss_tokens, logprobs_BT
 
 
 # Weights and moments are donated: the old ones are never looked at again, and two of each would not fit.
 @functools.partial(
     jax.jit,
-    static_argnames=("model_config", "optimizer_config", "steps", "objective"),
+    static_argnames=("model_config", "optimizer_config", "steps", "objective", "accumulation"),
     donate_argnames=("params", "optimizer_state"),
 )
 def rl_step(
@@ -63,16 +75,26 @@ def rl_step(
     optimizer_config: OptimizerConfig,
     steps: int,
     objective: Objective,
+    accumulation: int = 1,
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """Make one optimiser update on one batch, if its loss and gradients are finite; return its metrics as well."""
-    loss_of = functools.partial(rl_loss, batch=batch, model_config=model_config, objective=objective)
-    (loss, logprobs_BT), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
+    """Make one optimiser update on one batch, worked through in `accumulation` parts, if loss and gradients are finite.
+
+    Returns its metrics as well.
+    """
+    num_loss_tokens = batch.loss_mask_BT.sum()  # of the whole batch: the mean is over tokens, not over parts
+
+    def loss_of(params: Params, part: RLBatch) -> tuple[jax.Array, jax.Array]:
+        loss, logprobs_BT = rl_loss(
+            params, part, model_config=model_config, objective=objective, num_loss_tokens=num_loss_tokens
+        )
+        difference_BT = jnp.abs(logprobs_BT - part.sampled_logprobs_BT) * part.loss_mask_BT
+        return loss, difference_BT.sum() / num_loss_tokens
+
+    (loss, difference), gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation, has_aux=True)
     optimizer = make_optimizer(optimizer_config, steps)
     params, optimizer_state, metrics = update_if_finite(optimizer, loss, gradients, params, optimizer_state)
     # Sampler and learner compute the same policy by two programs; how far they are apart tells whether ρ is noise.
-    difference_BT = jnp.abs(logprobs_BT - batch.sampled_logprobs_BT) * batch.loss_mask_BT
-    metrics["mean_abs_logprob_difference"] = difference_BT.sum() / batch.loss_mask_BT.sum()
-    return params, optimizer_state, metrics
+    return params, optimizer_state, metrics | {"mean_abs_logprob_difference": difference}
 
 
 async def train_rl(
@@ -88,18 +110,21 @@ async def train_rl(
     objective = Objective(config.rollout.temperature, config.clip_epsilon, config.logprob_chunk_tokens)
     for step in range(state.step, config.steps):
         started = time.monotonic()
+        if config.optimizer_waits_on_host:
+            state = dataclasses.replace(state, optimizer_state=in_memory("pinned_host", state.optimizer_state))
         groups, rolled_out = await rollouts.batch(state.params, step=step)
         batch = make_rl_batch(groups, length_bucket_tokens=config.length_bucket_tokens, pad_id=parts.tokenizer.pad_id)
         rollout_seconds = time.monotonic() - started
         with in_force(parts.mesh):
             params, optimizer_state, of_step = rl_step(
                 state.params,
-                state.optimizer_state,
+                in_memory("device", state.optimizer_state),
                 place_batch(batch, len(batch.tokens_BT), parts.mesh),
                 model_config=parts.model_config,
                 optimizer_config=config.optimizer,
                 steps=config.steps,
                 objective=objective,
+                accumulation=config.accumulation,
             )
         # `rl_step` is only dispatched by now; the first figure that is read, in `rl_metrics`, waits for it.
         state = TrainState(step + 1, params, optimizer_state, rollouts.position())

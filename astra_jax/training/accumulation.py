@@ -16,22 +16,26 @@ Batch = TypeVar("Batch", bound=tuple)
 
 
 def loss_and_gradients(
-    loss_of: Callable[..., jax.Array], params: Params, batch: Batch, *, parts: int
-) -> tuple[jax.Array, Params]:
+    loss_of: Callable[..., Any], params: Params, batch: Batch, *, parts: int, has_aux: bool = False
+) -> tuple[Any, Params]:
     """Sum `loss_of(params, part)` and its gradients over the `parts` of a batch; part i has the rows i, i + parts, ….
 
     So no row moves to another device. A loss that is a mean must divide by what the whole batch has: a mean of the
-    parts' means would weigh short parts too much.
+    parts' means would weigh short parts too much. With `has_aux`, as in `jax.value_and_grad`, a number that is told
+    beside the loss is summed, too.
     """
-    of_part: Any = jax.value_and_grad(loss_of)
+    of_part: Any = jax.value_and_grad(loss_of, has_aux=has_aux)
     if parts == 1:
         return of_part(params, batch)
     parts_PBT = jax.tree.map(lambda x_BT: x_BT.reshape(-1, parts, x_BT.shape[1]).swapaxes(0, 1), batch)
 
-    def add_part(total: tuple[jax.Array, Params], part: Batch) -> tuple[tuple[jax.Array, Params], None]:
+    def add_part(total: tuple[Any, Params], part: Batch) -> tuple[tuple[Any, Params], None]:
         part = jax.tree.map(lambda x_BT: constrain(x_BT, "batch", "sequence"), part)
         return jax.tree.map(jnp.add, total, of_part(params, part)), None
 
     # Zeros belong nowhere by themselves: pinned, the sum that the scan carries lies where the parameters lie.
-    nothing = (jnp.zeros(()), constrain_params(jax.tree.map(jnp.zeros_like, params)))
+    nothing = (
+        (jnp.zeros(()), jnp.zeros(())) if has_aux else jnp.zeros(()),
+        constrain_params(jax.tree.map(jnp.zeros_like, params)),
+    )
     return jax.lax.scan(add_part, nothing, parts_PBT)[0]

@@ -85,6 +85,9 @@ class Observed:
         self.calls.append([(row.track.session, len(row.track.ids), list(row.track.table), row.copy) for row in rows])
         return await self.device.sample(sample)
 
+    def close(self) -> None:
+        self.device.close()
+
 
 async def three_turns(decoder: PagedDecoder, session: Session, random: Random) -> list[Generated]:
     """Messages with tools that take any time."""

@@ -2,20 +2,23 @@
 
 from types import SimpleNamespace
 
-import jax
+import numpy as np
 import pytest
 
 from astra_jax.config import ConfigError
 from astra_jax.mesh.placement import training_mesh
+from astra_jax.model import sharding
 from astra_jax.model.sharding import MeshConfig, make_mesh
 
 
 def test_without_a_mesh_a_run_uses_the_first_device_on_tpu_under_a_mesh_for_its_kernel(monkeypatch):
     assert training_mesh(None) is None
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    mesh = training_mesh(None)
-    assert mesh is not None
-    assert mesh.devices.tolist() == [[[[jax.devices()[0]]]]]
+    chips = [SimpleNamespace(platform="tpu", device_kind="TPU v5", process_index=0) for _ in range(2)]
+    monkeypatch.setattr(
+        sharding.mesh_utils, "create_device_mesh", lambda shape, devices, **_: np.reshape(devices, shape)
+    )
+    monkeypatch.setattr(sharding, "Mesh", lambda devices, *_, **__: devices)
+    assert training_mesh(None, chips).tolist() == [[[[chips[0]]]]]
 
 
 def test_a_mesh_over_two_slices_is_refused_in_one_line():

@@ -8,6 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from astra_jax.model.context_parallel import balance
@@ -16,7 +17,8 @@ from astra_jax.model.qwen3 import bind
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
-from astra_jax.rl.train import rl_loss
+from astra_jax.rl.train import rl_loss, rl_step
+from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
 
 CLIP_EPSILON, TEMPERATURE = 0.2, 0.7
 
@@ -199,3 +201,29 @@ def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, 
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     for found, wanted in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected_gradients), strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_policy):
+    """Three parts of one row each, of 11, 3 and 7 tokens: Adam's first moments are the clipped gradients."""
+
+    def update(accumulation):
+        optimizer = OptimizerConfig(learning_rate=1e-3)
+        params = jax.tree.map(jnp.copy, untrained.params)  # given away
+        return rl_step(
+            params,
+            make_optimizer(optimizer, 1).init(params),
+            near_policy,
+            model_config=untrained.model_config,
+            optimizer_config=optimizer,
+            steps=1,
+            objective=Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16),
+            accumulation=accumulation,
+        )
+
+    (_, whole_state, whole), (_, state, found) = update(1), update(3)
+    assert whole.keys() == found.keys()
+    for name, value in whole.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5)
+    moments, expected = (optax.tree.get(tree, "mu") for tree in (state, whole_state))
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6 * largest), moments, expected)

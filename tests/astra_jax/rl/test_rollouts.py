@@ -49,7 +49,7 @@ class FakeEngine:
 
 
 @pytest.fixture
-def make(tmp_path, monkeypatch):
+def make(tmp_path, monkeypatch, untrained):
     """Make rollouts of five environments, and the engine that they ask."""
     environments = [with_distractors(tiny_environment(rent=rent), per_band=2) for rent in range(NUM_ENVIRONMENTS)]
     write_records(tmp_path / "environments", environments, kind="environment")
@@ -69,7 +69,7 @@ def make(tmp_path, monkeypatch):
         }
         engine = FakeEngine(refused)
         monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_: engine)
-        return Rollouts(RLConfig.model_validate(values | changes), None, None, None, None), engine
+        return Rollouts(RLConfig.model_validate(values | changes), untrained.model_config, None, None, None), engine
 
     return made
 

@@ -194,10 +194,16 @@ async def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(
 
 @pytest.mark.slow
 async def test_a_run_over_a_mesh_has_the_rewards_and_losses_of_one_device(config, tmp_path):
-    """Four groups at a time, so that rollouts too are dealt out over the mesh."""
+    """Four groups at a time, so that rollouts too are dealt out over their mesh, another than the learner's."""
     four = {"groups_per_step": 2, "groups_per_rollout": 4, "steps": 2}
+    pod = {
+        "mesh": MESH,
+        "rollout_mesh": MeshConfig(data=4, tensor=2),
+        "accumulation": 2,
+        "optimizer_waits_on_host": True,
+    }
     one_device = config.model_copy(update={**four, "out": tmp_path / "one"})
-    on_mesh = config.model_copy(update={**four, "out": tmp_path / "mesh", "mesh": MESH})
+    on_mesh = config.model_copy(update={**four, **pod, "out": tmp_path / "mesh"})
     for run in (one_device, on_mesh):
         await run_rl(run, InProcessSandbox())
     expected, found = (read_metrics(run.out / "metrics.jsonl") for run in (one_device, on_mesh))
