@@ -32,6 +32,22 @@ def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str]
     Raises:
         ConfigError: no such file, not TOML, an unknown key, or a value of the wrong type.
     """
+    values = _toml(path)
+    for override in overrides:
+        _override(values, override)
+    return parse_config(config_type, values, where=str(path))
+
+
+def config_keys(path: Path) -> frozenset[str]:
+    """Return the outermost keys of a config.
+
+    Raises:
+        ConfigError: no such file, or not TOML.
+    """
+    return frozenset(_toml(path))
+
+
+def _toml(path: Path) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -43,12 +59,9 @@ def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str]
     except UnicodeDecodeError as error:
         raise ConfigError(f"expected a TOML config, found bytes that are no UTF-8 text in {path}: {error}") from error
     try:
-        values = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    for override in overrides:
-        _override(values, override)
-    return parse_config(config_type, values, where=str(path))
 
 
 def parse_config(config_type: type[ConfigT], values: dict[str, Any], *, where: str) -> ConfigT:

@@ -62,11 +62,6 @@ class XLADevice:
         make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3))
         self._empty_pages = functools.partial(make, model_config, self.num_shards, limits.num_pages, limits.page_tokens)
         self._pages = self._empty_pages()
-        self._prefix_pages = max(1, limits.pages_for(limits.max_prompt_tokens))
-        # What follows a prompt, and half of it; all of a sequence, where a first call was short and others were long.
-        response = limits.pages_for(limits.max_tokens - limits.max_prompt_tokens + limits.page_tokens - 1)
-        self._own_sizes = sorted({-(-response // 2), response, limits.pages_for(limits.max_tokens)})
-        self._response_pages = response
         self._shapes: set[tuple[Any, ...]] = set()
 
     @property
@@ -187,7 +182,7 @@ class XLADevice:
         """Return where the tokens of rows lie, and where their new ones go: `width` rows a prefix."""
         page_tokens = self._limits.page_tokens
         num_prefixes = len(tracks[0])
-        prefix_tables = np.zeros((self.num_shards, num_prefixes, self._prefix_pages), np.int32)
+        prefix_tables = np.zeros((self.num_shards, num_prefixes, self._limits.prefix_table_pages), np.int32)
         prefix_pages = np.zeros((self.num_shards, num_prefixes), np.int32)
         owns: list[tuple[tuple[int, int], list[int], int]] = []
         for shard, of_shard in enumerate(tracks):
@@ -203,9 +198,10 @@ class XLADevice:
                         ((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens)
                     )
         longest = max(len(table) for _, table, _ in owns)
+        sizes = self._limits.own_table_pages
         if num_prefixes * width < _FEW_ROWS:
-            longest = max(longest, self._response_pages)  # few rows read little: one size is enough for them
-        size = next(size for size in self._own_sizes if size >= longest)
+            sizes = sizes[1:]  # few rows read little: fewer sizes are enough for them
+        size = next(size for size in sizes if size >= longest)
         own_tables = np.zeros((self.num_shards, num_prefixes * width, size), np.int32)
         own_counts = np.zeros((self.num_shards, num_prefixes * width), np.int32)
         for place, table, count in owns:

@@ -62,6 +62,20 @@ class Limits:
         """Return how many pages so many tokens take."""
         return -(-num_tokens // self.page_tokens)
 
+    @property
+    def prefix_table_pages(self) -> int:
+        """How many pages of a prefix a call is told of."""
+        return max(1, self.pages_for(self.max_prompt_tokens))
+
+    @property
+    def own_table_pages(self) -> tuple[int, ...]:
+        """How many pages of its own a row of a call has, one of three: half of a longest response's, all, a sequence's.
+
+        What follows a prefix may begin within its last page; and a session's first call may be short, others long.
+        """
+        response = self.pages_for(self.max_tokens - self.max_prompt_tokens + self.page_tokens - 1)
+        return -(-response // 2), response, max(response, self.pages_for(self.max_tokens))
+
     def read_shape(self, num_tokens: int) -> tuple[int, int]:
         """Return how many sequences of a shard a call reads, and the most tokens of each, where one has so many."""
         # What tools answer is short; a prompt, or a history that was let go of, is long.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -47,8 +46,8 @@ def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
 
 
 @functools.cache
-def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Callable[[Params], Params]:
-    """Return the program that lays out a learner's weights for decoding on `mesh`; on one device it converts them.
+def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> jax.stages.Wrapped:
+    """Return the program that lays out a learner's `Params` for decoding on `mesh`; on one device it converts them.
 
     Norms stay as they are, since the model computes with them in float32. All else it computes in the type that
     weights are converted to, so the policy is the same. Beside both layouts it holds one layer, or one of the two

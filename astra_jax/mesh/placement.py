@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.config import ConfigError
 from astra_jax.model.config import Params
-from astra_jax.model.context_parallel import balance
+from astra_jax.model.context_parallel import balance, balanced_tokens
 from astra_jax.model.sharding import TPU_LANES, MeshConfig, make_mesh, param_shardings, spec
 
 Batch = TypeVar("Batch", bound=tuple)
@@ -99,6 +99,15 @@ def host_rows(num_rows: int, mesh: Mesh | None) -> slice:
     return slice(min(start for start, _, _ in bounds), max(stop for _, stop, _ in bounds))
 
 
+def padded_tokens(num_tokens: int, mesh: Mesh) -> int:
+    """Return the length that `place_batch` pads rows of so many tokens to."""
+    return balanced_tokens(num_tokens, mesh.shape["context"], multiple=_multiple(mesh))
+
+
+def _multiple(mesh: Mesh) -> int:
+    return TPU_LANES if mesh.devices.flat[0].platform == "tpu" else 1
+
+
 def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
     """Lay a batch of `num_rows` rows over the mesh, from this host's rows [b, T], in balanced order over `context`.
 
@@ -106,9 +115,10 @@ def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
     """
     if mesh is None:
         return batch
-    multiple = TPU_LANES if mesh.devices.flat[0].platform == "tpu" else 1
     fields: dict[str, Any] = batch._asdict()  # type: ignore[attr-defined]
-    arrays = balance({name: np.asarray(x) for name, x in fields.items()}, mesh.shape["context"], multiple=multiple)
+    arrays = balance(
+        {name: np.asarray(x) for name, x in fields.items()}, mesh.shape["context"], multiple=_multiple(mesh)
+    )
     sharding, first = NamedSharding(mesh, spec("batch", "sequence")), host_rows(num_rows, mesh).start
 
     def place(rows_bT: np.ndarray) -> jax.Array:

@@ -91,6 +91,17 @@ class ModelConfig(BaseModel):
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         return self.num_layers * (attention + mlp + 2 * self.hidden_size) + embeddings + self.hidden_size
 
+    def require_sizes_of(self, other: ModelConfig, where: object) -> None:
+        """See to it that this model, read from `where`, has the sizes of another; numerics and context may differ.
+
+        Raises:
+            ConfigError: one differs.
+        """
+        for name in sorted(ModelConfig.model_fields.keys() - _NO_SIZES):
+            expected, found = getattr(other, name), getattr(self, name)
+            if found != expected:
+                raise ConfigError(f"expected a model of {name} = {expected}, as `model` says, found {found} in {where}")
+
     def require_vocabulary(self, num_tokens: int, where: object) -> None:
         """See to it that the model has an embedding for every token of a tokenizer, which was read from `where`.
 
@@ -166,6 +177,7 @@ class ModelConfig(BaseModel):
         return {**hf, "rope_theta": self.rope_theta, "rope_scaling": rope_scaling, "torch_dtype": self.param_dtype}
 
 
+_NO_SIZES = {"max_position_embeddings", "yarn", "dtype", "param_dtype", "remat"}
 _HF_KEYS = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",

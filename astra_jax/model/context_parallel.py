@@ -32,6 +32,16 @@ def balanced_order(tokens: int, shards: int) -> np.ndarray:
     return np.concatenate([pieces[piece] for pair in pairs for piece in pair])
 
 
+def balanced_tokens(tokens: int, shards: int, *, multiple: int = 1) -> int:
+    """Return the length that `balance` pads so many tokens to.
+
+    >>> balanced_tokens(74_752, 16, multiple=128)
+    77824
+    """
+    step = 2 * shards * multiple if shards > 1 else multiple
+    return -(-tokens // step) * step
+
+
 def balance(batch: Mapping[str, np.ndarray], shards: int, *, multiple: int = 1) -> dict[str, np.ndarray]:
     """Return a batch of [B, T] arrays, padded with zeros to what the mesh needs and permuted to the balanced layout.
 
@@ -40,7 +50,7 @@ def balance(batch: Mapping[str, np.ndarray], shards: int, *, multiple: int = 1) 
     """
 
     def place(x_BT: np.ndarray) -> np.ndarray:
-        padding = -x_BT.shape[1] % (2 * shards * multiple if shards > 1 else multiple)
+        padding = balanced_tokens(x_BT.shape[1], shards, multiple=multiple) - x_BT.shape[1]
         padded_BT = np.pad(x_BT, [(0, 0), (0, padding)])
         return padded_BT if shards == 1 else padded_BT[:, balanced_order(padded_BT.shape[1], shards)]
 

@@ -71,9 +71,18 @@ class KernelRows(NamedTuple):
         return pages
 
 
-def sampling_flops(rows: int, tokens: int, heads: int, head_dim: int) -> float:
-    """Return the FLOPs of one kernel call with one query a row, behind so many tokens."""
-    return 4.0 * rows * min(rows, _ROWS_AT_ONCE) * tokens * heads * head_dim
+def blocks_of_queries(num_queries: int) -> int:
+    """Return in how many blocks the kernel takes a row's queries: for each it reads all that they attend to."""
+    return -(-num_queries // _QUERIES_AT_ONCE)
+
+
+def ragged_flops(rows: int, num_queries: int, tokens: int, heads: int, head_dim: int) -> float:
+    """Return the FLOPs of one kernel call, up to so many tokens of each row, with its last queries.
+
+    A block holds the queries of several rows where each has few, and all of it is multiplied with the keys of each.
+    """
+    rows_of_block = min(rows, _ROWS_AT_ONCE, max(1, _QUERIES_AT_ONCE // num_queries))
+    return 4.0 * rows * rows_of_block * num_queries * tokens * heads * head_dim
 
 
 def touched_pages(

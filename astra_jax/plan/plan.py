@@ -1,7 +1,9 @@
-"""`astra plan`: compiles the real steps for a pod that is not there and says what they need.
+"""`astra plan`: compiles the steps of a run for a pod that is not there and says what they need.
 
-libtpu's ahead-of-time compiler runs on any Linux machine: it takes `pip install libtpu` and `PLAN_ENVIRONMENT`, set
-before JAX is imported. The steps are `sft_step`, `rl_step` and the rollout engine's own prefill and decode.
+It takes the run's own config, and the run's own functions, checks, rows, meshes and types. libtpu's ahead-of-time
+compiler runs on any Linux machine: it takes `pip install libtpu` and `PLAN_ENVIRONMENT`, set before JAX is imported.
+
+Decided: docs/decisions/plan.md, “The plan takes the run's own config”.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import importlib.util
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,14 +19,21 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
+from astra_jax.checkpoints.checkpoint import read_model
 from astra_jax.config import ConfigError
-from astra_jax.model.sharding import make_mesh
+from astra_jax.mesh.layouts import rollout_mesh
+from astra_jax.mesh.placement import training_mesh
+from astra_jax.model.config import ModelConfig
+from astra_jax.plan.abstract_step import AbstractStep
 from astra_jax.plan.chips import Chip, chip_of
 from astra_jax.plan.compiled_memory import CompiledMemory, CompilerMissing, compiled_memory
-from astra_jax.plan.config import PlanConfig
 from astra_jax.plan.costs import Costs, jaxpr_costs
-from astra_jax.plan.not_yet_runnable import not_yet_runnable
-from astra_jax.plan.steps import AbstractStep, decode_step, learner_step, prefill_step
+from astra_jax.plan.learner_steps import rl_learner_step, sft_steps
+from astra_jax.plan.rollout_steps import episodes_in_flight, rollout_steps
+from astra_jax.rl import stage as rl_stage
+from astra_jax.rl.config import RLConfig
+from astra_jax.sft import stage as sft_stage
+from astra_jax.sft.config import SFTConfig
 
 _GIB = 2**30
 
@@ -35,6 +45,7 @@ class StepPlan:
     work: str
     """What one step does, in words."""
     peak_bytes: int
+    """Of the program, and what lies on the chip beside it."""
     host_bytes: int
     """Offloaded to the host's memory."""
     bytes_by_category: dict[str, int]
@@ -46,6 +57,8 @@ class StepPlan:
     """By kind and mesh axes. Those of weights and activations are what the partitioner adds, from their sizes; the
     others are in the program."""
     roofline_seconds: dict[str, float]
+    tokens: int
+    """Of the whole pod: sampled, read or learnt from."""
     compile_seconds: float
     compile_cpu_seconds: float
     from_cache: bool
@@ -55,6 +68,11 @@ class StepPlan:
     def bound(self) -> str:
         """What the step spends the most time on at best: `compute`, `hbm` or `interconnect`."""
         return max(self.roofline_seconds, key=lambda name: self.roofline_seconds[name])
+
+    @property
+    def tokens_per_second(self) -> float:
+        """At best, of the whole pod."""
+        return self.tokens / self.roofline_seconds[self.bound]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +85,8 @@ class Plan:
     libtpu: str
     """The version of the TPU compiler."""
     steps: dict[str, StepPlan]
-    not_yet_runnable: dict[str, str]
-    """Steps that no run can have today, and why."""
+    rollouts: str | None = None
+    """What is rolled out at once, in words; None for a run without rollouts."""
 
     @property
     def fits(self) -> bool:
@@ -82,7 +100,7 @@ class Plan:
             "chips": self.chips,
             "libtpu": self.libtpu,
             "fits": self.fits,
-            "not_yet_runnable": self.not_yet_runnable,
+            "rollouts": self.rollouts,
             "steps": {
                 name: {
                     "work": step.work,
@@ -94,6 +112,7 @@ class Plan:
                     "collective_bytes": step.collective_bytes,
                     "roofline_seconds": step.roofline_seconds,
                     "bound": step.bound,
+                    "tokens_per_second": step.tokens_per_second,
                     "compile_seconds": step.compile_seconds,
                     "compile_cpu_seconds": step.compile_cpu_seconds,
                     "from_cache": step.from_cache,
@@ -107,21 +126,23 @@ class Plan:
         lines = [
             f"{self.topology}: {self.chips} chips of {self.hbm_bytes / _GIB:.0f} GiB; compiled by libtpu {self.libtpu}"
         ]
+        if self.rollouts is not None:
+            lines.append(self.rollouts)
         for name, step in self.steps.items():
             verdict = "fits" if step.peak_bytes <= self.hbm_bytes else "DOES NOT FIT"
             lines.append(f"\n{name}, {step.work}: peak {step.peak_bytes / _GIB:.2f} GiB per chip, {verdict}")
-            if name in self.not_yet_runnable:
-                lines.append(f"  NO RUN CAN HAVE THIS STEP YET: {self.not_yet_runnable[name]}")
             lines += [f"  {category:<28}{size / _GIB:8.2f} GiB" for category, size in step.bytes_by_category.items()]
             if step.host_bytes:
                 lines.append(f"  {'in the host’s memory':<28}{step.host_bytes / _GIB:8.2f} GiB")
-            ratio = step.compiled_flops / step.model_flops
-            lines.append(
-                f"  FLOPs compiled / model      {step.compiled_flops:.3g} / {step.model_flops:.3g} = {ratio:.3f}"
-            )
+            if step.model_flops:
+                ratio = step.compiled_flops / step.model_flops
+                lines.append(
+                    f"  FLOPs compiled / model      {step.compiled_flops:.3g} / {step.model_flops:.3g} = {ratio:.3f}"
+                )
             lines += [f"  {kind:<44}{size / _GIB:8.2f} GiB sent" for kind, size in step.collective_bytes.items()]
             lines += [f"  {name:<28}{seconds:8.3g} s at best" for name, seconds in step.roofline_seconds.items()]
-            lines.append(f"  bound by {step.bound}")
+            of_tokens = f", {step.tokens_per_second:,.0f} tokens/s at best" if step.tokens else ""
+            lines.append(f"  bound by {step.bound}{of_tokens}")
             source = "known from an earlier run" if step.from_cache else "compiled"
             lines.append(f"  {source} in {step.compile_seconds:.0f} s ({step.compile_cpu_seconds:.0f} CPU s)")
             if verdict != "fits":
@@ -129,15 +150,16 @@ class Plan:
         return "\n".join(lines)
 
 
+_IN_BFLOAT16 = "set model_overrides.param_dtype to bfloat16"
 _ADVICE = {
-    "parameters": "shard over more chips (mesh.fsdp; rollout_mesh.tensor) or set param_dtype to bfloat16",
-    "optimiser": "shard over more chips (mesh.fsdp)",
-    "gradients": "shard over more chips (mesh.fsdp) or set param_dtype to bfloat16",
-    "activations": "set remat to offload or full, or split sequences over more chips (mesh.context)",
-    "KV pool": "lower prompts_per_shard, episodes_per_prompt or response_tokens, or take more chips",
-    "batch": "lower sequences_per_shard",
-    "temporaries": "lower logprob_chunk_tokens, sequences_per_shard or prompts_per_shard, or split sequences further "
-    "(mesh.context)",
+    "parameters": f"shard over more chips (mesh.fsdp; rollout_mesh.tensor), or {_IN_BFLOAT16}",
+    "parameters of the learner": f"shard over more chips (mesh.fsdp), or {_IN_BFLOAT16}",
+    "optimiser": "shard over more chips (mesh.fsdp), or for a rollout set optimizer_waits_on_host",
+    "gradients": f"shard over more chips (mesh.fsdp), or {_IN_BFLOAT16}",
+    "activations": "set model_overrides.remat to offload or full, raise accumulation or mesh.context",
+    "KV pool": "lower groups_per_rollout or rollout.max_response_tokens, or take more chips (rollout_mesh.data)",
+    "batch": "raise accumulation, or take more chips",
+    "temporaries": "lower logprob_chunk_tokens, raise accumulation, or split sequences further (mesh.context)",
 }
 
 
@@ -147,30 +169,51 @@ def _advice(step: StepPlan) -> str:
     return f"the largest category is {largest}: {_ADVICE[largest]}"
 
 
-def plan(config: PlanConfig, topology: str) -> Plan:
-    """Compile each step that the config has for `topology` (e.g. v5p:4x4x4).
+def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
+    """Compile each step of a run with this config on `topology` (e.g. v5p:4x4x4).
 
     Raises:
-        ConfigError: before anything is compiled: a mesh does not fit the topology, the model or a sequence, or a
-            sequence exceeds the model's context.
+        ConfigError: before anything is compiled: there is no such topology, or the run would refuse its config there.
+        CheckpointError: the config names no `model`, and `init` is not there.
         CompilerMissing: libtpu is not installed.
     """
     try:
         chip = chip_of(topology)
-        config.require_plannable()
-        devices = _devices(topology)
-        abstract_steps = _abstract_steps(config, devices)
-    except ValueError as error:  # a plan has no data that could be at fault: it is the config or the topology
+    except ValueError as error:
         raise ConfigError(str(error)) from error
-    steps = {name: _plan_step(step, topology, chip) for name, step in abstract_steps.items()}
+    model = _model(config)
+    devices = _devices(topology)
+    mesh = training_mesh(config.mesh, devices)
+    assert mesh is not None  # on TPU there is always one
+    rollouts = None
+    if isinstance(config, SFTConfig):
+        sft_stage.require_layout(config, model, mesh)
+        abstract_steps = sft_steps(config, model, mesh)
+    else:
+        rl_stage.require_layout(config, model, mesh)
+        decode_mesh = rollout_mesh(config.rollout_mesh, mesh)
+        assert decode_mesh is not None
+        abstract_steps = rollout_steps(config, model, decode_mesh, mesh)
+        abstract_steps["rl_learner"] = rl_learner_step(config, model, mesh)
+        rollouts = episodes_in_flight(config)
     return Plan(
         topology=topology,
         chips=len(devices),
         hbm_bytes=int(chip.hbm_bytes),
         libtpu=importlib.metadata.version("libtpu"),
-        steps=steps,
-        not_yet_runnable=not_yet_runnable(config),
+        steps={name: _plan_step(name, step, topology, chip) for name, step in abstract_steps.items()},
+        rollouts=rollouts,
     )
+
+
+def _model(config: SFTConfig | RLConfig) -> ModelConfig:
+    if config.model is not None:
+        return config.model_overrides.of(config.model)
+    if config.init is None:
+        raise ConfigError(
+            "expected `model`, a preset such as qwen3-14b or sizes, or `init`, a checkpoint; found neither"
+        )
+    return config.model_overrides.of(read_model(config.init))
 
 
 def _devices(topology: str) -> Sequence[jax.Device]:
@@ -183,18 +226,8 @@ def _devices(topology: str) -> Sequence[jax.Device]:
     return devices
 
 
-def _abstract_steps(config: PlanConfig, devices: Sequence[jax.Device]) -> dict[str, AbstractStep]:
-    steps = {}
-    for name, learner_shape in (("sft", config.sft), ("rl_learner", config.rl_learner)):
-        if learner_shape is not None:
-            steps[name] = learner_step(name, config, learner_shape, make_mesh(config.mesh, devices))
-    for name, make, shape in (("prefill", prefill_step, config.prefill), ("decode", decode_step, config.decode)):
-        if shape is not None:
-            steps[name] = make(config, shape, make_mesh(config.rollout_mesh, devices))
-    return steps
-
-
-def _plan_step(step: AbstractStep, topology: str, chip: Chip) -> StepPlan:
+def _plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> StepPlan:
+    print(f"astra: {name}, {step.work}: compiling, which may take minutes", file=sys.stderr)
     started, cpu_started = time.monotonic(), time.process_time()
     with jax.set_mesh(step.mesh):
         traced = step.trace()
@@ -208,7 +241,7 @@ def _plan_step(step: AbstractStep, topology: str, chip: Chip) -> StepPlan:
     collective_bytes |= step.partitioner_bytes
     return StepPlan(
         work=step.work,
-        peak_bytes=memory.peak_bytes,
+        peak_bytes=memory.peak_bytes + sum(step.resident_bytes.values()),
         host_bytes=memory.host_bytes,
         bytes_by_category=_by_category(step, memory, chip),
         compiled_flops=costs.flops * step.mesh.size,
@@ -219,6 +252,7 @@ def _plan_step(step: AbstractStep, topology: str, chip: Chip) -> StepPlan:
             "hbm": _hbm_bytes(step, costs) / chip.hbm_bytes_per_second,
             "interconnect": sum(collective_bytes.values()) / chip.interconnect_bytes_per_second,
         },
+        tokens=step.tokens,
         compile_seconds=time.monotonic() - started,
         compile_cpu_seconds=time.process_time() - cpu_started,
         from_cache=from_cache,
@@ -229,7 +263,8 @@ def _by_category(step: AbstractStep, memory: CompiledMemory, chip: Chip) -> dict
     # The compiler tells one peak; what the shapes account for is taken off, and the rest is called temporaries.
     known = dict(step.bytes_by_category)
     known["temporaries"] = max(0, memory.peak_bytes - sum(known.values()))
-    known["headroom"] = int(chip.hbm_bytes) - memory.peak_bytes
+    known |= step.resident_bytes
+    known["headroom"] = int(chip.hbm_bytes) - memory.peak_bytes - sum(step.resident_bytes.values())
     return known
 
 

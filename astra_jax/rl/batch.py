@@ -28,6 +28,15 @@ class RLBatch(NamedTuple):
     advantages_BT: jax.Array
 
 
+def row_tokens(longest_tokens: int, bucket_tokens: int) -> int:
+    """Return the columns of a batch whose longest episode has so many tokens.
+
+    >>> row_tokens(513, bucket_tokens=256)
+    768
+    """
+    return -(-longest_tokens // bucket_tokens) * bucket_tokens
+
+
 def make_rl_batch(groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens: int, pad_id: int) -> RLBatch:
     """Lay the episodes of valid groups out as padded rows with their advantages on the tokens that were sampled.
 
@@ -38,7 +47,7 @@ def make_rl_batch(groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens:
     advantages = np.concatenate([group_advantages(group.rewards) for group in groups])
     longest = max(len(episode.ledger) for episode in episodes)
     # One column more than a bucket: tokens lose the last and targets the first, and the shape is the bucket's.
-    columns = -(-longest // length_bucket_tokens) * length_bucket_tokens + 1
+    columns = row_tokens(longest, length_bucket_tokens) + 1
     shape = (len(episodes), columns)
     tokens = np.full(shape, pad_id, np.int32)
     loss_mask, logprobs = np.zeros(shape, np.float32), np.zeros(shape, np.float32)

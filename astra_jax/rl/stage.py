@@ -71,6 +71,8 @@ def checked_parts(config: RLConfig) -> Parts:
     require_wandb(config.wandb)
     mesh = training_mesh(config.mesh)
     model_config, tokenizer = read_policy(config.init, overrides=config.model_overrides)
+    if config.model is not None:
+        model_config.require_sizes_of(config.model, config.init)
     require_chat_template(config.init, tokenizer)
     require_layout(config, model_config, mesh)
     return Parts(mesh, model_config, tokenizer)

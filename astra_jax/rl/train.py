@@ -34,6 +34,11 @@ from astra_jax.training.parts import Parts
 from astra_jax.training.run import TrainingRun
 
 
+def objective_of(config: RLConfig) -> Objective:
+    """Return what a run's loss is told beside its batch."""
+    return Objective(config.rollout.temperature, config.clip_epsilon, config.logprob_chunk_tokens)
+
+
 def rl_loss(
     params: Params,
     batch: RLBatch,
@@ -107,7 +112,7 @@ async def train_rl(
         SandboxUnavailable: the sandbox is down; the run resumes from its last checkpoint.
         NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
     """
-    objective = Objective(config.rollout.temperature, config.clip_epsilon, config.logprob_chunk_tokens)
+    objective = objective_of(config)
     for step in range(state.step, config.steps):
         started = time.monotonic()
         if config.optimizer_waits_on_host:

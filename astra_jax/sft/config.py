@@ -7,7 +7,6 @@ from typing import Final
 
 from pydantic import Field
 
-from astra_jax.model.config import ModelConfig
 from astra_jax.sft.batches import SFTDataConfig
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
 from astra_jax.training.run_record import SFT_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
@@ -30,9 +29,8 @@ _SOURCES: Final = (
 class SFTConfig(TrainingConfig, SFTDataConfig):
     """What to learn from, for how long, and where to write."""
 
-    model: ModelConfig | None = None
-    """Without `init`: the model that starts from random weights, with `tokenizer`."""
     tokenizer: Path | None = None
+    """Without `init`: that of the model that starts from random weights."""
     accumulation: int = Field(default=1, gt=0)
     """Parts that a batch is worked through in, one after the other: the same update in less memory."""
 

@@ -9,6 +9,7 @@ import functools
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from astra_jax.chat.template import require_chat_template
 from astra_jax.chat.tokenizer import Tokenizer
@@ -66,17 +67,28 @@ def checked_parts(config: SFTConfig) -> Parts:
     mesh = training_mesh(config.mesh)
     # Only the first host sends anything to W&B; the others may have neither the package nor a key.
     require_wandb(config.wandb if jax.process_index() == 0 else None)
+    model_config, tokenizer = _model_and_tokenizer(config)
+    require_layout(config, model_config, mesh)
+    return Parts(mesh, model_config, tokenizer)
+
+
+def require_layout(config: SFTConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
+    """See to it that batches and weights of a run can be laid over its mesh.
+
+    Raises:
+        ConfigError: the mesh does not divide them; or samples may exceed the model's context.
+    """
     for num_rows, _ in config.batch_shapes:
         require_rows(num_rows, config.accumulation, mesh)
-    model_config, tokenizer = _model_and_tokenizer(config)
     model_config.require_context(config.length_buckets[-1])
     require_divisible(model_config, mesh)
-    return Parts(mesh, model_config, tokenizer)
 
 
 def _model_and_tokenizer(config: SFTConfig) -> tuple[ModelConfig, Tokenizer]:
     if config.init is not None:
         model_config, tokenizer = read_policy(config.init, overrides=config.model_overrides)
+        if config.model is not None:
+            model_config.require_sizes_of(config.model, config.init)
         require_chat_template(config.init, tokenizer)
         return model_config, tokenizer
     if config.model is None or config.tokenizer is None:
@@ -86,7 +98,7 @@ def _model_and_tokenizer(config: SFTConfig) -> tuple[ModelConfig, Tokenizer]:
     tokenizer = Tokenizer.load(config.tokenizer)
     config.model.require_vocabulary(tokenizer.vocab_size, config.tokenizer)
     require_chat_template(config.tokenizer, tokenizer)
-    return config.model, tokenizer
+    return config.model_overrides.of(config.model), tokenizer
 
 
 def batches_of(config: SFTConfig, parts: Parts) -> SFTBatches:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from astra_jax.model.config import ModelOverrides
+from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, ModelOverrides
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.training.optimizer import OptimizerConfig
 from astra_jax.training.wandb_run import WandbConfig
@@ -23,6 +23,9 @@ class TrainingConfig(BaseModel):
     """Where the run writes, and goes on from."""
     init: Path | None = None
     """The policy folder to start from."""
+    model: ModelConfig | None = None
+    """The sizes that `init` must have, or a preset's name such as qwen3-14b; what `astra plan` plans. Only SFT can do
+    without `init`: then it is the model that starts from random weights."""
     model_overrides: ModelOverrides = ModelOverrides()
     """What changes of its model: numerics, remat, rope scaling."""
     optimizer: OptimizerConfig
@@ -37,6 +40,13 @@ class TrainingConfig(BaseModel):
     """Checkpoints whose weights are kept; without it all, for analysis. Optimiser state is kept for the newest two."""
     wandb: WandbConfig | None = None
     """Where Weights & Biases shows the run, live; without it, nowhere. Needs the extra `astra-jax[wandb]`."""
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _preset(cls, model: Any) -> Any:
+        if isinstance(model, str) and model not in QWEN3_PRESETS:
+            raise ValueError(f"expected sizes, or one of {', '.join(QWEN3_PRESETS)}")
+        return QWEN3_PRESETS[model] if isinstance(model, str) else model
 
 
 MAY_CHANGE: Final = (

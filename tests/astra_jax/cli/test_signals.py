@@ -344,7 +344,7 @@ def test_a_conversion_leaves_what_was_there_and_no_half(astra, tmp_path, signum,
 @pytest.mark.slow
 def test_a_plan_ends_in_the_middle_of_a_compilation(astra, signum):
     pytest.importorskip("libtpu", reason="needs the extra `plan`")
-    running = astra("plan", f"{CONFIGS}/qwen3_14b_pod_plan.toml", "--topology", "v5p:4x4x4")
+    running = astra("plan", f"{CONFIGS}/paper_rl_14b.toml", "--topology", "v5p:4x4x4")
     compiling = psutil.Process(running.process.pid)
     running.wait_until(lambda: compiling.num_threads() > 8 and compiling.cpu_times().user > 20)
     name, code = SIGNALS[signum]

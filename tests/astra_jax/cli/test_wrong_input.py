@@ -248,7 +248,7 @@ ROWS = [
     row("synthesize environments environments.toml scenarios.no_hop=1", 2, "scenarios.no_hop", "'single_hop'"),
     row("evaluate environments evaluation.toml polcy=x", 2, "unknown key polcy", "did you mean policy?"),
     row("evaluate environments rl.toml", 2, "unknown key"),
-    row("plan sft.toml --topology v5p:4x4x4", 2, "unknown key", "sft.toml"),
+    row("plan OTHER --topology v5p:4x4x4", 2, "`astra sft`", "`astra rl`", "paper_trajectories.toml"),
     # records
     row("records show missing", 1, "no", "dataset.json", "missing"),
     row("records stats nothing", 1, "dataset.json", "nothing"),
@@ -383,8 +383,8 @@ def test_one_line_says_what_is_wrong_and_nothing_is_made(each, world, monkeypatc
     for name in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # `plan` sets them
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    plan = str(CONFIGS / "qwen3_0_6b_chip_plan.toml")
-    places = {"PORT": port, "LIVE": live, "PLAN": plan, "NO_KEY_HERE": "OPENAI_API_KEY"}
+    plan, other = (str(CONFIGS / f"paper_{name}.toml") for name in ("rl_14b", "trajectories"))
+    places = {"PORT": port, "LIVE": live, "PLAN": plan, "OTHER": other, "NO_KEY_HERE": "OPENAI_API_KEY"}
 
     def placed(text: str) -> str:
         for name, value in places.items():

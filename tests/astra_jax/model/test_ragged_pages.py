@@ -198,20 +198,21 @@ import json
 import jax
 from astra_jax.model.sharding import MeshConfig, make_mesh
 from astra_jax.plan.compiled_memory import compiled_memory
-from astra_jax.plan.config import PlanConfig, RolloutShape
 from astra_jax.plan.plan import _devices
-from astra_jax.plan.steps import decode_step, prefill_step
+from astra_jax.plan.rollout_steps import rollout_steps
+from astra_jax.rl.config import RLConfig
 model = dict(vocab_size=512, hidden_size=128, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=128,
              intermediate_size=256, dtype="bfloat16")
-shape = RolloutShape(prompts_per_shard=4, episodes_per_prompt=8, prompt_tokens=1024, response_tokens=8192)
-config = PlanConfig(model=model, mesh=MeshConfig(), rollout_mesh=MeshConfig(data=2, tensor=2))
-mesh = make_mesh(config.rollout_mesh, _devices("v5e:2x2"))
+rollout = dict(max_prompt_tokens=1024, max_response_tokens=8192, max_turns=1)
+config = RLConfig(seed=0, out="runs/none", environments="runs/none", init="runs/none", model=model, rollout=rollout,
+                  steps=1, group_size=8, groups_per_step=8, groups_per_rollout=8, optimizer={"learning_rate": 1e-5})
+mesh = make_mesh(MeshConfig(data=2, tensor=2), _devices("v5e:2x2"))
 found = {}
-for make in (prefill_step, decode_step):
-    step = make(config, shape, mesh)
-    with jax.set_mesh(mesh):
-        memory, _ = compiled_memory(step.trace().lower(), topology="v5e:2x2", compiler="")
-    found[make.__name__] = (memory.peak_bytes, step.bytes_by_category["KV pool"])
+for name, step in rollout_steps(config, config.model, mesh, mesh).items():
+    if "KV pool" in step.bytes_by_category:
+        with jax.set_mesh(mesh):
+            memory, _ = compiled_memory(step.trace().lower(), topology="v5e:2x2", compiler="")
+        found[name] = (memory.peak_bytes, step.bytes_by_category["KV pool"])
 print(json.dumps(found))
 """
 
@@ -228,6 +229,8 @@ def test_compiled_for_a_tpu_no_page_is_there_twice(tmp_path):
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    for peak_bytes, pool_bytes in json.loads(done.stdout.splitlines()[-1]).values():
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.keys() == {"prefill", "prefill_on", "append", "decode"}
+    for peak_bytes, pool_bytes in found.values():
         assert pool_bytes > 250e6
         assert pool_bytes < peak_bytes < 1.15 * pool_bytes

@@ -23,6 +23,7 @@ def test_the_papers_settings(size, learning_rate, context):
     assert config.mesh is not None
     assert config.mesh.context == context
     assert 32 % (config.mesh.data * config.mesh.fsdp * config.accumulation) == 0
-    model = config.model_overrides.of(QWEN3_PRESETS[f"qwen3-{size}"])
+    assert config.model == QWEN3_PRESETS[f"qwen3-{size}"]
+    model = config.model_overrides.of(config.model)
     assert (model.dtype, model.param_dtype, model.remat) == ("bfloat16", "float32", "full")
     model.require_context(config.length_buckets[-1])

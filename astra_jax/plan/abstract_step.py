@@ -1,0 +1,84 @@
+"""A jitted step of a run with the shapes that it would be called with on a mesh; nothing is allocated or compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from astra_jax.model.config import ModelConfig
+from astra_jax.model.flops import matrix_parameters
+from astra_jax.model.qwen3 import abstract_params
+from astra_jax.plan.costs import Kernels
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractStep:
+    """A step before it is compiled; bytes are per chip, FLOPs of the whole pod."""
+
+    work: str
+    """What one step does, in words."""
+    mesh: Mesh
+    trace: Callable[[], jax.stages.Traced]
+    bytes_by_category: Mapping[str, int]
+    """What the shapes alone say of the program's memory."""
+    resident_bytes: Mapping[str, int]
+    """What lies on the chip beside the program."""
+    model_flops: float
+    kernels: Kernels
+    partitioner_bytes: Mapping[str, float]
+    """What the partitioner sends on top of what the program says, by kind and mesh axes."""
+    weight_bytes: float
+    """Weights that a chip reads: all that its `tensor` shard multiplies with, wherever they are stored."""
+    while_trips: int | None
+    """Rounds to count of a loop whose end depends on the data."""
+    tokens: int
+    """Tokens of the whole pod that come out of it: sampled, read or learnt from."""
+
+
+def rows_shards(mesh: Mesh) -> int:
+    """Return over how many shards of a mesh the rows of a batch are dealt out."""
+    return int(mesh.shape["data"] * mesh.shape["fsdp"])
+
+
+def with_shardings(tree: Any, shardings: Any) -> Any:
+    """Return the shapes of a tree, laid out so."""
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
+
+
+def bytes_per_chip(tree: Any) -> int:
+    """Return what each chip holds of a tree of shapes that are laid out over a mesh."""
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def matrix_bytes(model: ModelConfig, mesh: Mesh) -> float:
+    """Return the bytes of all weights that a token is multiplied with on one chip, in the products' type."""
+    return matrix_parameters(model) / mesh.shape["tensor"] * jnp.dtype(model.dtype).itemsize
+
+
+def partitioner_bytes(model: ModelConfig, mesh: Mesh, tokens: int, *, trains: bool, parts: int = 1) -> dict[str, float]:
+    """Layers' weights gathered where they are stored in parts, and sums over `tensor` after each branch of a layer.
+
+    Training gathers weights once more for the backward pass, which scatters their gradients and sums over `tensor` too,
+    for each of the `parts` of a batch. Gradients are sent in what the products compute in, since weights are cast to it
+    first. `tokens` are those that a data × fsdp × context shard computes.
+    """
+    passes = 2 if trains else 1
+    itemsize = jnp.dtype(model.dtype).itemsize
+    found = {}
+    stored, tensor = mesh.shape["fsdp"] * mesh.shape["context"], mesh.shape["tensor"]
+    if stored > 1:
+        layers = sum(leaf.size for leaf in jax.tree.leaves(abstract_params(model)["layers"]))
+        wire = parts * layers / tensor * (stored - 1) / stored
+        found["all_gather of weights over fsdp × context"] = passes * wire * itemsize
+        if trains:
+            found["reduce_scatter of weights over fsdp × context"] = wire * itemsize
+    if tensor > 1:
+        sums = passes * 2 * model.num_layers * tokens * model.hidden_size * itemsize
+        found["all_reduce of activations over tensor"] = sums * 2 * (tensor - 1) / tensor
+    return found

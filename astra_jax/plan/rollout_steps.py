@@ -1,0 +1,196 @@
+"""What `astra rl` calls to roll episodes out: weights laid out for decoding, prompts and tool responses read, sampling.
+
+All of it for the largest shapes: as many episodes at once as a rollout has, every one of full length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+
+from astra_jax.engine.programs import Asked, read_tokens, sample_rows
+from astra_jax.engine.schedule import Limits
+from astra_jax.episodes.rollout import decode_limits
+from astra_jax.mesh.layouts import weights_for_decoding
+from astra_jax.model.config import ModelConfig, Params
+from astra_jax.model.flops import forward_flops
+from astra_jax.model.kv_pages import Histories, Pages, empty_pages, pages_shardings
+from astra_jax.model.ragged_pages import MOVE_TOKENS, blocks_of_queries, ragged_flops
+from astra_jax.model.sharding import param_shardings, spec
+from astra_jax.plan.abstract_step import (
+    AbstractStep,
+    bytes_per_chip,
+    matrix_bytes,
+    partitioner_bytes,
+    rows_shards,
+    with_shardings,
+)
+from astra_jax.plan.costs import KernelCosts, Kernels
+from astra_jax.plan.learner_steps import learner_state, splash
+from astra_jax.rl.config import RLConfig
+
+_LEARNERS: Final = "parameters of the learner"
+
+
+def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh: Mesh) -> dict[str, AbstractStep]:
+    """Return the programs of a rollout on `mesh`, with what the learner leaves on the chips meanwhile."""
+    learnt, optimizer_state = learner_state(config, model, learner_mesh)
+    resident = {} if config.optimizer_waits_on_host else {"optimiser": bytes_per_chip(optimizer_state)}
+    lay_out = weights_for_decoding(model, mesh)
+    params = with_shardings(jax.eval_shape(lay_out, learnt), param_shardings(learnt, mesh))
+    with jax.set_mesh(mesh):
+        limits = decode_limits(config.rollout, config.groups_per_rollout, config.group_size)
+    calls = _Calls(model, params, limits, mesh, {**resident, _LEARNERS: bytes_per_chip(learnt)})
+    steps = {
+        "layout": AbstractStep(
+            work="all weights, from the learner's layout to that of decoding",
+            mesh=mesh,
+            trace=functools.partial(lay_out.trace, learnt),
+            bytes_by_category={_LEARNERS: bytes_per_chip(learnt), "parameters": bytes_per_chip(params)},
+            resident_bytes=resident,
+            model_flops=0.0,
+            kernels=_no_kernels,
+            partitioner_bytes={"all_gather of weights over all axes": _bytes(params) * (mesh.size - 1) / mesh.size},
+            weight_bytes=0.0,
+            while_trips=None,
+            tokens=0,
+        ),
+        "prefill": calls.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=0),
+        "append": calls.read(limits.read_rows, limits.read_tokens, behind_tokens=limits.max_tokens),
+        "decode": calls.sample(),
+    }
+    if limits.first_read_tokens < limits.max_prompt_tokens:
+        steps["prefill_on"] = calls.read(
+            limits.first_read_rows, limits.first_read_tokens, behind_tokens=limits.max_prompt_tokens
+        )
+    return steps
+
+
+def episodes_in_flight(config: RLConfig) -> str:
+    """Say how many episodes of which length have room in the pages at once."""
+    tokens = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
+    return f"{config.groups_per_rollout * config.group_size} episodes of {tokens:,} tokens in flight"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Calls:
+    """The engine's two programs with the largest arguments that `XLADevice` gives them."""
+
+    model: ModelConfig
+    params: Params
+    limits: Limits
+    mesh: Mesh
+    resident_bytes: Mapping[str, int]
+
+    @functools.cached_property
+    def pages(self) -> Pages:
+        limits = self.limits
+        with jax.set_mesh(self.mesh):
+            make = functools.partial(
+                empty_pages, self.model, rows_shards(self.mesh), limits.num_pages, limits.page_tokens
+            )
+            pages: Pages = jax.eval_shape(make)
+        return with_shardings(pages, pages_shardings(pages, self.mesh))
+
+    def read(self, rows: int, tokens: int, *, behind_tokens: int) -> AbstractStep:
+        """Return `read_tokens`: so many rows of a shard, behind tokens that lie in pages, or from the first one on."""
+        per_row, given = self._by_shard(rows), self._by_shard(rows, tokens)
+        tables = self._by_shard(rows, self.limits.pages_for(self.limits.max_tokens))
+        histories = self._histories(rows, 1) if behind_tokens else None
+        copies = self._by_shard(rows, 2)
+        sequences = rows * rows_shards(self.mesh)
+        # Nothing follows the last layer's keys and values. Causal: half of all pairs of new tokens are attended.
+        before_last = self.model.model_copy(update={"num_layers": self.model.num_layers - 1})
+        pairs = tokens**2 / 2 + tokens * max(0, behind_tokens - tokens)
+        flops = forward_flops(before_last, tokens, pairs, logits_tokens=0)
+        flops += 4.0 * tokens * self.model.hidden_size * self.model.num_kv_heads * self.model.head_dim
+        behind = f", up to {behind_tokens:,} of each sequence" if behind_tokens else ""
+        return AbstractStep(
+            work=f"{tokens:,} tokens of {sequences} sequences{behind}",
+            mesh=self.mesh,
+            trace=functools.partial(
+                read_tokens.trace,
+                *(self.model, self.params, self.pages, histories, tables, per_row, given, per_row, copies),
+            ),
+            bytes_by_category=self._bytes((histories, tables, per_row, given, per_row, copies)),
+            resident_bytes=self.resident_bytes,
+            model_flops=sequences * flops,
+            kernels=self._ragged(rows, tokens, behind_tokens) if behind_tokens else self._splash(rows, tokens),
+            partitioner_bytes=partitioner_bytes(self.model, self.mesh, rows * tokens, trains=False),
+            weight_bytes=matrix_bytes(self.model, self.mesh),
+            while_trips=None,
+            tokens=sequences * tokens,
+        )
+
+    def sample(self) -> AbstractStep:
+        """Return `sample_rows`; costs are those of one token in every row, behind a whole episode."""
+        limits = self.limits
+        prefixes, rows_per_prefix = limits.row_shapes[0]
+        rows = prefixes * rows_per_prefix
+        sequences = rows * rows_shards(self.mesh)
+        per_row, copies = self._by_shard(rows), self._by_shard(rows, 2)
+        histories = self._histories(prefixes, rows_per_prefix)
+        asked = Asked(*(per_row,) * 5, temperature_DR=self._by_shard(rows, dtype=jnp.float32))
+        return AbstractStep(
+            work=f"a token in each of {sequences} rows, behind {limits.max_tokens:,}",
+            mesh=self.mesh,
+            trace=functools.partial(
+                sample_rows.trace,
+                *(self.model, self.params, self.pages, histories, asked, copies),
+                jax.ShapeDtypeStruct((), jnp.int32),
+                end_ids=(0, 1),
+                max_tokens=limits.sample_tokens,
+            ),
+            bytes_by_category=self._bytes((histories, asked, copies)),
+            resident_bytes=self.resident_bytes,
+            model_flops=sequences * forward_flops(self.model, 1, limits.max_tokens, logits_tokens=1),
+            kernels=self._ragged(rows, 1, limits.max_tokens),
+            partitioner_bytes=partitioner_bytes(self.model, self.mesh, rows, trains=False),
+            weight_bytes=matrix_bytes(self.model, self.mesh),
+            while_trips=1,
+            tokens=sequences,
+        )
+
+    def _histories(self, prefixes: int, rows_per_prefix: int) -> Histories:
+        rows, limits = prefixes * rows_per_prefix, self.limits
+        return Histories(
+            prefix_tables_DPn=self._by_shard(prefixes, limits.prefix_table_pages),
+            prefix_pages_DP=self._by_shard(prefixes),
+            # Of three sizes the second: the third is for those whose first call was not their prompt, which RL has not.
+            own_tables_DRn=self._by_shard(rows, limits.own_table_pages[1]),
+            own_counts_DR=self._by_shard(rows),
+        )
+
+    def _by_shard(self, *shape: int, dtype: Any = jnp.int32) -> Any:
+        sharding = NamedSharding(self.mesh, spec("batch"))
+        return jax.ShapeDtypeStruct((rows_shards(self.mesh), *shape), dtype, sharding=sharding)
+
+    def _bytes(self, arguments: Any) -> dict[str, int]:
+        trees = {"parameters": self.params, "KV pool": self.pages, "batch": arguments}
+        return {name: bytes_per_chip(tree) for name, tree in trees.items()}
+
+    def _splash(self, rows: int, tokens: int) -> Kernels:
+        costs = splash(self.model, self.mesh, tokens, rows)
+        return lambda name: KernelCosts(0.0) if name == MOVE_TOKENS else costs(name)
+
+    def _ragged(self, rows: int, queries: int, tokens: int) -> Kernels:
+        """Each row reads all of its pages, those that it shares as well, once for every block of queries."""
+        model, tensor = self.model, self.mesh.shape["tensor"]
+        flops = ragged_flops(rows, queries, tokens, model.num_heads // tensor, model.head_dim)
+        kv_heads, itemsize = model.num_kv_heads // tensor, jnp.dtype(model.dtype).itemsize
+        read_bytes = float(blocks_of_queries(queries) * rows * tokens * 2 * kv_heads * model.head_dim * itemsize)
+        return lambda name: KernelCosts(0.0) if name == MOVE_TOKENS else KernelCosts(flops, read_bytes)
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _no_kernels(name: str) -> KernelCosts:
+    raise AssertionError(f"there is no kernel where weights are laid out, found {name}")
