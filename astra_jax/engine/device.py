@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import jax
 import numpy as np
 
-from astra_jax.engine.programs import Asked, read_tokens, sample_rows
+from astra_jax.engine.programs import Asked, Given, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, Sample, SampleRow, Track
 from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import ModelConfig
@@ -118,9 +118,8 @@ class XLADevice:
             histories = self._histories([[[track] for track in of_shard] for of_shard in tracks], 1)
         self._shapes.add(("read", num_tokens, None if histories is None else histories.own_tables_DRn.shape))
         copies = self._copies([None if row is None else row.copy for of_shard in rows for row in of_shard], shape)
-        self._pages = read_tokens(
-            self._model_config, self._params, self._pages, histories, tables, starts, tokens, counts, copies
-        )
+        given = Given(histories, tables, starts, tokens, counts, copies)
+        self._pages = read_tokens(self._model_config, self._params, self._pages, given)
 
     def _sample(self, sample: Sample) -> tuple[Said, int]:
         prefixes, width = sample.shape

@@ -22,7 +22,8 @@ from astra_jax.engine.sampling import sample_tokens, slot_keys
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, Pages, Rows, copy_pages, page_tokens, rows_of
-from astra_jax.model.qwen3 import Layer, Params, Qwen3, bind, rope_tables
+from astra_jax.model.qwen3 import Layer, Params, Qwen3, Rope, bind, rope_tables
+from astra_jax.model.sharding import constrain
 
 
 class Asked(NamedTuple):
@@ -50,41 +51,75 @@ class Sampled(NamedTuple):
     """How many tokens of a row were sampled."""
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def read_tokens(
+class Given(NamedTuple):
+    """Tokens of some rows to read into pages, from a place of each row's sequence on."""
+
+    histories: Histories | None
+    """None: every row begins."""
+    tables_DRn: Rows
+    """Where the tokens go."""
+    starts_DR: Rows
+    tokens_DRT: Rows
+    counts_DR: Rows
+    """The first so many of a row are read."""
+    copies_DR2: Rows
+    """Pages to copy first, from and to."""
+
+
+def read_tokens(model_config: ModelConfig, params: Params, pages: Pages, given: Given) -> Pages:
+    """Read tokens into pages, layer by layer: one program for all layers, which is called once for each.
+
+    What a compiler works on for long is many tokens in many layers at once; a call for each layer costs next to nothing
+    beside so many tokens.
+    """
+    x_RTD, rope, given = begin_reading(model_config, params, given)
+    found = []
+    for number, of_layer in enumerate(pages):
+        is_last = number == model_config.num_layers - 1
+        of_layer, x_RTD = read_layer(
+            model_config, params, of_layer, x_RTD, np.int32(number), rope, given, is_last=is_last
+        )
+        found.append(of_layer)
+    return tuple(found)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def begin_reading(model_config: ModelConfig, params: Params, given: Given) -> tuple[jax.Array, Rope, Given]:
+    """Return what the first layer reads, and what every layer is given, on the devices."""
+    starts_R1, tokens_RT = _flat(given.starts_DR)[:, None], _flat(given.tokens_DRT)
+    rope = rope_tables(model_config, starts_R1 + jnp.arange(tokens_RT.shape[1]))
+    given = jax.tree.map(lambda x: constrain(jnp.asarray(x), "batch", *["slots"] * (x.ndim - 1)), given)
+    return bind(model_config, params).embed(tokens_RT), rope, given
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames="is_last", donate_argnums=2)
+def read_layer(
     model_config: ModelConfig,
     params: Params,
-    pages: Pages,
-    histories: Histories | None,
-    tables_DRn: Rows,
-    starts_DR: Rows,
-    tokens_DRT: Rows,
-    counts_DR: Rows,
-    copies_DR2: Rows,
-) -> Pages:
-    """Read the first so many tokens of each row into its pages, from place `starts` of its sequence on.
-
-    `tables` say where the tokens go; `copies` are pages to copy first, from and to. Without histories every row begins.
-    """
-    model = bind(model_config, params)
-    num_tokens = tokens_DRT.shape[2]
-    pages = copy_pages(pages, copies_DR2[..., 0], copies_DR2[..., 1])
-    tokens_RT, counts_R, starts_R = _flat(tokens_DRT), _flat(counts_DR), _flat(starts_DR)
-    steps_T = jnp.arange(num_tokens)
-    is_real_RT = steps_T < counts_R[:, None]
-    rope = rope_tables(model_config, starts_R[:, None] + steps_T)
-    x_RTD = model.embed(tokens_RT)
-    found = []
-    for layer, rows in zip(_layers(model), rows_of(pages, tables_DRn, starts_DR, histories), strict=True):
-        q_RTNH, k_RTKH, v_RTKH = layer.qkv(x_RTD, rope)
-        kv = rows.put(rows.begin(num_tokens), k_RTKH, v_RTKH, jnp.int32(0), counts_R)
-        if histories is None:
-            attended_RTNH = attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT.astype(jnp.int32))
-        else:
-            attended_RTNH = rows.attend(kv, q_RTNH, jnp.int32(0))
-        found.append(rows.end(kv, counts_DR))
-        x_RTD = layer.residual(x_RTD, attended_RTNH)
-    return tuple(found)
+    of_layer: Any,
+    x_RTD: jax.Array,
+    number: Rows,
+    rope: Rope,
+    given: Given,
+    *,
+    is_last: bool,
+) -> tuple[Any, jax.Array | None]:
+    """Read tokens into the pages of one layer; return them, and what the next layer reads, if there is one."""
+    graph, layers = nnx.split(bind(model_config, params).layers)
+    layer = nnx.merge(graph, jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, number, keepdims=False), layers))
+    num_tokens, counts_R = given.tokens_DRT.shape[2], _flat(given.counts_DR)
+    pages = copy_pages((of_layer,), given.copies_DR2[..., 0], given.copies_DR2[..., 1])
+    (rows,) = rows_of(pages, given.tables_DRn, given.starts_DR, given.histories)
+    q_RTNH, k_RTKH, v_RTKH = layer.qkv(x_RTD, rope)
+    kv = rows.put(rows.begin(num_tokens), k_RTKH, v_RTKH, jnp.int32(0), counts_R)
+    if is_last:  # what it attends to nobody reads
+        return rows.end(kv, given.counts_DR), None
+    if given.histories is None:
+        is_real_RT = jnp.arange(num_tokens) < counts_R[:, None]
+        attended_RTNH = attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT.astype(jnp.int32))
+    else:
+        attended_RTNH = rows.attend(kv, q_RTNH, jnp.int32(0))
+    return rows.end(kv, given.counts_DR), layer.residual(x_RTD, attended_RTNH)
 
 
 class _Sampling(NamedTuple):

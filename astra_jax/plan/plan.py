@@ -231,9 +231,11 @@ def _plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> Step
     started, cpu_started = time.monotonic(), time.process_time()
     with jax.set_mesh(step.mesh):
         traced = step.trace()
-        costs = jaxpr_costs(
+        of_call = jaxpr_costs(
             traced.jaxpr.jaxpr, mesh_shape=step.mesh.shape, kernels=step.kernels, while_trips=step.while_trips
         )
+        costs = Costs()
+        costs.add(of_call, step.calls)
         # The device is there in name only, yet its client is the compiler, and knows its version.
         compiler = f"jax {jax.__version__} {step.mesh.devices.flat[0].client.platform_version}"
         memory, from_cache = compiled_memory(traced.lower(), topology=topology, compiler=compiler)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from astra_jax.engine.programs import Asked, read_tokens, sample_rows
+from astra_jax.engine.programs import Asked, Given, begin_reading, read_layer, sample_rows
 from astra_jax.engine.schedule import Limits
 from astra_jax.episodes.rollout import decode_limits
 from astra_jax.mesh.layouts import weights_for_decoding
@@ -99,34 +99,50 @@ class _Calls:
         return with_shardings(pages, pages_shardings(pages, self.mesh))
 
     def read(self, rows: int, tokens: int, *, behind_tokens: int) -> AbstractStep:
-        """Return `read_tokens`: so many rows of a shard, behind tokens that lie in pages, or from the first one on."""
-        per_row, given = self._by_shard(rows), self._by_shard(rows, tokens)
-        tables = self._by_shard(rows, self.limits.pages_for(self.limits.max_tokens))
-        histories = self._histories(rows, 1) if behind_tokens else None
-        copies = self._by_shard(rows, 2)
+        """Return `read_layer`, called for each layer: so many rows of a shard, which begin or go on behind others."""
+        per_row, limits, model = self._by_shard(rows), self.limits, self.model
+        given = Given(
+            histories=self._histories(rows, 1) if behind_tokens else None,
+            tables_DRn=self._by_shard(rows, limits.pages_for(limits.max_tokens)),
+            starts_DR=per_row,
+            tokens_DRT=self._by_shard(rows, tokens),
+            counts_DR=per_row,
+            copies_DR2=self._by_shard(rows, 2),
+        )
         sequences = rows * rows_shards(self.mesh)
-        # Nothing follows the last layer's keys and values. Causal: half of all pairs of new tokens are attended.
-        before_last = self.model.model_copy(update={"num_layers": self.model.num_layers - 1})
+        # Causal: half of all pairs of new tokens are attended.
         pairs = tokens**2 / 2 + tokens * max(0, behind_tokens - tokens)
-        flops = forward_flops(before_last, tokens, pairs, logits_tokens=0)
-        flops += 4.0 * tokens * self.model.hidden_size * self.model.num_kv_heads * self.model.head_dim
         behind = f", up to {behind_tokens:,} of each sequence" if behind_tokens else ""
+        of_layer = self.pages[0]
+        others = {
+            "KV pool of other layers": bytes_per_chip(self.pages) - bytes_per_chip(of_layer),
+            "embeddings": bytes_per_chip(self.params) - bytes_per_chip(self.params["layers"]),
+        }
         return AbstractStep(
-            work=f"{tokens:,} tokens of {sequences} sequences{behind}",
+            work=f"{tokens:,} tokens of {sequences} sequences{behind}, layer by layer",
             mesh=self.mesh,
-            trace=functools.partial(
-                read_tokens.trace,
-                *(self.model, self.params, self.pages, histories, tables, per_row, given, per_row, copies),
-            ),
-            bytes_by_category=self._bytes((histories, tables, per_row, given, per_row, copies)),
-            resident_bytes=self.resident_bytes,
-            model_flops=sequences * flops,
+            trace=functools.partial(self._trace_layer, given, of_layer),
+            calls=model.num_layers,
+            bytes_by_category={
+                "parameters": bytes_per_chip(self.params["layers"]),
+                "KV pool": bytes_per_chip(of_layer),
+                "batch": bytes_per_chip(given),
+            },
+            resident_bytes={**self.resident_bytes, **others},
+            model_flops=sequences * forward_flops(model, tokens, pairs, logits_tokens=0),
             kernels=self._ragged(rows, tokens, behind_tokens) if behind_tokens else self._splash(rows, tokens),
-            partitioner_bytes=partitioner_bytes(self.model, self.mesh, rows * tokens, trains=False),
-            weight_bytes=matrix_bytes(self.model, self.mesh),
+            partitioner_bytes=partitioner_bytes(model, self.mesh, rows * tokens, trains=False),
+            weight_bytes=matrix_bytes(model, self.mesh),
             while_trips=None,
             tokens=sequences * tokens,
         )
+
+    def _trace_layer(self, given: Given, of_layer: Any) -> jax.stages.Traced:
+        x_RTD, rope, _ = jax.eval_shape(functools.partial(begin_reading, self.model), self.params, given)
+        by_batch = NamedSharding(self.mesh, spec("batch"))
+        x_RTD, rope = with_shardings((x_RTD, rope), jax.tree.map(lambda _: by_batch, (x_RTD, rope)))
+        number = jax.ShapeDtypeStruct((), jnp.int32)
+        return read_layer.trace(self.model, self.params, of_layer, x_RTD, number, rope, given, is_last=False)
 
     def sample(self) -> AbstractStep:
         """Return `sample_rows`; costs are those of one token in every row, behind a whole episode."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas.ops.tpu import ragged_paged_attention as kernel_lib
 
-from astra_jax.engine.programs import Asked, read_tokens, sample_rows
+from astra_jax.engine.programs import Asked, Given, read_tokens, sample_rows
 from astra_jax.model import kv_pages
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, WindowRows, copy_pages, empty_pages, page_tokens, rows_of
@@ -140,12 +140,12 @@ def roll_out(params):
     tables = np.array([[[7, 3, 11, 12], [9, 17, 18, 0]]], np.int32)
     ids = rng.integers(0, 64, (1, 2, 14)).astype(np.int32)
     nothing, lengths = np.zeros((1, 2), np.int32), np.array([[9, 4]], np.int32)
-    pages = read_tokens(CONFIG, params, pages, None, tables, nothing, ids[..., :10], lengths, no_copies(2))
+    pages = read_tokens(CONFIG, params, pages, Given(None, tables, nothing, ids[..., :10], lengths, no_copies(2)))
     behind = Histories(
         tables[..., :2], np.array([[2, 1]], np.int32), np.array([[[11, 0], [17, 18]]], np.int32), lengths % 4
     )
     more = np.array([[0, 6]], np.int32)
-    pages = read_tokens(CONFIG, params, pages, behind, tables, lengths, ids[..., :6], more, no_copies(2))
+    pages = read_tokens(CONFIG, params, pages, Given(behind, tables, lengths, ids[..., :6], more, no_copies(2)))
     # The first two rows go on from page 11, so one of them has a copy.
     copies = np.array([[(11, 14), (0, NUM_PAGES), (0, NUM_PAGES), (0, NUM_PAGES)]], np.int32)
     histories = HISTORIES._replace(
