@@ -72,7 +72,7 @@ class ClockDevice:
         vocab_size: int = 512,
         num_shards: int = 1,
     ):
-        self.num_shards = num_shards
+        self.num_shards, self.vocab_size = num_shards, vocab_size
         self._limits, self._costs, self._message_tokens = limits, costs, message_tokens
         self._end_id = end_ids[0]
         self._words = [number for number in range(vocab_size) if number not in end_ids]

@@ -30,6 +30,7 @@ class Device(Protocol):
     """What carries out a schedule. A call takes its time without holding up the event loop."""
 
     num_shards: int
+    vocab_size: int
 
     @property
     def num_programs(self) -> int:
@@ -58,7 +59,7 @@ class XLADevice:
 
     def __init__(self, model_config: ModelConfig, params: Params, limits: Limits, *, end_ids: tuple[int, ...]):
         self._model_config, self._params, self._limits, self._end_ids = model_config, params, limits, end_ids
-        self.num_shards = num_shards()
+        self.num_shards, self.vocab_size = num_shards(), model_config.vocab_size
         make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3))
         self._empty_pages = functools.partial(make, model_config, self.num_shards, limits.num_pages, limits.page_tokens)
         self._pages = self._empty_pages()

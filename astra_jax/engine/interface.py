@@ -31,6 +31,8 @@ class Sampling:
     """At least 1."""
     temperature: float = 1.0
     """What divides the logits; 0 is greedy."""
+    stop_ids: tuple[int, ...] = ()
+    """Tokens that end it besides those that end every message of the decoder."""
 
 
 @dataclass(frozen=True, order=True)
@@ -46,6 +48,10 @@ class Session:
     slot: int
     salt: str = ""
     """What is cached is shared within one salt only."""
+    number: int = 0
+    """Tells sessions apart that draw alike."""
+    num_prompt_tokens: int = 0
+    """Of its first call, where this decoder does not see that one; 0 where it does."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.seed < 2**31 and 0 <= self.slot < 2**31):
@@ -122,7 +128,8 @@ class Decoder(Protocol):
         """Sample the message that follows `ids`, all tokens of the session so far.
 
         Raises:
-            DecoderError: it is too long; or the session is asked for two messages at once.
+            DecoderError: it is too long; an id is none of the vocabulary; or the session is asked for two messages at
+                once.
         """
         ...
 

@@ -50,7 +50,7 @@ class PagedDecoder:
     ):
         """Sample with the weights of `policy_version`; a message ends with one of `end_ids`."""
         self._device, self._end_ids, self._calls_away = device, end_ids, calls_away
-        self._schedule = Schedule(limits, device.num_shards)
+        self._schedule = Schedule(limits, device.num_shards, device.vocab_size)
         self._policy_version = policy_version
         self._messages: dict[Session, _Message] = {}
         self._num_calls = 0
@@ -89,7 +89,8 @@ class PagedDecoder:
         """Sample the message that follows `ids`, all tokens of the session so far.
 
         Raises:
-            DecoderError: it is too long; or the session is asked for two messages at once.
+            DecoderError: it is too long; an id is none of the vocabulary; or the session is asked for two messages at
+                once.
         """
         self._schedule.require_room(ids, sampling)
         if session in self._messages or session in self._back:
@@ -275,9 +276,14 @@ class PagedDecoder:
     def _take_in(self, sample: Sample, said: Sequence[tuple[list[int], list[float]]]) -> None:
         for row, (ids, logprobs) in zip(sample.all_rows(), said, strict=True):
             track = row.track
+            assert track.sampling is not None
+            ends = {*self._end_ids, *track.sampling.stop_ids}
+            # A program knows the decoder's own end ids only: what it sampled after another is let go of.
+            count = next((number for number, id_ in enumerate(ids, 1) if id_ in ends), len(ids))
+            ids, logprobs = ids[:count], logprobs[:count]
             self._sampled_tokens += len(ids)
             self._schedule.has_sampled(row, ids, logprobs)
-            if ids and ids[-1] in self._end_ids:
+            if ids and ids[-1] in ends:
                 self._hand_out(track.session, "end")
             elif track.num_left == 0:
                 self._hand_out(track.session, "length")

@@ -176,8 +176,9 @@ class Sample:
 class Schedule:
     """Sessions and their pages, over the shards of a decoder."""
 
-    def __init__(self, limits: Limits, num_shards: int):
+    def __init__(self, limits: Limits, num_shards: int, vocab_size: int):
         self.limits = limits
+        self._vocab_size = vocab_size
         self.books = [PageBook(limits.num_pages) for _ in range(num_shards)]
         self.tracks: dict[Session, Track] = {}
         self.only_begun = False
@@ -192,7 +193,8 @@ class Schedule:
         """Refuse what can never be sampled.
 
         Raises:
-            DecoderError: there is nothing to go on from, or nothing to sample; no such temperature; or it is too long.
+            DecoderError: there is nothing to go on from, or nothing to sample; no such temperature; it is too long; or
+                an id is none of the vocabulary.
         """
         if not 0 <= sampling.temperature < math.inf:
             raise DecoderError(f"expected a temperature of 0 or more, found {sampling.temperature}")
@@ -205,6 +207,12 @@ class Schedule:
                 f"expected sequences of at most {self.limits.max_tokens} tokens, found {len(ids)} and up to "
                 f"{sampling.max_tokens} more; raise the limit or shorten the prompt"
             )
+        for least, most in [(min(ids), max(ids)), *((stop_id, stop_id) for stop_id in sampling.stop_ids)]:
+            if least < 0 or most >= self._vocab_size:
+                raise DecoderError(
+                    f"expected token ids from 0 to {self._vocab_size - 1}, found {least if least < 0 else most}; a "
+                    "tokenizer of another model?"
+                )
 
     def ask(self, session: Session, ids: Sequence[int], sampling: Sampling, policy_version: int) -> Track:
         """Take in that a session, which is being sampled nothing for, wants a message after `ids`."""
@@ -212,7 +220,8 @@ class Schedule:
         if track is not None and track.ids != list(ids[: len(track.ids)]):
             self._let_go(track)  # its history was rewritten: what is cached of it may still be found by content
         if track is None:
-            track = Track(session, self._shard_for(session, ids, policy_version), policy_version, len(ids))
+            num_prompt_tokens = session.num_prompt_tokens or len(ids)
+            track = Track(session, self._shard_for(session, ids, policy_version), policy_version, num_prompt_tokens)
             self.tracks[session] = track
         if track.policy_version != policy_version:
             self._let_go(track)

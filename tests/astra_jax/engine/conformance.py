@@ -32,6 +32,8 @@ class Subject:
     end_ids: tuple[int, ...]
     max_tokens: int
     """Of a sequence."""
+    num_sampled: Callable[[Decoder], int] = lambda decoder: decoder.load.sampled_tokens
+    """Tokens so far, in messages under way as well: of those a remote decoder does not hear."""
 
     def a_decoder(self) -> Decoder:
         return self.make(self.weights, 0)
@@ -183,13 +185,37 @@ async def what_is_too_long_is_refused_and_nothing_is_lost(subject: Subject) -> N
     await asyncio.gather(decoder.close(), other.close())
 
 
+async def ids_that_are_none_of_the_vocabulary_are_refused(subject: Subject) -> None:
+    expected = await alone(subject, SESSIONS[0], SHORT)
+    decoder = subject.a_decoder()
+    for ids, sampling in (([*PROMPT, 10**6], SHORT), ([-1, *PROMPT], SHORT), (PROMPT, Sampling(24, stop_ids=(10**6,)))):
+        with pytest.raises(DecoderError, match=r"^[^\n]*token ids from 0 to \d+, found (1000000|-1)[^\n]*$"):
+            await decoder.generate(ids, sampling, SESSIONS[0])
+    assert same(await decoder.generate(PROMPT, SHORT, SESSIONS[0]), expected)
+    await decoder.close()
+
+
+async def a_stop_id_ends_a_message_too_and_what_follows_is_as_if_nothing_had_come_after_it(subject: Subject) -> None:
+    session, expected = await a_long_one(subject)
+    decoder, fresh = subject.a_decoder(), subject.a_decoder()
+    stop_id = expected.ids[20]
+    count = expected.ids.index(stop_id) + 1
+    message = await decoder.generate(PROMPT, Sampling(LONG.max_tokens, stop_ids=(stop_id,)), session)
+    assert (message.ids, message.finish) == (expected.ids[:count], "end")
+    assert message.logprobs == pytest.approx(expected.logprobs[:count], abs=1e-4)
+    assert len(message.policy_versions) == count
+    ids, greedy = [*PROMPT, *message.ids, *GIVEN], Sampling(12, temperature=0.0)
+    assert same(await decoder.generate(ids, greedy, session), await fresh.generate(ids, greedy, session))
+    await asyncio.gather(decoder.close(), fresh.close())
+
+
 async def an_aborted_message_returns_what_there_is_and_others_go_on(subject: Subject) -> None:
     session, expected = await a_long_one(subject)
     others = [other for other in SESSIONS if other != session][:2]
     expected_others = [await alone(subject, other) for other in others]
     decoder = subject.a_decoder()
     task, tasks = asyncio.create_task(decoder.generate(PROMPT, LONG, session)), under_way(decoder, others)
-    await until(lambda: decoder.load.sampled_tokens > 0)
+    await until(lambda: subject.num_sampled(decoder) > 0)
     decoder.abort(session)
     message = await task
     assert message.finish == "aborted"
@@ -223,10 +249,10 @@ async def a_cancelled_message_is_let_go_of(subject: Subject) -> None:
     free_pages = decoder.load.free_pages
     expected = await alone(subject, SESSIONS[1], SHORT)
     for num_sampled in (0, 1):
-        sampled_before = decoder.load.sampled_tokens
+        sampled_before = subject.num_sampled(decoder)
         task = under_way(decoder, [session])[session]
         await asyncio.sleep(0)
-        await until(lambda: decoder.load.sampled_tokens >= sampled_before + num_sampled)  # noqa: B023 - called at once
+        await until(lambda: subject.num_sampled(decoder) >= sampled_before + num_sampled)  # noqa: B023 - called at once
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
@@ -267,7 +293,7 @@ async def after_a_pause_of_any_kind_messages_go_on_as_if_there_had_been_none(sub
     for how in Pause:
         decoder = subject.a_decoder()
         tasks = under_way(decoder, SESSIONS[:3])
-        await until(lambda: decoder.load.sampled_tokens > 0)  # noqa: B023 - called at once
+        await until(lambda: subject.num_sampled(decoder) > 0)  # noqa: B023 - called at once
         await decoder.pause(how)
         sampled = decoder.load.sampled_tokens
         if how is Pause.DRAIN:
@@ -354,7 +380,7 @@ async def close_leaves_no_task(subject: Subject) -> None:
     decoder = subject.a_decoder()
     await one_message(decoder, SESSIONS[0], Sampling(1))
     tasks = under_way(decoder, SESSIONS[1:3])
-    await until(lambda: decoder.load.sampled_tokens > 1)
+    await until(lambda: subject.num_sampled(decoder) > 1)
     for task in tasks.values():
         task.cancel()
     await asyncio.gather(*tasks.values(), return_exceptions=True)
@@ -369,6 +395,8 @@ CLAUSES: list[Callable[[Subject], Awaitable[None]]] = [
     a_second_message_goes_on_from_the_first_and_what_was_given,
     two_messages_of_one_session_at_once_are_refused,
     what_is_too_long_is_refused_and_nothing_is_lost,
+    ids_that_are_none_of_the_vocabulary_are_refused,
+    a_stop_id_ends_a_message_too_and_what_follows_is_as_if_nothing_had_come_after_it,
     an_aborted_message_returns_what_there_is_and_others_go_on,
     a_message_that_has_not_begun_is_aborted_too,
     a_cancelled_message_is_let_go_of,

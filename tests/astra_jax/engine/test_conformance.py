@@ -73,7 +73,7 @@ class Observed:
 
     def __init__(self, device: Device):
         self.device, self.calls = device, []
-        self.num_shards, self.num_programs = device.num_shards, 0
+        self.num_shards, self.vocab_size, self.num_programs = device.num_shards, device.vocab_size, 0
 
     async def read(self, read: Read) -> None:
         rows = [row for of_shard in read.rows for row in of_shard]

@@ -210,7 +210,7 @@ async def test_prompts_that_begin_alike_are_read_in_one_call(untrained, monkeypa
 
 
 async def test_letting_go_of_others_in_vain_is_left_alone(untrained):
-    schedule = Schedule(limits(18), num_shards=1)
+    schedule = Schedule(limits(18), num_shards=1, vocab_size=512)
     idle, asking = (schedule.ask(Session(0, i), [i + 2] * 20, Sampling(1), 0) for i in range(2))
     assert schedule.next_read() is not None
     idle.sampling = None

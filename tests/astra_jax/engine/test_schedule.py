@@ -33,6 +33,7 @@ class CheckedDevice(ClockDevice):
         super().__init__(
             limits, costs=COSTS, message_tokens=message_tokens, end_ids=END_IDS, vocab_size=8, num_shards=num_shards
         )
+        self.vocab_size = 512  # it says few words, so that messages begin alike; its callers know more
         self.pages = [[[None] * limits.page_tokens for _ in range(limits.num_pages)] for _ in range(num_shards)]
         self.num_calls, self.most_calls = 0, 10**9
         self.schedule: Schedule | None = None
