@@ -14,6 +14,8 @@
     ├── CompilerMissing           the TPU compiler is not installed
     ├── PromptTooLong             a prompt does not fit into the rollout's cache
     ├── DecoderError              a decoder was asked for what it cannot do
+    ├── CannotServe               the server of a policy does not start like this
+    ├── RequestRefused            a request to it has no answer
     ├── NotJoined                 the hosts of a job did not find each other
     ├── NotFinite                 too many steps in a row had no finite loss or gradient
     ├── BatchFillingStalled       the policy's groups no longer vary

@@ -56,7 +56,7 @@ FLOORS = {
     ),
     "astra_jax": (
         *("errors", "config", "metrics_file", "transformers_library", "chat", "model", "mesh", "checkpoints", "engine"),
-        *("episodes", "training", "sft", "rl", "evaluate", "plan", "report", "testing", "recipes", "cli"),
+        *("episodes", "training", "sft", "rl", "evaluate", "serve", "plan", "report", "testing", "recipes", "cli"),
     ),
 }
 """The folders and files of each package, from the ground up: an arrow points down. In this order they are read, too."""

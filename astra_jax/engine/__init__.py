@@ -8,4 +8,5 @@ In reading order:
     schedule   whose tokens are read next, whose message goes on, and in which rows
     device     the pages on the devices, and the calls that a schedule asks for
     paged      the decoder that callers await: it drives the four above
+    http       a decoder that asks a server
 """

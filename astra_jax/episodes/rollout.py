@@ -24,7 +24,7 @@ Decided: docs/decisions/rl.md, “Every way to write a bad call has an answer, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -110,10 +110,17 @@ class RolloutEngine:
     """
 
     def __init__(
-        self, model_config: ModelConfig, tokenizer: Tokenizer, sandbox: AsyncSandboxClient, config: RolloutConfig
+        self,
+        model_config: ModelConfig,
+        tokenizer: Tokenizer,
+        sandbox: AsyncSandboxClient,
+        config: RolloutConfig,
+        decoder: Callable[[], Decoder] | None = None,
     ):
+        """`decoder` makes, for each `run`, what samples in the place of this process's devices."""
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
+        self._decoder = decoder
         self.loads: list[Load] = []
         """What each decoder of the last `run` had done when it ended."""
         self._end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
@@ -147,7 +154,7 @@ class RolloutEngine:
 
     async def run(
         self,
-        params: Params,
+        params: Params | None,
         starts: Sequence[Start],
         *,
         group_size: int,
@@ -157,7 +164,10 @@ class RolloutEngine:
     ) -> list[Group]:
         """Run `group_size` episodes in each environment to their end; the first one draws as slot `first_slot`.
 
+        A decoder of one's own may go without `params`: it samples what it has.
+
         Raises:
+            DecoderError: a decoder of one's own takes no weights, but is given some.
             PromptTooLong: an environment does not fit.
             SandboxUnavailable: the sandbox is down; no episode is returned.
         """
@@ -182,6 +192,8 @@ class RolloutEngine:
         decoders = self._decoders(params, len(starts), group_size, policy_version)
         per_decoder = -(-len(starts) // len(decoders))
         try:
+            if self._decoder is not None and params is not None:
+                await decoders[0].update_weights(params, policy_version)
             await _all_or_none(
                 self._run_episode(decoders[number // per_decoder], episode, Session(seed, _slot(episode)))
                 for number, group in enumerate(groups)
@@ -192,8 +204,11 @@ class RolloutEngine:
             await asyncio.gather(*(decoder.close() for decoder in decoders))
         return groups
 
-    def _decoders(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
+    def _decoders(self, params: Params | None, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
         """Make what samples: two on a single device, so that one computes while the other's host works."""
+        if self._decoder is not None:
+            return [self._decoder()]
+        assert params is not None, "this process's devices sample nothing without weights"
         count = 1 if num_shards() > 1 or num_groups < 2 else 2
         limits = decode_limits(self.config, -(-num_groups // count), group_size)
         return [

@@ -94,6 +94,7 @@ def test_a_cache_that_has_grown_too_large_loses_its_oldest_half(tmp_path):
         ["sft", f"{CONFIGS}/tiny_sft.toml", "out=OUT"],
         ["rl", f"{CONFIGS}/tiny_rl.toml", "out=OUT"],
         ["evaluate", "environments", f"{CONFIGS}/tiny_evaluation.toml", "out=OUT"],
+        ["serve", "SRC"],
         ["convert", "hf-to-orbax", "SRC", "OUT"],
         ["convert", "orbax-to-hf", "SRC", "OUT"],
     ],

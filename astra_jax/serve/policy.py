@@ -1,0 +1,108 @@
+"""A checkpoint and the decoder that serves it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.checkpoints.hf import load_hf
+from astra_jax.checkpoints.policy import Policy, load_policy
+from astra_jax.config import ConfigError
+from astra_jax.engine.device import XLADevice
+from astra_jax.engine.paged import PagedDecoder
+from astra_jax.engine.schedule import Limits, RowShape
+from astra_jax.model.config import DType, ModelOverrides
+from astra_jax.training.run_record import digest_of_policy
+
+_PAGE_TOKENS: Final = 16
+_FEW_ROWS: Final = 4
+
+
+@dataclass(frozen=True)
+class ServedPolicy:
+    """What is served, and under which names."""
+
+    policy: Policy
+    names: tuple[str, ...]
+    digest: str | None
+    """Of a policy folder: by it an evaluation knows that this is the policy it is about."""
+    limits: Limits
+    end_ids: tuple[int, ...]
+    created: int
+    """When it was opened, in Unix seconds."""
+
+    def decoder(self) -> PagedDecoder:
+        """Return what samples; to be called in the event loop that it is used in."""
+        device = XLADevice(self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids)
+        return PagedDecoder(device, self.limits, end_ids=self.end_ids)
+
+
+def served_policy(
+    folder: Path,
+    *,
+    names: tuple[str, ...] = (),
+    most_tokens: int | None = None,
+    rows: int,
+    dtype: DType | None = None,
+) -> ServedPolicy:
+    """Open a policy folder or a HuggingFace folder, named as its path is if no name is given.
+
+    `most_tokens` is the longest sequence, prompt and message, that is served; the model's context by default. So many
+    `rows` are sampled at once.
+
+    Raises:
+        CheckpointError, HFCheckpointError, TokenizerError: the folder holds no whole checkpoint with its tokenizer.
+        ConfigError: `most_tokens` is beyond the model's context.
+    """
+    is_hf = (folder / "config.json").is_file() and not (folder / "params.json").exists()
+    policy = _load_hf(folder, dtype) if is_hf else load_policy(folder, overrides=_overrides(dtype))
+    context = policy.model_config.context_tokens
+    if most_tokens is not None and most_tokens > context:
+        raise ConfigError(
+            f"expected at most {context} tokens, the context of the model in {folder}, found --max-model-len "
+            f"{most_tokens}"
+        )
+    return ServedPolicy(
+        policy=policy,
+        names=names or (str(folder),),
+        digest=None if is_hf else digest_of_policy(folder),
+        limits=serving_limits(most_tokens or context, rows),
+        end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
+        created=int(time.time()),
+    )
+
+
+def serving_limits(most_tokens: int, rows: int) -> Limits:
+    """Return pages and rows for so many conversations at once, all of which may be of full length.
+
+    Nobody knows which prompts will be alike, so that each row reads its own pages, which may be others' as well.
+
+    >>> [shape.prefixes for shape in serving_limits(4096, 16).row_shapes]
+    [16, 4, 1]
+    """
+    return Limits(
+        max_prompt_tokens=0,
+        max_tokens=most_tokens,
+        num_pages=rows * -(-most_tokens // _PAGE_TOKENS) + 1,
+        page_tokens=_PAGE_TOKENS,
+        row_shapes=tuple(RowShape(count, 1) for count in (rows, _FEW_ROWS, 1) if count == rows or count < rows),
+        sample_tokens=16,
+        read_rows=min(_FEW_ROWS, rows),
+        read_tokens=32,
+        first_read_rows=1,
+        first_read_tokens=min(512, -(-most_tokens // 128) * 128),
+    )
+
+
+def _load_hf(folder: Path, dtype: DType | None) -> Policy:
+    tokenizer = Tokenizer.load(folder)
+    model, params = load_hf(folder, dtype=dtype or "float32", param_dtype=dtype or "float32")
+    model.require_vocabulary(tokenizer.vocab_size, folder)
+    return Policy(model, params, tokenizer)
+
+
+def _overrides(dtype: DType | None) -> ModelOverrides:
+    return ModelOverrides(dtype=dtype, param_dtype=dtype)

@@ -1,0 +1,78 @@
+"""A server in a thread of this process, so that a test can look at its decoder, and shares what is compiled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import httpx
+
+from astra_jax.checkpoints.policy import Policy
+from astra_jax.engine.interface import Decoder
+from astra_jax.engine.schedule import Limits
+from astra_jax.serve.policy import ServedPolicy
+from astra_jax.serve.server import Server, Service, ServingLimits, listen
+from tests.astra_jax.engine.test_conformance import END_IDS, LIMITS
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that is up."""
+
+    url: str
+    decoder: Decoder
+    server: Server
+
+    def client(self, **kwargs) -> httpx.Client:
+        return httpx.Client(base_url=self.url, trust_env=False, timeout=60, **kwargs)
+
+    def end(self) -> None:
+        """What a signal does."""
+        self.server.handle_exit(15, None)
+
+
+def served(policy: Policy, limits: Limits = LIMITS, **changes) -> ServedPolicy:
+    return replace(ServedPolicy(policy, ("tiny", "another/name"), None, limits, END_IDS, created=0), **changes)
+
+
+@contextlib.contextmanager
+def running(
+    policy: ServedPolicy, *, limits: ServingLimits | None = None, key: str | None = None, decoder: Decoder | None = None
+) -> Iterator[Running]:
+    limits = limits or ServingLimits(grace_seconds=30)
+    up: list[Running] = []
+    is_up = threading.Event()
+    failures: list[BaseException] = []
+
+    async def serve(listener: socket.socket) -> None:
+        made = decoder or policy.decoder()
+        server = Server(Service(policy, made, limits), key, grace_seconds=limits.grace_seconds)
+        up.append(Running(f"http://127.0.0.1:{listener.getsockname()[1]}", made, server))
+        is_up.set()
+        await server.serve(sockets=[listener])
+        await made.close()
+
+    def run() -> None:
+        try:
+            with listen("127.0.0.1", 0) as listener:
+                asyncio.run(serve(listener))
+        except BaseException as error:  # noqa: BLE001 - the test is told
+            failures.append(error)
+            is_up.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    is_up.wait()
+    try:
+        if not failures:
+            yield up[0]
+    finally:
+        if up:
+            up[0].server.should_exit = True
+        thread.join(60)
+    assert not thread.is_alive()
+    assert failures == []
