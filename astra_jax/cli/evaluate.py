@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 
-from astra_jax.cli.arguments import Commands, add_sandbox, config_command
+from astra_jax.cli.arguments import Commands, add_sandbox, config_command, http_url
 from astra_jax.cli.surroundings import sandbox_for
 
 
@@ -16,7 +17,14 @@ def add_evaluate(commands: Commands) -> None:
         dest="benchmark", required=True, metavar="BENCHMARK"
     )
     environments = config_command(evaluate, "environments", "held-out environments", _environments)
-    environments.add_argument(
+    by_another = environments.add_mutually_exclusive_group()
+    by_another.add_argument(
+        "--url",
+        type=http_url,
+        help="of an `astra serve` of this policy, its key in ASTRA_SERVE_KEY: the policy is sampled there, and "
+        "only its tokenizer is read here",
+    )
+    by_another.add_argument(
         "--baseline",
         choices=["lexical", "every_tool"],
         help="in the policy's place, a program that learns nothing: one matches the words of question and documents, "
@@ -27,9 +35,11 @@ def add_evaluate(commands: Commands) -> None:
 
 def _environments(options: argparse.Namespace) -> None:
     from astra_jax.chat.template import require_chat_template
-    from astra_jax.checkpoints.policy import load_policy
+    from astra_jax.checkpoints.checkpoint import load_params
+    from astra_jax.checkpoints.policy import read_policy
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
+    from astra_jax.engine.http import HTTPDecoder, first_contact
     from astra_jax.episodes.log import write_episodes
     from astra_jax.episodes.rollout import RolloutEngine
     from astra_jax.evaluate.baselines import evaluate_baseline
@@ -38,6 +48,7 @@ def _environments(options: argparse.Namespace) -> None:
         evaluate_environments,
         logged_episodes,
         open_evaluation,
+        require_served,
     )
     from astra_jax.training.run_record import EVALUATION
     from sandbox.client import AsyncSandboxClient
@@ -48,7 +59,8 @@ def _environments(options: argparse.Namespace) -> None:
     config = load_config(EvaluationConfig, options.config, options.overrides)
     keep_compiled_programs()
     require_destination(config.out, EVALUATION)
-    record = open_evaluation(config, baseline=options.baseline)
+    endpoint = None if options.url is None else first_contact(options.url)
+    record = open_evaluation(config, baseline=options.baseline, endpoint=endpoint)
     if record.figures is not None:
         print(
             json.dumps(record.figures) if options.json else f"evaluate: already complete -> {config.out}/figures.json"
@@ -58,22 +70,29 @@ def _environments(options: argparse.Namespace) -> None:
     require_records(source)
     environments = list(source)
 
-    # Before a sandbox is looked for; a baseline has no policy.
-    policy = load_policy(config.policy) if options.baseline is None else None
-    if policy is not None:
-        require_chat_template(config.policy, policy.tokenizer)
+    # Before a sandbox is looked for; a baseline has no policy, and one that is served has its weights there.
+    if endpoint is not None:
+        require_served(config, endpoint)
+    if options.baseline is None:
+        model, tokenizer = read_policy(config.policy)
+        require_chat_template(config.policy, tokenizer)
+        params = load_params(config.policy)[1] if endpoint is None else None
 
     async def run(url: str) -> tuple[JsonObject, list[JsonObject]]:
         async with AsyncSandboxClient(url) as sandbox:
-            if policy is None:
+            if options.baseline is not None:
                 evaluation = await evaluate_baseline(options.baseline, environments, config, sandbox)
                 return {"policy": options.baseline, **evaluation.to_json()}, []  # no tokens, so no line of the log
-            engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
-            evaluation = await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
+            decoder = None
+            if endpoint is not None:
+                end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
+                decoder = functools.partial(HTTPDecoder, endpoint, end_ids=end_ids)
+            engine = RolloutEngine(model, tokenizer, sandbox, config.rollout, decoder)
+            evaluation = await evaluate_environments(engine, params, environments, config, seed=config.seed)
         name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
         figures = {"policy": name, "temperature": config.rollout.temperature, **evaluation.to_json()}
         return figures, logged_episodes(
-            evaluation.groups, policy.tokenizer, policy=name, per_environment=config.log_episodes_per_environment
+            evaluation.groups, tokenizer, policy=name, per_environment=config.log_episodes_per_environment
         )
 
     with sandbox_for(options) as url:

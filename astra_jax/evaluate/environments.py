@@ -11,6 +11,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.engine.http import Endpoint
+from astra_jax.engine.interface import DecoderError
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.f1_reward import episode_reward, f1
 from astra_jax.episodes.figures import EpisodeFigures, episode_figures, num_irrelevant_calls
@@ -49,6 +51,7 @@ _SOURCES = (
     "astra_jax/chat/tokenizer.py",
     "astra_jax/chat/tool_calls.py",
     "astra_jax/engine/device.py",
+    "astra_jax/engine/http.py",
     "astra_jax/engine/paged.py",
     "astra_jax/engine/pages.py",
     "astra_jax/engine/programs.py",
@@ -73,25 +76,47 @@ _SOURCES = (
 """Files that decide the figures."""
 
 
-def open_evaluation(config: EvaluationConfig, *, baseline: str | None = None) -> RunRecord:
+def open_evaluation(
+    config: EvaluationConfig, *, baseline: str | None = None, endpoint: Endpoint | None = None
+) -> RunRecord:
     """Return the record of the evaluation in `out`, before anything is written there.
+
+    The policy is sampled in this process, or by the server at `endpoint`.
 
     Raises:
         DestinationRefused: `out` is something else than an evaluation, or one of another config, data or code.
         RecordDirectoryError: the record directory is missing or damaged.
     """
+    policy = digest_of_policy(config.policy) if baseline is None else f"baseline {baseline}"
     return open_run(
         EVALUATION,
         config,
         config.out,
         product="figures.json",
         contents={
-            "policy": digest_of_policy(config.policy) if baseline is None else f"baseline {baseline}",
+            "policy": policy if endpoint is None else f"{policy} served as {endpoint.model}",
             "environments": digest_of_records(config.environments),
         },
         may_change=("log_episodes_per_environment",),
         sources=_SOURCES,
     )
+
+
+def require_served(config: EvaluationConfig, endpoint: Endpoint) -> None:
+    """See to it that a server can sample the episodes of an evaluation, and is not one of another policy.
+
+    Raises:
+        DecoderError: it serves another policy, or shorter sequences.
+    """
+    # A server that does not say which policy it has (vLLM, or one of a HuggingFace folder) is believed.
+    if endpoint.policy not in (None, digest_of_policy(config.policy)):
+        raise DecoderError(f"expected the policy of {config.policy} at {endpoint.url}, found another: {endpoint.model}")
+    most_tokens = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
+    if endpoint.most_tokens < most_tokens:
+        raise DecoderError(
+            f"expected sequences of up to {most_tokens} tokens to be served at {endpoint.url}, found up to "
+            f"{endpoint.most_tokens}; serve longer ones or lower rollout.max_response_tokens"
+        )
 
 
 @dataclass(frozen=True)
@@ -120,7 +145,7 @@ class Evaluation:
 
 async def evaluate_environments(
     engine: RolloutEngine,
-    params: Params,
+    params: Params | None,
     environments: Sequence[Environment],
     config: EvaluationConfig,
     *,
