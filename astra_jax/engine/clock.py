@@ -22,7 +22,7 @@ from statistics import NormalDist
 from typing import Any, TypeVar
 
 from astra_jax.engine.device import Said
-from astra_jax.engine.schedule import Limits, Read, Sample, Track
+from astra_jax.engine.schedule import Limits, Read, SaidRow, Sample, Track
 
 _T = TypeVar("_T")
 
@@ -107,13 +107,15 @@ class ClockDevice:
         drawn = self._message_tokens.draw(track.session.seed, track.session.slot, begins_at)
         return max(1, round(drawn)) - len(track.said)
 
-    def _say(self, track: Track, count: int, num_left: int) -> tuple[list[int], list[float]]:
+    def _say(self, track: Track, count: int, num_left: int) -> SaidRow:
         first, mixed = len(track.ids), track.session.seed * 1_000_003 + track.session.slot * 8_191
         words = self._words
         ids = [words[(mixed + place * 2_654_435_761 >> 7) % len(words)] for place in range(first, first + count)]
         if count == num_left:
             ids[-1] = self._end_id
-        return ids, [-(1 + number) / len(words) for number in ids]
+        logprobs = [-(1 + number) / len(words) for number in ids]
+        keeps = track.sampling is not None and track.sampling.hands_out_kept
+        return SaidRow(ids, logprobs, logprobs, [[number] for number in ids] if keeps else [])
 
 
 class ClockLoop(asyncio.SelectorEventLoop):

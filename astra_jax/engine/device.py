@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeVar
 import jax
 import numpy as np
 
-from astra_jax.engine.programs import Asked, Given, read_tokens, sample_rows
-from astra_jax.engine.schedule import Copy, Limits, Read, Sample, SampleRow, Track
+from astra_jax.engine.programs import Asked, Given, Sampled, read_tokens, sample_rows
+from astra_jax.engine.schedule import Copy, Limits, Read, SaidRow, Sample, SampleRow, Track
 from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, empty_pages
@@ -22,8 +22,8 @@ from astra_jax.model.sharding import ambient_mesh
 _T = TypeVar("_T")
 _FEW_ROWS = 8
 
-Said = list[tuple[list[int], list[float]]]
-"""Ids and log-probs of each row, in the order of `Sample.all_rows`."""
+Said = list[SaidRow]
+"""Of each row, in the order of `Sample.all_rows`."""
 
 
 class Device(Protocol):
@@ -136,7 +136,8 @@ class XLADevice:
         ]
         shape = (self.num_shards, prefixes * width)
         asked = {name: np.zeros(shape, np.int32) for name in Asked._fields}
-        asked["temperature_DR"] = np.zeros(shape, np.float32)
+        for name in ("temperature_DR", "top_p_DR", "min_p_DR"):
+            asked[name] = np.zeros(shape, np.float32)
         for place, row in _enumerated(flat):
             if row is not None:
                 self._ask(asked, place, row)
@@ -156,13 +157,24 @@ class XLADevice:
             end_ids=self._end_ids,
             max_tokens=self._limits.sample_tokens,
         )
-        ids, logprobs, counts = (np.asarray(x) for x in sampled)  # here the host waits for the devices
-        said = [
-            (ids[place][: counts[place]].tolist(), logprobs[place][: counts[place]].tolist())
-            for place, row in _enumerated(flat)
-            if row is not None
-        ]
-        return said, int(counts.max())
+        return self._said(flat, sampled), int(np.asarray(sampled.counts_DR).max())
+
+    @staticmethod
+    def _said(flat: list[list[SampleRow | None]], sampled: Sampled) -> Said:
+        """Return what each row said; here the host waits for the devices."""
+        asked = [(place, row.track.sampling) for place, row in _enumerated(flat) if row is not None]
+        # As large as all the rest sixty times: it stays where it is unless somebody wants it.
+        kept = np.asarray(sampled.kept_DRTK) if any(how.hands_out_kept for _, how in asked) else None
+        columns = [np.asarray(x) for x in (sampled.ids_DRT, sampled.logprobs_DRT, sampled.raw_logprobs_DRT)]
+        counts = np.asarray(sampled.counts_DR)
+        said = []
+        for place, how in asked:
+            ids, logprobs, raw_logprobs = (column[place][: counts[place]].tolist() for column in columns)
+            of_row = SaidRow(ids, logprobs, raw_logprobs, [])
+            if kept is not None and how.hands_out_kept:
+                of_row.kept.extend(of_token[of_token >= 0].tolist() for of_token in kept[place][: counts[place]])
+            said.append(of_row)
+        return said
 
     @staticmethod
     def _ask(asked: dict[str, np.ndarray], place: tuple[int, int], row: SampleRow) -> None:
@@ -175,6 +187,9 @@ class XLADevice:
             ("seed_DR", track.session.seed),
             ("slot_DR", track.session.slot),
             ("temperature_DR", track.sampling.temperature),
+            ("top_k_DR", track.sampling.top_k or 0),
+            ("top_p_DR", track.sampling.top_p),
+            ("min_p_DR", track.sampling.min_p),
         ):
             asked[name][place] = value
 

@@ -9,11 +9,15 @@ Decided: docs/decisions/rl.md, “A decoder is asked for one message at a time�
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
 
 from astra_jax.errors import AstraError
+
+MOST_KEPT_IDS: Final = 64
+"""The largest `Sampling.top_k` with which a decoder hands out the ids that it kept."""
 
 Finish = Literal["end", "length", "aborted"]
 """Ended by an end token; by the most tokens it was allowed; by `abort`."""
@@ -25,14 +29,41 @@ class DecoderError(AstraError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one message is sampled, and how long it may get."""
+    """How one message is sampled, and how long it may get.
+
+    Truncation keeps the likeliest ids, of equally likely ones the lowest first: the first `top_k`; of those as few as
+    hold `top_p` of their probability; of those the ones at least `min_p` times as likely as the likeliest. One is
+    always kept.
+
+    Raises:
+        DecoderError: there is no such temperature or truncation.
+
+    Decided: docs/decisions/rl.md, “What truncation kept is learnt from as it was kept”.
+    """
 
     max_tokens: int
     """At least 1."""
     temperature: float = 1.0
-    """What divides the logits; 0 is greedy."""
+    """What divides the logits, before anything is truncated; 0 is greedy, of which nothing is truncated."""
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
     stop_ids: tuple[int, ...] = ()
     """Tokens that end it besides those that end every message of the decoder."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise DecoderError(f"expected a temperature of 0 or more, found {self.temperature}")
+        if (self.top_k is not None and self.top_k < 1) or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
+            raise DecoderError(
+                f"expected top_k of at least 1 or none, top_p above 0 and at most 1, min_p from 0 to 1, found "
+                f"{self.top_k}, {self.top_p} and {self.min_p}"
+            )
+
+    @property
+    def hands_out_kept(self) -> bool:
+        """Whether the kept ids of each token are handed out: it is truncated, and to few."""
+        return self.temperature > 0 and self.top_k is not None and self.top_k <= MOST_KEPT_IDS
 
 
 @dataclass(frozen=True, order=True)
@@ -69,6 +100,10 @@ class Generated:
     policy_versions: list[int]
     """Of the weights that each token was sampled with."""
     finish: Finish
+    raw_logprobs: list[float]
+    """Under the raw policy: temperature 1, nothing truncated."""
+    kept: list[list[int]] = field(default_factory=list)
+    """Of each token the ids that truncation kept, likeliest first; none where `Sampling.hands_out_kept` is false."""
 
 
 class Pause(enum.Enum):

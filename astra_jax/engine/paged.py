@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from astra_jax.engine.device import Device
+from astra_jax.engine.device import Device, Said
 from astra_jax.engine.interface import Capabilities, DecoderError, Finish, Generated, Load, Pause, Sampling, Session
 from astra_jax.engine.schedule import Limits, Sample, Schedule, Track
 
@@ -125,7 +125,7 @@ class PagedDecoder:
             self._hand_out(session, "aborted")
         elif (message := self._back.get(session)) is not None:
             del self._back[session], self._due[session]
-            _answer(message, Generated([], [], [], "aborted"))
+            _answer(message, Generated([], [], [], "aborted", []))
 
     def forget(self, session: Session) -> None:
         """Let go of the session: nobody will ask for it again.
@@ -273,17 +273,17 @@ class PagedDecoder:
             self._in_call = set()
             self._call_ended.set()
 
-    def _take_in(self, sample: Sample, said: Sequence[tuple[list[int], list[float]]]) -> None:
-        for row, (ids, logprobs) in zip(sample.all_rows(), said, strict=True):
+    def _take_in(self, sample: Sample, said: Said) -> None:
+        for row, of_row in zip(sample.all_rows(), said, strict=True):
             track = row.track
             assert track.sampling is not None
             ends = {*self._end_ids, *track.sampling.stop_ids}
             # A program knows the decoder's own end ids only: what it sampled after another is let go of.
-            count = next((number for number, id_ in enumerate(ids, 1) if id_ in ends), len(ids))
-            ids, logprobs = ids[:count], logprobs[:count]
-            self._sampled_tokens += len(ids)
-            self._schedule.has_sampled(row, ids, logprobs)
-            if ids and ids[-1] in ends:
+            count = next((number for number, id_ in enumerate(of_row.ids, 1) if id_ in ends), len(of_row.ids))
+            of_row = of_row.first(count)
+            self._sampled_tokens += count
+            self._schedule.has_sampled(row, of_row)
+            if count and of_row.ids[-1] in ends:
                 self._hand_out(track.session, "end")
             elif track.num_left == 0:
                 self._hand_out(track.session, "length")
@@ -294,7 +294,8 @@ class PagedDecoder:
         # Who was aborted comes back whenever it likes, who was cancelled perhaps never.
         if self._calls_away is not None and finish != "aborted" and not message.done.done():
             self._due[session] = self._num_calls + self._calls_away
-        _answer(message, Generated(track.said, track.logprobs, track.versions, finish))
+        said = Generated(track.said, track.logprobs, track.versions, finish, track.raw_logprobs, track.kept)
+        _answer(message, said)
 
 
 def _answer(message: _Message, generated: Generated) -> None:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from astra_jax.engine.sampling import sample_tokens, slot_keys
+from astra_jax.engine.sampling import MOST_KEPT_IDS, Drawn, Truncation, sample_tokens, slot_keys
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, Pages, Rows, copy_pages, page_tokens, rows_of
@@ -39,6 +39,10 @@ class Asked(NamedTuple):
     slot_DR: Rows
     temperature_DR: Rows
     """0 is greedy."""
+    top_k_DR: Rows
+    """0 is none."""
+    top_p_DR: Rows
+    min_p_DR: Rows
 
 
 class Sampled(NamedTuple):
@@ -47,6 +51,10 @@ class Sampled(NamedTuple):
     ids_DRT: jax.Array
     logprobs_DRT: jax.Array
     """Under the distribution that was sampled from."""
+    raw_logprobs_DRT: jax.Array
+    """At temperature 1, nothing truncated."""
+    kept_DRTK: jax.Array
+    """What truncation kept, as `Drawn` has it."""
     counts_DR: jax.Array
     """How many tokens of a row were sampled."""
 
@@ -129,8 +137,8 @@ class _Sampling(NamedTuple):
     """Of each layer, as its rows have it."""
     pending_R: jax.Array
     goes_on_R: jax.Array
-    ids_RT: jax.Array
-    logprobs_RT: jax.Array
+    said: Drawn
+    """In place of each slot's token those of each row, [R, T]."""
     counts_R: jax.Array
     step: jax.Array
 
@@ -157,7 +165,7 @@ def sample_rows(
     model = bind(model_config, params)
     pages = copy_pages(pages, copies_DR2[..., 0], copies_DR2[..., 1])
     shape = asked.pending_DR.shape
-    pending_R, limit_R, drawn_R, seed_R, slot_R, temperature_R = map(_flat, asked)
+    pending_R, limit_R, drawn_R, seed_R, slot_R, temperature_R, *truncation = map(_flat, asked)
     num_rows = len(pending_R)
     keys_R = jax.vmap(lambda seed, slot: slot_keys(seed, slot, 1)[0])(seed_R, slot_R)
     starts_DR = histories.starts_DR(page_tokens(pages))
@@ -175,15 +183,16 @@ def sample_rows(
             x_R1D = layer.residual(x_R1D, rows.attend(kv, q_R1NH, step))
             after.append(kv)
         logits_RV = model.logits(model.norm(x_R1D)[:, 0])
-        ids_R, logprobs_R = sample_tokens(logits_RV, keys_R, drawn_R + step, temperature_R)
+        drawn = sample_tokens(logits_RV, keys_R, drawn_R + step, temperature_R, Truncation(*truncation))
         counts_R = state.counts_R + state.goes_on_R
-        has_ended_R = jnp.isin(ids_R, jnp.array(end_ids)) | (counts_R >= limit_R)
+        has_ended_R = jnp.isin(drawn.ids_E, jnp.array(end_ids)) | (counts_R >= limit_R)
         return _Sampling(
             kv=tuple(after),
-            pending_R=ids_R,
+            pending_R=drawn.ids_E,
             goes_on_R=state.goes_on_R & ~has_ended_R,
-            ids_RT=jax.lax.dynamic_update_index_in_dim(state.ids_RT, ids_R, step, 1),
-            logprobs_RT=jax.lax.dynamic_update_index_in_dim(state.logprobs_RT, logprobs_R, step, 1),
+            said=jax.tree.map(
+                lambda of_R, so_far_RT: jax.lax.dynamic_update_index_in_dim(so_far_RT, of_R, step, 1), drawn, state.said
+            ),
             counts_R=counts_R,
             step=step + 1,
         )
@@ -192,8 +201,12 @@ def sample_rows(
         kv=tuple(rows.begin(max_tokens) for _, rows in layers),
         pending_R=pending_R,
         goes_on_R=limit_R > 0,
-        ids_RT=jnp.zeros((num_rows, max_tokens), jnp.int32),
-        logprobs_RT=jnp.zeros((num_rows, max_tokens), jnp.float32),
+        said=Drawn(
+            ids_E=jnp.zeros((num_rows, max_tokens), jnp.int32),
+            logprobs_E=jnp.zeros((num_rows, max_tokens), jnp.float32),
+            raw_logprobs_E=jnp.zeros((num_rows, max_tokens), jnp.float32),
+            kept_EK=jnp.zeros((num_rows, max_tokens, MOST_KEPT_IDS), jnp.int32),
+        ),
         counts_R=jnp.zeros(num_rows, jnp.int32),
         step=jnp.int32(0),
     )
@@ -202,8 +215,8 @@ def sample_rows(
     )
     counts_DR = done.counts_R.reshape(shape)
     written = tuple(rows.end(kv, counts_DR) for (_, rows), kv in zip(layers, done.kv, strict=True))
-    sampled = Sampled(done.ids_RT.reshape(*shape, -1), done.logprobs_RT.reshape(*shape, -1), counts_DR)
-    return written, sampled
+    ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK = (x_RT.reshape(*shape, *x_RT.shape[1:]) for x_RT in done.said)
+    return written, Sampled(ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK, counts_DR)
 
 
 def _flat(x_DR: Rows) -> jax.Array:

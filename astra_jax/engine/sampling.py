@@ -1,6 +1,6 @@
 """Sampling one token per slot. A token depends on its slot's key and its position alone, never on its neighbours.
 
-Dimensions: E slots · V vocabulary · N blocks of B tokens each.
+Dimensions: E slots · V vocabulary · N blocks of B tokens each · K likeliest ids.
 
 Decided: docs/decisions/rl.md, “A token is drawn by two uniform numbers”.
 """
@@ -8,11 +8,16 @@ Decided: docs/decisions/rl.md, “A token is drawn by two uniform numbers”.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from astra_jax.engine.interface import MOST_KEPT_IDS
+
 _BLOCK_TOKENS = 128  # one row of a TPU's lanes
+_Draw = tuple[jax.Array, jax.Array, jax.Array]  # ids [E], log-probs [E] and kept ids [E, K], as `Drawn` has them
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -21,10 +26,37 @@ def slot_keys(seed: jax.Array, first_slot: jax.Array, num_slots: int) -> jax.Arr
     return jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(seed)))(first_slot + jnp.arange(num_slots))
 
 
+class Truncation(NamedTuple):
+    """What is kept of each slot's distribution, as `interface.Sampling` has it."""
+
+    top_k_E: jax.Array
+    """0 is no bound."""
+    top_p_E: jax.Array
+    """1 is no bound."""
+    min_p_E: jax.Array
+    """0 is no bound."""
+
+
+class Drawn(NamedTuple):
+    """A token per slot."""
+
+    ids_E: jax.Array
+    logprobs_E: jax.Array
+    """Under the distribution that was drawn from: what was kept adds up to 1."""
+    raw_logprobs_E: jax.Array
+    """Under softmax(logits)."""
+    kept_EK: jax.Array
+    """What truncation kept, likeliest first, then -1; all -1 where there is no `top_k` of at most K."""
+
+
 def sample_tokens(
-    logits_EV: jax.Array, keys_E: jax.Array, counts_E: jax.Array, temperature_E: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Draw a token per slot from softmax(logits / temperature); return ids [E] and their log-probs [E] there.
+    logits_EV: jax.Array,
+    keys_E: jax.Array,
+    counts_E: jax.Array,
+    temperature_E: jax.Array,
+    truncation: Truncation,
+) -> Drawn:
+    """Draw a token per slot from softmax(logits / temperature), or from what truncation keeps of it.
 
     `counts_E` says how many tokens each slot has after its prompt: with the slot's key they decide the draw.
 
@@ -32,13 +64,61 @@ def sample_tokens(
     """
     # Temperatures are traced, so both ways are computed: one program serves every temperature, and none divides by 0.
     is_greedy_E = temperature_E == 0
-    scaled_EV = logits_EV / jnp.where(is_greedy_E, 1.0, temperature_E)[..., None]
+    divisor_E1 = jnp.where(is_greedy_E, 1.0, temperature_E)[..., None]
+    scaled_EV = logits_EV / divisor_E1
     max_E = scaled_EV.max(-1)
     # Folded in anew at each position, not split from step to step: no key depends on how often others have sampled.
     uniform_E2 = jax.vmap(lambda key, count: jax.random.uniform(jax.random.fold_in(key, count), (2,)))(keys_E, counts_E)
     sampled_E, mass_E = _by_inverse_cdf(jnp.exp(scaled_EV - max_E[:, None]), uniform_E2)
     ids_E = jnp.where(is_greedy_E, scaled_EV.argmax(-1), sampled_E).astype(jnp.int32)
-    return ids_E, scaled_EV[jnp.arange(len(ids_E)), ids_E] - max_E - jnp.log(mass_E)
+    slots_E = jnp.arange(len(ids_E))
+    logprobs_E = scaled_EV[slots_E, ids_E] - max_E - jnp.log(mass_E)
+
+    # Only where a slot truncates is anything sorted, and no more of it than its `top_k` asks for.
+    top_k_E, top_p_E, min_p_E = truncation
+    is_truncated_E = ((top_k_E > 0) | (top_p_E < 1) | (min_p_E > 0)) & ~is_greedy_E
+    is_short_E = is_truncated_E & (top_k_E > 0) & (top_k_E <= MOST_KEPT_IDS)
+    draw = functools.partial(_draw_truncated, logits_EV, divisor_E1, uniform_E2, truncation)
+    drawn = ids_E, logprobs_E, jnp.full((len(ids_E), MOST_KEPT_IDS), -1)
+    drawn = _redrawn(is_short_E, functools.partial(draw, MOST_KEPT_IDS), drawn)
+    ids_E, logprobs_E, _ = _redrawn(is_truncated_E & ~is_short_E, functools.partial(draw, logits_EV.shape[1]), drawn)
+    kept_EK = drawn[2]
+    is_raw_E = (is_greedy_E | (temperature_E == 1)) & ~is_truncated_E
+    raw_logprobs_E = jax.lax.cond(
+        is_raw_E.all(),
+        lambda: logprobs_E,
+        lambda: jnp.where(is_raw_E, logprobs_E, logits_EV[slots_E, ids_E] - jax.nn.logsumexp(logits_EV, axis=-1)),
+    )
+    return Drawn(ids_E, logprobs_E, raw_logprobs_E, kept_EK)
+
+
+def _redrawn(is_its_E: jax.Array, draw: Callable[[], _Draw], drawn: _Draw) -> _Draw:
+    """Return what was drawn, in some slots what `draw` draws; it is not called where there are none."""
+    again = jax.lax.cond(is_its_E.any(), draw, lambda: drawn)
+    ids_E, logprobs_E = (jnp.where(is_its_E, *both) for both in zip(again[:2], drawn[:2], strict=True))
+    return ids_E, logprobs_E, jnp.where(is_its_E[:, None], again[2], drawn[2])
+
+
+def _draw_truncated(
+    logits_EV: jax.Array, divisor_E1: jax.Array, uniform_E2: jax.Array, truncation: Truncation, most_ids: int
+) -> _Draw:
+    """Draw from what truncation keeps of the `most_ids` likeliest ids."""
+    # Of equally likely ones the lowest comes first. Each bound keeps a beginning of this order.
+    logits_EM, ids_EM = jax.lax.top_k(logits_EV, min(most_ids, logits_EV.shape[1]))
+    logits_EM = logits_EM / divisor_E1
+    weights_EM = jnp.exp(logits_EM - logits_EM[:, :1])
+    top_k_E1, top_p_E1, min_p_E1 = (bound_E[:, None] for bound_E in truncation)
+    is_kept_EM = (top_k_E1 == 0) | (jnp.arange(ids_EM.shape[1]) < top_k_E1)
+    cumulative_EM = jnp.where(is_kept_EM, weights_EM, 0).cumsum(-1)
+    # At 1 nothing is cut, also where a running sum no longer grows.
+    is_kept_EM &= (top_p_E1 == 1) | (cumulative_EM - weights_EM < top_p_E1 * cumulative_EM[:, -1:])
+    is_kept_EM &= weights_EM >= min_p_E1
+    place_E, mass_E = _by_inverse_cdf(jnp.where(is_kept_EM, weights_EM, 0), uniform_E2)
+    slots_E = jnp.arange(len(place_E))
+    logprobs_E = logits_EM[slots_E, place_E] - logits_EM[:, 0] - jnp.log(mass_E)
+    kept_EK = jnp.where(is_kept_EM, ids_EM, -1)[:, :MOST_KEPT_IDS]
+    few = MOST_KEPT_IDS - kept_EK.shape[1]
+    return ids_EM[slots_E, place_E], logprobs_E, jnp.pad(kept_EK, ((0, 0), (0, few)), constant_values=-1)
 
 
 def _by_inverse_cdf(weights_EV: jax.Array, uniform_E2: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -108,6 +107,8 @@ class Track:
     """Of the message that it is asked for; None between two."""
     said: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    raw_logprobs: list[float] = field(default_factory=list)
+    kept: list[list[int]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     ticket: int = 0
     """Its place in the order in which messages were asked for."""
@@ -144,6 +145,19 @@ class SampleRow(NamedTuple):
     track: Track
     max_tokens: int
     copy: Copy | None
+
+
+class SaidRow(NamedTuple):
+    """What a row sampled in a call: for each token, as `interface.Generated` has it."""
+
+    ids: list[int]
+    logprobs: list[float]
+    raw_logprobs: list[float]
+    kept: list[list[int]]
+
+    def first(self, count: int) -> SaidRow:
+        """Return so many of the tokens."""
+        return SaidRow(*(column[:count] for column in self))
 
 
 @dataclass(frozen=True)
@@ -193,11 +207,9 @@ class Schedule:
         """Refuse what can never be sampled.
 
         Raises:
-            DecoderError: there is nothing to go on from, or nothing to sample; no such temperature; it is too long; or
-                an id is none of the vocabulary.
+            DecoderError: there is nothing to go on from, or nothing to sample; it is too long; or an id is none of the
+                vocabulary.
         """
-        if not 0 <= sampling.temperature < math.inf:
-            raise DecoderError(f"expected a temperature of 0 or more, found {sampling.temperature}")
         if not ids or sampling.max_tokens < 1:
             raise DecoderError(
                 f"expected tokens to go on from and at least one to sample, found {len(ids)} and {sampling.max_tokens}"
@@ -228,7 +240,8 @@ class Schedule:
             track.policy_version = policy_version
         track.num_prompt_tokens = min(track.num_prompt_tokens, len(ids))  # of its prompt less may be left
         track.ids = list(ids)
-        track.sampling, track.said, track.logprobs, track.versions = sampling, [], [], []
+        track.sampling, track.said, track.versions = sampling, [], []
+        track.logprobs, track.raw_logprobs, track.kept = [], [], []
         track.ticket = next(self._tickets)
         return track
 
@@ -467,14 +480,16 @@ class Schedule:
             content = content_after(self._content_before(track, number), ids)
             self.books[track.shard].know(track.table[number], content, len(ids))
 
-    def has_sampled(self, row: SampleRow, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+    def has_sampled(self, row: SampleRow, said: SaidRow) -> None:
         """Take in what a row has sampled: all but its last token lie in its pages."""
         track = row.track
-        track.num_cached += len(ids)
-        track.ids.extend(ids)
-        track.said.extend(ids)
-        track.logprobs.extend(logprobs)
-        track.versions.extend([track.policy_version] * len(ids))
+        track.num_cached += len(said.ids)
+        track.ids.extend(said.ids)
+        track.said.extend(said.ids)
+        track.logprobs.extend(said.logprobs)
+        track.raw_logprobs.extend(said.raw_logprobs)
+        track.kept.extend(said.kept)
+        track.versions.extend([track.policy_version] * len(said.ids))
         self._know_full_pages(track)
 
     def _know_full_pages(self, track: Track) -> None:

@@ -152,7 +152,8 @@ class _Calls:
         sequences = rows * rows_shards(self.mesh)
         per_row, copies = self._by_shard(rows), self._by_shard(rows, 2)
         histories = self._histories(prefixes, rows_per_prefix)
-        asked = Asked(*(per_row,) * 5, temperature_DR=self._by_shard(rows, dtype=jnp.float32))
+        real = self._by_shard(rows, dtype=jnp.float32)
+        asked = Asked(*(per_row,) * 5, temperature_DR=real, top_k_DR=per_row, top_p_DR=real, min_p_DR=real)
         return AbstractStep(
             work=f"a token in each of {sequences} rows, behind {limits.max_tokens:,}",
             mesh=self.mesh,

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from astra_jax.engine.sampling import sample_tokens, slot_keys
+from astra_jax.engine.sampling import Truncation, sample_tokens, slot_keys
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params, bind
 from astra_jax.model.sharding import TPU_LANES
@@ -109,10 +109,12 @@ def decode_messages(
     qwen3 = bind(model_config, params)
     num_slots = len(running_E)
     rows_E = jnp.arange(num_slots)
+    whole = Truncation(rows_E * 0, rows_E * 0 + 1.0, rows_E * 0.0)
 
     def sample_one(state: _Decoding) -> _Decoding:
         cache, hidden_ED, keys_E = state.slots
-        ids_E, logprobs_E = sample_tokens(qwen3.logits(hidden_ED), keys_E, cache.response_counts_E, temperature)
+        counts_E = cache.response_counts_E
+        ids_E, logprobs_E, *_ = sample_tokens(qwen3.logits(hidden_ED), keys_E, counts_E, temperature, whole)
         # A slot that has ended writes out of bounds, and `drop` forgets it: no branch, one program for all slots.
         column_E = jnp.where(state.active_E, state.counts_E, max_response_tokens)
         # What ends a message enters the cache as well: a turn's template and tool responses come after it.

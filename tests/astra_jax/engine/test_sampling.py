@@ -8,9 +8,19 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from astra_jax.engine.sampling import _by_inverse_cdf, sample_tokens, slot_keys
+from astra_jax.engine.sampling import Truncation, _by_inverse_cdf, sample_tokens, slot_keys
 
-draw = jax.jit(sample_tokens)
+sample = jax.jit(sample_tokens)
+
+
+def draw(logits_EV, keys_E, counts_E, temperature, *, top_k=0, top_p=1.0, min_p=0.0):
+    bounds = (
+        np.broadcast_to(np.asarray(x, np.int32 if i == 0 else np.float32), len(logits_EV))
+        for i, x in enumerate((top_k, top_p, min_p))
+    )
+    return sample(logits_EV, keys_E, counts_E, temperature, Truncation(*bounds))
+
+
 SLOTS, VOCABULARY = 8, 40
 LOGITS_EV = 3 * np.random.default_rng(0).normal(size=(SLOTS, VOCABULARY)).astype(np.float32)
 COUNTS_E = jnp.arange(SLOTS) % 3
@@ -23,14 +33,14 @@ def log_softmax(logits_EV: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_the_log_prob_of_a_token_is_that_of_the_distribution_it_was_drawn_from(temperature):
-    ids_E, logprobs_E = draw(LOGITS_EV, slot_keys(0, 0, SLOTS), COUNTS_E, jnp.float32(temperature))
+    ids_E, logprobs_E, *_ = draw(LOGITS_EV, slot_keys(0, 0, SLOTS), COUNTS_E, jnp.float32(temperature))
     expected_EV = log_softmax(LOGITS_EV / temperature)
     np.testing.assert_allclose(logprobs_E, expected_EV[np.arange(SLOTS), ids_E], atol=1e-5)
 
 
 def test_tokens_come_as_often_as_they_are_likely():
     logits_EV, counts_E = jnp.tile(jnp.array([0.0, 1.0]), (4000, 1)), jnp.zeros(4000, int)
-    ids_E, _ = draw(logits_EV, slot_keys(0, 0, 4000), counts_E, jnp.float32(0.5))
+    ids_E, *_ = draw(logits_EV, slot_keys(0, 0, 4000), counts_E, jnp.float32(0.5))
     assert float(ids_E.mean()) == pytest.approx(1 / (1 + np.exp(-2)), abs=0.02)
 
 
@@ -38,7 +48,7 @@ def test_every_token_of_a_vocabulary_of_many_blocks_comes_as_often_as_it_is_like
     num_draws, vocabulary = 60_000, 300
     logits_V = np.random.default_rng(1).normal(size=vocabulary).astype(np.float32) * 2
     logits_EV, counts_E = jnp.broadcast_to(logits_V, (num_draws, vocabulary)), jnp.zeros(num_draws, int)
-    ids_E, logprobs_E = draw(logits_EV, slot_keys(5, 0, num_draws), counts_E, jnp.float32(1))
+    ids_E, logprobs_E, *_ = draw(logits_EV, slot_keys(5, 0, num_draws), counts_E, jnp.float32(1))
     expected_V = np.exp(log_softmax(logits_V[None])[0])
     np.testing.assert_allclose(logprobs_E, np.log(expected_V)[ids_E], atol=1e-5)
     found_V = np.bincount(ids_E, minlength=vocabulary)
@@ -75,24 +85,24 @@ def test_the_extremes_of_both_numbers_never_draw_a_token_of_no_weight():
 
 
 def test_at_temperature_0_the_most_likely_token_is_taken_with_the_log_prob_of_the_raw_policy():
-    ids_E, logprobs_E = draw(LOGITS_EV, slot_keys(0, 0, SLOTS), COUNTS_E, jnp.float32(0))
+    ids_E, logprobs_E, *_ = draw(LOGITS_EV, slot_keys(0, 0, SLOTS), COUNTS_E, jnp.float32(0))
     np.testing.assert_array_equal(ids_E, LOGITS_EV.argmax(-1))
     np.testing.assert_allclose(logprobs_E, log_softmax(LOGITS_EV).max(-1), atol=1e-5)
 
 
 def test_neighbours_change_no_draw():
     keys_E, one = slot_keys(0, 0, SLOTS), jnp.float32(1)
-    expected_E, _ = draw(LOGITS_EV, keys_E, COUNTS_E, one)
+    expected_E, *_ = draw(LOGITS_EV, keys_E, COUNTS_E, one)
     mine = jnp.array([6, 1, 3])
-    found_E, _ = draw(LOGITS_EV[mine], keys_E[mine], COUNTS_E[mine], one)
+    found_E, *_ = draw(LOGITS_EV[mine], keys_E[mine], COUNTS_E[mine], one)
     np.testing.assert_array_equal(found_E, expected_E[mine])
 
 
 def test_slots_positions_and_seeds_draw_apart():
     logits_EV, zeros_E, one = jnp.zeros((64, 1000)), jnp.zeros(64, int), jnp.float32(1)
-    at_one_position, _ = draw(logits_EV, slot_keys(0, 0, 64), zeros_E, one)
-    of_one_slot, _ = draw(logits_EV, slot_keys(0, 0, 1)[jnp.zeros(64, int)], jnp.arange(64), one)
-    another_seed, _ = draw(logits_EV, slot_keys(1, 0, 64), zeros_E, one)
+    at_one_position, *_ = draw(logits_EV, slot_keys(0, 0, 64), zeros_E, one)
+    of_one_slot, *_ = draw(logits_EV, slot_keys(0, 0, 1)[jnp.zeros(64, int)], jnp.arange(64), one)
+    another_seed, *_ = draw(logits_EV, slot_keys(1, 0, 64), zeros_E, one)
     for ids_E in (at_one_position, of_one_slot):
         assert len(set(ids_E.tolist())) > 50
     assert (np.asarray(at_one_position) != another_seed).mean() > 0.9

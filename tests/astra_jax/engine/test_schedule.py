@@ -64,7 +64,7 @@ class CheckedDevice(ClockDevice):
         assert all(row.track.num_unread == 0 for row in rows)
         self._check_and_copy([(row.track, row.max_tokens, row.copy) for row in rows])
         said, steps = await super().sample(sample)
-        for row, (ids, _) in zip(rows, said, strict=True):
+        for row, (ids, *_) in zip(rows, said, strict=True):
             self._write(row.track, [row.track.ids[-1], *ids[:-1]])
         return said, steps
 

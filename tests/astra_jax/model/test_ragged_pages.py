@@ -153,7 +153,8 @@ def roll_out(params):
         own_counts_DR=np.array([[1, 1, 6, 0]], np.int32),
     )
     limits, slots = np.array([[4, 2, 3, 0]], np.int32), np.arange(4, dtype=np.int32)[None]
-    asked = Asked(slots + 5, limits, slots, slots, slots, np.array([[1.0, 1.0, 0.0, 1.0]], np.float32))
+    ones = np.ones((1, 4), np.float32)
+    asked = Asked(slots + 5, limits, slots, slots, slots, ones * [[1.0, 1.0, 0.0, 1.0]], slots * 0, ones, ones * 0)
     said = []
     for _ in range(2):
         pages, sampled = sample_rows(
