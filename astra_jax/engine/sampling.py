@@ -105,8 +105,9 @@ def _draw_truncated(
     """Draw from what truncation keeps of the `most_ids` likeliest ids."""
     # Of equally likely ones the lowest comes first. Each bound keeps a beginning of this order.
     logits_EM, ids_EM = jax.lax.top_k(logits_EV, min(most_ids, logits_EV.shape[1]))
-    logits_EM = logits_EM / divisor_E1
-    weights_EM = jnp.exp(logits_EM - logits_EM[:, :1])
+    # Relative to the likeliest, whose own is exactly 0: no log-prob is above it.
+    scaled_EM = (logits_EM - logits_EM[:, :1]) / divisor_E1
+    weights_EM = jnp.exp(scaled_EM)
     top_k_E1, top_p_E1, min_p_E1 = (bound_E[:, None] for bound_E in truncation)
     is_kept_EM = (top_k_E1 == 0) | (jnp.arange(ids_EM.shape[1]) < top_k_E1)
     cumulative_EM = jnp.where(is_kept_EM, weights_EM, 0).cumsum(-1)
@@ -115,7 +116,7 @@ def _draw_truncated(
     is_kept_EM &= weights_EM >= min_p_E1
     place_E, mass_E = _by_inverse_cdf(jnp.where(is_kept_EM, weights_EM, 0), uniform_E2)
     slots_E = jnp.arange(len(place_E))
-    logprobs_E = logits_EM[slots_E, place_E] - logits_EM[:, 0] - jnp.log(mass_E)
+    logprobs_E = scaled_EM[slots_E, place_E] - jnp.log(mass_E)
     kept_EK = jnp.where(is_kept_EM, ids_EM, -1)[:, :MOST_KEPT_IDS]
     few = MOST_KEPT_IDS - kept_EK.shape[1]
     return ids_EM[slots_E, place_E], logprobs_E, jnp.pad(kept_EK, ((0, 0), (0, few)), constant_values=-1)

@@ -7,11 +7,18 @@ in; nothing is ever tokenised again. The loss mask is 1 on sampled tokens and no
     sources           [tokens]  PROMPT │  MODEL  │    TEMPLATE and TOOL    │  MODEL  │ …
     sampled_logprobs  [tokens]    0    │ log p   │           0             │  log p  │ …
     turns             [tokens]    0    │   1     │           1             │   2     │ …
+    policy_versions   [tokens]   -1    │ version │          -1             │ version │ …
+    kept_counts       [tokens]    0    │  kept   │           0             │  kept   │ …
+    kept_ids                             the ids kept of each token, one after the other
+
+Decided: docs/decisions/rl.md, “What truncation kept is learnt from as it was kept”.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,12 +35,17 @@ class TokenLedger:
     sources: list[int] = field(default_factory=list)
     """Values of `chat.format.Source`."""
     sampled_logprobs: list[float] = field(default_factory=list)
-    """Log-probability of each sampled token under the policy at its sampling temperature, at 1 where that is 0; 0
-    elsewhere."""
+    """Log-probability of each sampled token under the distribution that it was drawn from: the policy at its sampling
+    temperature, at 1 where that is 0, among the kept ids where it was truncated; 0 elsewhere."""
     turns: list[int] = field(default_factory=list)
     """0 for the prompt; k for the tokens of turn k, its tool responses included."""
-    policy_version: int = 0
-    """Optimiser updates that the policy had seen when it sampled these tokens."""
+    policy_versions: list[int] = field(default_factory=list)
+    """Optimiser updates that the policy had seen when it sampled a token; -1 for given ones."""
+    kept_counts: list[int] = field(default_factory=list)
+    """How many ids truncation kept where a token was sampled; 0 where none are recorded, since it was not truncated, or
+    without a `top_k` (`Sampling.hands_out_kept`)."""
+    kept_ids: array[int] = field(default_factory=lambda: array("i"))
+    """Those ids, token after token, of each the likeliest first."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -54,6 +66,12 @@ class TokenLedger:
         """1 on sampled tokens, 0 elsewhere; float32 [tokens]."""
         return (np.asarray(self.sources) == Source.MODEL).astype(np.float32)
 
+    @property
+    def kept(self) -> list[list[int]]:
+        """The ids that truncation kept, of each token."""
+        ends = itertools.accumulate(self.kept_counts)
+        return [self.kept_ids[end - count : end].tolist() for count, end in zip(self.kept_counts, ends, strict=True)]
+
     def append_given(self, ids: Sequence[int], sources: Sequence[int], *, turn: int) -> None:
         """Append tokens that the policy did not write.
 
@@ -62,20 +80,42 @@ class TokenLedger:
         """
         if any(source == Source.MODEL for source in sources):
             raise ValueError("tokens of the model enter the ledger by `append_sampled`, with their log-probs")
-        self._append(ids, sources, [0.0] * len(ids), turn)
+        self._append(ids, sources, [0.0] * len(ids), [-1] * len(ids), (), turn)
 
-    def append_sampled(self, ids: Sequence[int], logprobs: Sequence[float], *, turn: int) -> None:
-        """Append tokens exactly as the policy sampled them.
+    def append_sampled(
+        self,
+        ids: Sequence[int],
+        logprobs: Sequence[float],
+        *,
+        turn: int,
+        policy_versions: Sequence[int],
+        kept: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Append tokens exactly as the policy sampled them; `kept` holds the ids kept of each, or nothing at all.
 
         Raises:
-            ValueError: a token has no log-prob, or the turn lies before the last one.
+            ValueError: a token has no log-prob or no version, or was not among what was kept; or the turn lies before
+                the last one.
         """
-        self._append(ids, [int(Source.MODEL)] * len(ids), logprobs, turn)
+        if kept and (
+            len(kept) != len(ids) or any(token not in of_token for token, of_token in zip(ids, kept, strict=True))
+        ):
+            raise ValueError("expected each sampled token among the ids that truncation kept where it was drawn")
+        self._append(ids, [int(Source.MODEL)] * len(ids), logprobs, policy_versions, kept, turn)
 
-    def _append(self, ids: Sequence[int], sources: Sequence[int], logprobs: Sequence[float], turn: int) -> None:
-        if not len(ids) == len(sources) == len(logprobs):
+    def _append(
+        self,
+        ids: Sequence[int],
+        sources: Sequence[int],
+        logprobs: Sequence[float],
+        policy_versions: Sequence[int],
+        kept: Sequence[Sequence[int]],
+        turn: int,
+    ) -> None:
+        if not len(ids) == len(sources) == len(logprobs) == len(policy_versions):
             raise ValueError(
-                f"a ledger's columns must have one length, found {len(ids)}, {len(sources)}, {len(logprobs)}"
+                "a ledger's columns must have one length, found "
+                f"{len(ids)}, {len(sources)}, {len(logprobs)}, {len(policy_versions)}"
             )
         if self.turns and turn < self.turns[-1]:
             raise ValueError(f"a ledger only grows: turn {turn} cannot follow turn {self.turns[-1]}")
@@ -84,3 +124,7 @@ class TokenLedger:
         self.sources.extend(int(source) for source in sources)
         self.sampled_logprobs.extend(float(logprob) for logprob in logprobs)
         self.turns.extend([turn] * len(ids))
+        self.policy_versions.extend(int(version) for version in policy_versions)
+        self.kept_counts.extend(map(len, kept) if kept else [0] * len(ids))
+        for of_token in kept:
+            self.kept_ids.extend(of_token)

@@ -6,6 +6,7 @@ One line per episode. The texts of its tokens, joined, are exactly what the poli
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -32,7 +33,7 @@ class EpisodeLogError(AstraError):
 
 
 class LoggedToken(NamedTuple):
-    """One token: `[id, text, source, sampled log-prob, turn]`."""
+    """One token: `[id, text, source, sampled log-prob, turn, policy version, [kept id, …]]`."""
 
     id: int
     text: str
@@ -43,6 +44,10 @@ class LoggedToken(NamedTuple):
     """To six decimals; 0 where the token was not sampled."""
     turn: int
     """0 for the prompt."""
+    policy_version: int = -1
+    """Updates that the policy had seen when it sampled the token; -1 where it was not sampled, and in older logs."""
+    kept: tuple[int, ...] = ()
+    """The ids that truncation kept where the token was drawn; none where they are not recorded."""
 
 
 class LoggedSubQuestion(BaseModel):
@@ -115,7 +120,7 @@ class LoggedEpisode(BaseModel):
     """The tools that were shown, in order."""
     calls: tuple[LoggedCall, ...] = ()
     policy_version: int | None = None
-    """Updates that the policy had seen when it spoke."""
+    """Updates that the policy had seen when it began to speak."""
     rolled_out: RolledOut | None = None
     """None where no policy spoke."""
     tokens: tuple[LoggedToken, ...]
@@ -131,7 +136,10 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, rewa
         raise ValueError(f"expected a finished episode, found one that runs, in {episode.environment.id}")
     environment, ledger = episode.environment, episode.ledger
     texts = token_texts(ledger.ids, tokenizer)
-    columns = zip(ledger.ids, texts, ledger.sources, ledger.sampled_logprobs, ledger.turns, strict=True)
+    sources = [_SOURCE_NAMES[Source(source)] for source in ledger.sources]
+    logprobs = [round(logprob, 6) for logprob in ledger.sampled_logprobs]
+    columns = (ledger.ids, texts, sources, logprobs, ledger.turns, ledger.policy_versions, map(tuple, ledger.kept))
+    versions = [version for version in ledger.policy_versions if version >= 0]
     return LoggedEpisode(
         environment_id=environment.id,
         question=environment.question,
@@ -154,12 +162,9 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, rewa
             LoggedCall(name=each.name, arguments=each.arguments, ok=each.ok, response=each.response)
             for each in episode.outcomes
         ),
-        policy_version=ledger.policy_version,
+        policy_version=versions[0] if versions else None,
         rolled_out=RolledOut.model_validate(episode.rolled_out) if episode.rolled_out is not None else None,
-        tokens=tuple(
-            LoggedToken(id_, text, _SOURCE_NAMES[Source(source)], round(logprob, 6), turn)
-            for id_, text, source, logprob, turn in columns
-        ),
+        tokens=tuple(itertools.starmap(LoggedToken, zip(*columns, strict=True))),
     ).model_dump(mode="json")
 
 

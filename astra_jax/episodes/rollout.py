@@ -74,6 +74,13 @@ class RolloutConfig(BaseModel):
     """Of a longer tool response the policy is shown so many tokens, and how many follow."""
     temperature: float = Field(default=1.0, ge=0)
     """What divides the logits; at 0 each token is the most likely one (greedy)."""
+    top_k: int | None = Field(default=None, gt=0)
+    """Tokens are drawn from so many likeliest ids; none: from all. `engine.interface.Sampling` says in which order the
+    three truncate, and what is kept where ids are equally likely."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Of those, from as few likeliest as have this share of their probability."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Of those, from the ones at least so many times as likely as the likeliest."""
     reproducible: bool = True
     """Whether the same seed gives the same bytes: episodes come back from their tools in an order that follows from
     tokens alone. Without it none waits for another's tools, which is faster where those take seconds; then draws are
@@ -179,7 +186,7 @@ class RolloutEngine:
                 Episode(
                     start.environment,
                     start.tools,
-                    _prompt_ledger(prompt, policy_version),
+                    _prompt_ledger(prompt),
                     start.environment.state,
                     rolled_out={"seed": seed, "slot": slot, "limits": limits},
                 )
@@ -226,8 +233,10 @@ class RolloutEngine:
         """Run one episode to its end."""
         ledger = episode.ledger
         while episode.stop_reason is None:
-            room = self.config.max_response_tokens - ledger.num_response_tokens
-            message = await decoder.generate(ledger.ids, Sampling(room, self.config.temperature), session)
+            config = self.config
+            room = config.max_response_tokens - ledger.num_response_tokens
+            sampling = Sampling(room, config.temperature, config.top_k, config.top_p, config.min_p)
+            message = await decoder.generate(ledger.ids, sampling, session)
             await self._finish_turn(episode, message)
         decoder.forget(session)
 
@@ -235,7 +244,9 @@ class RolloutEngine:
         """Enter a sampled message in the ledger, run its tools, and enter what comes before the next one."""
         episode.num_turns += 1
         ledger, turn = episode.ledger, episode.num_turns
-        ledger.append_sampled(message.ids, message.logprobs, turn=turn)
+        ledger.append_sampled(
+            message.ids, message.logprobs, turn=turn, policy_versions=message.policy_versions, kept=message.kept
+        )
         # Cut off by the limit: half a message is not read, so no tool runs on arguments that were never finished.
         if message.finish != "end":
             episode.stop_reason = "max_response_tokens"
@@ -327,7 +338,7 @@ def _slot(episode: Episode) -> int:
     return int(episode.rolled_out["slot"])
 
 
-def _prompt_ledger(ids: Sequence[int], policy_version: int) -> TokenLedger:
-    ledger = TokenLedger(policy_version=policy_version)
+def _prompt_ledger(ids: Sequence[int]) -> TokenLedger:
+    ledger = TokenLedger()
     ledger.append_given(ids, [int(Source.PROMPT)] * len(ids), turn=0)
     return ledger

@@ -1,12 +1,14 @@
 """Finished episodes as JSON for a checkpoint, and back, equal in every token and figure.
 
-The JSON shares the lists of the episode, which no longer change: a long one is not copied at every step.
+The JSON shares the lists of the episode, which no longer change: a long one is not copied at every step. Kept ids alone
+are, of which an untruncated episode has none.
 
 Decided: docs/decisions/rl.md, “Groups that wait are part of a checkpoint”.
 """
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 from astra_jax.episodes.episode import Episode, ToolOutcome
@@ -19,7 +21,7 @@ def saved_episode(episode: Episode) -> JsonObject:
     return {
         "environment_id": episode.environment.id,
         "tools": [tool.document.name for tool in episode.tools],
-        "ledger": dict(vars(episode.ledger)),
+        "ledger": vars(episode.ledger) | {"kept_ids": episode.ledger.kept_ids.tolist()},
         "state": episode.state,
         "num_turns": episode.num_turns,
         "outcomes": [dict(vars(outcome)) for outcome in episode.outcomes],
@@ -39,7 +41,7 @@ def restored_episode(saved: dict[str, Any], environment: Environment) -> Episode
     return Episode(
         environment=environment,
         tools=tuple(by_name[name] for name in saved["tools"]),
-        ledger=TokenLedger(**saved["ledger"]),
+        ledger=TokenLedger(**saved["ledger"] | {"kept_ids": array("i", saved["ledger"]["kept_ids"])}),
         state=saved["state"],
         num_turns=saved["num_turns"],
         outcomes=[ToolOutcome(**outcome) for outcome in saved["outcomes"]],

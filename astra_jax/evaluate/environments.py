@@ -52,6 +52,7 @@ _SOURCES = (
     "astra_jax/chat/tool_calls.py",
     "astra_jax/engine/device.py",
     "astra_jax/engine/http.py",
+    "astra_jax/engine/interface.py",
     "astra_jax/engine/paged.py",
     "astra_jax/engine/pages.py",
     "astra_jax/engine/programs.py",

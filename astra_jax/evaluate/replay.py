@@ -63,6 +63,12 @@ async def replay(
             f"expected the limits of a rollout in the episode in {logged.environment_id}, found a fault at "
             f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         ) from error
+    versions = {token.policy_version for token in logged.tokens if token.policy_version >= 0}
+    if len(versions) > 1:
+        raise EpisodeLogError(
+            f"expected one policy in the episode in {logged.environment_id}, found tokens of policy versions "
+            f"{sorted(versions)}: its weights changed on the way, and no folder holds them all"
+        )
     by_name = {tool.document.name: tool for tool in environment.all_tools}
     if missing := [name for name in logged.tools if name not in by_name]:
         raise EpisodeLogError(
@@ -85,6 +91,9 @@ def compared(logged: LoggedEpisode, episode: Episode, policy: Policy) -> Replay:
         if (old.id, old.source, old.turn) != (new.id, new.source, new.turn):
             found = f"token {place} was {old.id} {old.text!r} of the {old.source}, now {new.id} {new.text!r}"
             return Replay(len(logged.tokens), len(logged.calls), largest, f"{found} of the {new.source}")
+        if set(old.kept) != set(new.kept):
+            found = f"truncation kept {sorted(old.kept)} where token {place} was drawn, now {sorted(new.kept)}"
+            return Replay(len(logged.tokens), len(logged.calls), largest, found)
         apart = abs(old.sampled_logprob - new.sampled_logprob)
         largest = max(largest, apart)
         if apart > tolerance:

@@ -22,7 +22,7 @@ from astra_jax.model.context_parallel import balance, balanced_tokens
 from astra_jax.model.sharding import TPU_LANES, MeshConfig, make_mesh, param_shardings, spec
 
 Batch = TypeVar("Batch", bound=tuple)
-"""A NamedTuple of arrays [B, T]."""
+"""A NamedTuple of arrays [B, T, …], or None where it has none."""
 
 
 def training_mesh(config: MeshConfig | None, devices: Sequence[jax.Device] | None = None) -> Mesh | None:
@@ -116,9 +116,8 @@ def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
     if mesh is None:
         return batch
     fields: dict[str, Any] = batch._asdict()  # type: ignore[attr-defined]
-    arrays = balance(
-        {name: np.asarray(x) for name, x in fields.items()}, mesh.shape["context"], multiple=_multiple(mesh)
-    )
+    arrays = {name: np.asarray(x) for name, x in fields.items() if x is not None}
+    arrays = balance(arrays, mesh.shape["context"], multiple=_multiple(mesh))
     sharding, first = NamedSharding(mesh, spec("batch", "sequence")), host_rows(num_rows, mesh).start
 
     def place(rows_bT: np.ndarray) -> jax.Array:
@@ -126,6 +125,6 @@ def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
             start, stop, _ = index[0].indices(num_rows)  # of the whole batch, of which we have the rows from `first` on
             return rows_bT[start - first : stop - first, index[1]]
 
-        return jax.make_array_from_callback((num_rows, rows_bT.shape[1]), sharding, part)
+        return jax.make_array_from_callback((num_rows, *rows_bT.shape[1:]), sharding, part)
 
-    return type(batch)(**{name: place(rows_bT) for name, rows_bT in arrays.items()})
+    return type(batch)(**fields | {name: place(rows_bT) for name, rows_bT in arrays.items()})

@@ -43,7 +43,7 @@ def balanced_tokens(tokens: int, shards: int, *, multiple: int = 1) -> int:
 
 
 def balance(batch: Mapping[str, np.ndarray], shards: int, *, multiple: int = 1) -> dict[str, np.ndarray]:
-    """Return a batch of [B, T] arrays, padded with zeros to what the mesh needs and permuted to the balanced layout.
+    """Return a batch of [B, T, …] arrays, padded with zeros to what the mesh needs and permuted to the balanced layout.
 
     The length becomes a multiple of 2 · `shards` · `multiple` (a kernel's block, e.g. 128 on TPU). Zero is padding for
     tokens, segments and loss masks alike. With one shard only the padding happens.
@@ -51,7 +51,7 @@ def balance(batch: Mapping[str, np.ndarray], shards: int, *, multiple: int = 1) 
 
     def place(x_BT: np.ndarray) -> np.ndarray:
         padding = balanced_tokens(x_BT.shape[1], shards, multiple=multiple) - x_BT.shape[1]
-        padded_BT = np.pad(x_BT, [(0, 0), (0, padding)])
+        padded_BT = np.pad(x_BT, [(0, 0), (0, padding), *[(0, 0)] * (x_BT.ndim - 2)])
         return padded_BT if shards == 1 else padded_BT[:, balanced_order(padded_BT.shape[1], shards)]
 
     return {name: place(array) for name, array in batch.items()}

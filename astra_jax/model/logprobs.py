@@ -4,6 +4,8 @@ log p(target) = hidden · unembedding[target] − logsumexp_v(hidden · unembedd
 time. The float32 log-sum-exp is the only residual; the backward pass computes each slice's logits again. Under a mesh
 every device keeps its own tokens, the vocabulary is split over `tensor`, and a slice of the unembedding is gathered
 over the axes that store its width just before it is needed, so it is never whole anywhere either.
+
+Where a token was drawn from a few ids alone, `kept_logprobs` needs the logits of these and of no others.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from astra_jax.model.sharding import LOGICAL_TO_MESH, ambient_mesh, spec
 
@@ -188,3 +191,103 @@ def _logprobs_backward(
 
 
 _logprobs.defvjp(_logprobs_forward, _logprobs_backward)
+
+
+def kept_logprobs(
+    hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array, kept_BTK: jax.Array, *, chunk_tokens: int
+) -> jax.Array:
+    """Return the float32 log-probability [B, T] of each target among the ids kept for it: softmax over these alone.
+
+    Kept ids are followed by -1; where there are none the log-probability is 0. It is differentiable in `hidden_BTD` and
+    `unembedding_VD`. A device holds as many rows of the unembedding at once as `chunk_tokens` tokens have kept.
+    """
+    logits_BTK = _kept_logits(chunk_tokens, hidden_BTD, unembedding_VD, kept_BTK)
+
+    def logsumexp_BT(is_counted_BTK: jax.Array) -> jax.Array:
+        return jax.nn.logsumexp(jnp.where(is_counted_BTK, logits_BTK, _NOTHING), axis=-1)
+
+    return logsumexp_BT(kept_BTK == targets_BT[..., None]) - logsumexp_BT(kept_BTK >= 0)
+
+
+def _exchanged(hidden_BTD: jax.Array, table_VD: jax.Array, kept_BTK: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the hidden states that meet this device's part of the table, and which row of it each kept id is.
+
+    No row travels: each device has its slice of the width of the tokens of all devices that hold another, as in
+    `embed_tokens`. An id that is in no row here, or none at all, is one beyond the last.
+    """
+    num_tokens = kept_BTK.shape[0] * kept_BTK.shape[1]
+    hidden_ND, row_NK = hidden_BTD.reshape(num_tokens, -1), kept_BTK.reshape(num_tokens, -1)
+    if ambient_mesh() is not None:
+        hidden_ND = jax.lax.all_to_all(hidden_ND, _WIDTH_AXES, split_axis=1, concat_axis=0, tiled=True)
+        row_NK = jax.lax.all_gather(row_NK, _WIDTH_AXES, axis=0, tiled=True)
+        row_NK = jnp.where(row_NK >= 0, row_NK - jax.lax.axis_index(_VOCAB_AXIS) * len(table_VD), -1)
+    return hidden_ND, jnp.where((row_NK >= 0) & (row_NK < len(table_VD)), row_NK, len(table_VD))
+
+
+def _rows(table_VD: jax.Array, row_NK: jax.Array, dtype: DTypeLike) -> jax.Array:
+    return jnp.take(table_VD, row_NK, axis=0, mode="fill", fill_value=0).astype(dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _kept_logits(chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Array, kept_BTK: jax.Array) -> jax.Array:
+    return _kept_logits_forward(chunk_tokens, hidden_BTD, unembedding_VD, kept_BTK)[0]
+
+
+def _kept_logits_forward(
+    chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Array, kept_BTK: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    def local(hidden_BTD: jax.Array, table_VD: jax.Array, kept_BTK: jax.Array) -> jax.Array:
+        def logits_K(token: tuple[jax.Array, jax.Array]) -> jax.Array:
+            hidden_D, row_K = token
+            rows_KD = _rows(table_VD, row_K, hidden_D.dtype)
+            return jnp.einsum("d,kd->k", hidden_D, rows_KD, preferred_element_type=jnp.float32)
+
+        tokens = _exchanged(hidden_BTD, table_VD, kept_BTK)
+        logits_NK = _sum_over_vocabulary(jax.lax.map(logits_K, tokens, batch_size=chunk_tokens))
+        if ambient_mesh() is not None:
+            logits_NK = jax.lax.psum_scatter(logits_NK, _WIDTH_AXES, scatter_dimension=0, tiled=True)
+        return logits_NK.reshape(kept_BTK.shape)
+
+    arrays = (hidden_BTD, unembedding_VD, kept_BTK)
+    return _per_device(local, [_HIDDEN, _TABLE, _TOKENS], _TOKENS)(*arrays), arrays
+
+
+def _kept_logits_backward(
+    chunk_tokens: int, residuals: tuple[jax.Array, jax.Array, jax.Array], dlogits_BTK: jax.Array
+) -> tuple[jax.Array, jax.Array, None]:
+    einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+
+    def local(
+        hidden_BTD: jax.Array, table_VD: jax.Array, kept_BTK: jax.Array, dlogits_BTK: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        hidden_ND, row_NK = _exchanged(hidden_BTD, table_VD, kept_BTK)
+        dlogits_NK = dlogits_BTK.reshape(-1, dlogits_BTK.shape[-1])
+        if ambient_mesh() is not None:
+            dlogits_NK = jax.lax.all_gather(dlogits_NK, _WIDTH_AXES, axis=0, tiled=True)
+
+        def add(dtable_VD: jax.Array, tokens: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+            hidden_nD, row_nK, dlogits_nK = tokens
+            dhidden_nD = einsum("nk,nkd->nd", dlogits_nK, _rows(table_VD, row_nK, hidden_nD.dtype))
+            drows_nKD = einsum("nk,nd->nkd", dlogits_nK, hidden_nD)
+            return dtable_VD.at[row_nK].add(drows_nKD, mode="drop"), dhidden_nD
+
+        size = min(chunk_tokens, len(hidden_ND))
+        # A token of padding has no row here.
+        padding = [(0, -len(hidden_ND) % size), (0, 0)]
+        chunks = [
+            jnp.pad(x_N, padding, constant_values=nothing).reshape(-1, size, x_N.shape[-1])
+            for x_N, nothing in ((hidden_ND, 0), (row_NK, len(table_VD)), (dlogits_NK.astype(hidden_ND.dtype), 0))
+        ]
+        dtable_VD, dhidden_MnD = jax.lax.scan(add, jnp.zeros(table_VD.shape, jnp.float32), tuple(chunks))
+        dhidden_ND = _sum_over_vocabulary(dhidden_MnD.reshape(-1, hidden_ND.shape[1])[: len(hidden_ND)])
+        if ambient_mesh() is not None:
+            dhidden_ND = jax.lax.all_to_all(dhidden_ND, _WIDTH_AXES, split_axis=0, concat_axis=1, tiled=True)
+            # The exchange has brought together the tokens of `fsdp` and `context`; they are split over `data` as well.
+            dtable_VD = jax.lax.psum(dtable_VD, "data")
+        return dhidden_ND.reshape(hidden_BTD.shape).astype(hidden_BTD.dtype), dtable_VD.astype(table_VD.dtype)
+
+    in_specs = [_HIDDEN, _TABLE, _TOKENS, _TOKENS]
+    return *_per_device(local, in_specs, (_HIDDEN, _TABLE))(*residuals, dlogits_BTK), None
+
+
+_kept_logits.defvjp(_kept_logits_forward, _kept_logits_backward)

@@ -55,7 +55,7 @@ def rl_learner_step(config: RLConfig, model: ModelConfig, mesh: Mesh) -> Abstrac
     rows = config.groups_per_step * config.group_size
     longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     tokens = row_tokens(longest, config.length_bucket_tokens)
-    return _learner_step(trace, RLBatch, config, config.accumulation, model, mesh, rows, tokens)
+    return _learner_step(trace, RLBatch, config, config.accumulation, model, mesh, rows, tokens, config.rollout.top_k)
 
 
 def learner_state(config: TrainingConfig, model: ModelConfig, mesh: Mesh) -> tuple[Params, Any]:
@@ -79,6 +79,7 @@ def _learner_step(
     mesh: Mesh,
     rows: int,
     longest_tokens: int,
+    top_k: int | None = None,
 ) -> AbstractStep:
     tokens = padded_tokens(longest_tokens, mesh)
     params, optimizer_state = learner_state(config, model, mesh)
@@ -88,8 +89,11 @@ def _learner_step(
         *(
             jax.ShapeDtypeStruct((rows, tokens), jnp.int32 if field in integers else jnp.float32, sharding=sharding)
             for field in batch_type._fields
+            if field not in batch_type._field_defaults
         )
     )
+    if top_k is not None:
+        batch = batch._replace(kept_BTK=jax.ShapeDtypeStruct((rows, tokens, top_k), jnp.int32, sharding=sharding))
     rows_of_part = rows // rows_shards(mesh) // parts
     local_tokens = rows_of_part * tokens // mesh.shape["context"]
     in_parts = f", in {parts} parts" if parts > 1 else ""

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.rollout import Group
 from astra_jax.rl.advantage import group_advantages
 from astra_jax.rl.batch_filling import ScoredGroup
@@ -26,6 +27,8 @@ class RLBatch(NamedTuple):
     """Where each token stands in its episode, also when `context_parallel.balance` has moved it."""
     sampled_logprobs_BT: jax.Array
     advantages_BT: jax.Array
+    kept_BTK: jax.Array | np.ndarray | None = None
+    """Where the run truncates: the ids that were kept where the target was sampled, then -1."""
 
 
 def row_tokens(longest_tokens: int, bucket_tokens: int) -> int:
@@ -37,11 +40,15 @@ def row_tokens(longest_tokens: int, bucket_tokens: int) -> int:
     return -(-longest_tokens // bucket_tokens) * bucket_tokens
 
 
-def make_rl_batch(groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens: int, pad_id: int) -> RLBatch:
+def make_rl_batch(
+    groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens: int, pad_id: int, top_k: int | None = None
+) -> RLBatch:
     """Lay the episodes of valid groups out as padded rows with their advantages on the tokens that were sampled.
 
+    `top_k` is the run's: of each sampled token so many kept ids at most are laid out, and nothing without it.
+
     Raises:
-        ValueError: a group is degenerate.
+        ValueError: a group is degenerate; or tokens were truncated to other sets than `top_k` allows.
     """
     episodes = [episode for group in groups for episode in group.group]
     advantages = np.concatenate([group_advantages(group.rewards) for group in groups])
@@ -52,10 +59,12 @@ def make_rl_batch(groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens:
     tokens = np.full(shape, pad_id, np.int32)
     loss_mask, logprobs = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     segment_ids = np.zeros(shape, np.int32)
+    kept = np.full((*shape, top_k or 0), -1, np.int32)
     for row, episode in enumerate(episodes):
         count = len(episode.ledger)
         tokens[row, :count], loss_mask[row, :count] = episode.ledger.ids, episode.ledger.loss_mask
         logprobs[row, :count], segment_ids[row, :count] = episode.ledger.sampled_logprobs, 1
+        kept[row, :count][_kept_places(episode.ledger, top_k)] = episode.ledger.kept_ids
     return RLBatch(
         tokens_BT=jnp.asarray(tokens[:, :-1]),
         targets_BT=jnp.asarray(tokens[:, 1:]),
@@ -65,4 +74,23 @@ def make_rl_batch(groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens:
         positions_BT=jnp.asarray(np.broadcast_to(np.arange(columns - 1, dtype=np.int32), (len(episodes), columns - 1))),
         sampled_logprobs_BT=jnp.asarray(logprobs[:, 1:]),
         advantages_BT=jnp.asarray(loss_mask[:, 1:] * advantages[:, None]),
+        # K times as large as the rest: it goes from the host straight to where it belongs.
+        kept_BTK=None if top_k is None else kept[:, 1:],
     )
+
+
+def _kept_places(ledger: TokenLedger, top_k: int | None) -> np.ndarray:
+    """Return which of `top_k` places of each token hold a kept id; bool [tokens, K].
+
+    Raises:
+        ValueError: a sampled token was not truncated to so many ids.
+    """
+    counts = np.asarray(ledger.kept_counts, np.int32)
+    least, most = (0, 0) if top_k is None else (1, top_k)
+    for count in counts[ledger.loss_mask > 0]:
+        if not least <= count <= most:
+            raise ValueError(
+                f"expected from {least} to {most} kept ids of each sampled token, found {count}: the episode was not "
+                "sampled with the truncation that it is learnt from with"
+            )
+    return np.arange(most) < counts[:, None]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from astra_jax.engine.interface import MOST_KEPT_IDS
 from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
@@ -18,6 +19,7 @@ _SOURCES: Final = (
     "astra_jax/chat/tokenizer.py",
     "astra_jax/chat/tool_calls.py",
     "astra_jax/engine/device.py",
+    "astra_jax/engine/interface.py",
     "astra_jax/engine/paged.py",
     "astra_jax/engine/pages.py",
     "astra_jax/engine/programs.py",
@@ -49,7 +51,7 @@ _SOURCES: Final = (
 
 
 class SampledRollout(RolloutConfig):
-    """Episodes to learn from: sampled, not greedy."""
+    """Episodes to learn from: sampled, not greedy, and truncated to so few ids that all of them are kept."""
 
     @field_validator("temperature")
     @classmethod
@@ -57,6 +59,16 @@ class SampledRollout(RolloutConfig):
         if temperature == 0:
             raise ValueError("expected above 0: greedy episodes of a group are all alike, so none is learnt from")
         return temperature
+
+    @model_validator(mode="after")
+    def _keeps_few_ids(self) -> SampledRollout:
+        truncates = self.top_k is not None or self.top_p < 1 or self.min_p > 0
+        if truncates and (self.top_k is None or self.top_k > MOST_KEPT_IDS):
+            raise ValueError(
+                f"expected top_k of at most {MOST_KEPT_IDS} beside top_p and min_p: the ids that truncation keeps are "
+                "recorded for the loss, which renormalises over them"
+            )
+        return self
 
 
 class RLConfig(TrainingConfig):

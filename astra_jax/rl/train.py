@@ -21,7 +21,7 @@ import optax
 from astra_jax.checkpoints.checkpoint import TrainState
 from astra_jax.mesh.placement import in_force, in_memory, place_batch
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.logprobs import token_logprobs
+from astra_jax.model.logprobs import kept_logprobs, token_logprobs
 from astra_jax.model.qwen3 import Params, bind
 from astra_jax.rl.batch import RLBatch, make_rl_batch
 from astra_jax.rl.config import RLConfig
@@ -49,14 +49,24 @@ def rl_loss(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the GRPO loss, summed and divided by `num_loss_tokens`, and the policy's log-probs [B, T].
 
-    Without that number, by the batch's own: the mean per sampled token.
+    Without that number, by the batch's own: the mean per sampled token. Where a token was drawn from the ids that
+    truncation kept, its log-prob is the one among the same ids.
     """
     qwen3 = bind(model_config, params)
     # The head is linear: hidden states divided by the temperature give the logits that tokens were sampled from.
     hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT) / objective.temperature
-    logprobs_BT = token_logprobs(
-        hidden_BTD, qwen3.output_embedding, batch.targets_BT, chunk_tokens=objective.chunk_tokens
-    )
+    if batch.kept_BTK is None:
+        logprobs_BT = token_logprobs(
+            hidden_BTD, qwen3.output_embedding, batch.targets_BT, chunk_tokens=objective.chunk_tokens
+        )
+    else:
+        logprobs_BT = kept_logprobs(
+            hidden_BTD,
+            qwen3.output_embedding,
+            batch.targets_BT,
+            jnp.asarray(batch.kept_BTK),
+            chunk_tokens=objective.chunk_tokens,
+        )
     losses_BT = grpo_token_losses(
         logprobs_BT, batch.sampled_logprobs_BT, batch.advantages_BT, clip_epsilon=objective.clip_epsilon
     )
@@ -118,7 +128,12 @@ async def train_rl(
         if config.optimizer_waits_on_host:
             state = dataclasses.replace(state, optimizer_state=in_memory("pinned_host", state.optimizer_state))
         groups, rolled_out = await rollouts.batch(state.params, step=step)
-        batch = make_rl_batch(groups, length_bucket_tokens=config.length_bucket_tokens, pad_id=parts.tokenizer.pad_id)
+        batch = make_rl_batch(
+            groups,
+            length_bucket_tokens=config.length_bucket_tokens,
+            pad_id=parts.tokenizer.pad_id,
+            top_k=config.rollout.top_k,
+        )
         rollout_seconds = time.monotonic() - started
         with in_force(parts.mesh):
             params, optimizer_state, of_step = rl_step(

@@ -12,7 +12,7 @@ from astra_jax.model.qwen3 import Params
 from astra_jax.model.sharding import constrain, constrain_params
 
 Batch = TypeVar("Batch", bound=tuple)
-"""A NamedTuple of arrays [B, T]."""
+"""A NamedTuple of arrays [B, T, …], or None where it has none."""
 
 
 def loss_and_gradients(
@@ -27,7 +27,7 @@ def loss_and_gradients(
     of_part: Any = jax.value_and_grad(loss_of, has_aux=has_aux)
     if parts == 1:
         return of_part(params, batch)
-    parts_PBT = jax.tree.map(lambda x_BT: x_BT.reshape(-1, parts, x_BT.shape[1]).swapaxes(0, 1), batch)
+    parts_PBT = jax.tree.map(lambda x_BT: x_BT.reshape(-1, parts, *x_BT.shape[1:]).swapaxes(0, 1), batch)
 
     def add_part(total: tuple[Any, Params], part: Batch) -> tuple[tuple[Any, Params], None]:
         part = jax.tree.map(lambda x_BT: constrain(x_BT, "batch", "sequence"), part)

@@ -40,13 +40,14 @@ class NotFiniteSteps:
         return self._in_a_row >= self._most_in_a_row
 
     def note(self, step: int, metrics: Mapping[str, Any], batch: Any) -> None:
-        """Note whether a step was applied; if not, write its batch down (a NamedTuple of arrays [b, T])."""
+        """Note whether a step was applied; if not, write its batch down (a NamedTuple of arrays [b, T, …] or None)."""
         if metrics["applied"]:
             self._in_a_row = 0
             return
         self._in_a_row += 1
         figures = {"step": step, "loss": metrics["loss"], "grad_norm": metrics["grad_norm"]}
-        arrays: dict[str, Any] = {name: np.asarray(value) for name, value in (batch._asdict() | figures).items()}
+        kept = {name: value for name, value in (batch._asdict() | figures).items() if value is not None}
+        arrays: dict[str, Any] = {name: np.asarray(value) for name, value in kept.items()}
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"step-{step:06d}.npz"
         with whole_file(path) as partial, partial.open("wb") as file:

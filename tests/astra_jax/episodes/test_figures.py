@@ -93,7 +93,7 @@ def test_the_right_value_from_the_wrong_tool_solves_nothing():
 def an_episode(*outcomes: ToolOutcome, num_turns: int, num_sampled: int, final_text: str) -> Episode:
     environment, ledger = tiny_environment(), TokenLedger()
     ledger.append_given([1, 2], [Source.PROMPT] * 2, turn=0)
-    ledger.append_sampled([3] * num_sampled, [-1.0] * num_sampled, turn=1)
+    ledger.append_sampled([3] * num_sampled, [-1.0] * num_sampled, turn=1, policy_versions=[0] * num_sampled)
     ledger.append_given([4], [Source.TOOL], turn=1)
     return Episode(
         environment, environment.tools, ledger, num_turns=num_turns, outcomes=list(outcomes), final_text=final_text

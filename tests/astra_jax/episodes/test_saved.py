@@ -33,7 +33,8 @@ SAID = (
 def episode(tokenizer):
     messages = [[*tokenizer.encode(assistant_body(each, is_last=True)), tokenizer.end_id] for each in SAID]
     start = Start(ENVIRONMENT, ENVIRONMENT.tools[::-1])
-    return asyncio.run(run_scripted(start, messages, tokenizer=tokenizer, sandbox=InProcessSandbox()))
+    # Of two ids: what was kept is part of the episode.
+    return asyncio.run(run_scripted(start, messages, tokenizer=tokenizer, sandbox=InProcessSandbox(), top_k=2))
 
 
 def test_an_episode_comes_back_as_it_was(episode):
@@ -42,6 +43,11 @@ def test_an_episode_comes_back_as_it_was(episode):
     assert restored.counts == episode.counts
     assert [outcome.ok for outcome in restored.outcomes] == [True, False]
     assert restored.ledger.loss_mask.tolist() == episode.ledger.loss_mask.tolist()
+    ledger = restored.ledger
+    assert ledger.kept == [
+        [token, token + 1] if sampled else [] for token, sampled in zip(ledger.ids, ledger.loss_mask, strict=True)
+    ]
+    assert set(ledger.policy_versions) == {-1, 0}
 
 
 def test_a_state_comes_back_as_the_episode_left_it(episode):

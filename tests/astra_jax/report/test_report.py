@@ -97,11 +97,11 @@ def finished_episode(*, response: str = '"Amber Falcon"', answer: str = "The ren
     prompt = TOKENIZER.encode("".join(s.text for s in segments(question, documents)) + generation_prompt())
     ledger.append_given(prompt, [Source.PROMPT] * len(prompt), turn=0)
     call = TOKENIZER.encode('<tool_call>\n{"name": "find_flat", "arguments": {}}\n</tool_call><|im_end|>')
-    ledger.append_sampled(call, [-0.25] * len(call), turn=1)
+    ledger.append_sampled(call, [-0.25] * len(call), turn=1, policy_versions=[0] * len(call))
     tool = TOKENIZER.encode(response)
     ledger.append_given([*TOKENIZER.encode("\n"), *tool], [Source.TEMPLATE, *[Source.TOOL] * len(tool)], turn=1)
     last = TOKENIZER.encode(answer)
-    ledger.append_sampled(last, [-1.5] * len(last), turn=2)
+    ledger.append_sampled(last, [-1.5] * len(last), turn=2, policy_versions=[0] * len(last))
     outcomes = [
         ToolOutcome("find_flat", {}, True, "Amber Falcon", response, irrelevant=False),
         ToolOutcome("get_weather", {}, True, "rain", '"rain"', irrelevant=True),

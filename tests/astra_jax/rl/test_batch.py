@@ -15,12 +15,13 @@ from astra_jax.testing import tiny_environment
 ENVIRONMENT = tiny_environment()
 
 
-def an_episode(prompt: list[int], *turns: tuple[list[int], list[float], list[int]]) -> Episode:
-    """Turns are sampled ids, their log-probs, and the ids of a tool response."""
+def an_episode(prompt: list[int], *turns: tuple[list[int], list[float], list[int]], kept=None) -> Episode:
+    """Turns are sampled ids, their log-probs, and the ids of a tool response; of each id `kept` says what with."""
     ledger = TokenLedger()
     ledger.append_given(prompt, [Source.PROMPT] * len(prompt), turn=0)
     for turn, (sampled, logprobs, response) in enumerate(turns, start=1):
-        ledger.append_sampled(sampled, logprobs, turn=turn)
+        of_tokens = [] if kept is None else [[token, *kept[token]] for token in sampled]
+        ledger.append_sampled(sampled, logprobs, turn=turn, policy_versions=[0] * len(sampled), kept=of_tokens)
         ledger.append_given(response, [Source.TOOL] * len(response), turn=turn)
     return Episode(ENVIRONMENT, ENVIRONMENT.tools, ledger)
 
@@ -40,8 +41,32 @@ def test_what_is_known_of_a_token_stands_in_the_column_that_predicts_it():
         "sampled_logprobs_BT": [[0, -0.1, -0.2, 0, -0.3, 0, 0, 0], [-0.4, 0, 0, 0, 0, 0, 0, 0]],
         "advantages_BT": [[0, -1, -1, 0, -1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]],
     }
-    for name, array in batch._asdict().items():
-        np.testing.assert_allclose(array, expected[name], rtol=1e-6, err_msg=name)
+    assert batch.kept_BTK is None
+    for name, values in expected.items():
+        np.testing.assert_allclose(getattr(batch, name), values, rtol=1e-6, err_msg=name)
+
+
+KEPT = {3: [8], 4: [], 6: [2, 5], 7: [1]}
+TRUNCATED = [
+    an_episode([1, 2], ([3, 4], [-0.1, -0.2], [5]), ([6], [-0.3], []), kept=KEPT),
+    an_episode([1], ([7], [-0.4], []), kept=KEPT),
+]
+
+
+def test_what_truncation_kept_of_a_token_stands_in_the_column_that_predicts_it():
+    groups = [ScoredGroup(TRUNCATED, (0.0, 1.0), 0)]
+    batch = make_rl_batch(groups, length_bucket_tokens=4, pad_id=9, top_k=3)
+    none = [-1, -1, -1]
+    first = [none, [3, 8, -1], [4, -1, -1], none, [6, 2, 5], none, none, none]
+    assert batch.kept_BTK.tolist() == [first, [[7, 1, -1], *[none] * 7]]
+
+
+def test_episodes_of_another_truncation_make_no_batch():
+    """Their log-probs are those of other distributions than the loss would take."""
+    for episodes, top_k, found in ((TRUNCATED, None, 2), (TRUNCATED, 2, 3), ([LONG, SHORT], 3, 0)):
+        groups = [ScoredGroup(episodes, (0.0, 1.0), 0)]
+        with pytest.raises(ValueError, match=rf"kept ids of each sampled token, found {found}: the episode was not"):
+            make_rl_batch(groups, length_bucket_tokens=4, pad_id=9, top_k=top_k)
 
 
 def test_a_group_without_variance_makes_no_batch():

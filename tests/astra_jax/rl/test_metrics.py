@@ -18,7 +18,7 @@ from astra_jax.testing import tiny_environment
 
 def an_episode(*outcomes: ToolOutcome, num_sampled: int) -> Episode:
     environment, ledger = tiny_environment(), TokenLedger()
-    ledger.append_sampled([3] * num_sampled, [-1.0] * num_sampled, turn=1)
+    ledger.append_sampled([3] * num_sampled, [-1.0] * num_sampled, turn=1, policy_versions=[0] * num_sampled)
     ledger.append_given([4], [Source.TOOL], turn=1)
     return Episode(environment, environment.tools, ledger, num_turns=2, outcomes=list(outcomes), final_text="2150.")
 

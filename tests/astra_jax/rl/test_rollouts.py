@@ -44,7 +44,8 @@ class FakeEngine:
             for task in start.environment.sub_tasks
             if solves and start.environment.id != DULL
         ]
-        ledger = TokenLedger(policy_version=policy_version)
+        ledger = TokenLedger()
+        ledger.append_sampled([3], [-0.5], turn=1, policy_versions=[policy_version], kept=[[3, 4]])
         return Episode(start.environment, start.tools, ledger, outcomes=solved, stop_reason="no_tool_call")
 
 
@@ -110,7 +111,8 @@ async def test_a_group_that_has_waited_too_long_is_dropped_and_not_learnt_from(m
     assert (len(first), len(rolled_out), len(rollouts.filler.buffer)) == (2, NUM_ENVIRONMENTS, 2)
     second, rolled_out = await rollouts.batch(untrained.params, step=1)
     assert {group.policy_version for group in second} == {0 if is_used else 1}
-    assert {episode.ledger.policy_version for group in second for episode in group.group} == {0 if is_used else 1}
+    versions = [version for group in second for each in group.group for version in each.ledger.policy_versions]
+    assert set(versions) == {0 if is_used else 1}
     assert bool(rolled_out) != is_used
     assert rollouts.filler.num_stale == (0 if is_used else 2)
 

@@ -1,0 +1,162 @@
+"""What truncation keeps, and draws from it: against an independent reference in float64."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astra_jax.engine.interface import MOST_KEPT_IDS, DecoderError, Sampling
+from astra_jax.engine.sampling import Drawn, Truncation, sample_tokens, slot_keys
+
+SLOTS, VOCABULARY = 4, 307
+KEYS_E = slot_keys(0, 0, SLOTS)
+sample = jax.jit(sample_tokens)
+NOTHING = Truncation(np.zeros(SLOTS, np.int32), np.ones(SLOTS, np.float32), np.zeros(SLOTS, np.float32))
+
+
+def draw(logits_EV, truncation: Truncation, *, temperature=1.0, count=0) -> Drawn:
+    """Of each slot one token; a temperature per slot, or one for all."""
+    temperature_E = np.broadcast_to(np.float32(temperature), SLOTS)
+    return jax.device_get(sample(logits_EV, KEYS_E, np.full(SLOTS, count), temperature_E, truncation))
+
+
+def truncation_of(*bounds: tuple[int, float, float]) -> Truncation:
+    """Of each slot `top_k`, `top_p` and `min_p`."""
+    top_k, top_p, min_p = zip(*bounds, strict=True)
+    return Truncation(np.array(top_k, np.int32), np.array(top_p, np.float32), np.array(min_p, np.float32))
+
+
+def in_order(logits_V) -> list[int]:
+    """Ids, the likeliest first, of equally likely ones the lowest."""
+    return np.argsort(-logits_V, kind="stable").tolist()
+
+
+def kept_of(logits_V, temperature, top_k, top_p, min_p) -> tuple[list[int], float]:
+    """The ids that are kept, and how near the decision on any of them was, in relative probability; in float64."""
+    left = in_order(logits_V)[: top_k or None]
+    nearest = np.inf
+    scaled = np.float64(logits_V[left]) / temperature
+    p = np.exp(scaled - scaled[0])
+    if top_p < 1:
+        before = np.concatenate([[0.0], p.cumsum()[:-1]]) / p.sum()
+        nearest = min(nearest, np.abs(before - top_p).min())
+        left, p = left[: (before < top_p).sum()], p[: (before < top_p).sum()]
+    if min_p > 0:
+        nearest = min(nearest, np.abs(p - min_p)[p < 1].min(initial=np.inf))
+        left = left[: (p >= min_p).sum()]
+    return left, nearest
+
+
+logits = st.integers(0, 2**32 - 1).flatmap(
+    lambda seed: st.sampled_from(["distinct", "few values", "all alike"]).map(lambda kind: make_logits(seed, kind))
+)
+
+
+def make_logits(seed: int, kind: str) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    if kind == "all alike":
+        return np.full((SLOTS, VOCABULARY), 1.5, np.float32)
+    drawn = rng.normal(size=(SLOTS, VOCABULARY)) * rng.uniform(0.5, 6)
+    return np.round(drawn).astype(np.float32) if kind == "few values" else drawn.astype(np.float32)
+
+
+bounds = st.tuples(
+    st.sampled_from([0, 1, 2, 5, 63, 64, 65, 200, 1000]),
+    st.sampled_from([1.0, 0.999, 0.9, 0.5, 0.1, 1e-6]),
+    st.sampled_from([0.0, 0.001, 0.05, 0.6, 1.0]),
+)
+
+
+@settings(max_examples=60)
+@given(logits, st.tuples(*[bounds] * SLOTS), st.sampled_from([0.3, 0.6, 1.0, 2.0]), st.integers(0, 1000))
+def test_what_is_kept_is_the_references_and_the_token_has_its_probability_among_it(
+    logits_EV, bounds, temperature, count
+):
+    drawn = draw(logits_EV, truncation_of(*bounds), temperature=temperature, count=count)
+    for slot, (top_k, top_p, min_p) in enumerate(bounds):
+        # Bounds are float32 as they reach the program.
+        kept, nearest = kept_of(logits_EV[slot], temperature, top_k, float(np.float32(top_p)), float(np.float32(min_p)))
+        if nearest < 1e-5:
+            continue  # the rounding of float32 decides
+        token, found = int(drawn.ids_E[slot]), [int(i) for i in drawn.kept_EK[slot] if i >= 0]
+        assert token in kept
+        assert found == (kept if 0 < top_k <= MOST_KEPT_IDS else [])
+        scaled = np.float64(logits_EV[slot]) / temperature
+        mass = np.exp(scaled[kept] - scaled.max()).sum()
+        assert drawn.logprobs_E[slot] == pytest.approx(scaled[token] - scaled.max() - np.log(mass), abs=1e-4)
+        raw = np.float64(logits_EV[slot])
+        expected = raw[token] - raw.max() - np.log(np.exp(raw - raw.max()).sum())
+        assert drawn.raw_logprobs_E[slot] == pytest.approx(expected, abs=1e-4)
+
+
+@given(logits, st.sampled_from([0.3, 1.0, 2.0]))
+def test_the_likeliest_one_alone_is_what_greedy_takes(logits_EV, temperature):
+    one = draw(logits_EV, truncation_of(*[(1, 1.0, 0.0)] * SLOTS), temperature=temperature)
+    greedy = draw(logits_EV, NOTHING, temperature=0.0)
+    np.testing.assert_array_equal(one.ids_E, greedy.ids_E)
+    np.testing.assert_array_equal(one.logprobs_E, 0)
+    np.testing.assert_allclose(one.raw_logprobs_E, greedy.raw_logprobs_E, atol=1e-5)
+    np.testing.assert_array_equal(one.kept_EK[:, 0], greedy.ids_E)
+
+
+def test_kept_tokens_come_as_often_as_they_are_likely_and_their_probabilities_add_up_to_1():
+    logits_V = np.random.default_rng(3).normal(size=VOCABULARY).astype(np.float32) * 2
+    logits_EV, truncation = np.broadcast_to(logits_V, (SLOTS, VOCABULARY)), truncation_of(*[(9, 0.95, 0.0)] * SLOTS)
+    kept, _ = kept_of(logits_V, 0.8, 9, 0.95, 0.0)
+    found: dict[int, float] = {}
+    times = np.zeros(VOCABULARY)
+    for count in range(600):
+        drawn = draw(logits_EV, truncation, temperature=0.8, count=count)
+        found |= dict(zip(drawn.ids_E.tolist(), np.exp(drawn.logprobs_E).tolist(), strict=True))
+        np.add.at(times, np.asarray(drawn.ids_E), 1)
+    assert set(found) == set(kept)
+    assert len(kept) < 9, "top_p must matter"
+    assert sum(found.values()) == pytest.approx(1, abs=1e-5)
+    frequencies = times[kept] / times.sum()
+    np.testing.assert_allclose(frequencies, [found[token] for token in kept], atol=0.04)
+
+
+@settings(max_examples=20)
+@given(st.permutations(range(SLOTS)), st.integers(0, 100))
+def test_who_shares_a_call_changes_no_bit(order, count):
+    """One slot of each kind: whole, few, many, greedy; each is drawn as among others of its own kind, and as ever."""
+    logits_EV = make_logits(count, "distinct")
+    kinds = [(0, 1.0, 0.0), (20, 0.9, 0.0), (0, 0.9, 0.01), (0, 1.0, 0.0)]
+    temperatures = [1.0, 0.7, 0.7, 0.0]
+    mixed = draw(
+        logits_EV,
+        truncation_of(*[kinds[kind] for kind in order]),
+        temperature=np.array([temperatures[kind] for kind in order], np.float32),
+        count=count,
+    )
+    for slot, kind in enumerate(order):
+        alike = draw(logits_EV, truncation_of(*[kinds[kind]] * SLOTS), temperature=temperatures[kind], count=count)
+        for one, other in zip(mixed, alike, strict=True):
+            np.testing.assert_array_equal(one[slot], other[slot])
+
+
+def test_a_vocabulary_smaller_than_what_may_be_kept_is_kept_whole():
+    logits_EV = make_logits(5, "distinct")[:, :40]
+    drawn = draw(logits_EV, truncation_of(*[(64, 1.0, 0.0), (0, 0.9, 0.0)] * 2), temperature=0.9)
+    assert drawn.kept_EK.shape == (SLOTS, MOST_KEPT_IDS)
+    for slot in (0, 2):
+        assert [int(i) for i in drawn.kept_EK[slot] if i >= 0] == in_order(logits_EV[slot])
+    assert (np.asarray(drawn.kept_EK[1]) == -1).all()
+
+
+def test_what_no_truncation_can_be_is_refused_in_one_line():
+    for wrong in ({"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, {"min_p": -0.1}, {"min_p": 2.0}):
+        with pytest.raises(DecoderError, match=r"^expected top_k of at least 1 or none, [^\n]*$"):
+            Sampling(8, **wrong)
+    for temperature in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(DecoderError, match=r"^expected a temperature of 0 or more, found [^\n]*$"):
+            Sampling(8, temperature)
+
+
+def test_kept_ids_are_handed_out_where_few_are_left():
+    few = [Sampling(8, 1.0, 1), Sampling(8, 0.5, 64, 0.9, 0.1)]
+    none = [Sampling(8), Sampling(8, 1.0, 65), Sampling(8, 1.0, None, 0.9), Sampling(8, 0.0, 5)]
+    assert [each.hands_out_kept for each in [*few, *none]] == [True] * 2 + [False] * 4
