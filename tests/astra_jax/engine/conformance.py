@@ -99,6 +99,7 @@ async def a_message_ends_with_an_end_token_or_at_its_limit(subject: Subject) -> 
             message = await task
             finishes.add(message.finish)
             assert len(message.ids) == len(message.logprobs) == len(message.policy_versions) <= sampling.max_tokens
+            assert message.raw_logprobs == message.logprobs, "at temperature 1 the policy is what was sampled from"
             assert set(subject.end_ids).isdisjoint(message.ids[:-1])
             assert (message.finish == "end") == (message.ids[-1] in subject.end_ids)
             assert message.finish == "end" or len(message.ids) == sampling.max_tokens
@@ -123,6 +124,23 @@ async def neighbours_and_the_time_of_a_call_change_no_token(subject: Subject) ->
         await decoder.close()
         for messages, as_expected in zip(found, expected, strict=True):
             assert all(same(*pair) for pair in zip(messages, as_expected, strict=True))
+
+
+async def what_truncation_kept_is_handed_out_and_every_token_is_among_it(subject: Subject) -> None:
+    decoder = subject.a_decoder()
+    few, many = Sampling(24, top_k=5, top_p=0.9), Sampling(24, top_p=0.9)
+    whole, truncated = under_way(decoder, SESSIONS[:2], SHORT), under_way(decoder, SESSIONS[2:4], few)
+    others = under_way(decoder, SESSIONS[4:6], many)
+    for task in [*whole.values(), *others.values()]:
+        assert (await task).kept == []
+    for session, task in truncated.items():
+        message = await task
+        assert len(message.kept) == len(message.ids)
+        for token, kept in zip(message.ids, message.kept, strict=True):
+            assert token in kept
+            assert len(set(kept)) == len(kept) <= 5
+        assert same(message, await alone(subject, session, few)), "neighbours that truncate otherwise change nothing"
+    await decoder.close()
 
 
 async def a_second_message_goes_on_from_the_first_and_what_was_given(subject: Subject) -> None:
@@ -392,6 +410,7 @@ CLAUSES: list[Callable[[Subject], Awaitable[None]]] = [
     a_session_may_say_something_else_than_it_was_given,
     a_message_ends_with_an_end_token_or_at_its_limit,
     neighbours_and_the_time_of_a_call_change_no_token,
+    what_truncation_kept_is_handed_out_and_every_token_is_among_it,
     a_second_message_goes_on_from_the_first_and_what_was_given,
     two_messages_of_one_session_at_once_are_refused,
     what_is_too_long_is_refused_and_nothing_is_lost,

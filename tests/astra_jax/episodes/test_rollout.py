@@ -106,6 +106,110 @@ async def test_which_decoder_and_which_rows_an_episode_is_in_changes_none_of_its
         assert [episode.ledger.ids for episode in group] == [episode.ledger.ids for episode in same]
 
 
+TOP_K, TOP_P, MIN_P = 3, 0.95, 0.01
+TRUNCATED = LIMITS.model_copy(update={"top_k": TOP_K, "top_p": TOP_P, "min_p": MIN_P})
+
+
+@pytest.fixture(scope="module")
+def truncated(taught):
+    return asyncio.run(roll_out(taught, config=TRUNCATED))
+
+
+def test_of_truncated_episodes_the_learners_log_probs_among_what_was_kept_equal_the_sampled_ones(taught, truncated):
+    scored = [ScoredGroup(group, tuple(map(float, range(GROUP_SIZE))), 4) for group in truncated]
+    batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id, top_k=TOP_K)
+    objective = Objective(TEMPERATURE, clip_epsilon=0.2, chunk_tokens=128)
+    _, learnt_BT = rl_loss(taught.params, batch, model_config=taught.model_config, objective=objective)
+    is_sampled = np.asarray(batch.loss_mask_BT) > 0
+    sampled = np.asarray(batch.sampled_logprobs_BT)[is_sampled]
+    np.testing.assert_allclose(np.asarray(learnt_BT)[is_sampled], sampled, rtol=0, atol=2e-5)
+    whole = batch._replace(kept_BTK=None)
+    _, other_BT = rl_loss(taught.params, whole, model_config=taught.model_config, objective=objective)
+    assert np.abs(np.asarray(other_BT)[is_sampled] - sampled).max() > 0.05, "what was cut off must matter"
+
+
+def test_what_an_episode_kept_is_what_the_full_forward_pass_keeps(taught, truncated):
+    """In float64, of the policy's own logits; where rounding decides, nothing is said."""
+    episodes = [episode for group in truncated for episode in group]
+    qwen3, sizes = bind(taught.model_config, taught.params), []
+    tokens_BT = np.zeros((len(episodes), max(len(each.ledger) for each in episodes)), np.int32)
+    for row, episode in enumerate(episodes):
+        tokens_BT[row, : len(episode.ledger)] = episode.ledger.ids
+    positions_BT = np.broadcast_to(np.arange(tokens_BT.shape[1]), tokens_BT.shape)
+    logits_BTV = np.float64(qwen3.logits(qwen3(tokens_BT, positions_BT, np.ones_like(tokens_BT)))) / TEMPERATURE
+    for row, episode in enumerate(episodes):
+        for place, (source, kept) in enumerate(zip(episode.ledger.sources, episode.ledger.kept, strict=True)):
+            assert bool(kept) == (source == Source.MODEL)
+            if not kept:
+                continue
+            logits_V = logits_BTV[row, place - 1]
+            order = np.argsort(-logits_V, kind="stable")
+            p = np.exp(logits_V[order[:TOP_K]] - logits_V[order[0]])
+            before = (p.cumsum() - p) / p.sum()
+            margins = [*np.abs(before - TOP_P), *np.abs(p - MIN_P), *np.diff(logits_V[order[: TOP_K + 1]])]
+            if min(np.abs(margins)) > 1e-4:
+                assert kept == order[:TOP_K][(before < TOP_P) & (p >= MIN_P)].tolist()
+                sizes.append(len(kept))
+    assert len(sizes) > 200
+    assert set(sizes) == {1, 2, 3}
+
+
+class ChangesWeights(InProcessSandbox):
+    """While the first tool runs, the policy learns something."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    async def execute(self, *args, **kwargs):
+        change, self.change = self.change, None
+        if change is not None:
+            await change()
+        return await super().execute(*args, **kwargs)
+
+
+class OneDecoder(RolloutEngine):
+    """The real engine; its decoder can be reached."""
+
+    def _decoders(self, *args):
+        self.decoder, *others = super()._decoders(*args)
+        assert not others
+        return [self.decoder]
+
+
+@pytest.mark.parametrize("reproducible", [True, False])
+async def test_weights_that_change_while_a_tool_runs_sample_the_turns_after_it(taught, reproducible):
+    """Of each turn the ledger says whose it is, and its log-probs are those of these weights."""
+    other = jax.tree.map(lambda weight: 0.7 * weight, taught.params)
+    config = LIMITS.model_copy(update={"reproducible": reproducible})
+
+    async def change():
+        await engine.decoder.update_weights(other, 5)
+
+    engine = OneDecoder(taught.model_config, taught.tokenizer, ChangesWeights(change), config)
+    (group,) = await engine.run(taught.params, STARTS[:1], group_size=GROUP_SIZE, seed=0, policy_version=4)
+    scored = [ScoredGroup(group, tuple(map(float, range(GROUP_SIZE))), 4)]
+    batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
+    objective = Objective(TEMPERATURE, clip_epsilon=0.2, chunk_tokens=128)
+    versions_BT = np.full(batch.targets_BT.shape, -1)
+    for row, episode in enumerate(group):
+        ledger = episode.ledger
+        versions_BT[row, : len(ledger) - 1] = ledger.policy_versions[1:]
+        sampled = [version for version in ledger.policy_versions if version >= 0]
+        assert sampled == sorted(sampled)
+        assert [version >= 0 for version in ledger.policy_versions] == (ledger.loss_mask > 0).tolist()
+    apart = []
+    for version, params in ((4, taught.params), (5, other)):
+        _, learnt_BT = rl_loss(params, batch, model_config=taught.model_config, objective=objective)
+        its = versions_BT == version
+        assert its.sum() > 20
+        np.testing.assert_allclose(
+            np.asarray(learnt_BT)[its], np.asarray(batch.sampled_logprobs_BT)[its], rtol=0, atol=2e-4
+        )
+        apart.append(np.abs(np.asarray(learnt_BT - batch.sampled_logprobs_BT)[~its & (versions_BT >= 0)]).max())
+    assert min(apart) > 0.01, "the others' log-probs are those of other weights"
+
+
 class SlowSandbox(InProcessSandbox):
     """Tools that take another time at every call."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import jax
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.cli.command import main
 from astra_jax.episodes.f1_reward import episode_reward
-from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json, write_episodes
+from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json, read_episodes, write_episodes
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
 from astra_jax.evaluate.replay import replay
 from astra_jax.testing import InProcessSandbox, tiny_environment
@@ -20,12 +21,11 @@ KNOWN, STRANGE = tiny_environment(), tiny_environment(owner="Teal Finch", flat="
 LIMITS = RolloutConfig(max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=0.9, read_tokens=64)
 
 
-@pytest.fixture(scope="module")
-def logged(taught) -> list[LoggedEpisode]:
+def rolled_out_and_logged(taught, limits) -> list[LoggedEpisode]:
     """Six episodes that were decoded together."""
 
     async def run():
-        engine = RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), LIMITS)
+        engine = RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), limits)
         starts = [Start(each, each.tools) for each in (KNOWN, STRANGE)]
         return await engine.run(taught.params, starts, group_size=3, seed=11)
 
@@ -36,6 +36,11 @@ def logged(taught) -> list[LoggedEpisode]:
         for group in asyncio.run(run())
         for episode in group
     ]
+
+
+@pytest.fixture(scope="module")
+def logged(taught) -> list[LoggedEpisode]:
+    return rolled_out_and_logged(taught, LIMITS)
 
 
 def replayed(logged, policy, environment=None, sandbox=None):
@@ -74,6 +79,37 @@ class Polite(InProcessSandbox):
     async def execute(self, *arguments, **options):
         reply = await super().execute(*arguments, **options)
         return reply.model_copy(update={"value": f"{reply.value}, thank you"})
+
+
+def test_of_a_truncated_episode_what_was_kept_is_compared_too(taught):
+    limits = LIMITS.model_copy(update={"top_k": 5, "top_p": 0.95})
+    each = max(rolled_out_and_logged(taught, limits), key=lambda each: len({len(token.kept) for token in each.tokens}))
+    assert {len(token.kept) for token in each.tokens} >= {0, 1, 2}
+    assert replayed(each, taught).difference == ""
+    place = next(place for place, token in enumerate(each.tokens) if len(token.kept) > 1)
+    one_less = each.tokens[place]._replace(kept=each.tokens[place].kept[:-1])
+    other = each.model_copy(update={"tokens": (*each.tokens[:place], one_less, *each.tokens[place + 1 :])})
+    assert re.match(
+        rf"truncation kept \[.*\] where token {place} was drawn, now \[", replayed(other, taught).difference
+    )
+
+
+def test_a_log_of_an_older_version_is_replayed_without_what_it_does_not_say(taught, logged, tmp_path):
+    line = logged[0].model_dump(mode="json")
+    line["tokens"] = [token[:5] for token in line["tokens"]]
+    for key in ("top_k", "top_p", "min_p"):
+        del line["rolled_out"]["limits"][key]
+    write_episodes(tmp_path / "log.jsonl", [line])
+    (old,) = read_episodes(tmp_path / "log.jsonl")
+    assert {(token.policy_version, token.kept) for token in old.tokens} == {(-1, ())}
+    assert replayed(old, taught).difference == ""
+
+
+def test_an_episode_whose_weights_changed_on_the_way_cannot_be_replayed(taught, logged):
+    last = logged[0].tokens[-1]._replace(policy_version=3)
+    other = logged[0].model_copy(update={"tokens": (*logged[0].tokens[:-1], last)})
+    with pytest.raises(EpisodeLogError, match=r"found tokens of policy versions \[0, 3\]: its weights changed"):
+        replayed(other, taught)
 
 
 def test_a_tool_that_answers_otherwise_is_told_where_it_spoke(taught, logged):

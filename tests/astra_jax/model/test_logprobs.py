@@ -114,24 +114,21 @@ def test_logprobs_among_kept_ids_and_their_gradients_are_those_of_a_softmax_over
         np.testing.assert_allclose(ours, expected, atol=1e-4, rtol=1e-5)
 
 
-def test_logprobs_among_kept_ids_are_the_same_over_a_mesh(kept):
-    """Rows of the unembedding over two devices, their width over four, tokens over all of those but `tensor`."""
-    hidden_BTD, unembedding_VD, targets_BT, kept_BTK = (np.repeat(x, 1, 0) for x in kept)
-    # Two rows of eight tokens, and a table of even size.
-    hidden_BTD, targets_BT, kept_BTK = (x[:, :8] for x in (hidden_BTD, targets_BT, kept_BTK))
-    unembedding_VD = unembedding_VD[:1216]
-    is_there_BT = (kept_BTK < 1216).all(-1)
-    kept_BTK = np.where(is_there_BT[..., None], kept_BTK, -1)
+@pytest.mark.parametrize("mesh", [MeshConfig(fsdp=2, context=2, tensor=2), MeshConfig(data=2, context=2, tensor=2)])
+def test_logprobs_among_kept_ids_are_the_same_over_a_mesh(kept, mesh):
+    """Of two rows of eight tokens, and a table that can be split."""
+    hidden_BTD, unembedding_VD, targets_BT, kept_BTK = kept
+    hidden_BTD, unembedding_VD, targets_BT, kept_BTK = (
+        *(hidden_BTD[:, :8], unembedding_VD[:1216]),
+        *(targets_BT[:, :8], np.where((kept_BTK < 1216).all(-1, keepdims=True), kept_BTK, -1)[:, :8]),
+    )
     weights_BT = np.random.default_rng(1).normal(size=(2, 8)).astype(np.float32)
     expected = naive_kept_logprobs(hidden_BTD, unembedding_VD, targets_BT, kept_BTK, weights_BT)
-    mesh = make_mesh(MeshConfig(fsdp=2, context=2, tensor=2), jax.devices()[:8])
-    tokens, table = (jax.NamedSharding(mesh, spec(*axes)) for axes in (("batch", "sequence"), ("vocab", "embed")))
-    placed = [jax.device_put(x, tokens) for x in (hidden_BTD, targets_BT, kept_BTK, weights_BT)]
-    with jax.set_mesh(mesh):
-        hidden, targets, kept_ids, weights = placed
-        found = kept_logprobs_and_gradients(
-            hidden, jax.device_put(unembedding_VD, table), targets, kept_ids, weights, chunk_tokens=3
-        )
+    with jax.set_mesh(make_mesh(mesh, jax.devices()[:8])):
+        tokens, table = spec("batch", "sequence"), spec("vocab", "embed")
+        arrays = (hidden_BTD, unembedding_VD, targets_BT, kept_BTK, weights_BT)
+        placed = jax.device_put(arrays, (tokens, table, tokens, tokens, tokens))
+        found = kept_logprobs_and_gradients(*placed, chunk_tokens=3)
     for ours, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, wanted, atol=1e-4, rtol=1e-5)
 

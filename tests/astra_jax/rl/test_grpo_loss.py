@@ -11,10 +11,10 @@ import numpy as np
 import optax
 import pytest
 
-from astra_jax.model.context_parallel import balance
+from astra_jax.mesh.placement import place_batch
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind
-from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
+from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
 from astra_jax.rl.train import rl_loss, rl_step
@@ -179,6 +179,47 @@ def test_padding_and_tokens_without_loss_change_nothing(near_policy, loss_and_gr
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8), gradients, other_gradients)
 
 
+def test_where_tokens_were_truncated_the_loss_and_its_gradients_are_those_of_the_distribution_over_the_kept_ids(
+    untrained, near_policy
+):
+    """Against whole logits, all but the kept ones of which are masked out; of given tokens nothing was kept."""
+    rng, vocabulary = np.random.default_rng(4), untrained.model_config.vocab_size
+    others = rng.integers(0, vocabulary, (*near_policy.targets_BT.shape, 7))
+    kept_BTK = np.concatenate([np.asarray(near_policy.targets_BT)[..., None], others], axis=-1)
+    num_kept_BT = rng.integers(1, 9, near_policy.targets_BT.shape) * np.asarray(near_policy.loss_mask_BT, int)
+    # No id twice, and the target not always first.
+    is_new_BTK = np.array(
+        [[[k not in of_token[:i] for i, k in enumerate(of_token)] for of_token in row] for row in kept_BTK]
+    )
+    kept_BTK = np.where(is_new_BTK & (np.arange(8) < num_kept_BT[..., None]), kept_BTK, -1)
+    kept_BTK = np.sort(kept_BTK)[..., ::-1]
+    batch = near_policy._replace(kept_BTK=kept_BTK)
+    objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
+
+    def dense_loss(params):
+        qwen3 = bind(untrained.model_config, params)
+        logits_BTV = qwen3.logits(qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)) / TEMPERATURE
+        is_kept_BTV = (kept_BTK[..., None] == np.arange(vocabulary)).any(-2) | (batch.loss_mask_BT == 0)[..., None]
+        logprobs_BTV = jax.nn.log_softmax(jnp.where(is_kept_BTV, logits_BTV, -jnp.inf))
+        logprobs_BT = jnp.take_along_axis(logprobs_BTV, batch.targets_BT[..., None], -1)[..., 0]
+        losses_BT = grpo_token_losses(
+            logprobs_BT, batch.sampled_logprobs_BT, batch.advantages_BT, clip_epsilon=CLIP_EPSILON
+        )
+        return (losses_BT * batch.loss_mask_BT).sum() / batch.loss_mask_BT.sum(), logprobs_BT
+
+    def loss(params):
+        return rl_loss(params, batch, model_config=untrained.model_config, objective=objective)
+
+    (value, logprobs_BT), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(untrained.params)
+    (expected, expected_BT), wanted = jax.jit(jax.value_and_grad(dense_loss, has_aux=True))(untrained.params)
+    is_sampled = np.asarray(batch.loss_mask_BT) > 0
+    np.testing.assert_allclose(np.asarray(logprobs_BT)[is_sampled], np.asarray(expected_BT)[is_sampled], atol=1e-5)
+    assert not np.asarray(logprobs_BT)[~is_sampled].any()
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(wanted))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6 * largest), gradients, wanted)
+
+
 def test_every_token_of_the_batch_weighs_the_same(ragged):
     """Not every row: one long row and one short one, whose mean of means would be another number."""
     policy = sampled = np.zeros((2, 4), np.float32)
@@ -191,13 +232,12 @@ def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, 
     """Positions travel with the tokens: two context shards hold the pieces 0 and 3, 1 and 2 of every sequence."""
     expected, _, expected_gradients = loss_and_gradients(near_policy)
     mesh = make_mesh(MeshConfig(context=2), jax.devices()[:2])
-    arrays = balance({name: np.asarray(array) for name, array in near_policy._asdict().items()}, shards=2)
-    placed = jax.device_put(arrays, jax.NamedSharding(mesh, spec("batch", "sequence")))
+    placed = place_batch(near_policy, 3, mesh)
     params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
     objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
     loss_of = functools.partial(rl_loss, model_config=untrained.model_config, objective=objective)
     with jax.set_mesh(mesh):
-        (loss, _), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(params, batch=RLBatch(**placed))
+        (loss, _), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(params, batch=placed)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     for found, wanted in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected_gradients), strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())

@@ -13,6 +13,7 @@ from astra_jax.checkpoints.checkpoint import CheckpointError, Checkpoints, load_
 from astra_jax.checkpoints.policy import load_policy, save_policy
 from astra_jax.config import ConfigError, parse_config
 from astra_jax.episodes.log import logs_of_run, read_episodes
+from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.metrics_file import read_metrics
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.recipes.data_sets import describe
@@ -76,6 +77,30 @@ def test_greedy_training_is_refused_in_one_line(config, tmp_path):
         ConfigError, match=r"rollout\.temperature: .*greedy episodes of a group are all alike.*found 0$"
     ):
         parse_config(RLConfig, {**config.model_dump(), **changes}, where="rl.toml")
+
+
+@pytest.mark.parametrize("truncation", [{"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 65}])
+def test_training_on_what_was_truncated_to_any_number_of_ids_is_refused_in_one_line(config, truncation):
+    changes = {"rollout": config.rollout.model_dump() | truncation}
+    with pytest.raises(ConfigError, match=r"^[^\n]*rollout: .*expected top_k of at most 64 beside top_p and min_p.*$"):
+        parse_config(RLConfig, {**config.model_dump(), **changes}, where="rl.toml")
+    assert RolloutConfig.model_validate(changes["rollout"]), "an evaluation may"
+
+
+async def test_a_run_that_truncates_learns_from_what_was_kept(config, tmp_path):
+    """Its policy has the log-probs that tokens were sampled with; what waits between updates comes back whole."""
+    rollout = config.rollout.model_copy(update={"top_k": 8, "top_p": 0.98})
+    changes = {"rollout": rollout, "steps": 2, "checkpoint_every_steps": 1, "groups_per_rollout": 3}
+    run = config.model_copy(update={"out": tmp_path / "run", **changes})
+    await run_rl(run, InProcessSandbox())
+    lines = read_metrics(run.out / "metrics.jsonl")
+    assert [line["applied"] for line in lines] == [1, 1]
+    assert lines[0]["mean_abs_logprob_difference"] < 1e-5
+    expected = curve(run)
+    shutil.rmtree(run.out / "policy")
+    shutil.rmtree(run.out / "checkpoints" / "00000002")
+    await run_rl(run, InProcessSandbox())
+    assert curve(run) == expected
 
 
 async def test_a_run_logs_episodes_with_their_token_ids_and_its_report_shows_them(config, taught, tmp_path):
