@@ -166,6 +166,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "(onehot_NV * dlogprobs_N[:, None])",
         ("tests/astra_jax/model/test_logprobs.py",),
     ),
+    # Nothing but what was kept has a share in the probability of a token.
+    Mutant(
+        "astra_jax/model/logprobs.py",
+        "logsumexp_BT(kept_BTK >= 0)",
+        "logsumexp_BT(kept_BTK >= -1)",
+        ("tests/astra_jax/model/test_logprobs.py",),
+    ),
+    # The gradient of the unembedding is summed over all devices that hold the same rows.
+    Mutant(
+        "astra_jax/model/logprobs.py",
+        '            dtable_VD = jax.lax.psum(dtable_VD, "data")\n        return dhidden_ND.reshape',
+        "        return dhidden_ND.reshape",
+        ("tests/astra_jax/model/test_logprobs.py",),
+    ),
     # --- astra_jax/checkpoints ---
     # A changed bit makes a checkpoint damaged.
     Mutant(
@@ -248,7 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A message ends with its end token.
     Mutant(
         "astra_jax/engine/programs.py",
-        "jnp.isin(ids_R, jnp.array(end_ids)) | (counts_R >= limit_R)",
+        "jnp.isin(drawn.ids_E, jnp.array(end_ids)) | (counts_R >= limit_R)",
         "counts_R >= limit_R",
         ("tests/astra_jax/engine/test_paged.py",),
     ),
@@ -335,6 +349,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "_first_above(cumulative_EB, uniform_E2[:, 1])",
         "_first_above(cumulative_EB, uniform_E2[:, 0])",
         ("tests/astra_jax/engine/test_sampling.py",),
+    ),
+    # The share that top-p keeps is one of what top-k has left.
+    Mutant(
+        "astra_jax/engine/sampling.py",
+        "< top_p_E1 * cumulative_EM[:, -1:]",
+        "< top_p_E1",
+        ("tests/astra_jax/engine/test_truncation.py",),
+    ),
+    # What is exactly as likely as min-p asks for is kept.
+    Mutant(
+        "astra_jax/engine/sampling.py",
+        "weights_EM >= min_p_E1",
+        "weights_EM > min_p_E1",
+        ("tests/astra_jax/engine/test_truncation.py",),
+    ),
+    # A token is drawn from what was kept.
+    Mutant(
+        "astra_jax/engine/sampling.py",
+        "_by_inverse_cdf(jnp.where(is_kept_EM, weights_EM, 0), uniform_E2)",
+        "_by_inverse_cdf(weights_EM, uniform_E2)",
+        ("tests/astra_jax/engine/test_truncation.py",),
     ),
     # --- astra_jax/episodes ---
     # Loss lies on sampled tokens and nowhere else.
@@ -770,6 +805,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "0.0 if np.ptp(values) == 0 else float(values.std())",
         "float(values.std())",
         ("tests/astra_jax/rl/test_advantage.py",),
+    ),
+    # What was kept stands in the column that predicts its token.
+    Mutant(
+        "astra_jax/rl/batch.py",
+        "kept[:, 1:]",
+        "kept[:, :-1]",
+        ("tests/astra_jax/rl/test_batch.py",),
     ),
     # A log-prob stands in the column that predicts its token.
     Mutant(
