@@ -100,10 +100,11 @@ class Generated:
     policy_versions: list[int]
     """Of the weights that each token was sampled with."""
     finish: Finish
-    raw_logprobs: list[float]
-    """Under the raw policy: temperature 1, nothing truncated."""
+    raw_logprobs: list[float] = field(default_factory=list)
+    """Under the raw policy: temperature 1, nothing truncated; none where a server does not tell them."""
     kept: list[list[int]] = field(default_factory=list)
-    """Of each token the ids that truncation kept, likeliest first; none where `Sampling.hands_out_kept` is false."""
+    """Of each token the ids that truncation kept, likeliest first; none where `Sampling.hands_out_kept` is false, or a
+    server does not tell them."""
 
 
 class Pause(enum.Enum):

@@ -157,7 +157,7 @@ class SaidRow(NamedTuple):
 
     def first(self, count: int) -> SaidRow:
         """Return so many of the tokens."""
-        return SaidRow(*(column[:count] for column in self))
+        return SaidRow(self.ids[:count], self.logprobs[:count], self.raw_logprobs[:count], self.kept[:count])
 
 
 @dataclass(frozen=True)

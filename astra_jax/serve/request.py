@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
-from astra_jax.engine.interface import Finish, Generated, Sampling, Session
+from astra_jax.engine.interface import DecoderError, Finish, Generated, Sampling, Session
 from astra_jax.errors import AstraError
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -70,6 +70,9 @@ class SamplingParams(_Body):
     """How one message is sampled; what a decoder's `Sampling` calls by the same name is handed on."""
 
     temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
     max_tokens: int | None = None
     seed: int | None = Field(default=None, ge=0, lt=2 ** (2 * _SEED_BITS))
     """The same draws for the same tokens; drawn by the server if not given."""
@@ -102,14 +105,21 @@ class GenerateRequest(_Body):
         return _asking(document, _OF_REQUEST)
 
     def sampling(self, *, max_tokens: int) -> Sampling:
-        """Return what a decoder is asked for; `max_tokens` if the request names none."""
+        """Return what a decoder is asked for; `max_tokens` if the request names none.
+
+        Raises:
+            RequestRefused: there is no such temperature or truncation.
+        """
         params = self.sampling_params
         alike = {field.name for field in dataclasses.fields(Sampling)} - {"max_tokens"}
-        return Sampling(
-            max_tokens=max_tokens if params.max_tokens is None else params.max_tokens,
-            stop_ids=tuple(params.stop_token_ids),
-            **params.model_dump(include=alike),
-        )
+        try:
+            return Sampling(
+                max_tokens=max_tokens if params.max_tokens is None else params.max_tokens,
+                stop_ids=tuple(params.stop_token_ids),
+                **params.model_dump(include=alike),
+            )
+        except DecoderError as error:
+            raise RequestRefused(400, str(error), param="sampling_params") from None
 
     def session(self, seed: int, number: int) -> Session:
         """Return a session of its own, which draws as `seed` says."""

@@ -169,7 +169,7 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         (asked([10**7]), 400, "token ids from 0 to"),
         (asked([10**30]), 400, "token ids from 0 to"),
         (asked(params={"stop_token_ids": [10**7]}), 400, "token ids from 0 to"),
-        (asked(params={"top_p": 0.9}), 400, "sampling_params.top_p: this server does not do that"),
+        (asked(params={"top_p": 1.5}), 400, "top_p above 0 and at most 1"),
         (asked(params={"beam_width": 1}), 400, "sampling_params.beam_width: this server does not do that"),
         (asked(params={"n": 2}), 400, "sampling_params.n"),
         (asked(params={"n": True}), 400, "sampling_params.n"),
