@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,14 @@ def last_metric(path: Path, name: str) -> float | None:
     """Return a figure of the last step that was written down with one; None where there is none."""
     values = [line.get(name) for line in read_metrics(path)]
     return next((value for value in reversed(values) if value is not None), None)
+
+
+def metric_totals(path: Path, part: str) -> dict[str, float]:
+    """Return the sums over all steps of those figures whose name holds `part`, by name."""
+    totals: Counter[str] = Counter()
+    for line in read_metrics(path):
+        totals.update({name: value for name, value in line.items() if part in name and value is not None})
+    return dict(sorted(totals.items()))
 
 
 def whole_lines(path: Path) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -109,6 +110,7 @@ class InProcessSandbox(AsyncSandboxClient):
 
     def __init__(self) -> None:
         self.num_calls = 0
+        self.service_errors = Counter()
 
     async def execute(
         self,

@@ -17,10 +17,10 @@ import random
 import secrets
 import socket
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import aiohttp
 import httpx
@@ -31,6 +31,8 @@ from sandbox.bearer_token import TOKEN_VARIABLE, token_or_none
 from sandbox.errors import SandboxError
 from sandbox.protocol import ExecuteReply, ExecuteRequest, Limits, source_sha256
 
+ServiceError = Literal["http_429", "http_5xx", "connection_lost", "reply_cut", "reply_late"]
+"""Why an attempt had no whole reply."""
 _DEFAULT_LIMITS = Limits()
 _REPLIES = TypeAdapter(list[ExecuteReply])
 _MAX_BACKOFF_SECONDS = 2.0
@@ -46,6 +48,10 @@ class SandboxUnavailable(SandboxError):  # the name that callers are promised
 class _Lost(Exception):
     """An attempt has no whole reply; the next one may have. Its text says why."""
 
+    def __init__(self, kind: ServiceError, why: str):
+        super().__init__(why)
+        self.kind: ServiceError = kind
+
 
 class _UnknownSource(Exception):
     """The server does not have, or no longer has, a source that it was sent the hash of."""
@@ -57,6 +63,8 @@ class _Session:
     def __init__(self, url: str, token: str | None, deadline_seconds: float, grace_seconds: float) -> None:
         self.url = url.rstrip("/")
         self._deadline_seconds, self._grace_seconds = deadline_seconds, grace_seconds
+        self.service_errors: Counter[ServiceError] = Counter()
+        """Attempts that had no whole reply, since this client was made."""
         self._known: OrderedDict[str, None] = OrderedDict()
         self._headers = {"content-type": "application/json", "x-sandbox-client": secrets.token_hex(8)}
         token = token_or_none(token)
@@ -112,7 +120,7 @@ class _Session:
             raise SandboxUnavailable(self._not_let_in())
         text = f"HTTP {status}: {_error_message(body)}"
         if status == 429 or status >= 500:
-            raise _Lost(text)
+            raise _Lost("http_429" if status == 429 else "http_5xx", text)
         if status == 404 and b'"unknown_source"' in body:
             raise _UnknownSource
         raise SandboxUnavailable(f"the sandbox at {self.url} refuses the request: {text}")
@@ -159,7 +167,7 @@ def _parsed(body: bytes) -> Any:
         return json.loads(body)
     except ValueError as error:
         if _ends_early(body):
-            raise _Lost(f"the reply ends in the middle, after {len(body)} bytes") from None
+            raise _Lost("reply_cut", f"the reply ends in the middle, after {len(body)} bytes") from None
         raise _not_the_protocol(error) from None
 
 
@@ -321,7 +329,7 @@ class SandboxClient(_Session):
 
     def _send(self, method: str, path: str, bodies: Iterator[bytes], due_seconds: float) -> Any:
         deadline = time.monotonic() + self._deadline_seconds
-        content, why, attempt = next(bodies), "not tried", 0
+        content, attempt, lost = next(bodies), 0, _Lost("reply_late", "not tried")
         while (left := deadline - time.monotonic()) > 0:
             retry_after = None
             try:
@@ -331,16 +339,17 @@ class SandboxClient(_Session):
                 content = self._texts(bodies)
                 continue
             except (httpx.ConnectTimeout, httpx.WriteTimeout, httpx.ReadTimeout):
-                why = f"no reply within {min(due_seconds, left):.3g} s"
+                lost = _Lost("reply_late", f"no reply within {min(due_seconds, left):.3g} s")
                 due_seconds *= 2
             except httpx.TransportError as error:
-                why = f"{type(error).__name__}: {error}"
-            except _Lost as lost:
-                why = str(lost)
+                lost = _Lost("connection_lost", f"{type(error).__name__}: {error}")
+            except _Lost as found:
+                lost = found
+            self.service_errors[lost.kind] += 1
             pause = self._pause(attempt, retry_after)
             time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
             attempt += 1
-        raise self._gone(why)
+        raise self._gone(str(lost))
 
     def _once(
         self, method: str, path: str, content: bytes, seconds: float, left: float
@@ -349,10 +358,13 @@ class SandboxClient(_Session):
         with self._http.stream(method, path, content=content, timeout=timeout) as response:
             # httpx limits the wait for each piece, so an answer that trickles needs a clock of our own.
             chunks, end = [], time.monotonic() + seconds
-            for chunk in response.iter_raw():
-                chunks.append(chunk)
-                if time.monotonic() > end:
-                    raise httpx.ReadTimeout("the answer trickles")
+            try:
+                for chunk in response.iter_raw():
+                    chunks.append(chunk)
+                    if time.monotonic() > end:
+                        raise httpx.ReadTimeout("the answer trickles")
+            except httpx.RemoteProtocolError as error:
+                raise _Lost("reply_cut", f"{type(error).__name__}: {error}") from None
             return response.status_code, response.headers.get("retry-after"), b"".join(chunks)
 
 
@@ -483,14 +495,18 @@ class AsyncSandboxClient(_Session):
                 content = self._texts(bodies)
                 continue
             except TimeoutError:
-                why[0] = f"no reply within {due_seconds:.3g} s"
+                lost = _Lost("reply_late", f"no reply within {due_seconds:.3g} s")
                 due_seconds *= 2
-            except aiohttp.ClientConnectorError as error:
-                why[0] = f"{type(error).__name__}: {error.os_error}"  # its own text speaks of TLS that is not asked for
+            except aiohttp.ClientConnectorError as error:  # its own text speaks of TLS that is not asked for
+                lost = _Lost("connection_lost", f"{type(error).__name__}: {error.os_error}")
+            except aiohttp.ClientPayloadError as error:
+                lost = _Lost("reply_cut", f"{type(error).__name__}: {error}")
             except aiohttp.ClientError as error:
-                why[0] = f"{type(error).__name__}: {error}"
-            except _Lost as lost:
-                why[0] = str(lost)
+                lost = _Lost("connection_lost", f"{type(error).__name__}: {error}")
+            except _Lost as found:
+                lost = found
+            why[0] = str(lost)
+            self.service_errors[lost.kind] += 1
             await asyncio.sleep(self._pause(attempt, retry_after))
             attempt += 1
 

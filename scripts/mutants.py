@@ -1514,8 +1514,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "sandbox/client.py",
-        'why[0] = f"no reply within {due_seconds:.3g} s"\n                due_seconds *= 2',
-        'why[0] = f"no reply within {due_seconds:.3g} s"',
+        'f"no reply within {due_seconds:.3g} s")\n                due_seconds *= 2',
+        'f"no reply within {due_seconds:.3g} s")',
         ("tests/sandbox/test_client.py::test_a_reply_that_is_late_is_asked_for_again_after_twice_the_time",),
     ),
     # No reply is late before its calls have had their time.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Final, Literal, TypeVar
 
 from astra_jax.chat.format import Segment, Source, generation_prompt, to_json, tool_response_segments
 from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
@@ -17,7 +17,17 @@ from synthesis.answers.counting import EpisodeCounts, count_episode
 from synthesis.answers.final_answer import is_answer_accurate
 from synthesis.records import Environment, EnvironmentTool, JsonObject, JsonValue
 
-StopReason = Literal["no_tool_call", "end_of_text", "max_turns", "max_response_tokens", "max_consecutive_invalid_calls"]
+_T = TypeVar("_T")
+StopReason = Literal[
+    "no_tool_call",
+    "end_of_text",
+    "max_turns",
+    "max_response_tokens",
+    "max_consecutive_invalid_calls",
+    "deadline",
+]
+MODEL_ERRORS: Final = ("malformed_call", "unknown_tool", "wrong_arguments")
+"""What can be wrong with a call itself. What goes wrong in a tool has the sandbox's words (`ErrorKind`)."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +36,27 @@ class ToolOutcome:
 
     name: str
     arguments: JsonObject
-    ok: bool
+    error_kind: str | None
+    """One of `MODEL_ERRORS`, or a value of the sandbox's `ErrorKind`; None where the tool returned."""
     value: JsonValue
     """What the tool returned; None when the call failed."""
     response: str
     """What the policy was shown."""
     irrelevant: bool
     """Whether it went to a distractor."""
-    is_valid: bool = True
-    """Whether a tool could take it: readable, of a tool that is offered, with arguments that its document names. What
-    is not is the policy's mistake; a valid call that failed is the tool's answer."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the tool returned a value."""
+        return self.error_kind is None
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether a tool could take it: readable, of a tool that is offered, with arguments that its document names.
+
+        What is not is the policy's mistake; a valid call that failed is the tool's answer.
+        """
+        return self.error_kind not in MODEL_ERRORS
 
 
 @dataclass
@@ -54,6 +75,13 @@ class Episode:
     """The message that ended the episode, without its reasoning; empty when a limit ended it."""
     rolled_out: JsonObject | None = None
     """What its tokens follow from, beside policy and environment: seed, slot and limits; None where no policy spoke."""
+    tool_seconds: float = field(default=0.0, compare=False)
+    """How long it has waited for its tools; a clock's, so no checkpoint holds it."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a clock cut it off, which says nothing of the policy: it has no reward, and is in no figure."""
+        return self.stop_reason == "deadline"
 
     @property
     def counts(self) -> EpisodeCounts:
@@ -95,7 +123,7 @@ class Episode:
             self.stop_reason, self.final_text = "no_tool_call", said.content
             return []
         if self.state is None:
-            outcomes = await asyncio.gather(*(self._call(call, sandbox, shortened) for call in said.tool_calls))
+            outcomes = await all_or_none(self._call(call, sandbox, shortened) for call in said.tool_calls)
         else:  # calls of a stateful environment see one another's changes, so they run in order
             outcomes = [await self._call(call, sandbox, shortened) for call in said.tool_calls]
         self.outcomes.extend(outcomes)
@@ -111,25 +139,32 @@ class Episode:
     ) -> ToolOutcome:
         # Calls that no tool can take are outcomes all the same: answered with an error, and counted in c.
         if isinstance(call, MalformedToolCall):
-            return ToolOutcome("", {}, False, None, _error(call.problem), irrelevant=False, is_valid=False)
+            return ToolOutcome("", {}, "malformed_call", None, _error(call.problem), irrelevant=False)
         tool = next((tool for tool in self.tools if tool.document.name == call.name), None)
         if tool is None:
             said = _error("unknown tool")
-            return ToolOutcome(call.name, call.arguments, False, None, said, irrelevant=False, is_valid=False)
+            return ToolOutcome(call.name, call.arguments, "unknown_tool", None, said, irrelevant=False)
         irrelevant = all(tool is not own for own in self.environment.tools)
         reply = await sandbox.execute(tool.module_source(), call.name, call.arguments, state=self.state)
         # A failed call changes nothing: whatever its tool had changed is lost with the call's process.
         if reply.ok and self.state is not None:
             self.state = reply.state
-        return ToolOutcome(
-            call.name,
-            call.arguments,
-            reply.ok,
-            reply.value,
-            shortened(tool_response(reply)),
-            irrelevant,
-            is_valid=reply.ok or tool.document.names_arguments(call.arguments),
-        )
+        error_kind = None if reply.error is None else reply.error.kind.value
+        if error_kind is not None and not tool.document.names_arguments(call.arguments):
+            error_kind = "wrong_arguments"
+        said = shortened(tool_response(reply))
+        return ToolOutcome(call.name, call.arguments, error_kind, reply.value, said, irrelevant)
+
+
+async def all_or_none(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Return all results in order; of the first failure, after whatever else was under way has ended, too."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def tool_response(reply: ExecuteReply) -> str:

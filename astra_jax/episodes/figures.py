@@ -10,12 +10,14 @@ figure of its own, `answer_accuracy`. These formulas stay the paper's when `epis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.f1_reward import f1, precision, recall
+from sandbox.client import ServiceError
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,28 @@ def episode_figures(episodes: Sequence[Episode], rewards: Sequence[float]) -> Ep
         invalid_call_share=sum(not outcome.is_valid for outcome in outcomes) / max(1, num_calls),
         failed_call_share=sum(outcome.is_valid and not outcome.ok for outcome in outcomes) / max(1, num_calls),
     )
+
+
+def call_errors(episodes: Iterable[Episode]) -> Counter[str]:
+    """Count the calls that failed: `model_errors_KIND` where the call was wrong, `tool_errors_KIND` where a tool was.
+
+    What did not happen has no name.
+    """
+    return Counter(
+        f"{'tool' if outcome.is_valid else 'model'}_errors_{outcome.error_kind}"
+        for episode in episodes
+        for outcome in episode.outcomes
+        if not outcome.ok
+    )
+
+
+def service_errors(now: Mapping[ServiceError, int], before: Mapping[ServiceError, int]) -> Counter[str]:
+    """Count the attempts that the sandbox gave no whole reply to between two looks at its client, by name.
+
+    >>> service_errors({"http_429": 3, "reply_cut": 1}, before={"http_429": 1, "reply_cut": 1})
+    Counter({'service_errors_http_429': 2})
+    """
+    return Counter({f"service_errors_{kind}": count for kind, count in (Counter(now) - Counter(before)).items()})
 
 
 def num_sampled_tokens(episode: Episode) -> int:

@@ -24,19 +24,19 @@ Decided: docs/decisions/rl.md, “Every way to write a bad call has an answer, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from astra_jax.chat.format import Source, generation_prompt, segments
+from astra_jax.chat.format import Segment, Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.engine.device import XLADevice, num_shards
 from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape
-from astra_jax.episodes.episode import Episode
+from astra_jax.episodes.episode import Episode, all_or_none
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.errors import AstraError
 from astra_jax.model.config import ModelConfig
@@ -46,7 +46,6 @@ from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import has_sub_task
 from synthesis.records import Environment, EnvironmentTool, Message
 
-_T = TypeVar("_T")
 _PAGE_TOKENS: Final = 32
 _SAMPLE_TOKENS: Final = 16
 _CALLS_AWAY: Final = 2
@@ -72,6 +71,10 @@ class RolloutConfig(BaseModel):
     """Calls in a row that no tool could take (`ToolOutcome.is_valid`) after which an episode ends."""
     max_tool_response_tokens: int | None = Field(default=None, gt=0)
     """Of a longer tool response the policy is shown so many tokens, and how many follow."""
+    max_tool_seconds: float | None = Field(default=None, gt=0)
+    """How long an episode may wait for its tools, all turns together; then it is cut off (`Episode.is_unfinished`), and
+    what is learnt no longer follows from the seed alone. Below the deadline of the sandbox's client (120 s) an outage
+    cuts episodes off before it ends the run."""
     temperature: float = Field(default=1.0, ge=0)
     """What divides the logits; at 0 each token is the most likely one (greedy)."""
     top_k: int | None = Field(default=None, gt=0)
@@ -129,7 +132,7 @@ class RolloutEngine:
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
         self._decoder = decoder
         self.loads: list[Load] = []
-        """What each decoder of the last `run` had done when it ended."""
+        """What each decoder of the last `run` had done when it was closed."""
         self._end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
 
     def can_run(self, start: Start) -> bool:
@@ -201,14 +204,14 @@ class RolloutEngine:
         try:
             if self._decoder is not None and params is not None:
                 await decoders[0].update_weights(params, policy_version)
-            await _all_or_none(
+            await all_or_none(
                 self._run_episode(decoders[number // per_decoder], episode, Session(seed, _slot(episode)))
                 for number, group in enumerate(groups)
                 for episode in group
             )
         finally:
-            self.loads = [decoder.load for decoder in decoders]
             await asyncio.gather(*(decoder.close() for decoder in decoders))
+            self.loads = [decoder.load for decoder in decoders]
         return groups
 
     def _decoders(self, params: Params | None, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
@@ -251,7 +254,7 @@ class RolloutEngine:
         if message.finish != "end":
             episode.stop_reason = "max_response_tokens"
             return
-        said = await episode.take_turn(self.tokenizer.decode(message.ids), self.sandbox, self._shortened)
+        said = await self._take_turn(episode, self.tokenizer.decode(message.ids))
         if episode.stop_reason is not None:
             return
         # The tools of a last turn have run, and count; their responses nobody will read, so the ledger has none.
@@ -269,9 +272,32 @@ class RolloutEngine:
         if episode.stop_reason is None:
             ledger.append_given(encoded.ids.tolist(), encoded.sources.tolist(), turn=turn)
 
+    async def _take_turn(self, episode: Episode, text: str) -> list[Segment]:
+        """Run the tools of a message; where they take longer than the episode may still wait, it is cut off."""
+        most, loop = self.config.max_tool_seconds, asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            # Only this is on the clock: in the decoder an episode also waits for others, and there nothing is stuck.
+            async with asyncio.timeout(None if most is None else most - episode.tool_seconds) as clock:
+                said = await episode.take_turn(text, self.sandbox, self._shortened)
+        except TimeoutError:
+            if not clock.expired():
+                raise  # somebody else's
+            episode.stop_reason, said = "deadline", []
+        episode.tool_seconds += loop.time() - started
+        return said
+
     def _shortened(self, response: str) -> str:
         most = self.config.max_tool_response_tokens
         return response if most is None else self.tokenizer.shortened(response, most)
+
+
+def finished(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups of which no episode was cut off; nothing is made of the others.
+
+    Decided: docs/decisions/rl.md, “An episode that a clock cuts off is no episode”.
+    """
+    return [group for group in groups if not any(episode.is_unfinished for episode in group)]
 
 
 def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Limits:
@@ -320,17 +346,6 @@ def _row_shapes(rows: int, width: int) -> tuple[RowShape, ...]:
 
 def _round_up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
-
-
-async def _all_or_none(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Return all results in order; of the first failure, after whatever else was under way has ended, too."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _slot(episode: Episode) -> int:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from astra_jax.chat.format import to_json
-from astra_jax.episodes.episode import Episode
+from astra_jax.episodes.episode import Episode, all_or_none
+from astra_jax.episodes.figures import service_errors
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.rollout import Group, Start
 from astra_jax.episodes.tool_mixing import mix_tools
@@ -101,8 +103,10 @@ async def evaluate_program(
             return [await _episode(decide, Start(environment, tools), sandbox, config.rollout.max_turns)]
 
     solvable = [environment for environment in environments if has_sub_task(environment)]
-    groups = await asyncio.gather(*map(run, solvable))
-    return sum_up(groups, seed=config.seed, num_left_out=len(environments) - len(solvable))
+    errors_before = Counter(sandbox.service_errors)
+    groups = await all_or_none(map(run, solvable))
+    errors = service_errors(sandbox.service_errors, errors_before)
+    return sum_up(groups, seed=config.seed, num_left_out=len(environments) - len(solvable), errors=errors)
 
 
 async def _episode(decide: Decide, start: Start, sandbox: AsyncSandboxClient, max_turns: int) -> Episode:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,25 @@ from astra_jax.engine.http import Endpoint
 from astra_jax.engine.interface import DecoderError
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.f1_reward import episode_reward, f1
-from astra_jax.episodes.figures import EpisodeFigures, episode_figures, num_irrelevant_calls
+from astra_jax.episodes.figures import (
+    EpisodeFigures,
+    call_errors,
+    episode_figures,
+    num_irrelevant_calls,
+    service_errors,
+)
 from astra_jax.episodes.log import episode_to_json
-from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, none_can_run
+from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, finished, none_can_run
 from astra_jax.episodes.tool_mixing import mix_tools
+from astra_jax.errors import AstraError
 from astra_jax.evaluate.intervals import clustered_interval
 from astra_jax.model.qwen3 import Params
 from astra_jax.training.run_record import EVALUATION, RunRecord, digest_of_policy, digest_of_records, open_run
 from synthesis.records import Environment, JsonObject, SimilarityBand
+
+
+class NoneFinished(AstraError):
+    """Every episode was cut off at `max_tool_seconds`, so there are no figures; the message says what to do."""
 
 
 class EvaluationConfig(BaseModel):
@@ -129,18 +141,24 @@ class Evaluation:
     """95 % bootstrap intervals over environments, of some of the figures."""
     groups: list[Group]
     """The episodes, by environment."""
+    errors: Counter[str]
+    """Of all calls, by whose they were and their kind."""
+    num_unfinished: int
+    """Environments in which an episode was cut off: they are no part of the figures, but of the errors."""
     num_left_out: int
     """Environments whose prompt exceeds `max_prompt_tokens`, or that have nothing to solve: they are no part of the
     figures. They are the same for every policy that has the same tokenizer."""
 
     def to_json(self) -> JsonObject:
-        """Return the figures, `NAME_interval` beside those that have one, and how much they were taken from."""
+        """Return the figures, `NAME_interval` beside those that have one, errors, and how much they were taken from."""
         return {
             **dataclasses.asdict(self.figures),
             **{f"{name}_interval": list(interval) for name, interval in self.intervals.items()},
             "environments": len(self.groups),
             "episodes": sum(map(len, self.groups)),
             "left_out": self.num_left_out,
+            "unfinished": self.num_unfinished,
+            **self.errors,
         }
 
 
@@ -156,6 +174,7 @@ async def evaluate_environments(
 
     Raises:
         PromptTooLong: there is no such environment.
+        NoneFinished: in each of them an episode was cut off.
         SandboxUnavailable: the sandbox is down; there are no figures then.
     """
     # Mixed by the seed alone, so that policies which are compared are shown the same tools in the same order.
@@ -167,24 +186,35 @@ async def evaluate_environments(
     if not fitting:
         raise none_can_run(config.rollout, len(environments))
     groups: list[Group] = []
+    errors_before = Counter(engine.sandbox.service_errors)
     for first in range(0, len(fitting), config.environments_at_once):
         chosen = fitting[first : first + config.environments_at_once]
         # Another seed for each lot: with one for all, a slot would draw the same random numbers in every lot.
         groups += await engine.run(params, chosen, group_size=config.episodes_per_environment, seed=seed + first)
-    return sum_up(groups, seed=seed, num_left_out=len(starts) - len(fitting))
+    errors = service_errors(engine.sandbox.service_errors, errors_before)
+    return sum_up(groups, seed=seed, num_left_out=len(starts) - len(fitting), errors=errors)
 
 
-def sum_up(groups: Sequence[Group], *, seed: int, num_left_out: int = 0) -> Evaluation:
-    """Sum up finished episodes, given by environment; `seed` draws the bootstrap.
+def sum_up(
+    groups: Sequence[Group], *, seed: int, num_left_out: int = 0, errors: Mapping[str, int] | None = None
+) -> Evaluation:
+    """Sum up episodes, given by environment; `seed` draws the bootstrap, `errors` are the service's.
 
     Raises:
         ValueError: there are none.
+        NoneFinished: in each environment one was cut off.
     """
-    episodes = [episode for group in groups for episode in group]
+    whole = finished(groups)
+    if groups and not whole:
+        raise NoneFinished(
+            f"expected episodes that wait for their tools no longer than rollout.max_tool_seconds, found one that was "
+            f"cut off in each of {len(groups)} environments; raise it, or see what the tools wait for"
+        )
+    episodes = [episode for group in whole for episode in group]
 
     def interval(value: Callable[[Episode], float], weight: Callable[[Episode], float]) -> tuple[float, float]:
         return clustered_interval(
-            [sum(map(value, group)) for group in groups], [sum(map(weight, group)) for group in groups], seed=seed
+            [sum(map(value, group)) for group in whole], [sum(map(weight, group)) for group in whole], seed=seed
         )
 
     return Evaluation(
@@ -194,8 +224,10 @@ def sum_up(groups: Sequence[Group], *, seed: int, num_left_out: int = 0) -> Eval
             "answer_accuracy": interval(lambda episode: episode.is_answer_accurate, lambda _: 1),
             "irrelevant_call_share": interval(num_irrelevant_calls, lambda episode: len(episode.outcomes)),
         },
-        groups=list(groups),
+        groups=whole,
+        errors=call_errors(episode for group in groups for episode in group) + Counter(errors or {}),
         # Counted and told, since figures of a subset must not pass for figures of the whole.
+        num_unfinished=len(groups) - len(whole),
         num_left_out=num_left_out,
     )
 

@@ -69,6 +69,7 @@ async def replay(
             f"expected one policy in the episode in {logged.environment_id}, found tokens of policy versions "
             f"{sorted(versions)}: its weights changed on the way, and no folder holds them all"
         )
+    config = config.model_copy(update={"max_tool_seconds": None})  # it had ended, however long that took
     by_name = {tool.document.name: tool for tool in environment.all_tools}
     if missing := [name for name in logged.tools if name not in by_name]:
         raise EpisodeLogError(

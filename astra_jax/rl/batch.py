@@ -48,9 +48,13 @@ def make_rl_batch(
     `top_k` is the run's: of each sampled token so many kept ids at most are laid out, and nothing without it.
 
     Raises:
-        ValueError: a group is degenerate; or tokens were truncated to other sets than `top_k` allows.
+        ValueError: a group is degenerate, of another size than the first, or has an episode without a reward; or tokens
+            were truncated to other sets than `top_k` allows.
     """
     episodes = [episode for group in groups for episode in group.group]
+    sizes = {len(group.rewards) for group in groups} | {len(group.group) for group in groups}
+    if len(sizes) > 1 or any(episode.is_unfinished for episode in episodes):
+        raise ValueError(f"expected groups of one size whose episodes have all ended, found sizes {sorted(sizes)}")
     advantages = np.concatenate([group_advantages(group.rewards) for group in groups])
     longest = max(len(episode.ledger) for episode in episodes)
     # One column more than a bucket: tokens lose the last and targets the first, and the shape is the bucket's.

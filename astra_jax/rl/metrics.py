@@ -27,6 +27,7 @@ def rl_metrics(
 ) -> dict[str, Any]:
     """Return what a step's line says: of its update, of the episodes of `groups`, of the rollouts so far, of its time.
 
+    Errors are those of all calls that were made for it, by kind; a kind that did not happen has no figure.
     Reading the update's figures waits for it, so the clock is read last; `started` is its reading before the rollout.
     """
     filler = rollouts.filler
@@ -47,10 +48,12 @@ def rl_metrics(
         "irrelevant_call_share": figures.irrelevant_call_share,
         "invalid_call_share": figures.invalid_call_share,
         "failed_call_share": figures.failed_call_share,
+        **rollouts.errors,
         "environments_left_out": rollouts.num_left_out,
         "groups_valid": filler.num_valid,
         "groups_degenerate": filler.num_degenerate,
         "groups_stale": filler.num_stale,
+        "groups_unfinished": rollouts.num_unfinished,
         "groups_waiting": len(filler.buffer),
         "rollout_seconds": round(rollout_seconds, 3),
         "seconds": round(time.monotonic() - started, 3),

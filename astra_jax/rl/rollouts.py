@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,8 +17,9 @@ from jax.sharding import Mesh
 
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.figures import call_errors, service_errors
 from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_episodes
-from astra_jax.episodes.rollout import Group, RolloutEngine, Start, none_can_run
+from astra_jax.episodes.rollout import Group, RolloutEngine, Start, finished, none_can_run
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.mesh.layouts import weights_for_decoding
@@ -60,6 +62,10 @@ class Rollouts:
         """Groups rolled out since the run began."""
         self.num_left_out = 0
         """Environments drawn since then that no policy can be rolled out in: a prompt too long, nothing to solve."""
+        self.num_unfinished = 0
+        """Groups since then of which `max_tool_seconds` cut an episode off: dropped whole."""
+        self.errors: Counter[str] = Counter()
+        """Of the calls that were made for the last batch, by whose they were and their kind."""
         self._starts = self._starts_from(0)
 
     def _starts_from(self, first: int) -> Iterator[Start]:
@@ -106,25 +112,29 @@ class Rollouts:
         """
         self.filler.drop_stale(step)
         rolled_out: list[ScoredGroup[Group]] = []
+        num_rollouts = 0
+        self.errors, errors_before = Counter(), Counter(self._engine.sandbox.service_errors)
         # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
         if not self.filler.is_full:
             # Only here: while the learner learns, these weights and the pages are gone.
             decoding_params = weights_for_decoding(self._model_config, self._mesh)(params)
         with in_force(self._mesh):
             while not self.filler.is_full:
-                self._require_progress(len(rolled_out), step)
+                self._require_progress(num_rollouts, step)
                 groups = await self._roll_out(decoding_params, policy_version=step)
+                num_rollouts += 1
                 self.filler.add(groups)
                 rolled_out += groups
+        self.errors += service_errors(self._engine.sandbox.service_errors, errors_before)
         return self.filler.take_batch(), rolled_out
 
-    def _require_progress(self, num_rolled_out: int, step: int) -> None:
-        rollouts = num_rolled_out // self._config.groups_per_rollout
-        if rollouts == self._config.max_rollouts_per_step:
+    def _require_progress(self, num_rollouts: int, step: int) -> None:
+        if num_rollouts == self._config.max_rollouts_per_step:
             raise BatchFillingStalled(
                 f"expected {self._config.groups_per_step} groups with reward variance at step {step}, found "
-                f"{len(self.filler.buffer)} after {rollouts} rollouts; the policy solves everything or nothing: change "
-                "the environments, the temperature or min_reward_std, or stop here"
+                f"{len(self.filler.buffer)} after {num_rollouts} rollouts; the policy solves everything or nothing: "
+                "change the environments, the temperature or min_reward_std, or stop here"
+                + (f"; {self.num_unfinished} groups of this run were cut off" if self.num_unfinished else "")
             )
 
     async def _roll_out(self, params: Params, *, policy_version: int) -> list[ScoredGroup[Group]]:
@@ -138,7 +148,22 @@ class Rollouts:
             policy_version=policy_version,
         )
         self.num_submitted += count
-        return [ScoredGroup(group, tuple(map(episode_reward, group)), policy_version) for group in groups]
+        self.errors += call_errors(episode for group in groups for episode in group)
+        whole = finished(groups)
+        self._count_unfinished(len(groups) - len(whole))
+        # A group is whole or not there: what a reward is worth, it is worth beside the others of its group.
+        assert all(len(group) == self._config.group_size for group in whole)
+        return [ScoredGroup(group, tuple(map(episode_reward, group)), policy_version) for group in whole]
+
+    def _count_unfinished(self, count: int) -> None:
+        if count and not self.num_unfinished:
+            print(
+                f"astra: {count} groups are dropped: in each an episode waited for its tools beyond "
+                f"rollout.max_tool_seconds = {self._config.rollout.max_tool_seconds:g}; from here on this run does "
+                "not follow from its seed alone; `groups_unfinished` in metrics.jsonl counts them",
+                file=sys.stderr,
+            )
+        self.num_unfinished += count
 
     def log_episodes(self, step: int, groups: Sequence[ScoredGroup[Group]]) -> None:
         """Write the first episode of each group, where it is time; a resumed run writes the same file again."""
@@ -157,6 +182,7 @@ class Rollouts:
         return {
             "groups_submitted": self.num_submitted,
             "environments_left_out": self.num_left_out,
+            "groups_unfinished": self.num_unfinished,
             "counts": {"valid": filler.num_valid, "degenerate": filler.num_degenerate, "stale": filler.num_stale},
             "waiting": [
                 {
@@ -174,6 +200,7 @@ class Rollouts:
             return
         self.num_submitted = position["groups_submitted"]
         self.num_left_out = position["environments_left_out"]
+        self.num_unfinished = position["groups_unfinished"]
         self._starts = self._starts_from(self.num_submitted + self.num_left_out)
         counts, waiting = position["counts"], position["waiting"]
         self.filler.num_valid, self.filler.num_degenerate = counts["valid"], counts["degenerate"]

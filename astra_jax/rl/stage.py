@@ -55,6 +55,8 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any
         "steps": config.steps,
         "reward": run.closing_metric("reward"),
         "groups_submitted": rollouts.num_submitted,
+        **({"groups_unfinished": rollouts.num_unfinished} if rollouts.num_unfinished else {}),
+        **run.closing_totals("_errors_"),
     }
     return run.finish(state, record, data=(config.environments,), figures=figures)
 

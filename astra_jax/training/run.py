@@ -22,7 +22,7 @@ from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.mesh.hosts import host_folder
-from astra_jax.metrics_file import last_metric
+from astra_jax.metrics_file import last_metric, metric_totals
 from astra_jax.training.config import TrainingConfig
 from astra_jax.training.metrics import MetricsLog, Progress
 from astra_jax.training.not_finite import NotFiniteSteps
@@ -113,6 +113,10 @@ class TrainingRun:
     def closing_metric(self, name: str) -> float | None:
         """Return a figure of the last step that has one."""
         return last_metric(self._folder / "metrics.jsonl", name)
+
+    def closing_totals(self, part: str) -> dict[str, float]:
+        """Return the sums over all steps of those figures whose name holds `part`."""
+        return metric_totals(self._folder / "metrics.jsonl", part)
 
     def finish(
         self,

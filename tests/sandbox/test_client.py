@@ -119,6 +119,39 @@ async def test_a_reply_that_is_cut_anywhere_is_asked_for_again(kind: str, is_dec
 
 
 @both
+async def test_attempts_that_had_no_whole_reply_are_counted_by_why(kind: str) -> None:
+    cut: list[Answer | None] = [(200, OK_REPLY[:9]), (200, OK_REPLY[:9], len(OK_REPLY)), (200, b"", len(OK_REPLY))]
+    failures = [(429, b"{}"), (503, b"{}"), (599, b""), None, None, *cut]
+
+    def answer(count: int, _: dict) -> Answer | None:
+        if count == 2 * len(failures) + 1:
+            time.sleep(0.5)
+        return failures[count // 2] if count % 2 and count < 2 * len(failures) else (200, OK_REPLY)
+
+    with fake_service(answer) as (url, asked):
+        limits = Limits(wall_seconds=0.2)
+        if kind == "async":
+            async with AsyncSandboxClient(url, grace_seconds=0.1) as client:
+                for _ in range(len(failures) + 1):
+                    await client.execute(SOURCE, "f", {}, limits=limits)
+                found = client.service_errors
+        else:
+            with SandboxClient(url, grace_seconds=0.1) as blocking:
+                for _ in range(len(failures) + 1):
+                    await asyncio.to_thread(blocking.execute, SOURCE, "f", {}, limits=limits)
+                found = blocking.service_errors
+    assert found["reply_late"] >= 1  # of a machine that is busy perhaps more
+    assert len(asked) == found.total() + len(failures) + 1
+    assert {**found, "reply_late": 1} == {
+        "http_429": 1,
+        "http_5xx": 2,
+        "connection_lost": 2,
+        "reply_cut": 3,
+        "reply_late": 1,
+    }
+
+
+@both
 @pytest.mark.parametrize("status", [400, 403, 404, 408, 413, 302])
 async def test_a_refusal_is_not_retried(kind: str, status: int) -> None:
     with fake_service(lambda *_: (status, b'{"error": {"message": "no such limit"}}')) as (url, asked):

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from astra_jax.chat.format import Source, render, tool_call_text
-from astra_jax.episodes.episode import Episode, ToolOutcome, tool_response
+from astra_jax.episodes.episode import MODEL_ERRORS, Episode, ToolOutcome, tool_response
 from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.testing import InProcessSandbox, tiny_environment
@@ -62,6 +62,8 @@ async def test_calls_that_cannot_be_made_are_answered_and_count_as_calls():
     assert [outcome.ok for outcome in episode.outcomes] == [True] + [False] * 5
     # Asking for somebody who is not there is a call all the same.
     assert [outcome.is_valid for outcome in episode.outcomes] == [True, False, False, False, True, False]
+    kinds = [None, "unknown_tool", "malformed_call", "malformed_call", "exception", "wrong_arguments"]
+    assert [outcome.error_kind for outcome in episode.outcomes] == kinds
     assert episode.num_consecutive_invalid_calls == 1
     assert episode.stop_reason is None
 
@@ -72,12 +74,12 @@ async def test_an_outcome_says_what_was_called_what_came_of_it_and_what_was_show
     calls += [call("weather"), call("find_flat", owner="nobody")]
     await episode.take_turn("\n".join(calls), InProcessSandbox())
     rent, unknown, malformed, weather, nobody = episode.outcomes
-    assert rent == ToolOutcome("get_rent", {"flat": "Amber Falcon"}, True, 2150, "2150", False)
-    assert unknown == ToolOutcome("no_such_tool", {"a": 1}, False, None, '{"error": "unknown tool"}', False, False)
-    assert malformed == ToolOutcome("", {}, False, None, malformed.response, False, False)
-    assert weather == ToolOutcome("weather", {}, True, "rain", '"rain"', True)
+    assert rent == ToolOutcome("get_rent", {"flat": "Amber Falcon"}, None, 2150, "2150", False)
+    assert unknown == ToolOutcome("no_such_tool", {"a": 1}, "unknown_tool", None, '{"error": "unknown tool"}', False)
+    assert malformed == ToolOutcome("", {}, "malformed_call", None, malformed.response, False)
+    assert weather == ToolOutcome("weather", {}, None, "rain", '"rain"', True)
     error = '{"error": "ValueError: no such owner: nobody"}'
-    assert nobody == ToolOutcome("find_flat", {"owner": "nobody"}, False, None, error, False)
+    assert nobody == ToolOutcome("find_flat", {"owner": "nobody"}, "exception", None, error, False)
 
 
 async def test_a_call_that_a_tool_took_is_valid_whatever_its_document_names():
@@ -85,6 +87,20 @@ async def test_a_call_that_a_tool_took_is_valid_whatever_its_document_names():
     episode = an_episode(tool("any", "def any(**given):\n    return 1 / given['count']"))
     await episode.take_turn("\n".join([call("any", count=1), call("any", count=0)]), InProcessSandbox())
     assert [(outcome.ok, outcome.is_valid) for outcome in episode.outcomes] == [(True, True), (False, False)]
+
+
+async def test_what_went_wrong_in_a_tool_has_the_sandboxs_words():
+    class Fails(InProcessSandbox):
+        async def execute(self, source, function, arguments, **_):
+            error = ToolError(kind=arguments["owner"], message="no")
+            usage = Usage(wall_seconds=0, cpu_seconds=0, max_rss_bytes=0)
+            return ExecuteReply(status="error", error=error, usage=usage)
+
+    episode = an_episode()
+    await episode.take_turn("\n".join(call("find_flat", owner=kind) for kind in ErrorKind), Fails())
+    assert [outcome.error_kind for outcome in episode.outcomes] == list(ErrorKind)
+    assert all(outcome.is_valid and not outcome.ok for outcome in episode.outcomes)
+    assert set(ErrorKind).isdisjoint(MODEL_ERRORS)
 
 
 async def test_what_follows_a_message_reads_as_the_template_has_it_and_only_responses_are_the_tools():

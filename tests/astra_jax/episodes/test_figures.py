@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.f1_reward import PRECISION_EPSILON, f1, precision, recall
-from astra_jax.episodes.figures import episode_figures
+from astra_jax.episodes.figures import call_errors, episode_figures
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.testing import tiny_environment
 from synthesis.answers.counting import count_solved
@@ -100,8 +100,8 @@ def an_episode(*outcomes: ToolOutcome, num_turns: int, num_sampled: int, final_t
     )
 
 
-def outcome(name: str, value: object, irrelevant: bool = False, **changes: bool) -> ToolOutcome:
-    return ToolOutcome(**{**vars(ToolOutcome(name, {}, True, value, "", irrelevant)), **changes})  # type: ignore[arg-type]
+def outcome(name: str, value: object, irrelevant: bool = False, error_kind: str | None = None) -> ToolOutcome:
+    return ToolOutcome(name, {}, error_kind, value, "", irrelevant)  # type: ignore[arg-type]
 
 
 def test_the_figures_of_episodes_are_means_and_ratios_of_totals():
@@ -133,7 +133,21 @@ def test_the_figures_of_episodes_are_means_and_ratios_of_totals():
 
 
 def test_the_policys_mistakes_and_the_tools_errors_are_counted_apart():
-    unknown, refused = (outcome("x", None, ok=False, is_valid=valid) for valid in (False, True))
+    unknown, refused = (outcome("x", None, error_kind=kind) for kind in ("unknown_tool", "exception"))
     episode = an_episode(outcome("get_rent", 1), unknown, unknown, refused, num_turns=2, num_sampled=4, final_text="")
     figures = episode_figures([episode, episode], [0.0, 0.0])
     assert (figures.invalid_call_share, figures.failed_call_share) == (2 / 4, 1 / 4)
+
+
+def test_errors_are_counted_by_whose_they_are_and_their_kind_and_what_did_not_happen_is_not_named():
+    kinds = ["unknown_tool", "malformed_call", "wrong_arguments", "timeout", "exception", "exception", None]
+    outcomes = [outcome("x", None, error_kind=kind) for kind in kinds]
+    two = [an_episode(*outcomes, num_turns=1, num_sampled=1, final_text="")] * 2
+    assert call_errors(two) == {
+        "model_errors_unknown_tool": 2,
+        "model_errors_malformed_call": 2,
+        "model_errors_wrong_arguments": 2,
+        "tool_errors_timeout": 2,
+        "tool_errors_exception": 4,
+    }
+    assert call_errors([]) == {}

@@ -103,8 +103,8 @@ def finished_episode(*, response: str = '"Amber Falcon"', answer: str = "The ren
     last = TOKENIZER.encode(answer)
     ledger.append_sampled(last, [-1.5] * len(last), turn=2, policy_versions=[0] * len(last))
     outcomes = [
-        ToolOutcome("find_flat", {}, True, "Amber Falcon", response, irrelevant=False),
-        ToolOutcome("get_weather", {}, True, "rain", '"rain"', irrelevant=True),
+        ToolOutcome("find_flat", {}, None, "Amber Falcon", response, irrelevant=False),
+        ToolOutcome("get_weather", {}, None, "rain", '"rain"', irrelevant=True),
     ]
     episode = Episode(environment, environment.tools, ledger, outcomes=outcomes, num_turns=2)
     episode.stop_reason, episode.final_text = "no_tool_call", answer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -72,3 +74,15 @@ def test_episodes_of_another_truncation_make_no_batch():
 def test_a_group_without_variance_makes_no_batch():
     with pytest.raises(ValueError, match="without reward variance"):
         make_rl_batch([ScoredGroup([LONG, SHORT], (1.0, 1.0), 0)], length_bucket_tokens=4, pad_id=9)
+
+
+def test_an_episode_without_a_reward_and_groups_of_two_sizes_make_no_batch():
+    cut_off = dataclasses.replace(SHORT, stop_reason="deadline")
+    whole = ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)
+    for groups in (
+        [ScoredGroup([LONG, cut_off], (0.0, 1.0), 0)],
+        [whole, ScoredGroup([LONG, SHORT, SHORT], (0.0, 1.0, 1.0), 0)],
+        [ScoredGroup([LONG, SHORT], (0.0, 1.0, 1.0), 0)],
+    ):
+        with pytest.raises(ValueError, match="expected groups of one size whose episodes have all ended"):
+            make_rl_batch(groups, length_bucket_tokens=4, pad_id=9)

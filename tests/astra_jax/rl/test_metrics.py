@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -25,11 +26,11 @@ def an_episode(*outcomes: ToolOutcome, num_sampled: int) -> Episode:
 
 def test_a_step_has_one_line_of_its_update_its_episodes_its_filling_and_its_time():
     found, rain = (
-        ToolOutcome("find_flat", {}, True, "Amber Falcon", "", irrelevant=False),
-        ToolOutcome("weather", {}, True, "rain", "", irrelevant=True),
+        ToolOutcome("find_flat", {}, None, "Amber Falcon", "", irrelevant=False),
+        ToolOutcome("weather", {}, None, "rain", "", irrelevant=True),
     )
-    refused = ToolOutcome("find_flat", {}, False, None, "", irrelevant=False)
-    unknown = ToolOutcome("x", {}, False, None, "", irrelevant=False, is_valid=False)
+    refused = ToolOutcome("find_flat", {}, "exception", None, "", irrelevant=False)
+    unknown = ToolOutcome("x", {}, "unknown_tool", None, "", irrelevant=False)
     first = ScoredGroup((an_episode(found, num_sampled=6), an_episode(num_sampled=2)), (1.0, 0.0), 0)
     second = ScoredGroup(
         (an_episode(found, rain, num_sampled=8), an_episode(refused, unknown, unknown, num_sampled=4)), (0.25, 0.75), 0
@@ -39,7 +40,7 @@ def test_a_step_has_one_line_of_its_update_its_episodes_its_filling_and_its_time
     line = rl_metrics(
         {"loss": jnp.float32(-0.5), "applied": jnp.int32(1)},
         [first, second],  # type: ignore[list-item]
-        SimpleNamespace(filler=filler, num_left_out=4),  # type: ignore[arg-type]
+        SimpleNamespace(filler=filler, num_left_out=4, num_unfinished=3, errors=Counter(tool_errors_timeout=9)),  # type: ignore[arg-type]
         started=time.monotonic() - 20.25,
         rollout_seconds=1.23456,
     )
@@ -60,10 +61,12 @@ def test_a_step_has_one_line_of_its_update_its_episodes_its_filling_and_its_time
         "irrelevant_call_share": pytest.approx(1 / 6),
         "invalid_call_share": pytest.approx(2 / 6),
         "failed_call_share": pytest.approx(1 / 6),
+        "tool_errors_timeout": 9,
         "environments_left_out": 4,
         "groups_valid": 7,
         "groups_degenerate": 5,
         "groups_stale": 2,
+        "groups_unfinished": 3,
         "groups_waiting": 3,
         "rollout_seconds": 1.235,
     }

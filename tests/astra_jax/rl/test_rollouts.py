@@ -11,13 +11,15 @@ from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.rollout import PromptTooLong
 from astra_jax.rl import rollouts as rollouts_module
+from astra_jax.rl.batch_filling import BatchFillingStalled
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.rollouts import Rollouts
-from astra_jax.testing import tiny_environment
+from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.record_io import write_records
 from tests.astra_jax.distractors import with_distractors
 
 NUM_ENVIRONMENTS = 5
+LIMITS = {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6}
 DULL = tiny_environment(rent=0).id
 """In this environment no episode solves anything, so its groups do not vary."""
 
@@ -25,8 +27,9 @@ DULL = tiny_environment(rent=0).id
 class FakeEngine:
     """Remembers what it rolls out; of each group the last episode alone solves its environment."""
 
-    def __init__(self, refused=()):
-        self.starts, self.seeds, self.refused = [], [], refused
+    def __init__(self, refused=(), cut_off=()):
+        self.starts, self.seeds, self.refused, self.cut_off = [], [], refused, cut_off
+        self.sandbox = InProcessSandbox()
 
     def can_run(self, start):
         return start.environment.id not in self.refused
@@ -40,13 +43,15 @@ class FakeEngine:
 
     def _episode(self, start, solves, policy_version):
         solved = [
-            ToolOutcome(task.call.name, task.call.arguments, True, task.answer, "", irrelevant=False)
+            ToolOutcome(task.call.name, task.call.arguments, None, task.answer, "", irrelevant=False)
             for task in start.environment.sub_tasks
             if solves and start.environment.id != DULL
         ]
         ledger = TokenLedger()
         ledger.append_sampled([3], [-0.5], turn=1, policy_versions=[policy_version], kept=[[3, 4]])
-        return Episode(start.environment, start.tools, ledger, outcomes=solved, stop_reason="no_tool_call")
+        unknown = ToolOutcome("x", {}, "unknown_tool", None, "", irrelevant=False)
+        reason = "deadline" if solves and len(self.starts) in self.cut_off else "no_tool_call"
+        return Episode(start.environment, start.tools, ledger, outcomes=[*solved, unknown], stop_reason=reason)
 
 
 @pytest.fixture
@@ -55,20 +60,20 @@ def make(tmp_path, monkeypatch, untrained):
     environments = [with_distractors(tiny_environment(rent=rent), per_band=2) for rent in range(NUM_ENVIRONMENTS)]
     write_records(tmp_path / "environments", environments, kind="environment")
 
-    def made(refused=(), **changes):
+    def made(refused=(), cut_off=(), **changes):
         values = {
             "seed": 3,
             "steps": 9,
             "out": tmp_path / "run",
             "init": tmp_path / "init",
             "environments": tmp_path / "environments",
-            "rollout": {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6},
+            "rollout": LIMITS,
             "optimizer": {"learning_rate": 1e-4},
             "group_size": 2,
             "groups_per_step": 1,
             "groups_per_rollout": 1,
         }
-        engine = FakeEngine(refused)
+        engine = FakeEngine(refused, cut_off)
         monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_: engine)
         return Rollouts(RLConfig.model_validate(values | changes), untrained.model_config, None, None, None), engine
 
@@ -169,3 +174,58 @@ async def test_where_no_environment_can_be_rolled_out_one_line_says_so(make, unt
         PromptTooLong, match=r"at most 256 tokens, found none among 5; raise rollout\.max_prompt_tokens"
     ):
         await rollouts.batch(untrained.params, step=0)
+
+
+async def test_a_group_with_an_episode_that_was_cut_off_is_dropped_and_counted_and_never_rewarded(
+    make, untrained, monkeypatch, capsys
+):
+    scored = []
+    monkeypatch.setattr(rollouts_module, "episode_reward", lambda episode: scored.append(episode) or len(scored) % 2)
+    rollouts, engine = make(cut_off=(1, 2, 4), rollout=LIMITS | {"max_tool_seconds": 9})
+    batches = [(await rollouts.batch(untrained.params, step=step))[0] for step in range(3)]
+    assert (rollouts.num_unfinished, rollouts.num_submitted, len(engine.starts)) == (3, 6, 6)
+    assert [len(group.group) for batch in batches for group in batch] == [2, 2, 2]
+    assert len(scored) == 2 * 3
+    assert not any(episode.is_unfinished for episode in scored)
+    assert capsys.readouterr().err.count("astra: 1 groups are dropped: in each an episode waited for its tools") == 1
+    resumed, _ = make(rollout=LIMITS | {"max_tool_seconds": 9})
+    resumed.go_on_from(json.loads(json.dumps(rollouts.position())))
+    assert resumed.num_unfinished == 3
+
+
+async def test_a_batch_of_which_every_episode_is_cut_off_stalls_in_one_line(make, untrained):
+    rollouts, engine = make(cut_off=range(99), rollout=LIMITS | {"max_tool_seconds": 9}, max_rollouts_per_step=4)
+    with pytest.raises(BatchFillingStalled, match=r"found 0 after 4 rollouts.*; 4 groups of this run were cut off$"):
+        await rollouts.batch(untrained.params, step=0)
+    assert len(engine.starts) == 4
+
+
+async def test_a_group_that_is_not_whole_is_an_error_of_ours(make, untrained, monkeypatch):
+    rollouts, engine = make()
+    run = engine.run
+
+    async def loses_one(*arguments, **options):
+        return [group[:-1] for group in await run(*arguments, **options)]
+
+    monkeypatch.setattr(engine, "run", loses_one)
+    with pytest.raises(AssertionError):
+        await rollouts.batch(untrained.params, step=0)
+
+
+async def test_errors_are_those_of_all_calls_for_one_batch_by_whose_they_are(make, untrained):
+    rollouts, engine = make(cut_off=(1,), rollout=LIMITS | {"max_tool_seconds": 9})
+    engine.sandbox.service_errors["http_429"] = 5  # before this batch
+
+    run = engine.run
+
+    async def with_a_retry(*arguments, **options):
+        engine.sandbox.service_errors["reply_late"] += 1
+        return await run(*arguments, **options)
+
+    engine.run = with_a_retry
+    for num_batches in (1, 2):
+        before = len(engine.starts)
+        await rollouts.batch(untrained.params, step=0)
+        count = len(engine.starts) - before
+        assert num_batches == 2 or count > 1, "a group was cut off"
+        assert rollouts.errors == {"model_errors_unknown_tool": 2 * count, "service_errors_reply_late": count}

@@ -1,0 +1,58 @@
+"""A device that says what it is told, on a clock that jumps; the decoder and the engine above it are the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from astra_jax.engine.device import Said
+from astra_jax.engine.interface import Decoder, Session
+from astra_jax.engine.paged import PagedDecoder
+from astra_jax.engine.schedule import Read, Sample
+from astra_jax.episodes.rollout import RolloutEngine, decode_limits
+
+
+class ScriptedDevice:
+    """Says the k-th of some messages in the k-th turn of every session, a token a second."""
+
+    num_shards, num_programs = 1, 0
+
+    def __init__(self, messages: Sequence[Sequence[int]]):
+        self._messages = messages
+        self._begun: dict[Session, list[int]] = {}
+
+    def take_weights(self, params: Any) -> None:
+        pass
+
+    async def read(self, read: Read) -> None:
+        await asyncio.sleep(1.0)
+
+    async def sample(self, sample: Sample) -> tuple[Said, int]:
+        said = []
+        for row in sample.all_rows():
+            track = row.track
+            begun, begins_at = self._begun.setdefault(track.session, []), len(track.ids) - len(track.said)
+            if begins_at not in begun:
+                begun.append(begins_at)
+            ids = list(self._messages[len(begun) - 1][len(track.said) :][: row.max_tokens])
+            said.append((ids, [-0.25] * len(ids)))
+        steps = max(len(ids) for ids, _ in said)
+        await asyncio.sleep(steps)
+        return said, steps
+
+
+class OnTheClock(RolloutEngine):
+    """The real engine over scripted devices; `decoders` are those of the last run."""
+
+    messages: Sequence[Sequence[int]]
+    decoders: list[PagedDecoder]
+
+    def _decoders(self, params: Any, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
+        limits = decode_limits(self.config, num_groups, group_size)
+        calls_away = 2 if self.config.reproducible else None
+        self.num_pages = limits.num_pages
+        self.decoders = [
+            PagedDecoder(ScriptedDevice(self.messages), limits, end_ids=self._end_ids, calls_away=calls_away)
+        ]
+        return [*self.decoders]
