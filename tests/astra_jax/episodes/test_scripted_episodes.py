@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra_jax.chat.format import IM_END, Source, assistant_body, render
-from astra_jax.chat.tokenizer import FORMAT_TOKENS, SPECIAL_TOKENS
+from astra_jax.chat.template import _their_tokenizer
+from astra_jax.chat.tokenizer import FORMAT_TOKENS, SPECIAL_TOKENS, Tokenizer
+from astra_jax.chat.tool_calls import parse_turn
+from astra_jax.episodes.episode import MODEL_ERRORS
 from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.log import episode_to_json
 from astra_jax.episodes.rollout import Start
+from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.records import Message, ToolCall
 from tests.astra_jax.episodes.scripted_policy import LOGPROB, run_scripted
+from tests.shared_data import shared_data
 
 ENVIRONMENT = tiny_environment()
 START = Start(ENVIRONMENT, ENVIRONMENT.tools)
@@ -162,6 +169,92 @@ def test_an_episode_ends_after_so_many_bad_calls_in_a_row(tokenizer, said, stop_
     sampled = [spoken(message, tokenizer) for message in said]
     episode = run([*sampled, spoken(GOLD[-1], tokenizer)], tokenizer, max_consecutive_invalid_calls=3)
     assert (episode.stop_reason, episode.num_turns) == (stop_reason, num_turns)
+
+
+# Whatever a model may write: calls that are right, wrong in every way, nested, unfinished; tags where none belongs.
+bodies = st.sampled_from(
+    ['{"name": "find_flat", "arguments": {"owner": "Quartz Heron"}}',
+     '{"name": "find_flat", "arguments": {"owner": "</think>"}}',
+     '{"name": "get_rent", "arguments": {"flat": "<tool_call></tool_call>"}}',
+     '{"name": "get_rent", "arguments": {"wrong": 1}}', '{"name": "get_rent", "arguments": {"flat": NaN}}',
+     '{"name": "no_such_tool", "arguments": {"a": {}}}', '{"name": "get_rent", "arguments": {"flat": {"房": null}}}',
+     '{"name": "get_rent", "arguments": "flat"}', '{"name": 3}', "[1]", '{"name": "find_flat", "argum', ""]
+)  # fmt: skip
+tags = st.sampled_from(["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"])
+scribbles = st.lists(tags | words | bodies, max_size=8).map("".join)
+attempts = st.lists(bodies.map("<tool_call>\n{}\n</tool_call>".format), min_size=1, max_size=4).map("\n".join)
+raw_messages = st.one_of(attempts, attempts.map("<think>\nSo\n</think>\n\n{}".format), scribbles)
+
+
+@pytest.fixture(scope="module", params=["official", "tiny"])
+def with_its_template(request, tokenizer, tmp_path_factory):
+    """A tokenizer of ours, and its files as `transformers` reads them, with their chat template."""
+    if request.param == "official":
+        folder = shared_data("qwen_tokenizer", "tokenizer_config.json").parent
+    else:
+        folder = tmp_path_factory.mktemp("tiny")
+        tokenizer.save(folder, model_max_length=1024)
+    return Tokenizer.load(folder), _their_tokenizer(folder)
+
+
+def test_whatever_a_policy_writes_each_call_has_a_response_and_the_ledger_goes_on_as_the_template_has_it(
+    with_its_template,
+):
+    tokenizer, theirs = with_its_template
+    end_ids, seen = (tokenizer.end_id, tokenizer.end_of_text_id), set()
+    question = {"role": "user", "content": ENVIRONMENT.question}
+    tools = [tool.document.to_openai() for tool in ENVIRONMENT.tools]
+    prompt = theirs.apply_chat_template([question], tools=tools, add_generation_prompt=True, tokenize=False)
+
+    def given_after_a_message(responses: list[str]) -> str:
+        told = [{"role": "tool", "content": response} for response in responses]
+        conversation = [question, {"role": "assistant", "content": "said"}, *told]
+        text = theirs.apply_chat_template(conversation, tools=tools, add_generation_prompt=True, tokenize=False)
+        return text.partition("said" + IM_END)[2]
+
+    @settings(max_examples=140, deadline=None, derandomize=True)
+    @given(
+        st.lists(raw_messages, min_size=1, max_size=4),
+        st.sampled_from([None, 2]),
+        st.integers(40, 2000),
+        st.integers(0, 60),
+        st.integers(0, 8),
+    )
+    def check(messages, most_invalid, max_response_tokens, cut, end_of_text_at):
+        sampled = [
+            [*tokenizer.encode(text[:cut]), *tokenizer.encode(text[cut:]), end_ids[turn == end_of_text_at]]
+            for turn, text in enumerate([*messages, "Done."], start=1)
+        ]
+        limits = {"max_consecutive_invalid_calls": most_invalid, "max_response_tokens": max_response_tokens}
+        episode = run(sampled, tokenizer, **limits)
+        ledger, responses = episode.ledger, [outcome.response for outcome in episode.outcomes]
+        assert episode.stop_reason is not None
+        seen.update([episode.stop_reason, episode.num_turns, *(outcome.error_kind for outcome in episode.outcomes)])
+        expected = prompt
+        for turn in range(1, episode.num_turns + 1):
+            of_turn = [i for i, of, source in zip(ledger.ids, ledger.turns, ledger.sources, strict=True)
+                       if of == turn and source == Source.MODEL]  # fmt: skip
+            assert of_turn == sampled[turn - 1][: len(of_turn)]
+            until = [i for i, of in zip(ledger.ids, ledger.turns, strict=True) if of < turn]
+            assert ledger.ids[: len(until)] == until
+            assert tokenizer.decode(until) == expected
+            said = tokenizer.decode(of_turn)
+            is_whole = len(of_turn) == len(sampled[turn - 1])
+            found = parse_turn(said).tool_calls if is_whole else ()
+            shown, responses = responses[: len(found)], responses[len(found) :]
+            assert len(shown) == len(found)
+            assert is_whole or turn == episode.num_turns
+            expected += said + (given_after_a_message(shown) if turn < episode.num_turns else "")
+        assert responses == []
+        assert tokenizer.decode(ledger.ids) == expected
+        assert LOGPROB * ledger.loss_mask.sum() == pytest.approx(sum(ledger.sampled_logprobs))
+        # What was written can be logged, and saved with a checkpoint.
+        episode_to_json(episode, tokenizer, policy="scripted", reward=episode_reward(episode))
+        assert restored_episode(json.loads(json.dumps(saved_episode(episode))), ENVIRONMENT) == episode
+
+    check()
+    reasons = {"no_tool_call", "end_of_text", "max_response_tokens", "max_consecutive_invalid_calls"}
+    assert seen >= {*reasons, *MODEL_ERRORS, "exception", None, 1, 2}, "this test must see all of these"
 
 
 class Talkative(InProcessSandbox):
