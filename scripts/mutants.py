@@ -918,11 +918,43 @@ MUTANTS: tuple[Mutant, ...] = (
             "::test_every_environment_is_shown_its_distractors_and_every_lot_draws_numbers_of_its_own",
         ),
     ),
+    # What a clock cuts off has no reward, holds nobody up, and leaves nothing behind.
+    Mutant(
+        "astra_jax/episodes/rollout.py",
+        "else most - episode.tool_seconds",
+        "else most",
+        ("tests/astra_jax/episodes/test_deadlines.py",),
+    ),
+    Mutant(
+        "astra_jax/episodes/rollout.py",
+        "            if not clock.expired():\n                raise  # somebody else's\n",
+        "",
+        ("tests/astra_jax/episodes/test_deadlines.py",),
+    ),
+    Mutant(
+        "astra_jax/episodes/rollout.py",
+        "if not any(episode.is_unfinished for episode in group)]",
+        "if not all(episode.is_unfinished for episode in group)]",
+        ("tests/astra_jax/rl/test_rollouts.py", "tests/astra_jax/evaluate/test_environments.py"),
+    ),
+    Mutant(
+        "astra_jax/episodes/episode.py",
+        "await all_or_none(self._call(call, sandbox, shortened) for call in said.tool_calls)",
+        "await asyncio.gather(*(self._call(call, sandbox, shortened) for call in said.tool_calls))",
+        ("tests/astra_jax/episodes/test_deadlines.py",),
+    ),
+    # Errors are the model's, a tool's or the service's.
+    Mutant(
+        "astra_jax/episodes/episode.py",
+        'error_kind = "wrong_arguments"',
+        "pass",
+        ("tests/astra_jax/episodes/test_episode.py",),
+    ),
     # Environments that do not fit are counted.
     Mutant(
         "astra_jax/evaluate/environments.py",
-        "num_left_out=len(starts) - len(fitting))",
-        "num_left_out=0)",
+        "num_left_out=len(starts) - len(fitting)",
+        "num_left_out=0",
         (
             "tests/astra_jax/evaluate/test_environments.py"
             "::test_an_environment_whose_prompt_does_not_fit_is_counted_and_left_out",

@@ -1,7 +1,4 @@
-"""A second opinion of the chat format: Prime Intellect's `renderers`, which render and extend without a template.
-
-Decided: docs/decisions/tests.md, “Prime's renderers are a second oracle of the chat format”.
-"""
+"""A second opinion of the chat format: Prime Intellect's `renderers`, which render and extend without a template."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 from astra_jax.engine.device import Said
 from astra_jax.engine.interface import Decoder, Session
 from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Read, Sample
+from astra_jax.engine.schedule import Read, SaidRow, Sample
 from astra_jax.episodes.rollout import RolloutEngine, decode_limits
 
 
@@ -36,8 +36,8 @@ class ScriptedDevice:
             if begins_at not in begun:
                 begun.append(begins_at)
             ids = list(self._messages[len(begun) - 1][len(track.said) :][: row.max_tokens])
-            said.append((ids, [-0.25] * len(ids)))
-        steps = max(len(ids) for ids, _ in said)
+            said.append(SaidRow(ids, [-0.25] * len(ids), [-0.25] * len(ids), []))
+        steps = max(len(row.ids) for row in said)
         await asyncio.sleep(steps)
         return said, steps
 
