@@ -16,13 +16,16 @@ from astra_jax.episodes.rollout import RolloutEngine, decode_limits
 class ScriptedDevice:
     """Says the k-th of some messages in the k-th turn of every session, a token a second."""
 
-    num_shards, num_programs = 1, 0
+    num_shards, num_programs, vocab_size = 1, 0, 512
 
     def __init__(self, messages: Sequence[Sequence[int]]):
         self._messages = messages
         self._begun: dict[Session, list[int]] = {}
 
     def take_weights(self, params: Any) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     async def read(self, read: Read) -> None:
