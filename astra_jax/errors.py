@@ -18,6 +18,8 @@
     ├── CannotServe               the server of a policy does not start like this
     ├── RequestRefused            a request to it has no answer
     ├── NotJoined                 the hosts of a job did not find each other
+    ├── HostFailed                another host of a job has failed
+    ├── HostLost                  another host of a job is gone
     ├── NotFinite                 too many steps in a row had no finite loss or gradient
     ├── BatchFillingStalled       the policy's groups no longer vary
     └── QuickstartFailed          a stage of the quickstart ended without what the next one needs

@@ -315,6 +315,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         ("tests/astra_jax/engine/test_paged.py",),
     ),
+    # Hosts call with room for the longest history of any.
+    Mutant(
+        "astra_jax/engine/shared_device.py",
+        "own_pages=max(part.own_pages for part in parts)",
+        "own_pages=first.own_pages",
+        ("tests/astra_jax/engine/test_shared_device.py",),
+    ),
     # On TPU too a token is written to its place of its page.
     Mutant(
         "astra_jax/model/ragged_pages.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 
@@ -20,7 +21,13 @@ def add_training(commands: Commands) -> None:
 def _sft(options: argparse.Namespace) -> None:
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
-    from astra_jax.mesh.hosts import are_hosts_announced, host_folder, join_hosts, require_shared_folder
+    from astra_jax.mesh.hosts import (
+        are_hosts_announced,
+        ending_with_other_hosts,
+        host_folder,
+        join_hosts,
+        require_shared_folder,
+    )
     from astra_jax.sft.config import SFTConfig
     from astra_jax.sft.stage import run_sft
     from astra_jax.training.run_lock import run_lock
@@ -32,18 +39,28 @@ def _sft(options: argparse.Namespace) -> None:
     keep_compiled_programs()
     if config.mesh is not None or are_hosts_announced():
         join_hosts()
-    require_shared_folder(config.out)
-    with run_lock(host_folder(config.out) / ".lock"):  # on every host, so that every host of a second run is refused
-        figures = run_sft(config)
+    with ending_with_other_hosts():
+        require_shared_folder(config.out)
+        with run_lock(host_folder(config.out) / ".lock"):  # on every host: all of a second run are refused
+            figures = run_sft(config)
     _print_figures(options, "sft", figures, config.out)
 
 
 def _rl(options: argparse.Namespace) -> None:
+    import jax
+
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
-    from astra_jax.mesh.hosts import are_hosts_announced, join_hosts
+    from astra_jax.mesh.hosts import (
+        are_hosts_announced,
+        ending_with_other_hosts,
+        enter_on_all_hosts,
+        host_folder,
+        join_hosts,
+        require_shared_folder,
+    )
     from astra_jax.rl.config import RLConfig
-    from astra_jax.rl.stage import require_one_host, run_rl
+    from astra_jax.rl.stage import run_rl
     from astra_jax.training.run_lock import run_lock
     from astra_jax.training.run_record import RL_RUN
     from astra_jax.training.wandb_run import require_wandb
@@ -55,14 +72,16 @@ def _rl(options: argparse.Namespace) -> None:
     keep_compiled_programs()
     if config.mesh is not None or are_hosts_announced():
         join_hosts()
-    require_one_host()
-    require_wandb(config.wandb)  # before a sandbox is looked for
 
     async def run(url: str) -> dict:
         async with AsyncSandboxClient(url) as sandbox:
             return await run_rl(config, sandbox)
 
-    with run_lock(config.out / ".lock"), sandbox_for(options) as url:
+    with ending_with_other_hosts(), contextlib.ExitStack() as stack:
+        require_shared_folder(config.out)
+        require_wandb(config.wandb if jax.process_index() == 0 else None)  # before a sandbox is looked for
+        stack.enter_context(run_lock(host_folder(config.out) / ".lock"))
+        url = enter_on_all_hosts(stack, sandbox_for(options), "a sandbox")
         figures = asyncio.run(run(url))
     _print_figures(options, "rl", figures, config.out)
 

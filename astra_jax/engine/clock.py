@@ -80,6 +80,13 @@ class ClockDevice:
     def take_weights(self, params: Any) -> None:
         """Go on as before: there is no model."""
 
+    async def idle(self, until: asyncio.Event) -> None:
+        """Wait: nobody else calls."""
+        await until.wait()
+
+    async def leave(self, *, failed: bool) -> None:
+        """Nobody else calls, so nobody is to be told."""
+
     def close(self) -> None:
         """Nothing is held."""
 

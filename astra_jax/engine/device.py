@@ -10,14 +10,15 @@ from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from astra_jax.engine.programs import Asked, Given, Sampled, read_tokens, sample_rows
-from astra_jax.engine.schedule import Copy, Limits, Read, SaidRow, Sample, SampleRow, Track
-from astra_jax.mesh.placement import in_force
+from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
+from astra_jax.mesh.placement import host_shards, in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, empty_pages
 from astra_jax.model.qwen3 import Params
-from astra_jax.model.sharding import ambient_mesh
+from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, spec
 
 _T = TypeVar("_T")
 _FEW_ROWS = 8
@@ -30,6 +31,7 @@ class Device(Protocol):
     """What carries out a schedule. A call takes its time without holding up the event loop."""
 
     num_shards: int
+    """That this host schedules."""
     vocab_size: int
 
     @property
@@ -49,19 +51,33 @@ class Device(Protocol):
         """Go on with other weights."""
         ...
 
+    async def idle(self, until: asyncio.Event) -> None:
+        """Have nothing to call before the event is set."""
+        ...
+
+    async def leave(self, *, failed: bool) -> None:
+        """Have nothing to call any more, because all is done or because something has failed."""
+        ...
+
     def close(self) -> None:
         """Give the memory of pages back; nobody calls again."""
         ...
 
 
 class XLADevice:
-    """Pages of one model on the devices of the mesh in force, or on the first one; two programs that work on them."""
+    """Pages of one model on the devices of the mesh in force, or on the first one; two programs that work on them.
+
+    Where there are several hosts, each gives the rows of its own shards, if it has any, and is told of these; all make
+    the same calls, in the same order (`SharedDevice`). `own_pages` are then those that all have agreed on.
+    """
 
     def __init__(self, model_config: ModelConfig, params: Params, limits: Limits, *, end_ids: tuple[int, ...]):
         self._model_config, self._params, self._limits, self._end_ids = model_config, params, limits, end_ids
-        self.num_shards, self.vocab_size = num_shards(), model_config.vocab_size
+        self._shards, self._mesh = own_shards(), jax.sharding.get_mesh()
+        self.num_shards = len(self._shards)
+        self.vocab_size = model_config.vocab_size
         make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3))
-        self._empty_pages = functools.partial(make, model_config, self.num_shards, limits.num_pages, limits.page_tokens)
+        self._empty_pages = functools.partial(make, model_config, num_shards(), limits.num_pages, limits.page_tokens)
         self._pages = self._empty_pages()
         self._shapes: set[tuple[Any, ...]] = set()
 
@@ -81,15 +97,31 @@ class XLADevice:
             pages.delete()
         self._params = {}
 
-    async def read(self, read: Read) -> None:
+    async def idle(self, until: asyncio.Event) -> None:
+        """Wait: nobody else calls."""
+        await until.wait()
+
+    async def leave(self, *, failed: bool) -> None:
+        """Nobody else calls, so nobody is to be told."""
+
+    async def read(self, read: Read, own_pages: int | None = None) -> None:
         """Read the given tokens of some rows."""
         with self._new_pages_after_failure():
-            await _off_the_loop(self._read, read)
+            await off_the_loop(self._read, read, self.own_pages(read) if own_pages is None else own_pages)
 
-    async def sample(self, sample: Sample) -> tuple[Said, int]:
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
         """Sample in some rows; return what each said, and for how many tokens the program ran."""
         with self._new_pages_after_failure():
-            return await _off_the_loop(self._sample, sample)
+            return await off_the_loop(self._sample, sample, self.own_pages(sample) if own_pages is None else own_pages)
+
+    def own_pages(self, call: Read | Sample) -> int:
+        """Return how many pages behind their prefix the rows of a call have at most."""
+        rows = call.all_rows()
+        return max((len(row.track.table) - self._num_prefix_pages(row.track) for row in rows), default=0)
+
+    def _num_prefix_pages(self, track: Track) -> int:
+        prefix = self._limits.num_prefix_pages(track.num_prompt_tokens)
+        return min(prefix, track.num_cached // self._limits.page_tokens)  # fewer while the prompt is being read
 
     @contextlib.contextmanager
     def _new_pages_after_failure(self) -> Iterator[None]:
@@ -99,7 +131,7 @@ class XLADevice:
             self._pages = self._empty_pages()  # the old ones were given to the call that failed
             raise
 
-    def _read(self, read: Read) -> None:
+    def _read(self, read: Read, own_pages: int) -> None:
         limits, num_tokens = self._limits, read.most_tokens
         rows = [of_shard + [None] * (read.most_rows - len(of_shard)) for of_shard in read.rows]
         shape = (self.num_shards, read.most_rows)
@@ -116,13 +148,16 @@ class XLADevice:
         histories = None
         if not read.begins:
             tracks = [[None if row is None else row.track for row in of_shard] for of_shard in rows]
-            histories = self._histories([[[track] for track in of_shard] for of_shard in tracks], 1)
+            each_its_own = RowShape(read.most_rows, 1)
+            histories = self._histories(
+                [[[track] for track in of_shard] for of_shard in tracks], each_its_own, own_pages
+            )
         self._shapes.add(("read", num_tokens, None if histories is None else histories.own_tables_DRn.shape))
         copies = self._copies([None if row is None else row.copy for of_shard in rows for row in of_shard], shape)
-        given = Given(histories, tables, starts, tokens, counts, copies)
+        given = self._over_hosts(Given(histories, tables, starts, tokens, counts, copies))
         self._pages = read_tokens(self._model_config, self._params, self._pages, given)
 
-    def _sample(self, sample: Sample) -> tuple[Said, int]:
+    def _sample(self, sample: Sample, own_pages: int) -> tuple[Said, int]:
         prefixes, width = sample.shape
         filled = [
             [
@@ -144,29 +179,27 @@ class XLADevice:
         tracks = [
             [[None if row is None else row.track for row in of_prefix] for of_prefix in of_shard] for of_shard in filled
         ]
-        histories = self._histories(tracks, width)
+        histories = self._histories(tracks, sample.shape, own_pages)
         self._shapes.add(("sample", sample.shape, histories.own_tables_DRn.shape))
+        copies = self._copies([None if row is None else row.copy for of_shard in flat for row in of_shard], shape)
         self._pages, sampled = sample_rows(
             self._model_config,
             self._params,
             self._pages,
-            histories,
-            Asked(**asked),
-            self._copies([None if row is None else row.copy for of_shard in flat for row in of_shard], shape),
+            *self._over_hosts((histories, Asked(**asked), copies)),
             np.int32(sample.leave_at),
             end_ids=self._end_ids,
             max_tokens=self._limits.sample_tokens,
         )
-        return self._said(flat, sampled), int(np.asarray(sampled.counts_DR).max())
+        return self._said(flat, sampled), int(self._of_this_host(sampled.counts_DR).max(initial=0))
 
-    @staticmethod
-    def _said(flat: list[list[SampleRow | None]], sampled: Sampled) -> Said:
+    def _said(self, flat: list[list[SampleRow | None]], sampled: Sampled) -> Said:
         """Return what each row said; here the host waits for the devices."""
         asked = [(place, row.track.sampling) for place, row in _enumerated(flat) if row is not None]
         # As large as all the rest sixty times: it stays where it is unless somebody wants it.
-        kept = np.asarray(sampled.kept_DRTK) if any(how.hands_out_kept for _, how in asked) else None
-        columns = [np.asarray(x) for x in (sampled.ids_DRT, sampled.logprobs_DRT, sampled.raw_logprobs_DRT)]
-        counts = np.asarray(sampled.counts_DR)
+        kept = self._of_this_host(sampled.kept_DRTK) if any(how.hands_out_kept for _, how in asked) else None
+        columns = [*map(self._of_this_host, (sampled.ids_DRT, sampled.logprobs_DRT, sampled.raw_logprobs_DRT))]
+        counts = self._of_this_host(sampled.counts_DR)
         said = []
         for place, how in asked:
             ids, logprobs, raw_logprobs = (column[place][: counts[place]].tolist() for column in columns)
@@ -193,10 +226,35 @@ class XLADevice:
         ):
             asked[name][place] = value
 
-    def _histories(self, tracks: list[list[list[Track | None]]], width: int) -> Histories:
-        """Return where the tokens of rows lie, and where their new ones go: `width` rows a prefix."""
+    def _over_hosts(self, rows: _T) -> _T:
+        """Return arrays [D, …] over the shards of all hosts, from those of this one."""
+        if jax.process_count() == 1:
+            return rows
+        shards, devices = num_shards(), self._mesh.size // num_shards()
+        sharding = NamedSharding(self._mesh, PartitionSpec(*spec("batch"), tuple(MESH_AXES[2:])))
+
+        def of_all(x: np.ndarray) -> jax.Array:
+            def of_device(index: Any) -> np.ndarray:
+                (shard, _, _), (number, _, _) = index[0].indices(shards), index[1].indices(devices)
+                own = x[self._shards.index(shard)] if number == 0 else np.zeros(x.shape[1:], x.dtype)
+                return own[None, None]
+
+            return jax.make_array_from_callback((shards, devices, *x.shape[1:]), sharding, of_device)
+
+        return _of_first_device(jax.tree.map(of_all, rows))
+
+    def _of_this_host(self, x: jax.Array) -> np.ndarray:
+        """Return the part [d, …] of an array over all shards that belongs to this host's."""
+        if jax.process_count() == 1:
+            return np.asarray(x)
+        parts = {part.index[0].indices(len(x))[0]: part.data for part in x.addressable_shards}
+        own = [np.asarray(parts[shard]) for shard in self._shards]
+        return np.concatenate(own) if own else np.zeros((0, *x.shape[1:]), x.dtype)
+
+    def _histories(self, tracks: list[list[list[Track | None]]], shape: RowShape, own_pages: int) -> Histories:
+        """Return where the tokens of rows lie, and where their new ones go."""
         page_tokens = self._limits.page_tokens
-        num_prefixes = len(tracks[0])
+        num_prefixes, width = shape
         prefix_tables = np.zeros((self.num_shards, num_prefixes, self._limits.prefix_table_pages), np.int32)
         prefix_pages = np.zeros((self.num_shards, num_prefixes), np.int32)
         owns: list[tuple[tuple[int, int], list[int], int]] = []
@@ -205,18 +263,16 @@ class XLADevice:
                 for row, track in enumerate(of_prefix):
                     if track is None:
                         continue
-                    prefix = self._limits.num_prefix_pages(track.num_prompt_tokens)
-                    count = min(prefix, track.num_cached // page_tokens)  # fewer while the prompt is being read
+                    count = self._num_prefix_pages(track)
                     prefix_tables[shard, number, :count] = track.table[:count]
                     prefix_pages[shard, number] = count
                     owns.append(
                         ((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens)
                     )
-        longest = max(len(table) for _, table, _ in owns)
         sizes = self._limits.own_table_pages
         if num_prefixes * width < _FEW_ROWS:
             sizes = sizes[1:]  # few rows read little: fewer sizes are enough for them
-        size = next(size for size in sizes if size >= longest)
+        size = next(size for size in sizes if size >= own_pages)
         own_tables = np.zeros((self.num_shards, num_prefixes * width, size), np.int32)
         own_counts = np.zeros((self.num_shards, num_prefixes * width), np.int32)
         for place, table, count in owns:
@@ -235,11 +291,25 @@ def num_shards() -> int:
     return 1 if mesh is None else int(mesh.shape["data"] * mesh.shape["fsdp"])
 
 
+@jax.jit
+def _of_first_device(rows: _T) -> _T:
+    """Return arrays [D, …] from [D, devices of a shard, …]: the first device knows its shard's rows.
+
+    The others may belong to another host, which does not.
+    """
+    return jax.tree.map(lambda x: constrain(x[:, 0], "batch", *["slots"] * (x.ndim - 2)), rows)
+
+
+def own_shards() -> tuple[int, ...]:
+    """Return which of them are this host's: it schedules their rows."""
+    return tuple(range(num_shards())) if jax.process_count() == 1 else host_shards(jax.sharding.get_mesh())
+
+
 def _enumerated(rows: Sequence[Sequence[Any]]) -> list[tuple[tuple[int, int], Any]]:
     return [((shard, number), row) for shard, of_shard in enumerate(rows) for number, row in enumerate(of_shard)]
 
 
-async def _off_the_loop(call: Callable[..., _T], *args: Any) -> _T:
+async def off_the_loop(call: Callable[..., _T], *args: Any) -> _T:
     """Call what waits for the devices in a thread, under the mesh that is in force here."""
     mesh = jax.sharding.get_mesh()
 

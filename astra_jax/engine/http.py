@@ -245,7 +245,7 @@ class HTTPDecoder:
             "evaluated through it, but none can learn from what it samples"
         )
 
-    async def close(self) -> None:
+    async def close(self, *, failed: bool = False) -> None:
         """Close the connections; no message may be under way that somebody waits for."""
         self._is_closed = True
         for task in (*self._aborts, *(message.asking for message in self._messages.values() if message.asking)):

@@ -197,6 +197,6 @@ class Decoder(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """Let go of everything; nobody may wait for a message."""
+    async def close(self, *, failed: bool = False) -> None:
+        """Let go of everything; nobody may wait for a message. Other hosts hear whether this one has `failed`."""
         ...

@@ -62,6 +62,7 @@ class PagedDecoder:
         """Whose messages the call that is running reads or samples."""
         self._driver: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._is_closing = False
         self._call_ended = asyncio.Event()
         self._paused: Pause | None = None
         self._is_idle = asyncio.Event()
@@ -143,15 +144,26 @@ class PagedDecoder:
         else:
             self._schedule.forget(session)
 
-    async def close(self) -> None:
-        """Let go of everything; no message may be under way that somebody waits for."""
-        if self._driver is not None:
-            self._driver.cancel()
+    async def close(self, *, failed: bool = False) -> None:
+        """Let go of everything; no message may be under way that somebody waits for.
+
+        Where hosts share the device, return when all have closed theirs; or, where this one has `failed`, when it has
+        told them.
+
+        Raises:
+            HostFailed: another host has failed.
+        """
+        self._is_closing = True
+        self._wake.set()
+        if self._driver is not None:  # a call that it is in has its end: other hosts are in it, too
             await asyncio.gather(self._driver, return_exceptions=True)
         self._fail(DecoderError("expected no message under way when a decoder is closed, found one"))
         for session in list(self._schedule.tracks):
             self._schedule.forget(session)
-        self._device.close()
+        try:
+            await self._device.leave(failed=failed)
+        finally:
+            self._device.close()
 
     async def pause(self, how: Pause) -> None:
         """Stop sampling; return when nothing is under way any more."""
@@ -186,16 +198,16 @@ class PagedDecoder:
 
     async def _drive(self) -> None:
         try:
-            while self._messages or self._due:
+            while not self._is_closing:
                 await asyncio.sleep(0)  # who was just answered may ask again at once
                 if not self._take_in_due():
                     await self._wait()
                 elif await self._call_once():
                     self._num_calls += 1
-                elif self._messages or self._paused is not None:
-                    await self._wait()
-                elif self._due:
+                elif self._due and not self._messages and self._paused is None:
                     self._num_calls = min(self._due.values())  # nothing to do before the next of them is back
+                else:
+                    await self._wait()
         except Exception as error:  # noqa: BLE001 - whoever waits for a message is told
             self._fail(error)
         finally:
@@ -217,7 +229,12 @@ class PagedDecoder:
         drains = self._paused is Pause.DRAIN and any(self._schedule.tracks[session].said for session in self._messages)
         if not drains:  # where it drains, it waits for those that are due
             self._is_idle.set()
-        await self._wake.wait()
+        if self._is_closing:
+            return
+        if self._calls_away is None:
+            await self._device.idle(self._wake)
+        else:  # other hosts wait as well: whether they went on meanwhile would depend on the time that tools take
+            await self._wake.wait()
 
     def _take_in_due(self) -> bool:
         """Take in what the sessions that are due have come back with, in their own order; say whether all are back."""

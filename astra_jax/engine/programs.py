@@ -216,7 +216,9 @@ def sample_rows(
     counts_DR = done.counts_R.reshape(shape)
     written = tuple(rows.end(kv, counts_DR) for (_, rows), kv in zip(layers, done.kv, strict=True))
     ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK = (x_RT.reshape(*shape, *x_RT.shape[1:]) for x_RT in done.said)
-    return written, Sampled(ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK, counts_DR)
+    sampled = Sampled(ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK, counts_DR)
+    # Each host reads the rows of its own shards.
+    return written, jax.tree.map(lambda x: constrain(x, "batch", *["slots"] * (x.ndim - 1)), sampled)
 
 
 def _flat(x_DR: Rows) -> jax.Array:

@@ -172,6 +172,10 @@ class Read:
     most_tokens: int
     """Of a row."""
 
+    def all_rows(self) -> Iterable[ReadRow]:
+        """Return the rows of all shards."""
+        return itertools.chain.from_iterable(self.rows)
+
 
 @dataclass(frozen=True)
 class Sample:

@@ -28,15 +28,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import jax
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.format import Segment, Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.engine.device import XLADevice, num_shards
+from astra_jax.engine.device import XLADevice, num_shards, own_shards
 from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape
+from astra_jax.engine.shared_device import shared
 from astra_jax.episodes.episode import Episode, all_or_none
+from astra_jax.episodes.exchange import exchanged
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.errors import AstraError
 from astra_jax.model.config import ModelConfig
@@ -176,10 +179,14 @@ class RolloutEngine:
 
         A decoder of one's own may go without `params`: it samples what it has.
 
+        Where there are several hosts, each calls this with the same starts, runs the episodes of its own shards with
+        their tools, and returns those of all.
+
         Raises:
             DecoderError: a decoder of one's own takes no weights, but is given some.
             PromptTooLong: an environment does not fit.
             SandboxUnavailable: the sandbox is down; no episode is returned.
+            HostFailed: another host has failed.
         """
         prompts = [self.prompt_tokens(start) for start in starts]
         limits = self.config.model_dump(mode="json")
@@ -199,8 +206,11 @@ class RolloutEngine:
                 starts, prompts, range(0, len(starts) * group_size, group_size), strict=True
             )
         ]
+        own = set(own_shards())
+        is_own = [shard in own for shard in dealt_out(prompts, num_shards())]
         decoders = self._decoders(params, len(starts), group_size, policy_version)
         per_decoder = -(-len(starts) // len(decoders))
+        failed = True
         try:
             if self._decoder is not None and params is not None:
                 await decoders[0].update_weights(params, policy_version)
@@ -208,22 +218,24 @@ class RolloutEngine:
                 self._run_episode(decoders[number // per_decoder], episode, Session(seed, _slot(episode)))
                 for number, group in enumerate(groups)
                 for episode in group
+                if is_own[number]
             )
+            failed = False
         finally:
-            await asyncio.gather(*(decoder.close() for decoder in decoders))
+            await asyncio.gather(*(decoder.close(failed=failed) for decoder in decoders))
             self.loads = [decoder.load for decoder in decoders]
-        return groups
+        return exchanged(groups, is_own)
 
     def _decoders(self, params: Params | None, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
         """Make what samples: two on a single device, so that one computes while the other's host works."""
         if self._decoder is not None:
             return [self._decoder()]
         assert params is not None, "this process's devices sample nothing without weights"
-        count = 1 if num_shards() > 1 or num_groups < 2 else 2
+        count = 1 if num_shards() > 1 or num_groups < 2 or jax.process_count() > 1 else 2
         limits = decode_limits(self.config, -(-num_groups // count), group_size)
         return [
             PagedDecoder(
-                XLADevice(self.model_config, params, limits, end_ids=self._end_ids),
+                shared(XLADevice(self.model_config, params, limits, end_ids=self._end_ids)),
                 limits,
                 end_ids=self._end_ids,
                 policy_version=policy_version,
@@ -298,6 +310,18 @@ def finished(groups: Sequence[Group]) -> list[Group]:
     Decided: docs/decisions/rl.md, “An episode that a clock cuts off is no episode”.
     """
     return [group for group in groups if not any(episode.is_unfinished for episode in group)]
+
+
+def dealt_out(prompts: Sequence[Sequence[int]], num_shards: int) -> list[int]:
+    """Say on which shard of all hosts each prompt is sampled: in turn, and the same prompt on the same one.
+
+    Among the shards of a host a `Schedule` deals them out alike, so that the number of hosts changes nothing.
+
+    >>> dealt_out([[7], [8], [7], [9], [6]], num_shards=3)
+    [0, 1, 0, 2, 0]
+    """
+    shards: dict[tuple[int, ...], int] = {}
+    return [shards.setdefault(tuple(prompt), len(shards) % num_shards) for prompt in prompts]
 
 
 def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Limits:

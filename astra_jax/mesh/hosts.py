@@ -1,31 +1,49 @@
 """Which hosts take part in a run: joined before anything else touches JAX, and agreed on the disk that they share.
 
 Decided: docs/decisions/hosts.md, “Hosts prove that they share a disk before they begin”.
+Decided: docs/decisions/hosts.md, “A host that fails or is lost ends the others”.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import secrets
 import shutil
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from astra_jax.config import ConfigError
-from astra_jax.errors import AstraError
+from astra_jax.errors import AstraError, UsageError
 
+T = TypeVar("T")
+
+_END_WITHIN_MS = 5000
+"""Hosts that fail for the same reason do so at nearly the same time."""
+_PIECE_BYTES = 1 << 20
 _SHARED_WITHIN_SECONDS = 5.0
 """Network disks show a new file to other hosts late, but not as late as this."""
 
 
 class NotJoined(AstraError):
     """The hosts of a job did not find each other; the message says why."""
+
+
+class HostFailed(AstraError):
+    """Another host of this job has failed; the message says which, and there is said why."""
+
+
+class HostLost(AstraError):
+    """Another host of this job is gone: its process was killed, or its machine or network went down."""
 
 
 def join_hosts() -> None:
@@ -69,6 +87,79 @@ def _announced_by_environment() -> dict[str, Any]:
     if ":" not in address or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise ConfigError(f"expected JAX_COORDINATOR_ADDRESS = host:port of the first host, found {address!r}")
     return {"num_processes": int(texts[0]), "process_id": int(texts[1])}
+
+
+@contextlib.contextmanager
+def ending_with_other_hosts() -> Iterator[None]:
+    """See to it that a host which fails ends soon, and with it those that go on: JAX's own patience is 300 s.
+
+    Raises:
+        HostLost: what all hosts compute together has failed because one is gone.
+    """
+    try:
+        yield
+    except Exception as error:
+        if jax.process_count() > 1:
+            is_lost = isinstance(error, jax.errors.JaxRuntimeError | ValueError) and "Gloo" in str(error)
+            if is_lost or not _all_hosts_end():
+                # Before what JAX does at the end of a process, which is to wait for all others.
+                atexit.register(_leave, 2 if isinstance(error, UsageError) else 1)
+            if is_lost:
+                raise HostLost(
+                    f"expected all {jax.process_count()} hosts to go on, found one gone: it was killed, or its machine "
+                    "or network is down; the same command on every host goes on from the last checkpoint"
+                ) from error
+        raise
+
+
+def _all_hosts_end() -> bool:
+    try:
+        ocp.multihost.get_barrier_sync_fn()(key="a host has failed", timeout_ms=_END_WITHIN_MS)
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+def _leave(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def enter_on_all_hosts(stack: contextlib.ExitStack, context: contextlib.AbstractContextManager[T], what: str) -> T:
+    """Enter a context on every host; where one of them cannot, all end. All call it.
+
+    Raises:
+        HostFailed: another host could not, as `what` says: it has not ….
+    """
+    failure, entered = None, None
+    try:
+        entered = stack.enter_context(context)
+    except Exception as error:  # noqa: BLE001 - raised when the others have heard of it
+        failure = error
+    if jax.process_count() > 1:
+        failed_H = gather_from_hosts(np.array(failure is not None))
+        if failure is None and failed_H.any():
+            hosts = ", ".join(map(str, np.flatnonzero(failed_H)))
+            raise HostFailed(f"expected every one of {len(failed_H)} hosts to have {what}, found none at host {hosts}")
+    if failure is not None:
+        raise failure
+    return entered  # type: ignore[return-value]
+
+
+def gather_from_hosts(own: np.ndarray) -> np.ndarray:
+    """Return what each host gives, in their order [H, …]: arrays of one shape and type. All call it."""
+    return np.asarray(multihost_utils.process_allgather(own)).reshape(jax.process_count(), *own.shape)
+
+
+def gather_bytes_from_hosts(own: bytes) -> list[bytes]:
+    """Return what each host gives, in their order. All call it."""
+    counts = gather_from_hosts(np.array(len(own), np.int32))
+    # In pieces: one program for any length, and little memory of the devices.
+    padded = np.zeros(-(-int(counts.max()) // _PIECE_BYTES) * _PIECE_BYTES, np.uint8)
+    padded[: len(own)] = np.frombuffer(own, np.uint8)
+    pieces = [gather_from_hosts(piece) for piece in padded.reshape(-1, _PIECE_BYTES)]
+    return [b"".join(piece[host] for piece in pieces)[:count] for host, count in enumerate(counts)]
 
 
 def require_shared_folder(out: Path) -> None:

@@ -99,6 +99,12 @@ def host_rows(num_rows: int, mesh: Mesh | None) -> slice:
     return slice(min(start for start, _, _ in bounds), max(stop for _, stop, _ in bounds))
 
 
+def host_shards(mesh: Mesh) -> tuple[int, ...]:
+    """Say which shards of the batch, `data` × `fsdp` in order, are this host's: their first device is."""
+    first = mesh.devices.reshape(mesh.shape["data"] * mesh.shape["fsdp"], -1)[:, 0]
+    return tuple(shard for shard, device in enumerate(first) if device.process_index == jax.process_index())
+
+
 def padded_tokens(num_tokens: int, mesh: Mesh) -> int:
     """Return the length that `place_batch` pads rows of so many tokens to."""
     return balanced_tokens(num_tokens, mesh.shape["context"], multiple=_multiple(mesh))
@@ -109,7 +115,7 @@ def _multiple(mesh: Mesh) -> int:
 
 
 def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
-    """Lay a batch of `num_rows` rows over the mesh, from this host's rows [b, T], in balanced order over `context`.
+    """Lay a batch of `num_rows` rows [b, T] over the mesh, in balanced order over `context`: this host's rows, or all.
 
     The length is padded to what the mesh needs, on TPU also to what the attention kernel needs.
     """
@@ -118,7 +124,8 @@ def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
     fields: dict[str, Any] = batch._asdict()  # type: ignore[attr-defined]
     arrays = {name: np.asarray(x) for name, x in fields.items() if x is not None}
     arrays = balance(arrays, mesh.shape["context"], multiple=_multiple(mesh))
-    sharding, first = NamedSharding(mesh, spec("batch", "sequence")), host_rows(num_rows, mesh).start
+    sharding = NamedSharding(mesh, spec("batch", "sequence"))
+    first = 0 if len(batch[0]) == num_rows else host_rows(num_rows, mesh).start
 
     def place(rows_bT: np.ndarray) -> jax.Array:
         def part(index: Any) -> np.ndarray:

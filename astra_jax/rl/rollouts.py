@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
 from astra_jax.chat.tokenizer import Tokenizer
@@ -109,6 +110,7 @@ class Rollouts:
             BatchFillingStalled: after `max_rollouts_per_step` rollouts there are still too few whose rewards vary.
             PromptTooLong: no environment can be rolled out.
             SandboxUnavailable: the sandbox is down.
+            HostFailed: another host has failed.
         """
         self.filler.drop_stale(step)
         rolled_out: list[ScoredGroup[Group]] = []
@@ -167,6 +169,8 @@ class Rollouts:
 
     def log_episodes(self, step: int, groups: Sequence[ScoredGroup[Group]]) -> None:
         """Write the first episode of each group, where it is time; a resumed run writes the same file again."""
+        if jax.process_index() > 0:  # every host has the same
+            return
         if step % self._config.log_episodes_every_steps == 0 or step + 1 == self._config.steps:
             lines = [
                 episode_to_json(group.group[0], self._tokenizer, policy=f"step {step}", reward=group.rewards[0])

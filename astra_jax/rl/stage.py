@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from astra_jax.chat.template import require_chat_template
 from astra_jax.checkpoints.checkpoint import TrainState, load_params
 from astra_jax.checkpoints.policy import read_policy
-from astra_jax.config import ConfigError
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import init_optimizer_state, require_rows, training_mesh
 from astra_jax.model.config import ModelConfig
@@ -32,12 +31,14 @@ from sandbox.client import AsyncSandboxClient
 async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any]:
     """Run RL to its last step, from the newest whole checkpoint of `out` if there is one; return the closing figures.
 
-    A run that is finished is not run again: its closing figures are returned, with `already_complete`.
+    Where there are several hosts, each calls this with the same config, on one file system, and with a sandbox of its
+    own or the same one. A run that is finished is not run again: its closing figures are returned, with
+    `already_complete`.
 
     Raises:
         ConfigError, CheckpointError, TokenizerError: as `checked_parts`, before anything is written.
         DestinationRefused, RecordDirectoryError: as `open_rl_run`, before anything is written.
-        BatchFillingStalled, SandboxUnavailable, NotFinite, Terminated: as `train_rl`.
+        BatchFillingStalled, SandboxUnavailable, HostFailed, NotFinite, Terminated: as `train_rl`.
     """
     parts = checked_parts(config)
     record = open_rl_run(config)
@@ -65,12 +66,12 @@ def checked_parts(config: RLConfig) -> Parts:
     """Return what the run works with; no weight is read, and nothing is written.
 
     Raises:
-        ConfigError: the mesh does not fit the devices, the model or the batch; there are several hosts; the chat
-            template is not Qwen3's; or W&B is wanted and cannot be used.
+        ConfigError: the mesh does not fit the devices, the model or the batch; the chat template is not Qwen3's; or
+            W&B is wanted and cannot be used.
         CheckpointError, TokenizerError: `init` is missing or damaged.
     """
-    require_one_host()
-    require_wandb(config.wandb)
+    # Only the first host sends anything to W&B; the others may have neither the package nor a key.
+    require_wandb(config.wandb if jax.process_index() == 0 else None)
     mesh = training_mesh(config.mesh)
     model_config, tokenizer = read_policy(config.init, overrides=config.model_overrides)
     if config.model is not None:
@@ -90,16 +91,6 @@ def require_layout(config: RLConfig, model_config: ModelConfig, mesh: Mesh | Non
     require_divisible(model_config, mesh)
     require_divisible(model_config, rollout_mesh(config.rollout_mesh, mesh))
     model_config.require_context(config.rollout.max_prompt_tokens + config.rollout.max_response_tokens)
-
-
-def require_one_host() -> None:
-    """See to it that this process is not one of several hosts of a job.
-
-    Raises:
-        ConfigError: it is.
-    """
-    if jax.process_count() > 1:
-        raise ConfigError(f"expected one host, found {jax.process_count()}: episodes are not rolled out over hosts yet")
 
 
 def first_state(config: RLConfig, mesh: Mesh | None) -> TrainState:

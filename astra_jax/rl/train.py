@@ -119,7 +119,8 @@ async def train_rl(
 
     Raises:
         BatchFillingStalled: the policy's groups no longer vary (everything solved, or nothing).
-        SandboxUnavailable: the sandbox is down; the run resumes from its last checkpoint.
+        SandboxUnavailable, HostFailed: the sandbox is down, here or at another host, or that host has failed otherwise;
+            the run resumes from its last checkpoint.
         NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
     """
     objective = objective_of(config)

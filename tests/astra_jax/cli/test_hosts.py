@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import jax
 import pytest
 
 from astra_jax.cli.command import main
+from sandbox.local import local_sandbox
 from tests.astra_jax.two_hosts import two_hosts
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
-@pytest.mark.parametrize(
-    ("stage", "outs", "told"),
-    [
-        (
-            "sft",
-            ("one disk/run", "another/run"),
-            "expected that every one of 2 hosts sees what host 0 writes in {}: give a disk that they share, found that "
-            "not of: host 1",
-        ),
-        pytest.param(
-            "rl",
-            ("run", "run"),
-            "expected one host, found 2: episodes are not rolled out over hosts yet",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_every_host_is_told_at_once_what_cannot_be(tmp_path, stage, outs, told):
+@pytest.mark.parametrize("stage", ["sft", pytest.param("rl", marks=pytest.mark.slow)])
+def test_every_host_is_told_at_once_that_they_share_no_disk(tmp_path, stage):
     """With a mesh or without, the hosts join first: neither takes the other for another run."""
+    outs = [tmp_path / "one disk" / "run", tmp_path / "another" / "run"]
     command = ["-m", "astra_jax.cli", stage, f"{CONFIGS}/tiny_{stage}.toml"]
-    own = [[f"out={tmp_path / out}"] for out in outs]
-    with two_hosts(command, devices_per_host=1, of_host=(own[0], own[1])) as hosts:
+    with two_hosts(command, devices_per_host=1, of_host=([f"out={outs[0]}"], [f"out={outs[1]}"])) as hosts:
         errors = [host.communicate(timeout=120)[1] for host in hosts]
     assert [host.returncode for host in hosts] == [2, 2], "\n".join(errors)
-    assert errors == [f"astra: ConfigError: {told.format(tmp_path / out)}\n" for out in outs]
+    assert errors == [
+        f"astra: ConfigError: expected that every one of 2 hosts sees what host 0 writes in {out}: give a disk that "
+        "they share, found that not of: host 1\n"
+        for out in outs
+    ]
     assert [path for path in tmp_path.rglob("*") if path.name not in ("one disk", "another")] == []
+
+
+@pytest.mark.slow
+def test_where_one_host_reaches_no_sandbox_both_say_so_at_once(tmp_path, free_url):
+    command = ["-m", "astra_jax.cli", "rl", f"{CONFIGS}/tiny_rl.toml", f"out={tmp_path}/run", "mesh.fsdp=2"]
+    with (
+        local_sandbox(workers=1) as url,
+        two_hosts(command, devices_per_host=1, of_host=(["--sandbox", url], ["--sandbox", free_url])) as hosts,
+    ):
+        errors = [host.communicate(timeout=120)[1] for host in hosts]
+    assert [host.returncode for host in hosts] == [1, 1], "\n".join(errors)
+    assert errors[0] == ("astra: HostFailed: expected every one of 2 hosts to have a sandbox, found none at host 1\n")
+    assert errors[1].startswith("astra: SandboxUnavailable: ")
+    assert errors[1].count("\n") == 1
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.fixture
+def free_url() -> str:
+    """Where nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
 @pytest.mark.parametrize(

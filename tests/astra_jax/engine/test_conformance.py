@@ -85,6 +85,12 @@ class Observed:
         self.calls.append([(row.track.session, len(row.track.ids), list(row.track.table), row.copy) for row in rows])
         return await self.device.sample(sample)
 
+    async def idle(self, until: asyncio.Event) -> None:
+        await self.device.idle(until)
+
+    async def leave(self, *, failed: bool) -> None:
+        await self.device.leave(failed=failed)
+
     def close(self) -> None:
         self.device.close()
 

@@ -25,6 +25,12 @@ class ScriptedDevice:
     def take_weights(self, params: Any) -> None:
         pass
 
+    async def idle(self, until: asyncio.Event) -> None:
+        await until.wait()
+
+    async def leave(self, *, failed: bool) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -1,12 +1,14 @@
 """Which devices a run uses."""
 
 from types import SimpleNamespace
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from astra_jax.config import ConfigError
-from astra_jax.mesh.placement import training_mesh
+from astra_jax.mesh.placement import host_shards, training_mesh
 from astra_jax.model import sharding
 from astra_jax.model.sharding import MeshConfig, make_mesh
 
@@ -25,3 +27,17 @@ def test_a_mesh_over_two_slices_is_refused_in_one_line():
     devices = [SimpleNamespace(platform="tpu", slice_index=index) for index in (0, 0, 1, 1)]
     with pytest.raises(ConfigError, match=r"^expected the devices of one TPU slice, found 2 slices: .* larger slice$"):
         make_mesh(MeshConfig(fsdp=4), devices)
+
+
+def test_a_shard_of_the_batch_is_of_the_host_of_its_first_device(monkeypatch):
+    """Devices 0 … 3 are of host 0, the others of host 1, whichever way the mesh lies over them."""
+
+    def mesh(order: list[int], **shape: int) -> Any:
+        devices = np.array([SimpleNamespace(process_index=number // 4) for number in order])
+        return SimpleNamespace(shape={"data": 1, "fsdp": 1, "tensor": 1} | shape, devices=devices)
+
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    straight, interleaved = list(range(8)), [0, 4, 1, 5, 2, 6, 3, 7]
+    assert host_shards(mesh(straight, data=2, fsdp=2, tensor=2)) == (2, 3)
+    assert host_shards(mesh(interleaved, data=8)) == (1, 3, 5, 7)
+    assert host_shards(mesh(interleaved, data=4, tensor=2)) == ()

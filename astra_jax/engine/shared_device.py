@@ -1,0 +1,189 @@
+"""One device for several hosts: each schedules the shards that its own devices hold, and all make the same calls.
+
+A program runs on the devices of all hosts at once. So before each call the hosts agree on which it is: each proposes
+what its own schedule wants next, in a few numbers that all of them gather, and all draw the same conclusion (`agreed`).
+A host whose proposal is not next takes part with rows of padding, and proposes again:
+
+    host 0   propose read ── read: own rows ── propose sample ── sample: own rows ── …
+    host 1   propose sample ─ read: padding ── propose sample ── sample: own rows ── …
+
+A host that has nothing to call, because its episodes wait for tools, says so and takes part in the calls of others.
+Nobody leaves before all are done; who fails says so, and the others stop.
+
+Decided: docs/decisions/hosts.md, “Before each call of a program the hosts agree on which it is”.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import enum
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from astra_jax.engine.device import Device, Said, XLADevice, off_the_loop
+from astra_jax.engine.schedule import Read, RowShape, Sample
+from astra_jax.mesh.hosts import HostFailed, gather_from_hosts
+
+_PAUSE_SECONDS = 0.01
+"""Where no host has anything to call, they ask one another again after this long."""
+
+
+class Kind(enum.IntEnum):
+    """What a host proposes; what comes first goes first."""
+
+    FAILED = 0
+    READ = 1
+    FIRST_READ = 2
+    SAMPLE = 3
+    NOTHING = 4
+    DONE = 5
+
+
+class Proposal(NamedTuple):
+    """What a host proposes to call, as numbers."""
+
+    kind: int
+    prefixes: int = 0
+    """Of a shard; where it reads, each row is its own."""
+    rows_per_prefix: int = 0
+    tokens: int = 0
+    """The most that a row reads."""
+    own_pages: int = 0
+    leave_at: int = 0
+
+    def is_part_of(self, call: Proposal) -> bool:
+        """Say whether the rows of a proposal have their places in a call."""
+        if self.kind != Kind.SAMPLE or call.kind != Kind.SAMPLE:
+            return self[:4] == call[:4]
+        return self.prefixes <= call.prefixes and self.rows_per_prefix <= call.rows_per_prefix
+
+
+def agreed(proposals: Sequence[Proposal]) -> Proposal:
+    """Return what all hosts do next: what is read comes before what is sampled, more rows before fewer.
+
+    >>> few, many = Proposal(Kind.SAMPLE, 4, 1, own_pages=3), Proposal(Kind.SAMPLE, 4, 4, own_pages=2, leave_at=12)
+    >>> agreed([few, many, Proposal(Kind.NOTHING)])[1:]  # in the larger call both have their places
+    (4, 4, 0, 3, 12)
+    >>> agreed([few, Proposal(Kind.DONE), Proposal(Kind.READ, 8, 1, tokens=32)])[1:]
+    (8, 1, 32, 0, 0)
+    """
+    first = min(
+        proposals, key=lambda proposal: (proposal.kind, -proposal.prefixes * proposal.rows_per_prefix, proposal)
+    )
+    parts = [proposal for proposal in proposals if proposal.is_part_of(first)]
+    # A row that goes on is more than `leave_at` of each host's: while one host waits for all of its rows, so do others.
+    return first._replace(
+        own_pages=max(part.own_pages for part in parts), leave_at=sum(part.leave_at for part in parts)
+    )
+
+
+def shared(device: XLADevice) -> Device:
+    """Return the device as all hosts call it together; where there is one host, as it is."""
+    return device if jax.process_count() == 1 else SharedDevice(device, _gather)
+
+
+async def _gather(proposal: Proposal) -> np.ndarray:
+    return await off_the_loop(gather_from_hosts, np.array(proposal, np.int32))
+
+
+class SharedDevice:
+    """This host's shards of a device, and calls that all hosts make together; a `Device`."""
+
+    def __init__(self, device: XLADevice, gather: Callable[[Proposal], Awaitable[np.ndarray]]):
+        """Agree by `gather`: it takes what this host proposes, and returns what all do, one row each."""
+        self._device, self._gather = device, gather
+        self.num_shards, self.vocab_size = device.num_shards, device.vocab_size
+        self._ended: Exception | None = None
+        """Why nothing is called any more."""
+
+    @property
+    def num_programs(self) -> int:
+        """Shapes compiled so far."""
+        return self._device.num_programs
+
+    def take_weights(self, params: Any) -> None:
+        """Go on with other weights; every host is given them before the same call."""
+        self._device.take_weights(params)
+
+    def close(self) -> None:
+        """Give the memory of pages back; nobody calls again."""
+        self._device.close()
+
+    async def read(self, read: Read) -> None:
+        """Read the given tokens of some rows, as soon as all hosts have agreed to."""
+        kind = Kind.FIRST_READ if read.begins else Kind.READ
+        own_pages = 0 if read.begins else self._device.own_pages(read)
+        call = await self._its_turn(Proposal(kind, read.most_rows, 1, read.most_tokens, own_pages))
+        await self._device.read(read, call.own_pages)
+
+    async def sample(self, sample: Sample) -> tuple[Said, int]:
+        """Sample in some rows, as soon as all hosts have agreed to; return what each said, and for how many tokens."""
+        own_pages = self._device.own_pages(sample)
+        call = await self._its_turn(Proposal(Kind.SAMPLE, *sample.shape, own_pages=own_pages, leave_at=sample.leave_at))
+        shape = RowShape(call.prefixes, call.rows_per_prefix)
+        return await self._device.sample(
+            dataclasses.replace(sample, shape=shape, leave_at=call.leave_at), call.own_pages
+        )
+
+    async def idle(self, until: asyncio.Event) -> None:
+        """Have nothing to call before the event is set; take part in the calls of others meanwhile."""
+        while not until.is_set():
+            if not await self._take_part(await self._agree(Proposal(Kind.NOTHING))):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(until.wait(), _PAUSE_SECONDS)
+
+    async def leave(self, *, failed: bool) -> None:
+        """Have nothing to call any more: where all is done, go on with the others until they are done as well.
+
+        Raises:
+            HostFailed: another host has failed.
+        """
+        if failed:
+            if self._ended is None:
+                await self._agree(Proposal(Kind.FAILED))
+            return
+        while (call := await self._agree(Proposal(Kind.DONE))).kind != Kind.DONE:
+            if not await self._take_part(call):
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _its_turn(self, own: Proposal) -> Proposal:
+        """Take part in other calls until the next one is what this host proposes; return that."""
+        while not own.is_part_of(call := await self._agree(own)):
+            await self._take_part(call)
+        return call
+
+    async def _agree(self, own: Proposal) -> Proposal:
+        """Return what all hosts do next; where one has failed, whoever asks again hears of it."""
+        if self._ended is not None:
+            raise self._ended
+        try:
+            proposals = [Proposal(*map(int, row)) for row in await self._gather(own)]
+        except Exception as error:
+            self._ended = error
+            raise
+        call = agreed(proposals)
+        if call.kind == Kind.FAILED:
+            failed = [str(host) for host, proposal in enumerate(proposals) if proposal.kind == Kind.FAILED]
+            self._ended = HostFailed(
+                f"expected all {len(proposals)} hosts to roll out their episodes, found that host {', '.join(failed)} "
+                "has failed and says why; the same command on every host goes on from the last checkpoint"
+            )
+        return call
+
+    async def _take_part(self, call: Proposal) -> bool:
+        """Make a call with no row of this host; return whether there was one."""
+        nobody: list[list[Any]] = [[] for _ in range(self.num_shards)]
+        if call.kind in (Kind.READ, Kind.FIRST_READ):
+            read = Read(nobody, call.kind == Kind.FIRST_READ, call.prefixes, call.tokens)
+            await self._device.read(read, call.own_pages)
+        elif call.kind == Kind.SAMPLE:
+            sample = Sample(RowShape(call.prefixes, call.rows_per_prefix), nobody, call.leave_at)
+            await self._device.sample(sample, call.own_pages)
+        else:
+            return False
+        return True

@@ -1,0 +1,181 @@
+"""Hosts that share a device make the same calls, whoever has what to do; on a clock, without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+
+from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.device import Said
+from astra_jax.engine.interface import Generated, Sampling, Session
+from astra_jax.engine.paged import PagedDecoder
+from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
+from astra_jax.engine.shared_device import Proposal, SharedDevice
+from astra_jax.mesh.hosts import HostFailed
+
+NUM_HOSTS = 3
+LIMITS = Limits(
+    max_prompt_tokens=24,
+    max_tokens=160,
+    num_pages=48,
+    page_tokens=8,
+    row_shapes=(RowShape(2, 2), RowShape(1, 2), RowShape(2, 1)),
+    sample_tokens=4,
+    read_rows=2,
+    read_tokens=8,
+    first_read_rows=2,
+    first_read_tokens=24,
+)
+
+
+class PartOfDevice(ClockDevice):
+    """What one host holds of a device; it keeps the calls, and how many rows of its own each has."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            LIMITS, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9), end_ids=(1,), num_shards=2
+        )
+        self.calls: list[tuple] = []
+        self.num_rows: list[int] = []
+
+    def own_pages(self, call: Read | Sample) -> int:
+        return max((len(row.track.table) for row in call.all_rows()), default=0)
+
+    async def read(self, read: Read, own_pages: int = 99) -> None:
+        self._note(read, ("read", read.begins, read.most_rows, read.most_tokens, own_pages))
+        assert read.begins or self.own_pages(read) <= own_pages
+        assert all(len(of_shard) <= read.most_rows for of_shard in read.rows)
+        await super().read(read)
+
+    async def sample(self, sample: Sample, own_pages: int = 99) -> tuple[Said, int]:
+        self._note(sample, ("sample", sample.shape, own_pages, sample.leave_at))
+        assert self.own_pages(sample) <= own_pages
+        assert all(len(of_shard) <= sample.shape.prefixes for of_shard in sample.rows)
+        assert all(len(of_prefix) <= sample.shape.rows_per_prefix for of_shard in sample.rows for of_prefix in of_shard)
+        if self.num_rows[-1] == 0:
+            return [], 0
+        return await super().sample(dataclasses.replace(sample, leave_at=0))
+
+    def _note(self, call: Read | Sample, agreed: tuple) -> None:
+        self.calls.append(agreed)
+        self.num_rows.append(len(list(call.all_rows())))
+
+
+class Hosts:
+    """Hosts of one job, in one event loop."""
+
+    def __init__(self, calls_away: int | None):
+        self._barrier, self._proposals = asyncio.Barrier(NUM_HOSTS), [Proposal(0)] * NUM_HOSTS
+        self.devices = [PartOfDevice() for _ in range(NUM_HOSTS)]
+        self.decoders = [
+            PagedDecoder(SharedDevice(device, self._gather_of(host)), LIMITS, end_ids=(1,), calls_away=calls_away)
+            for host, device in enumerate(self.devices)
+        ]
+
+    def _gather_of(self, host: int):
+        async def gather(proposal: Proposal) -> np.ndarray:
+            self._proposals[host] = proposal
+            await self._barrier.wait()
+            rows = np.array(self._proposals, np.int32)
+            await self._barrier.wait()
+            return rows
+
+        return gather
+
+
+async def an_episode(decoder: PagedDecoder, session: Session, tool_seconds: float) -> list[Generated]:
+    """Three messages, with tools between them."""
+    ids, messages = list(range(21, 25 + session.slot % 20)), []
+    for _ in range(3):
+        messages.append(await decoder.generate(ids, Sampling(30), session))
+        ids = [*ids, *messages[-1].ids, *range(40, 40 + session.slot % 12 + 1)]
+        await asyncio.sleep(tool_seconds)
+    decoder.forget(session)
+    return messages
+
+
+async def a_host(decoder: PagedDecoder, slots: range, tool_seconds) -> list[list[Generated]]:
+    found = await asyncio.gather(*(an_episode(decoder, Session(1, slot), tool_seconds()) for slot in slots))
+    await decoder.close()
+    return found
+
+
+@pytest.mark.parametrize("calls_away", [None, 2], ids=["own_pace", "one_order"])
+def test_all_hosts_make_the_same_calls_until_all_are_done(calls_away):
+    """One has many episodes, one few, one none; what is said follows from seeds alone."""
+
+    async def main(delays: int) -> tuple[list, list, list]:
+        hosts, draws = Hosts(calls_away), random.Random(delays)
+        slots = [range(9), range(9, 11), range(0)]
+        found = await asyncio.gather(
+            *(a_host(decoder, of_host, draws.random) for decoder, of_host in zip(hosts.decoders, slots, strict=True))
+        )
+        assert len({tuple(device.calls) for device in hosts.devices}) == 1
+        assert sum(hosts.devices[2].num_rows) == 0
+        assert [decoder.load.sessions for decoder in hosts.decoders] == [0, 0, 0]
+        return hosts.devices[0].calls, [device.num_rows for device in hosts.devices], found
+
+    async def alone() -> list[list[Generated]]:
+        decoder = PagedDecoder(PartOfDevice(), LIMITS, end_ids=(1,))
+        return await a_host(decoder, range(11), lambda: 0.0)
+
+    one, other = (run_on_clock(main(delays)) for delays in (0, 1))
+    assert one[2] == other[2]
+    assert [messages for of_host in one[2] for messages in of_host] == run_on_clock(alone())
+    assert (one[:2] == other[:2]) == (calls_away is not None), (
+        "delays of tools change calls where nobody waits for them"
+    )
+
+
+def test_while_the_tools_of_a_host_take_long_the_others_go_on():
+    """Its tools answer only when the others are done."""
+
+    async def main() -> None:
+        hosts, done = Hosts(None), asyncio.Event()
+
+        async def slow() -> None:
+            decoder, ids = hosts.decoders[0], [21, 22, 23]
+            message = await decoder.generate(ids, Sampling(30), Session(1, 0))
+            calls_before = len(hosts.devices[0].calls)
+            await done.wait()
+            assert len(hosts.devices[0].calls) > calls_before + 20, "it takes part in their calls meanwhile"
+            assert set(hosts.devices[0].num_rows[calls_before:]) == {0}
+            await decoder.generate([*ids, *message.ids, 30], Sampling(30), Session(1, 0))
+            await decoder.close()
+
+        async def others() -> None:
+            episodes = [an_episode(hosts.decoders[host], Session(2, slot), 0.1) for host in (1, 2) for slot in range(6)]
+            await asyncio.gather(*episodes)
+            done.set()
+            await asyncio.gather(*(hosts.decoders[host].close() for host in (1, 2)))
+
+        await asyncio.gather(slow(), others())
+
+    run_on_clock(main())
+
+
+@pytest.mark.parametrize("calls_away", [None, 2], ids=["own_pace", "one_order"])
+def test_where_one_host_fails_all_others_are_told_which(calls_away):
+    async def main() -> None:
+        hosts = Hosts(calls_away)
+
+        async def fails() -> None:
+            tasks = [asyncio.create_task(an_episode(hosts.decoders[1], Session(1, slot), 0.3)) for slot in range(4)]
+            await asyncio.sleep(0.5)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await hosts.decoders[1].close(failed=True)
+
+        async def others(host: int) -> None:
+            with pytest.raises(HostFailed, match="found that host 1 has failed"):
+                await a_host(hosts.decoders[host], range(6) if host else range(0), lambda: 0.1)
+            await hosts.decoders[host].close(failed=True)
+
+        await asyncio.gather(others(0), fails(), others(2))
+
+    run_on_clock(main())

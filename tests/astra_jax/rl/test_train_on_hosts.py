@@ -1,0 +1,119 @@
+"""RL on two hosts: the episodes and losses of one process; and when one host fails or is killed, the other ends."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from astra_jax.checkpoints.policy import save_policy
+from astra_jax.config import load_config
+from astra_jax.episodes.log import read_episodes
+from astra_jax.metrics_file import read_metrics
+from astra_jax.rl.config import RLConfig
+from astra_jax.rl.stage import run_rl
+from astra_jax.testing import InProcessSandbox
+from sandbox.local import local_sandbox
+from synthesis.record_io import write_records
+from tests.astra_jax.episodes.run_rollout import environments
+from tests.astra_jax.two_hosts import finish, two_hosts
+
+CONFIG = Path(__file__).parents[3] / "configs" / "tiny_rl.toml"
+
+
+@pytest.fixture(scope="module")
+def overrides(taught, tmp_path_factory) -> list[str]:
+    """Of the tiny config: four groups a rollout, on a mesh of eight devices."""
+    folder = tmp_path_factory.mktemp("rl")
+    save_policy(taught, folder / "init")
+    write_records(folder / "environments", environments(), kind="environment")
+    values = {
+        "init": folder / "init",
+        "environments": folder / "environments",
+        "seed": 1,
+        "steps": 2,
+        "group_size": 4,
+        "groups_per_step": 2,
+        "groups_per_rollout": 4,
+        "rollout.max_prompt_tokens": 256,
+        "rollout.max_turns": 6,
+        "optimizer.learning_rate": 1e-4,
+        "optimizer.final_norm_learning_rate": 1e-4,  # not so large that how a sum rounds shows in the next step
+        "length_bucket_tokens": 384,
+        "mesh.fsdp": 2,
+        "mesh.context": 2,
+        "mesh.tensor": 2,
+    }
+    return [f"{name}={value}" for name, value in values.items()]
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[str]:
+    with local_sandbox(workers=1) as url:
+        yield url
+
+
+def on_two_hosts(
+    overrides: list[str], out: Path, *options: str
+) -> contextlib.AbstractContextManager[list[subprocess.Popen[str]]]:
+    """`astra rl` in two processes, each with half of the devices."""
+    command = ["-m", "astra_jax.cli", "rl", str(CONFIG), f"out={out}", *overrides, *options]
+    return two_hosts(command, devices_per_host=4)
+
+
+@pytest.mark.slow
+async def test_two_hosts_have_the_episodes_and_losses_of_one_process(overrides, sandbox, tmp_path):
+    config = load_config(RLConfig, CONFIG, [*overrides, f"out={tmp_path / 'one'}"])
+    await run_rl(config, InProcessSandbox())
+    with on_two_hosts(overrides, tmp_path / "two", "--sandbox", sandbox) as processes:
+        finish(processes)
+    expected, *found = (read_metrics(tmp_path / run / "metrics.jsonl") for run in ("one", "two", "two/hosts/1"))
+    assert [line["step"] for line in expected] == [0, 1]
+    for lines in found:
+        for name in expected[0]:
+            if "seconds" not in name:
+                np.testing.assert_allclose(
+                    [line[name] for line in lines],
+                    [line[name] for line in expected],
+                    rtol=1e-4,
+                    atol=1e-6,
+                    err_msg=name,
+                )
+    logs = [sorted(tmp_path.glob(f"{run}/episodes/*")) for run in ("one", "two")]
+    assert [path.name for path in logs[0]] == ["step_000000.jsonl", "step_000001.jsonl"]
+    assert [path.name for path in logs[1]] == [path.name for path in logs[0]]
+    one, two = (
+        [[token.id for episode in read_episodes(log) for token in episode.tokens] for log in of_run] for of_run in logs
+    )
+    assert one == two
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [1, 0])
+def test_a_host_that_is_killed_ends_the_other(overrides, sandbox, tmp_path, killed):
+    """In one line; where it is the first, whose process has JAX's service, JAX adds words of its own or is faster."""
+    with on_two_hosts(overrides, tmp_path / "run", "steps=1000", "--sandbox", sandbox) as processes:
+        deadline = time.monotonic() + 900
+        while not read_metrics(tmp_path / "run" / "metrics.jsonl"):
+            assert all(process.poll() is None for process in processes), processes[0].communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        processes[killed].kill()
+        other = processes[1 - killed]
+        error = other.communicate(timeout=120)[1]
+    if killed == 0:
+        assert other.returncode in (1, -signal.SIGABRT), error
+        assert "astra: HostLost: " in error or "JAX distributed service detected fatal errors" in error
+        return
+    assert other.returncode == 1, error
+    lines = [line for line in error.splitlines() if not line.startswith("rl: step ")]
+    assert lines == [
+        "astra: HostLost: expected all 2 hosts to go on, found one gone: it was killed, or its machine or network is "
+        "down; the same command on every host goes on from the last checkpoint"
+    ]
