@@ -54,9 +54,14 @@ class Sampling:
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
             raise DecoderError(f"expected a temperature of 0 or more, found {self.temperature}")
-        if (self.top_k is not None and self.top_k < 1) or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
+        # A program is told of them in 32 bits, where a top_p below 2^-126 is 0 and would keep nothing.
+        if (
+            (self.top_k is not None and not 1 <= self.top_k < 2**31)
+            or not 2.0**-126 <= self.top_p <= 1
+            or not 0 <= self.min_p <= 1
+        ):
             raise DecoderError(
-                f"expected top_k of at least 1 or none, top_p above 0 and at most 1, min_p from 0 to 1, found "
+                f"expected top_k from 1 to 2^31 - 1 or none, top_p from 2^-126 to 1, min_p from 0 to 1, found "
                 f"{self.top_k}, {self.top_p} and {self.min_p}"
             )
 

@@ -14,6 +14,7 @@ from astra_jax.engine.sampling import Drawn, Truncation, sample_tokens, slot_key
 SLOTS, VOCABULARY = 4, 307
 KEYS_E = slot_keys(0, 0, SLOTS)
 sample = jax.jit(sample_tokens)
+BEYOND_32_BITS = {"top_k": 2**31}, {"top_p": 1e-40}
 NOTHING = Truncation(np.zeros(SLOTS, np.int32), np.ones(SLOTS, np.float32), np.zeros(SLOTS, np.float32))
 
 
@@ -148,8 +149,8 @@ def test_a_vocabulary_smaller_than_what_may_be_kept_is_kept_whole():
 
 
 def test_what_no_truncation_can_be_is_refused_in_one_line():
-    for wrong in ({"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, {"min_p": -0.1}, {"min_p": 2.0}):
-        with pytest.raises(DecoderError, match=r"^expected top_k of at least 1 or none, [^\n]*$"):
+    for wrong in ({"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, {"min_p": -0.1}, {"min_p": 2.0}, *BEYOND_32_BITS):
+        with pytest.raises(DecoderError, match=r"^expected top_k from 1 to 2\^31 - 1 or none, [^\n]*$"):
             Sampling(8, **wrong)
     for temperature in (-1.0, float("nan"), float("inf")):
         with pytest.raises(DecoderError, match=r"^expected a temperature of 0 or more, found [^\n]*$"):
