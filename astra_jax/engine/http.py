@@ -264,6 +264,7 @@ class HTTPDecoder:
             "token_ids": list(ids),
             "sampling_params": {
                 **params,
+                "top_k": sampling.top_k or 0,  # none: vLLM takes no null
                 "seed": session.seed << 31 | session.slot if replays else seed_of_message(session, len(ids)),
                 "stop_token_ids": [*self._end_ids, *stop_ids],
                 "logprobs": 0,

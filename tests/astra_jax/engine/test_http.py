@@ -164,6 +164,9 @@ async def test_what_fails_for_now_is_asked_for_again_with_the_same_seed(failures
             "sampling_params": {
                 "max_tokens": 2,
                 "temperature": 1.0,
+                "top_k": 0,
+                "top_p": 1.0,
+                "min_p": 0.0,
                 "stop_token_ids": [1, 2, 9],
                 "logprobs": 0,
                 "seed": 2**31 + 2 if replays else seed_of_message(Session(1, 2), 2),
