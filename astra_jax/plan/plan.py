@@ -71,8 +71,8 @@ class StepPlan:
 
     @property
     def tokens_per_second(self) -> float:
-        """At best, of the whole pod."""
-        return self.tokens / self.roofline_seconds[self.bound]
+        """At best, of the whole pod; 0 where none come out of the step."""
+        return self.tokens / self.roofline_seconds[self.bound] if self.tokens else 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -187,6 +187,13 @@ def test_a_step_that_does_not_fit_says_what_to_change():
     assert (answer["fits"], answer["rollouts"]) == (False, "4 episodes of 9 tokens in flight")
 
 
+def test_on_one_chip_laying_weights_out_sends_nothing_and_takes_no_time():
+    nothing = {"compute": 0.0, "hbm": 0.0, "interconnect": 0.0}
+    step = StepPlan("all weights", 2**30, 0, {}, 0.0, 0.0, {}, nothing, 0, 0.0, 0.0, False)
+    answer = Plan("v6e:1x1", 1, 2**31, "0.0.42", {"layout": step}).to_json()
+    assert answer["steps"]["layout"]["tokens_per_second"] == 0
+
+
 def test_gradients_are_planned_in_the_type_that_they_are_sent_in():
     """Weights are cast before the product, so what comes back to float32 parameters was rounded to bfloat16 first."""
     config = load_run_config(PAPER_RL)
