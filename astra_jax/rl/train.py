@@ -127,7 +127,11 @@ async def train_rl(
     for step in range(state.step, config.steps):
         started = time.monotonic()
         if config.optimizer_waits_on_host:
-            state = dataclasses.replace(state, optimizer_state=in_memory("pinned_host", state.optimizer_state))
+            waiting = in_memory("pinned_host", state.optimizer_state)
+            # At once, whoever still knows of them: rollouts need the room.
+            for leaf in jax.tree.leaves(state.optimizer_state):
+                leaf.delete()
+            state = dataclasses.replace(state, optimizer_state=waiting)
         groups, rolled_out = await rollouts.batch(state.params, step=step)
         batch = make_rl_batch(
             groups,

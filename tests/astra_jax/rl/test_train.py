@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import shutil
+import weakref
 
 import jax
 import numpy as np
@@ -24,6 +25,7 @@ from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.batch_filling import BatchFillingStalled
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective
+from astra_jax.rl.rollouts import Rollouts
 from astra_jax.rl.stage import run_rl
 from astra_jax.rl.train import rl_loss, rl_step
 from astra_jax.testing import InProcessSandbox, tiny_environment
@@ -101,6 +103,31 @@ async def test_a_run_that_truncates_learns_from_what_was_kept(config, tmp_path):
     kept = [token.kept for path in logs_of_run(run.out) for each in read_episodes(path) for token in each.tokens]
     assert max(map(len, kept)) <= 40
     assert len(set(map(len, kept))) > 5
+
+
+async def test_while_episodes_are_rolled_out_moments_that_wait_on_the_host_are_not_on_the_device(
+    config, tmp_path, monkeypatch
+):
+    moments: list[weakref.ref[jax.Array]] = []
+    left: list[int] = []
+    in_memory, batch = train.in_memory, Rollouts.batch
+
+    def watched(kind, tree):
+        found = in_memory(kind, tree)
+        moments.extend(weakref.ref(leaf) for leaf in jax.tree.leaves(tree if kind == "pinned_host" else found))
+        return found
+
+    async def counted(*arguments, **options):
+        of_device = [leaf for ref in moments if (leaf := ref()) is not None and leaf.sharding.memory_kind == "device"]
+        left.append(sum(not leaf.is_deleted() for leaf in of_device))
+        return await batch(*arguments, **options)
+
+    monkeypatch.setattr(train, "in_memory", watched)
+    monkeypatch.setattr(Rollouts, "batch", counted)
+    run = config.model_copy(update={"out": tmp_path / "run", "steps": 2, "optimizer_waits_on_host": True})
+    await run_rl(run, InProcessSandbox())
+    assert moments
+    assert left == [0, 0]
 
 
 async def test_a_run_logs_episodes_with_their_token_ids_and_its_report_shows_them(config, taught, tmp_path):
