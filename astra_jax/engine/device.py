@@ -128,7 +128,10 @@ class XLADevice:
         try:
             yield
         except Exception:
-            self._pages = self._empty_pages()  # the old ones were given to the call that failed
+            # Some of the old ones were given to the call that failed; for both there may be no room.
+            for pages in jax.tree.leaves(self._pages):
+                pages.delete()
+            self._pages = self._empty_pages()
             raise
 
     def _read(self, read: Read, own_pages: int) -> None:

@@ -193,6 +193,28 @@ async def test_after_a_call_that_failed_the_next_ones_begin_anew(untrained, expe
     assert_same(await all_slots(decoder), expected)
 
 
+async def test_before_there_are_new_pages_those_of_a_call_that_failed_are_given_back(untrained, monkeypatch):
+    """A layer at a time: most of them the call had not been given yet."""
+    device = XLADevice(untrained.model_config, untrained.params, limits(200), end_ids=END_IDS)
+    old, make = jax.tree.leaves(device._pages), device._empty_pages
+    left: list[bool] = []
+
+    def fails(*args, **kwargs):
+        raise RuntimeError("no room")
+
+    def made():
+        left.extend(not pages.is_deleted() for pages in old)
+        return make()
+
+    monkeypatch.setattr(device, "_empty_pages", made)
+    monkeypatch.setattr(device_module, "read_tokens", fails)
+    decoder = PagedDecoder(device, limits(200), end_ids=END_IDS)
+    with pytest.raises(RuntimeError, match="no room"):
+        await decoder.generate(PROMPTS[0], Sampling(LIMIT), Session(seed=3, slot=0))
+    assert left == [False] * len(old)
+    await decoder.close()
+
+
 async def test_prompts_that_begin_alike_are_read_in_one_call(untrained, monkeypatch):
     """Most do: the chat format has the same words before the first tool."""
     decoder, shapes = a_decoder(untrained), []
