@@ -92,7 +92,7 @@ def compared(logged: LoggedEpisode, episode: Episode, policy: Policy) -> Replay:
         if (old.id, old.source, old.turn) != (new.id, new.source, new.turn):
             found = f"token {place} was {old.id} {old.text!r} of the {old.source}, now {new.id} {new.text!r}"
             return Replay(len(logged.tokens), len(logged.calls), largest, f"{found} of the {new.source}")
-        if set(old.kept) != set(new.kept):
+        if old.kept and set(old.kept) != set(new.kept):  # a server does not tell what it kept
             found = f"truncation kept {sorted(old.kept)} where token {place} was drawn, now {sorted(new.kept)}"
             return Replay(len(logged.tokens), len(logged.calls), largest, found)
         apart = abs(old.sampled_logprob - new.sampled_logprob)

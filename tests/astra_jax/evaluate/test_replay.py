@@ -92,6 +92,8 @@ def test_of_a_truncated_episode_what_was_kept_is_compared_too(taught):
     assert re.match(
         rf"truncation kept \[.*\] where token {place} was drawn, now \[", replayed(other, taught).difference
     )
+    untold = each.model_copy(update={"tokens": tuple(token._replace(kept=()) for token in each.tokens)})
+    assert replayed(untold, taught).difference == "", "as a server's log is, which says nothing of it"
 
 
 def test_a_log_of_an_older_version_is_replayed_without_what_it_does_not_say(taught, logged, tmp_path):
