@@ -151,13 +151,16 @@ class Plan:
 
 
 _IN_BFLOAT16 = "set model_overrides.param_dtype to bfloat16"
+_OF_POOL = "lower groups_per_rollout or rollout.max_response_tokens, or take more chips (rollout_mesh.data)"
 _ADVICE = {
     "parameters": f"shard over more chips (mesh.fsdp; rollout_mesh.tensor), or {_IN_BFLOAT16}",
+    "embeddings": "shard over more chips (rollout_mesh.tensor)",
     "parameters of the learner": f"shard over more chips (mesh.fsdp), or {_IN_BFLOAT16}",
     "optimiser": "shard over more chips (mesh.fsdp), or for a rollout set optimizer_waits_on_host",
     "gradients": f"shard over more chips (mesh.fsdp), or {_IN_BFLOAT16}",
     "activations": "set model_overrides.remat to offload or full, raise accumulation or mesh.context",
-    "KV pool": "lower groups_per_rollout or rollout.max_response_tokens, or take more chips (rollout_mesh.data)",
+    "KV pool": _OF_POOL,
+    "KV pool of other layers": _OF_POOL,
     "batch": "raise accumulation, or take more chips",
     "temporaries": "lower logprob_chunk_tokens, raise accumulation, or split sequences further (mesh.context)",
 }

@@ -171,10 +171,10 @@ def test_an_unknown_preset_is_refused_with_those_there_are():
         load_run_config(PAPER_RL, ['model="qwen3-15b"'])
 
 
-def test_a_step_that_does_not_fit_says_what_to_change():
-    step = StepPlan(
-        "4 rows", 2**31, 0, {"KV pool": 2**30, "headroom": -1}, 1.0, 1.0, {}, {"hbm": 2.0}, 6, 0.0, 0.0, False
-    )
+@pytest.mark.parametrize("pool", ["KV pool", "KV pool of other layers"])
+def test_a_step_that_does_not_fit_says_what_to_change(pool):
+    sizes = {"parameters": 2**29, pool: 2**30, "headroom": -1}
+    step = StepPlan("4 rows", 2**31, 0, sizes, 1.0, 1.0, {}, {"hbm": 2.0}, 6, 0.0, 0.0, False)
     made = Plan("v5p:4x4x4", 64, 2**30, "0.0.42", {"decode": step}, "4 episodes of 9 tokens in flight")
     text, answer = made.render(), made.to_json()
     assert text.splitlines()[:2] == [
@@ -183,7 +183,7 @@ def test_a_step_that_does_not_fit_says_what_to_change():
     ]
     assert "decode, 4 rows: peak 2.00 GiB per chip, DOES NOT FIT" in text
     assert "bound by hbm, 3 tokens/s at best" in text
-    assert "the largest category is KV pool: lower groups_per_rollout or rollout.max_response_tokens" in text
+    assert f"the largest category is {pool}: lower groups_per_rollout or rollout.max_response_tokens" in text
     assert (answer["fits"], answer["rollouts"]) == (False, "4 episodes of 9 tokens in flight")
 
 
