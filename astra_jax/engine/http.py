@@ -147,7 +147,7 @@ class HTTPDecoder:
     @property
     def capabilities(self) -> Capabilities:
         """What it can do."""
-        return Capabilities(takes_weights=False, replays=self._endpoint.replays)
+        return Capabilities(takes_weights=False, replays=self._endpoint.replays, tells_raw_and_kept=False)
 
     @property
     def load(self) -> Load:

@@ -131,6 +131,8 @@ class Capabilities:
     """Whether `update_weights` works: without it nothing can learn from what is sampled."""
     replays: bool
     """Whether seed and slot decide every draw."""
+    tells_raw_and_kept: bool
+    """Whether messages have `raw_logprobs` and `kept`."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class PagedDecoder:
     @property
     def capabilities(self) -> Capabilities:
         """What it can do."""
-        return Capabilities(takes_weights=True, replays=True)
+        return Capabilities(takes_weights=True, replays=True, tells_raw_and_kept=True)
 
     @property
     def load(self) -> Load:

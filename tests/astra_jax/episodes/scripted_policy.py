@@ -54,7 +54,7 @@ class ScriptedDecoder:
     def forget(self, session: Session) -> None:
         pass
 
-    async def close(self) -> None:
+    async def close(self, *, failed: bool = False) -> None:
         pass
 
 
