@@ -52,6 +52,6 @@ def finish(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
     Raises:
         AssertionError: one did not exit with 0.
     """
-    errors = [process.communicate(timeout=300)[1] for process in processes]
+    errors = [process.communicate(timeout=900)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
     return errors

@@ -18,7 +18,7 @@ from astra_jax.episodes.log import read_episodes
 from astra_jax.metrics_file import read_metrics
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
-from astra_jax.testing import InProcessSandbox
+from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.record_io import write_records
 from tests.astra_jax.episodes.run_rollout import environments
@@ -70,7 +70,8 @@ def on_two_hosts(
 @pytest.mark.slow
 async def test_two_hosts_have_the_episodes_and_losses_of_one_process(overrides, sandbox, tmp_path):
     config = load_config(RLConfig, CONFIG, [*overrides, f"out={tmp_path / 'one'}"])
-    await run_rl(config, InProcessSandbox())
+    async with AsyncSandboxClient(sandbox) as client:
+        await run_rl(config, client)
     with on_two_hosts(overrides, tmp_path / "two", "--sandbox", sandbox) as processes:
         finish(processes)
     expected, *found = (read_metrics(tmp_path / run / "metrics.jsonl") for run in ("one", "two", "two/hosts/1"))
