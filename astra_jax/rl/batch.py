@@ -91,10 +91,11 @@ def _kept_places(ledger: TokenLedger, top_k: int | None) -> np.ndarray:
     """
     counts = np.asarray(ledger.kept_counts, np.int32)
     least, most = (0, 0) if top_k is None else (1, top_k)
-    for count in counts[ledger.loss_mask > 0]:
-        if not least <= count <= most:
-            raise ValueError(
-                f"expected from {least} to {most} kept ids of each sampled token, found {count}: the episode was not "
-                "sampled with the truncation that it is learnt from with"
-            )
+    sampled = counts[ledger.loss_mask > 0]
+    outside = sampled[(sampled < least) | (sampled > most)]
+    if len(outside):
+        raise ValueError(
+            f"expected from {least} to {most} kept ids of each sampled token, found {outside[0]}: the episode was not "
+            "sampled with the truncation that it is learnt from with"
+        )
     return np.arange(most) < counts[:, None]
