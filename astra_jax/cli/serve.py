@@ -33,7 +33,7 @@ sampled each token. A field of the request that is not understood is refused by 
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a key)")
     serve.add_argument("--port", type=whole_number(0, 65535), default=8000, help="0 for any free one")
     serve.add_argument(
-        "--served-model-name", type=_names, default=(), metavar="A,B", help="names of the model; default: its path"
+        "--served-model-name", type=_names, default=(), metavar="A,B", help="names of the model; default: its folder's"
     )
     serve.add_argument(
         "--api-key-env",
@@ -43,9 +43,10 @@ sampled each token. A field of the request that is not understood is refused by 
     )
     serve.add_argument(
         "--max-model-len",
-        type=whole_number(2),
+        type=whole_number(4),
         metavar="N",
-        help="longest sequence, prompt and message; default: the model's context; the cache has room for --rows such",
+        help="longest sequence, prompt and message; default: the model's context, but at most 8192; the cache has room "
+        "for --rows such",
     )
     serve.add_argument("--rows", type=whole_number(1), default=16, metavar="N", help="messages sampled at once")
     serve.add_argument(
@@ -61,7 +62,7 @@ sampled each token. A field of the request that is not understood is refused by 
         "--grace-seconds", type=whole_number(0), default=30, metavar="N", help="for messages under way when it stops"
     )
     serve.add_argument(
-        "--dtype", choices=["float32", "bfloat16"], help="of weights and matrix products; default: a policy's own"
+        "--dtype", choices=["float32", "bfloat16"], help="of weights and matrix products; default: as they are stored"
     )
     serve.set_defaults(run=_serve, patience_seconds=None)  # the server has a rule of its own
 

@@ -100,7 +100,7 @@ def begin_reading(model_config: ModelConfig, params: Params, given: Given) -> tu
     return bind(model_config, params).embed(tokens_RT), rope, given
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames="is_last", donate_argnums=2)
+@functools.partial(jax.jit, static_argnums=0, static_argnames="is_last", donate_argnums=(2, 3))
 def read_layer(
     model_config: ModelConfig,
     params: Params,
@@ -111,8 +111,8 @@ def read_layer(
     given: Given,
     *,
     is_last: bool,
-) -> tuple[Any, jax.Array | None]:
-    """Read tokens into the pages of one layer; return them, and what the next layer reads, if there is one."""
+) -> tuple[Any, jax.Array]:
+    """Read tokens into the pages of one layer; return them, and what the next layer reads."""
     graph, layers = nnx.split(bind(model_config, params).layers)
     layer = nnx.merge(graph, jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, number, keepdims=False), layers))
     num_tokens, counts_R = given.tokens_DRT.shape[2], _flat(given.counts_DR)
@@ -121,7 +121,7 @@ def read_layer(
     q_RTNH, k_RTKH, v_RTKH = layer.qkv(x_RTD, rope)
     kv = rows.put(rows.begin(num_tokens), k_RTKH, v_RTKH, jnp.int32(0), counts_R)
     if is_last:  # what it attends to nobody reads
-        return rows.end(kv, given.counts_DR), None
+        return rows.end(kv, given.counts_DR), x_RTD
     if given.histories is None:
         is_real_RT = jnp.arange(num_tokens) < counts_R[:, None]
         attended_RTNH = attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT.astype(jnp.int32))

@@ -45,6 +45,13 @@ def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
     return Mesh(mesh.devices.reshape(config.shape), MESH_AXES, axis_types=mesh.axis_types)
 
 
+def laid_out_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params) -> Params:
+    """Return a learner's weights as they are decoded with: the very same where nothing changes."""
+    if mesh is None and config.dtype == config.param_dtype:
+        return params
+    return weights_for_decoding(config, mesh)(params)
+
+
 @functools.cache
 def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> jax.stages.Wrapped:
     """Return the program that lays out a learner's `Params` for decoding on `mesh`; on one device it converts them.

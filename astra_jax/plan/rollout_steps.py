@@ -62,13 +62,11 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
             tokens=0,
         ),
         "prefill": calls.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=0),
+        # Of long prompts, of long tool responses, and of histories whose pages were let go of.
+        "prefill_on": calls.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=limits.max_tokens),
         "append": calls.read(limits.read_rows, limits.read_tokens, behind_tokens=limits.max_tokens),
         "decode": calls.sample(),
     }
-    if limits.first_read_tokens < limits.max_prompt_tokens:
-        steps["prefill_on"] = calls.read(
-            limits.first_read_rows, limits.first_read_tokens, behind_tokens=limits.max_prompt_tokens
-        )
     return steps
 
 
@@ -132,7 +130,7 @@ class _Calls:
             model_flops=sequences * forward_flops(model, tokens, pairs, logits_tokens=0),
             kernels=self._ragged(rows, tokens, behind_tokens) if behind_tokens else self._splash(rows, tokens),
             partitioner_bytes=partitioner_bytes(model, self.mesh, rows * tokens, trains=False),
-            weight_bytes=matrix_bytes(model, self.mesh),
+            weight_bytes=_bytes(self.params["layers"]) / self.mesh.shape["tensor"],
             while_trips=None,
             tokens=sequences * tokens,
         )

@@ -22,5 +22,5 @@ def load_run_config(path: Path, overrides: Sequence[str] = ()) -> SFTConfig | RL
     if "length_buckets" in keys and "rollout" not in keys:
         return load_config(SFTConfig, path, overrides)
     raise ConfigError(
-        f"expected the config of `astra sft` (length_buckets) or `astra rl` (rollout), found neither in {path}"
+        f"expected the config of `astra sft` (length_buckets) or `astra rl` (rollout), found neither or both in {path}"
     )

@@ -23,7 +23,7 @@ from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_ep
 from astra_jax.episodes.rollout import Group, RolloutEngine, Start, finished, none_can_run
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
-from astra_jax.mesh.layouts import weights_for_decoding
+from astra_jax.mesh.layouts import laid_out_for_decoding
 from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
@@ -119,7 +119,7 @@ class Rollouts:
         # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
         if not self.filler.is_full:
             # Only here: while the learner learns, these weights and the pages are gone.
-            decoding_params = weights_for_decoding(self._model_config, self._mesh)(params)
+            decoding_params = laid_out_for_decoding(self._model_config, self._mesh, params)
         with in_force(self._mesh):
             while not self.filler.is_full:
                 self._require_progress(num_rollouts, step)

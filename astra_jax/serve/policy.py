@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.checkpoints.hf import load_hf
+from astra_jax.checkpoints.hf import load_hf, read_hf_config
 from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.config import ConfigError
 from astra_jax.engine.device import XLADevice
@@ -17,6 +18,7 @@ from astra_jax.engine.schedule import Limits, RowShape
 from astra_jax.model.config import DType, ModelOverrides
 from astra_jax.training.run_record import digest_of_policy
 
+_DEFAULT_MOST_TOKENS: Final = 8192
 _PAGE_TOKENS: Final = 16
 _FEW_ROWS: Final = 4
 
@@ -48,10 +50,10 @@ def served_policy(
     rows: int,
     dtype: DType | None = None,
 ) -> ServedPolicy:
-    """Open a policy folder or a HuggingFace folder, named as its path is if no name is given.
+    """Open a policy folder or a HuggingFace folder, named as the folder is if no name is given.
 
-    `most_tokens` is the longest sequence, prompt and message, that is served; the model's context by default. So many
-    `rows` are sampled at once.
+    `most_tokens` is the longest sequence, prompt and message, that is served; by default the model's context, but no
+    more than 8,192. So many `rows` are sampled at once. Weights have the type that they are stored in, or `dtype`.
 
     Raises:
         CheckpointError, HFCheckpointError, TokenizerError: the folder holds no whole checkpoint with its tokenizer.
@@ -67,9 +69,9 @@ def served_policy(
         )
     return ServedPolicy(
         policy=policy,
-        names=names or (str(folder),),
+        names=names or (folder.resolve().name,),
         digest=None if is_hf else digest_of_policy(folder),
-        limits=serving_limits(most_tokens or context, rows),
+        limits=serving_limits(most_tokens or min(context, _DEFAULT_MOST_TOKENS), rows),
         end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
         created=int(time.time()),
     )
@@ -99,9 +101,17 @@ def serving_limits(most_tokens: int, rows: int) -> Limits:
 
 def _load_hf(folder: Path, dtype: DType | None) -> Policy:
     tokenizer = Tokenizer.load(folder)
-    model, params = load_hf(folder, dtype=dtype or "float32", param_dtype=dtype or "float32")
+    dtype = dtype or _stored_dtype(folder)
+    model, params = load_hf(folder, dtype=dtype, param_dtype=dtype)
     model.require_vocabulary(tokenizer.vocab_size, folder)
     return Policy(model, params, tokenizer)
+
+
+def _stored_dtype(folder: Path) -> DType:
+    read_hf_config(folder)  # which says what is wrong with it
+    document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    # transformers 5 writes the shorter name.
+    return "bfloat16" if "bfloat16" in (document.get("torch_dtype"), document.get("dtype")) else "float32"
 
 
 def _overrides(dtype: DType | None) -> ModelOverrides:

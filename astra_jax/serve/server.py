@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 
+import jax
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -297,7 +298,8 @@ def serve(
     """Serve a checkpoint until SIGTERM or Ctrl-C; `port` 0 is any free one, and the key that of the environment.
 
     Raises:
-        CannotServe: the address is taken, or can be reached by others and there is no key.
+        CannotServe: the address is taken, or can be reached by others and there is no key; or there is too little
+            memory.
         AstraError: as `served_policy`.
     """
     key = key_or_none(key_variable)
@@ -330,13 +332,30 @@ def listen(host: str, port: int) -> socket.socket:
         raise CannotServe(f"cannot listen on {host}:{port}: {error.strerror or error}; name another --port") from None
 
 
+async def _warm_decoder(served: ServedPolicy) -> Decoder:
+    """Return what samples; the smallest programs are compiled, others are when they are first needed.
+
+    Raises:
+        CannotServe: there is too little memory.
+    """
+    try:
+        decoder = served.decoder()
+        await decoder.generate([served.end_ids[0]] * 2, Sampling(1), Session(0, 0))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise CannotServe(
+            f"expected memory for the cache of sequences of up to {served.limits.max_tokens} tokens, found too little: "
+            "lower --rows or --max-model-len, or set --dtype bfloat16"
+        ) from error
+    decoder.forget(Session(0, 0))
+    return decoder
+
+
 async def _serve(listener: socket.socket, served: ServedPolicy, key: str | None, limits: ServingLimits) -> None:
-    decoder = served.decoder()
+    decoder = await _warm_decoder(served)
     server = Server(Service(served, decoder, limits), key, grace_seconds=limits.grace_seconds)
     try:
-        # Compiled before anybody asks; what does not fit into memory is told of here.
-        await decoder.generate([served.end_ids[0]] * 2, Sampling(1), Session(0, 0))
-        decoder.forget(Session(0, 0))
         address, port = listener.getsockname()[:2]
         where = f"[{address}]" if ":" in address else address
         print(

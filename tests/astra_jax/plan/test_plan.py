@@ -93,7 +93,7 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
     assert first["chips"] == 4
     assert first["fits"]
     steps = first["steps"]
-    assert steps.keys() == {"layout", "prefill", "append", "decode", "rl_learner"}
+    assert steps.keys() == {"layout", "prefill", "prefill_on", "append", "decode", "rl_learner"}
     for name, step in steps.items():
         assert step["compiled_flops"] >= step["model_flops"]
         assert sum(step["by_category_gib"].values()) == pytest.approx(16, rel=1e-3)
@@ -104,7 +104,7 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
     # On each of 2 x 2 chips: 2 layers, keys and values, 1 of 2 key heads of width 128, bfloat16; in pages of 32 tokens
     # 2 prompts, 8 episodes, which need not begin with a page, and two pages to copy.
     pool_bytes = 2 * 2 * 128 * 2 * 32 * (2 * 4 + 8 * (12 + 1) + 2)
-    for name in ("prefill", "append", "decode"):
+    for name in ("prefill", "prefill_on", "append", "decode"):
         found = steps[name]["by_category_gib"]
         assert (found["KV pool"] + found.get("KV pool of other layers", 0)) * 2**30 == pool_bytes
         # The learner's float32 weights lie over fsdp x context, half the model's those of decoding over tensor.
