@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from sandbox import server
 from sandbox.client import SandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
 from sandbox.protocol import Limits, source_sha256
@@ -234,3 +236,9 @@ def test_a_low_soft_limit_of_descriptors_is_raised() -> None:
     ).stdout
     soft, hard = map(int, found.split())
     assert soft == min(hard if hard >= 0 else 1 << 16, 1 << 16) > 256
+
+
+def test_a_reply_does_not_wait_for_the_caller_to_acknowledge_its_head():
+    """asyncio turns Nagle's algorithm off for sockets that say that they are of TCP."""
+    with server._listen("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
