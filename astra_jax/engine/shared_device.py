@@ -20,7 +20,7 @@ import contextlib
 import dataclasses
 import enum
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -29,6 +29,7 @@ from astra_jax.engine.device import Device, Said, XLADevice, off_the_loop
 from astra_jax.engine.schedule import Read, RowShape, Sample
 from astra_jax.mesh.hosts import HostFailed, gather_from_hosts
 
+_T = TypeVar("_T")
 _PAUSE_SECONDS = 0.01
 """Where no host has anything to call, they ask one another again after this long."""
 
@@ -119,16 +120,15 @@ class SharedDevice:
         kind = Kind.FIRST_READ if read.begins else Kind.READ
         own_pages = 0 if read.begins else self._device.own_pages(read)
         call = await self._its_turn(Proposal(kind, read.most_rows, 1, read.most_tokens, own_pages))
-        await self._device.read(read, call.own_pages)
+        await self._called(self._device.read(read, call.own_pages))
 
     async def sample(self, sample: Sample) -> tuple[Said, int]:
         """Sample in some rows, as soon as all hosts have agreed to; return what each said, and for how many tokens."""
         own_pages = self._device.own_pages(sample)
         call = await self._its_turn(Proposal(Kind.SAMPLE, *sample.shape, own_pages=own_pages, leave_at=sample.leave_at))
         shape = RowShape(call.prefixes, call.rows_per_prefix)
-        return await self._device.sample(
-            dataclasses.replace(sample, shape=shape, leave_at=call.leave_at), call.own_pages
-        )
+        sample = dataclasses.replace(sample, shape=shape, leave_at=call.leave_at)
+        return await self._called(self._device.sample(sample, call.own_pages))
 
     async def idle(self, until: asyncio.Event) -> None:
         """Have nothing to call before the event is set; take part in the calls of others meanwhile."""
@@ -175,15 +175,23 @@ class SharedDevice:
             )
         return call
 
+    async def _called(self, call: Awaitable[_T]) -> _T:
+        """Make the call that all have agreed on; where it fails here, nobody is asked again: others may be in it."""
+        try:
+            return await call
+        except Exception as error:
+            self._ended = error
+            raise
+
     async def _take_part(self, call: Proposal) -> bool:
         """Make a call with no row of this host; return whether there was one."""
         nobody: list[list[Any]] = [[] for _ in range(self.num_shards)]
         if call.kind in (Kind.READ, Kind.FIRST_READ):
             read = Read(nobody, call.kind == Kind.FIRST_READ, call.prefixes, call.tokens)
-            await self._device.read(read, call.own_pages)
+            await self._called(self._device.read(read, call.own_pages))
         elif call.kind == Kind.SAMPLE:
             sample = Sample(RowShape(call.prefixes, call.rows_per_prefix), nobody, call.leave_at)
-            await self._device.sample(sample, call.own_pages)
+            await self._called(self._device.sample(sample, call.own_pages))
         else:
             return False
         return True

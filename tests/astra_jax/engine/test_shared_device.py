@@ -179,3 +179,26 @@ def test_where_one_host_fails_all_others_are_told_which(calls_away):
         await asyncio.gather(others(0), fails(), others(2))
 
     run_on_clock(main())
+
+
+def test_a_host_whose_own_part_of_a_call_fails_asks_nobody_any_more():
+    """The others may be in that call, and would never answer."""
+    asked: list[Proposal] = []
+
+    class Breaks(PartOfDevice):
+        async def sample(self, sample: Sample, own_pages: int = 99) -> tuple[Said, int]:
+            raise MemoryError("of this host")
+
+    async def gather(proposal: Proposal) -> np.ndarray:
+        asked.append(proposal)
+        return np.array([proposal], np.int32)
+
+    async def main() -> None:
+        decoder = PagedDecoder(SharedDevice(Breaks(), gather), LIMITS, end_ids=(1,))
+        with pytest.raises(MemoryError, match="of this host"):
+            await decoder.generate([21, 22, 23], Sampling(30), Session(1, 0))
+        num_asked = len(asked)
+        await decoder.close(failed=True)
+        assert len(asked) == num_asked > 0
+
+    run_on_clock(main())
