@@ -98,12 +98,13 @@ def ending_with_other_hosts() -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:  # not SystemExit: a run that has saved ends on all hosts
         if jax.process_count() > 1:
             is_lost = isinstance(error, jax.errors.JaxRuntimeError | ValueError) and "Gloo" in str(error)
             if is_lost or not _all_hosts_end():
                 # Before what JAX does at the end of a process, which is to wait for all others.
-                atexit.register(_leave, 2 if isinstance(error, UsageError) else 1)
+                code = 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, UsageError) else 1
+                atexit.register(_leave, code)
             if is_lost:
                 raise HostLost(
                     f"expected all {jax.process_count()} hosts to go on, found one gone: it was killed, or its machine "
