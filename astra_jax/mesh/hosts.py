@@ -43,7 +43,7 @@ class HostFailed(AstraError):
 
 
 class HostLost(AstraError):
-    """Another host of this job is gone: its process was killed, or its machine or network went down."""
+    """Another host of this job is gone: it has failed, was killed, or its machine or network went down."""
 
 
 def join_hosts() -> None:
@@ -107,8 +107,9 @@ def ending_with_other_hosts() -> Iterator[None]:
                 atexit.register(_leave, code)
             if is_lost:
                 raise HostLost(
-                    f"expected all {jax.process_count()} hosts to go on, found one gone: it was killed, or its machine "
-                    "or network is down; the same command on every host goes on from the last checkpoint"
+                    f"expected all {jax.process_count()} hosts to go on, found one gone: it has failed and says why, "
+                    "or it was killed, or its machine or network is down; the same command on every host goes on "
+                    "from the last checkpoint"
                 ) from error
         raise
 

@@ -115,6 +115,6 @@ def test_a_host_that_is_killed_ends_the_other(overrides, sandbox, tmp_path, kill
     assert other.returncode == 1, error
     lines = [line for line in error.splitlines() if not line.startswith("rl: step ")]
     assert lines == [
-        "astra: HostLost: expected all 2 hosts to go on, found one gone: it was killed, or its machine or network is "
-        "down; the same command on every host goes on from the last checkpoint"
+        "astra: HostLost: expected all 2 hosts to go on, found one gone: it has failed and says why, or it was "
+        "killed, or its machine or network is down; the same command on every host goes on from the last checkpoint"
     ]
