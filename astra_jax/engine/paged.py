@@ -90,9 +90,11 @@ class PagedDecoder:
         """Sample the message that follows `ids`, all tokens of the session so far.
 
         Raises:
-            DecoderError: it is too long; an id is none of the vocabulary; or the session is asked for two messages at
-                once.
+            DecoderError: it is too long; an id is none of the vocabulary; the session is asked for two messages at
+                once; or the decoder is closed.
         """
+        if self._is_closing:
+            raise DecoderError("expected a decoder that is open, found one that is closed")
         self._schedule.require_room(ids, sampling)
         if session in self._messages or session in self._back:
             raise DecoderError(f"expected one message at a time, found two of seed {session.seed} slot {session.slot}")

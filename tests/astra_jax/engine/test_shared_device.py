@@ -11,7 +11,7 @@ import pytest
 
 from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from astra_jax.engine.device import Said
-from astra_jax.engine.interface import Generated, Sampling, Session
+from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
 from astra_jax.engine.shared_device import Proposal, SharedDevice
@@ -177,6 +177,17 @@ def test_where_one_host_fails_all_others_are_told_which(calls_away):
             await hosts.decoders[host].close(failed=True)
 
         await asyncio.gather(others(0), fails(), others(2))
+
+    run_on_clock(main())
+
+
+def test_a_decoder_that_is_closed_refuses_to_sample():
+    async def main() -> None:
+        decoder = PagedDecoder(PartOfDevice(), LIMITS, end_ids=(1,))
+        await decoder.generate([21, 22, 23], Sampling(30), Session(1, 0))
+        await decoder.close()
+        with pytest.raises(DecoderError, match="found one that is closed"):
+            await asyncio.wait_for(decoder.generate([21, 22, 23], Sampling(30), Session(1, 1)), 1000)
 
     run_on_clock(main())
 
