@@ -95,13 +95,14 @@ def open_run(
 
     Raises:
         DestinationRefused: `out` is neither new nor an earlier run of this kind; or one that was begun with something
-            else (`MadeOtherwise`).
+            else (`MadeOtherwise`); or hosts of one run have other configs, data or code.
     """
     made_with: Fingerprint = {
         **flattened(config.model_dump(mode="json"), leave_out={"out", *may_change, *contents}),
         **contents,
         **source_of_files(sources),
     }
+    _require_same_on_all_hosts(made_with)
     refusal: DestinationRefused | None = None
     figures = None
     try:
@@ -146,6 +147,22 @@ def _is_first_host() -> bool:
     import jax  # here, so that the command can name the kinds of run without it
 
     return jax.process_index() == 0
+
+
+def _require_same_on_all_hosts(made_with: Fingerprint) -> None:
+    """Refuse hosts that were begun otherwise: what each of them makes goes into the others' updates."""
+    import jax
+    import numpy as np
+
+    from astra_jax.mesh.hosts import gather_from_hosts
+
+    if jax.process_count() > 1:
+        of_hosts = gather_from_hosts(np.frombuffer(bytes.fromhex(digest(made_with)), np.uint8))
+        if others := np.flatnonzero((of_hosts != of_hosts[0]).any(axis=1)).tolist():
+            raise DestinationRefused(
+                f"expected the same config, data and code on all {len(of_hosts)} hosts, found others than the first "
+                f"one's at host {', '.join(map(str, others))}; give every host the same command and files"
+            )
 
 
 def _agree(refusal: DestinationRefused | None) -> None:

@@ -6,12 +6,15 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
 from astra_jax.config import load_config
 from astra_jax.evaluate.environments import EvaluationConfig, open_evaluation
+from astra_jax.mesh import hosts
 from astra_jax.rl import config as rl_config_module
 from astra_jax.rl.config import RLConfig, open_rl_run
 from astra_jax.sft.config import SFTConfig, open_sft_run
@@ -251,3 +254,16 @@ def test_an_evaluation_of_another_policy_is_refused_and_an_equal_one_is_already_
     command = ["evaluate", "environments", f"{ROOT}/configs/tiny_evaluation.toml", f"out={config.out}"]
     assert main([*command, f"policy={tmp_path}/init", f"environments={tmp_path}/environments"]) == 2
     assert "rollout.max_turns: 6 before" in capsys.readouterr().err
+
+
+def test_hosts_that_were_begun_with_other_configs_are_refused_before_anything_is_written(rl_config, monkeypatch):
+    """Of two hosts the second was given another seed."""
+
+    def gather(own: np.ndarray) -> np.ndarray:
+        return np.stack([own, own ^ 1])
+
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(hosts, "gather_from_hosts", gather)
+    with pytest.raises(DestinationRefused, match=r"same config, data and code on all 2 hosts, .* at host 1; give"):
+        open_rl_run(rl_config)
+    assert not rl_config.out.exists()
