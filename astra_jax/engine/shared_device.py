@@ -70,12 +70,20 @@ def agreed(proposals: Sequence[Proposal]) -> Proposal:
     >>> few, many = Proposal(Kind.SAMPLE, 4, 1, own_pages=3), Proposal(Kind.SAMPLE, 4, 4, own_pages=2, leave_at=12)
     >>> agreed([few, many, Proposal(Kind.NOTHING)])[1:]  # in the larger call both have their places
     (4, 4, 0, 3, 12)
+    >>> agreed([few, Proposal(Kind.SAMPLE, 2, 4, own_pages=2, leave_at=1)])[1:]  # so they have here
+    (4, 4, 0, 3, 1)
     >>> agreed([few, Proposal(Kind.DONE), Proposal(Kind.READ, 8, 1, tokens=32)])[1:]
     (8, 1, 32, 0, 0)
     """
     first = min(
         proposals, key=lambda proposal: (proposal.kind, -proposal.prefixes * proposal.rows_per_prefix, proposal)
     )
+    if first.kind == Kind.SAMPLE:  # of shapes neither of which holds the other, one host would starve the other
+        samples = [proposal for proposal in proposals if proposal.kind == Kind.SAMPLE]
+        first = first._replace(
+            prefixes=max(proposal.prefixes for proposal in samples),
+            rows_per_prefix=max(proposal.rows_per_prefix for proposal in samples),
+        )
     parts = [proposal for proposal in proposals if proposal.is_part_of(first)]
     # A row that goes on is more than `leave_at` of each host's: while one host waits for all of its rows, so do others.
     return first._replace(
