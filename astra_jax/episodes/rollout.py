@@ -77,7 +77,7 @@ class RolloutConfig(BaseModel):
     max_tool_seconds: float | None = Field(default=None, gt=0)
     """How long an episode may wait for its tools, all turns together; then it is cut off (`Episode.is_unfinished`), and
     what is learnt no longer follows from the seed alone. Below the deadline of the sandbox's client (120 s) an outage
-    cuts episodes off before it ends the run."""
+    cuts episodes off before it ends the run. Waiting for one of the client's 256 connections counts."""
     temperature: float = Field(default=1.0, ge=0)
     """What divides the logits; at 0 each token is the most likely one (greedy)."""
     top_k: int | None = Field(default=None, gt=0)

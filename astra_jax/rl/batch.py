@@ -53,8 +53,12 @@ def make_rl_batch(
     """
     episodes = [episode for group in groups for episode in group.group]
     sizes = {len(group.rewards) for group in groups} | {len(group.group) for group in groups}
-    if len(sizes) > 1 or any(episode.is_unfinished for episode in episodes):
-        raise ValueError(f"expected groups of one size whose episodes have all ended, found sizes {sorted(sizes)}")
+    num_unfinished = sum(episode.is_unfinished for episode in episodes)
+    if len(sizes) > 1 or num_unfinished:
+        raise ValueError(
+            f"expected groups of one size whose episodes have all ended, found sizes {sorted(sizes)} and "
+            f"{num_unfinished} episodes that were cut off"
+        )
     advantages = np.concatenate([group_advantages(group.rewards) for group in groups])
     longest = max(len(episode.ledger) for episode in episodes)
     # One column more than a bucket: tokens lose the last and targets the first, and the shape is the bucket's.

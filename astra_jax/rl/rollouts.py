@@ -114,7 +114,7 @@ class Rollouts:
         """
         self.filler.drop_stale(step)
         rolled_out: list[ScoredGroup[Group]] = []
-        num_rollouts = 0
+        num_rollouts, unfinished_before = 0, self.num_unfinished
         self.errors, errors_before = Counter(), Counter(self._engine.sandbox.service_errors)
         # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
         if not self.filler.is_full:
@@ -122,7 +122,7 @@ class Rollouts:
             decoding_params = laid_out_for_decoding(self._model_config, self._mesh, params)
         with in_force(self._mesh):
             while not self.filler.is_full:
-                self._require_progress(num_rollouts, step)
+                self._require_progress(num_rollouts, self.num_unfinished - unfinished_before, step)
                 groups = await self._roll_out(decoding_params, policy_version=step)
                 num_rollouts += 1
                 self.filler.add(groups)
@@ -130,13 +130,17 @@ class Rollouts:
         self.errors += service_errors(self._engine.sandbox.service_errors, errors_before)
         return self.filler.take_batch(), rolled_out
 
-    def _require_progress(self, num_rollouts: int, step: int) -> None:
+    def _require_progress(self, num_rollouts: int, num_unfinished: int, step: int) -> None:
         if num_rollouts == self._config.max_rollouts_per_step:
+            what_to_do = (
+                f"{num_unfinished} groups were cut off: raise rollout.max_tool_seconds, or look at the sandbox"
+                if num_unfinished
+                else "the policy solves everything or nothing: change the environments, the temperature or "
+                "min_reward_std, or stop here"
+            )
             raise BatchFillingStalled(
                 f"expected {self._config.groups_per_step} groups with reward variance at step {step}, found "
-                f"{len(self.filler.buffer)} after {num_rollouts} rollouts; the policy solves everything or nothing: "
-                "change the environments, the temperature or min_reward_std, or stop here"
-                + (f"; {self.num_unfinished} groups of this run were cut off" if self.num_unfinished else "")
+                f"{len(self.filler.buffer)} after {num_rollouts} rollouts; {what_to_do}"
             )
 
     async def _roll_out(self, params: Params, *, policy_version: int) -> list[ScoredGroup[Group]]:

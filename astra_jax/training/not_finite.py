@@ -2,7 +2,7 @@
 
     OUT/not_finite/step-000123.npz   the batch as this host made it, by field; step, loss, grad_norm
 
-With several hosts each writes its own rows, where it writes its metrics.
+With several hosts each writes the rows that it made, in RL all of them, where it writes its metrics.
 
 Decided: docs/decisions/runs.md, “A step that is not finite is no update”.
 """
