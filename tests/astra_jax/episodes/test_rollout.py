@@ -334,7 +334,7 @@ async def test_a_rollout_that_is_given_up_waits_for_its_thread():
         may_end.wait(10)
         ended.append(True)
 
-    rollout = asyncio.ensure_future(device._off_the_loop(decode))
+    rollout = asyncio.ensure_future(device.off_the_loop(decode))
     await asyncio.to_thread(begun.wait)
     rollout.cancel()
     await asyncio.sleep(0.05)
