@@ -77,15 +77,11 @@ async def test_two_hosts_have_the_episodes_and_losses_of_one_process(overrides, 
     expected, *found = (read_metrics(tmp_path / run / "metrics.jsonl") for run in ("one", "two", "two/hosts/1"))
     assert [line["step"] for line in expected] == [0, 1]
     for lines in found:
-        for name in expected[0]:
-            if "seconds" not in name:
-                np.testing.assert_allclose(
-                    [line[name] for line in lines],
-                    [line[name] for line in expected],
-                    rtol=1e-4,
-                    atol=1e-6,
-                    err_msg=name,
-                )
+        for line, of_one in zip(lines, expected, strict=True):
+            assert line.keys() == of_one.keys()
+            for name in line:
+                if "seconds" not in name:
+                    np.testing.assert_allclose(line[name], of_one[name], rtol=1e-4, atol=1e-6, err_msg=name)
     logs = [sorted(tmp_path.glob(f"{run}/episodes/*")) for run in ("one", "two")]
     assert [path.name for path in logs[0]] == ["step_000000.jsonl", "step_000001.jsonl"]
     assert [path.name for path in logs[1]] == [path.name for path in logs[0]]
