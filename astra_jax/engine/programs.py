@@ -79,6 +79,8 @@ def read_tokens(model_config: ModelConfig, params: Params, pages: Pages, given: 
 
     What a compiler works on for long is many tokens in many layers at once; a call for each layer costs next to nothing
     beside so many tokens.
+
+    Decided: docs/decisions/rl.md, “Given tokens are read by one program for all layers”.
     """
     x_RTD, rope, given = begin_reading(model_config, params, given)
     found = []
