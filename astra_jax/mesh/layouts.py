@@ -57,8 +57,8 @@ def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> jax.stages.W
     """Return the program that lays out a learner's `Params` for decoding on `mesh`; on one device it converts them.
 
     Norms stay as they are, since the model computes with them in float32. All else it computes in the type that
-    weights are converted to, so the policy is the same. Beside both layouts it holds one layer, or one of the two
-    embeddings, whole.
+    weights are converted to, so the policy is the same. Beside both layouts it holds one layer and the
+    embeddings whole.
     """
 
     def converted(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
