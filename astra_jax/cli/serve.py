@@ -33,7 +33,7 @@ sampled each token. A field of the request that is not understood is refused by 
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a key)")
     serve.add_argument("--port", type=whole_number(0, 65535), default=8000, help="0 for any free one")
     serve.add_argument(
-        "--served-model-name", type=_names, default=(), metavar="A,B", help="names of the model; default: its folder's"
+        "--served-model-name", type=_names, default=(), metavar="A,B", help="names of the model; default: its path"
     )
     serve.add_argument(
         "--api-key-env",

@@ -50,7 +50,7 @@ def served_policy(
     rows: int,
     dtype: DType | None = None,
 ) -> ServedPolicy:
-    """Open a policy folder or a HuggingFace folder, named as the folder is if no name is given.
+    """Open a policy folder or a HuggingFace folder, named as its path is if no name is given.
 
     `most_tokens` is the longest sequence, prompt and message, that is served; by default the model's context, but no
     more than 8,192. So many `rows` are sampled at once. Weights have the type that they are stored in, or `dtype`.
@@ -69,7 +69,7 @@ def served_policy(
         )
     return ServedPolicy(
         policy=policy,
-        names=names or (folder.resolve().name,),
+        names=names or (str(folder),),
         digest=None if is_hf else digest_of_policy(folder),
         limits=serving_limits(most_tokens or min(context, _DEFAULT_MOST_TOKENS), rows),
         end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
