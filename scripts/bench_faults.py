@@ -24,7 +24,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -38,83 +38,20 @@ from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Star
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.rl.config import RLConfig
 from sandbox.client import AsyncSandboxClient
+from sandbox.faulty_proxy import SHARES, FaultyProxy, fault_of
 from sandbox.local import local_sandbox
 from sandbox.protocol import ExecuteReply
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment
 
 CALL_DEADLINE_SECONDS, GRACE_SECONDS = 120.0, 1.0
-SHARES = {"hang": 0.05, "http_500": 0.05, "cut": 0.02}
-"""Of all replies."""
 NONE: dict[str, float] = {}
 
 
-class FaultyProxy:
-    """Passes calls on to `service` and loses some of the replies, drawn by a seed."""
-
-    def __init__(self, service: str, shares: dict[str, float], seed: int) -> None:
-        self.service, self.replies, self.connections = service, 0, 0
-        self.lost: Counter[str] = Counter()
-        self._shares, self._random = shares, random.Random(seed)
-        self._server: asyncio.Server | None = None
-
-    async def __aenter__(self) -> str:
-        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0, backlog=1024)
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        await self._server.wait_closed()
-
-    def _fault(self) -> str:
-        self.replies += 1
-        (fault,) = self._random.choices([*self._shares, ""], [*self._shares.values(), 1 - sum(self._shares.values())])
-        if fault:
-            self.lost[fault] += 1
-        return fault
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        writers = [writer]
-        try:
-            host, port = self.service.removeprefix("http://").split(":")
-            service_reader, service_writer = await asyncio.open_connection(host, int(port))
-            writers.append(service_writer)
-            while True:
-                try:
-                    request = await _message(reader)
-                except asyncio.IncompleteReadError:  # the caller has hung up
-                    return
-                service_writer.write(request)
-                reply = await _message(service_reader)  # it has run, whatever becomes of its reply
-                match self._fault():
-                    case "hang":
-                        await reader.read()  # until its caller hangs up
-                        return
-                    case "http_500":
-                        reply = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 5\r\n\r\noops\n"
-                    case "cut":
-                        writer.write(reply[: self._random.randrange(1, len(reply))])
-                        return
-                writer.write(reply)
-        except (OSError, asyncio.IncompleteReadError):
-            self.lost["service_dead"] += 1
-        finally:
-            for open_writer in writers:
-                open_writer.close()
-            self.connections -= 1
-
-
-async def _message(reader: asyncio.StreamReader) -> bytes:
-    """Return the next request or reply whole.
-
-    Raises:
-        IncompleteReadError: it ends first.
-    """
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-    return head + await reader.readexactly(int(length.partition(b":")[2]))
+def faulty_proxy(service: str, shares: Mapping[str, float], seed: int) -> FaultyProxy:
+    """Return a proxy that loses such shares of the replies, drawn one after the other."""
+    drawn = random.Random(seed)
+    return FaultyProxy(lambda _: fault_of(drawn.random(), shares), service)
 
 
 class Timed(AsyncSandboxClient):
@@ -166,7 +103,7 @@ async def roll_out(
     """Roll out through a faulty proxy; return the groups, and what they and the proxy came to."""
     tasks, files = asyncio.all_tasks(), psutil.Process().num_fds()
     async with AsyncExitStack() as services:
-        proxy = FaultyProxy(await start(services), shares, seed)
+        proxy = faulty_proxy(await start(services), shares, seed)
         killer = None
         async with (
             proxy as url,

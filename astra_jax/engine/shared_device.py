@@ -58,10 +58,8 @@ class Proposal(NamedTuple):
     leave_at: int = 0
 
     def is_part_of(self, call: Proposal) -> bool:
-        """Say whether the rows of a proposal have their places in a call."""
-        if self.kind != Kind.SAMPLE or call.kind != Kind.SAMPLE:
-            return self[:4] == call[:4]
-        return self.prefixes <= call.prefixes and self.rows_per_prefix <= call.rows_per_prefix
+        """Say whether the rows of a proposal have their places in what was agreed on: all that sample have."""
+        return self.kind == call.kind == Kind.SAMPLE or self[:4] == call[:4]
 
 
 def agreed(proposals: Sequence[Proposal]) -> Proposal:

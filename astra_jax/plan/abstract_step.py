@@ -37,6 +37,8 @@ class AbstractStep:
     """Weights that a chip reads: all that its `tensor` shard multiplies with, wherever they are stored."""
     while_trips: int | None
     """Rounds to count of a loop whose end depends on the data."""
+    host_bytes: int = dataclasses.field(default=0, kw_only=True)
+    """What waits for it in the host's memory, for each chip."""
     calls: int = dataclasses.field(default=1, kw_only=True)
     """How often the program is called for it; bytes that are sent, FLOPs and weights are those of all calls."""
     tokens: int

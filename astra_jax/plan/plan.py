@@ -247,7 +247,7 @@ def _plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> Step
     return StepPlan(
         work=step.work,
         peak_bytes=memory.peak_bytes + sum(step.resident_bytes.values()),
-        host_bytes=memory.host_bytes,
+        host_bytes=memory.host_bytes + step.host_bytes,
         bytes_by_category=_by_category(step, memory, chip),
         compiled_flops=costs.flops * step.mesh.size,
         model_flops=step.model_flops,

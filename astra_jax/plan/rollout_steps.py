@@ -41,7 +41,9 @@ _LEARNERS: Final = "parameters of the learner"
 def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh: Mesh) -> dict[str, AbstractStep]:
     """Return the programs of a rollout on `mesh`, with what the learner leaves on the chips meanwhile."""
     learnt, optimizer_state = learner_state(config, model, learner_mesh)
-    resident = {} if config.optimizer_waits_on_host else {"optimiser": bytes_per_chip(optimizer_state)}
+    moments_bytes = bytes_per_chip(optimizer_state)
+    resident = {} if config.optimizer_waits_on_host else {"optimiser": moments_bytes}
+    host_bytes = moments_bytes if config.optimizer_waits_on_host else 0
     lay_out = weights_for_decoding(model, mesh)
     params = with_shardings(jax.eval_shape(lay_out, learnt), param_shardings(learnt, mesh))
     with jax.set_mesh(mesh):
@@ -67,7 +69,7 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
         "append": calls.read(limits.read_rows, limits.read_tokens, behind_tokens=limits.max_tokens),
         "decode": calls.sample(),
     }
-    return steps
+    return {name: dataclasses.replace(step, host_bytes=host_bytes) for name, step in steps.items()}
 
 
 def episodes_in_flight(config: RLConfig) -> str:

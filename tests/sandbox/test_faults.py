@@ -13,89 +13,26 @@ from contextlib import AsyncExitStack
 import pytest
 
 from sandbox.client import AsyncSandboxClient
+from sandbox.faulty_proxy import SHARES, FaultyProxy, fault_of
 from sandbox.local import local_sandbox
 from sandbox.protocol import Limits
 from tests.sandbox.processes import descriptors, service_process
 
 CALLERS, CALLS_EACH = 64, 10
 DEADLINE_SECONDS = 120.0
-SHARES = {"hang": 0.05, "500": 0.05, "cut": 0.02}  # of all replies
 COUNT = "def count(x, state):\n    state['calls'] += 1\n    return [x, state['calls']]\n"
 
 
-class FaultyProxy:
-    """Passes calls on and loses some of the replies; which ones follows from the seed, the call and the attempt."""
+def faulty_proxy(seed: int) -> FaultyProxy:
+    """Which replies are lost follows from the seed, the call and the attempt."""
+    attempts: Counter[int] = Counter()
 
-    def __init__(self, seed: int) -> None:
-        self.service = ""
-        self.lost: Counter[str] = Counter()
-        self.connections = self.hanging = 0
-        self._seed = seed
-        self._attempts: Counter[int] = Counter()
-        self._server: asyncio.Server | None = None
+    def fault(body: bytes) -> str:
+        x = json.loads(body)["arguments"]["x"]
+        attempts[x] += 1
+        return fault_of(random.Random(f"{seed} {x} {attempts[x]}").random(), SHARES)
 
-    async def __aenter__(self) -> str:
-        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0, backlog=2 * CALLERS)
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        await self._server.wait_closed()
-
-    def _fault(self, x: int) -> str:
-        self._attempts[x] += 1
-        drawn = random.Random(f"{self._seed} {x} {self._attempts[x]}").random()
-        for fault, share in SHARES.items():
-            if drawn < share:
-                self.lost[fault] += 1
-                return fault
-            drawn -= share
-        return ""
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        writers = [writer]
-        try:
-            host, port = self.service.removeprefix("http://").split(":")
-            service_reader, service_writer = await asyncio.open_connection(host, int(port))
-            writers.append(service_writer)
-            while True:
-                try:
-                    head, body = await message(reader)
-                except asyncio.IncompleteReadError:  # the caller has hung up
-                    return
-                service_writer.write(head + body)
-                reply = b"".join(await message(service_reader))  # it has run, whatever becomes of its reply
-                match self._fault(json.loads(body)["arguments"]["x"]):
-                    case "hang":
-                        self.hanging += 1
-                        await reader.read()  # until its caller hangs up
-                        self.hanging -= 1
-                        return
-                    case "500":
-                        reply = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 5\r\n\r\noops\n"
-                    case "cut":
-                        writer.write(reply[: random.Random(f"{self._seed} {body!r}").randrange(1, len(reply))])
-                        return
-                writer.write(reply)
-        except (OSError, asyncio.IncompleteReadError):
-            self.lost["service dead"] += 1
-        finally:
-            for open_writer in writers:
-                open_writer.close()
-            self.connections -= 1
-
-
-async def message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Head and body of the next request or reply.
-
-    Raises:
-        IncompleteReadError: it ends first.
-    """
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-    return head, await reader.readexactly(int(length.partition(b":")[2]))
+    return FaultyProxy(fault)
 
 
 async def wait_for(what: str, holds: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -115,7 +52,7 @@ async def test_every_caller_gets_its_own_reply_from_a_service_that_loses_replies
         async def start() -> str:
             return await asyncio.to_thread(services.enter_context, local_sandbox(2))  # type: ignore[arg-type]
 
-        proxy = FaultyProxy(seed)
+        proxy = faulty_proxy(seed)
         first = proxy.service = await start()
         async with (
             proxy as url,
@@ -147,7 +84,7 @@ async def test_every_caller_gets_its_own_reply_from_a_service_that_loses_replies
 
             assert len(seconds) == CALLERS * CALLS_EACH
             assert max(seconds) < DEADLINE_SECONDS
-            assert all(proxy.lost[fault] for fault in (*SHARES, "service dead")), proxy.lost
+            assert all(proxy.lost[fault] for fault in (*SHARES, "service_dead")), proxy.lost
             # An attempt that was given up holds no connection.
             await wait_for("the end of those that hang", lambda: proxy.hanging == 0)
             assert proxy.connections <= CALLERS

@@ -14,11 +14,14 @@ import pytest
 
 from astra_jax.checkpoints.checkpoint import CheckpointError
 from astra_jax.config import ConfigError
+from astra_jax.mesh.layouts import rollout_mesh
+from astra_jax.mesh.placement import training_mesh
 from astra_jax.model.qwen3 import _project
 from astra_jax.plan import PLAN_ENVIRONMENT
 from astra_jax.plan import plan as plan_module
 from astra_jax.plan.abstract_step import partitioner_bytes
 from astra_jax.plan.plan import Plan, StepPlan, plan
+from astra_jax.plan.rollout_steps import rollout_steps
 from astra_jax.plan.run_config import load_run_config
 
 REPOSITORY = Path(__file__).parents[3]
@@ -192,6 +195,19 @@ def test_on_one_chip_laying_weights_out_sends_nothing_and_takes_no_time():
     step = StepPlan("all weights", 2**30, 0, {}, 0.0, 0.0, {}, nothing, 0, 0.0, 0.0, False)
     answer = Plan("v6e:1x1", 1, 2**31, "0.0.42", {"layout": step}).to_json()
     assert answer["steps"]["layout"]["tokens_per_second"] == 0
+
+
+def test_moments_are_counted_where_they_wait_while_episodes_are_rolled_out():
+    found = []
+    for waits in ("false", "true"):
+        config = load_run_config(PAPER_RL, (*_8_CHIPS, f"optimizer_waits_on_host={waits}"))
+        mesh = training_mesh(config.mesh)
+        steps = rollout_steps(config, config.model, rollout_mesh(config.rollout_mesh, mesh), mesh).values()
+        found.append({(step.resident_bytes.get("optimiser", 0), step.host_bytes) for step in steps})
+    (((on_chip, nothing),), ((none, on_host),)) = found
+    assert (nothing, none) == (0, 0)
+    # Two float32 moments of 14.8 billion parameters, over 8 chips.
+    assert on_chip == on_host == pytest.approx(2 * 4 * config.model.num_parameters / 8, rel=1e-2)
 
 
 def test_gradients_are_planned_in_the_type_that_they_are_sent_in():

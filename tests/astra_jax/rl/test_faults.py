@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 import sandbox.client
-from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
 from astra_jax.metrics_file import read_metrics
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
-from astra_jax.testing import InProcessSandbox, tiny_environment
+from astra_jax.testing import InProcessSandbox
 from sandbox.client import AsyncSandboxClient
+from sandbox.faulty_proxy import SHARES
 from sandbox.local import local_sandbox
-from scripts.bench_faults import SHARES, FaultyProxy, kill_and_start_again, start
-from synthesis.record_io import write_records
+from scripts.bench_faults import faulty_proxy, kill_and_start_again, start
+from tests.astra_jax.rl.configs import tiny_rl_config
 from tests.sandbox.processes import service_process
 
 STEPS = 4
@@ -32,27 +32,13 @@ STEPS = 4
 
 @pytest.fixture(scope="module")
 def config(taught, tmp_path_factory) -> RLConfig:
-    folder = tmp_path_factory.mktemp("faults")
-    save_policy(taught, folder / "init")
-    environments = [tiny_environment(rent=rent) for rent in (2150, 100, 200)]
-    write_records(folder / "environments", environments, kind="environment")
-    return RLConfig.model_validate(
-        {
-            "seed": 1,
-            "steps": STEPS,
-            "out": folder / "whole",
-            "init": folder / "init",
-            "environments": folder / "environments",
-            "rollout": {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6},
-            "optimizer": {"learning_rate": 1e-4},
-            "group_size": 4,
-            "groups_per_step": 1,
-            "groups_per_rollout": 2,
-            "length_bucket_tokens": 384,
-            "logprob_chunk_tokens": 128,
-            "checkpoint_every_steps": 1,
-            "log_episodes_every_steps": 1,
-        }
+    return tiny_rl_config(
+        tmp_path_factory.mktemp("faults"),
+        taught,
+        steps=STEPS,
+        groups_per_rollout=2,
+        checkpoint_every_steps=1,
+        log_episodes_every_steps=1,
     )
 
 
@@ -77,7 +63,7 @@ async def test_a_run_whose_sandbox_loses_replies_and_is_killed_once_learns_what_
 ):
     run = config.model_copy(update={"out": tmp_path / "run"})
     async with AsyncExitStack() as services:
-        proxy = FaultyProxy(await start(services), SHARES, seed=2)
+        proxy = faulty_proxy(await start(services), SHARES, seed=2)
         async with proxy as url, AsyncSandboxClient(url, grace_seconds=1.0) as client, asyncio.TaskGroup() as tasks:
             tasks.create_task(kill_and_start_again(proxy, services, after_replies=10))
             figures = await run_rl(run, client)

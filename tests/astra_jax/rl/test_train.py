@@ -28,14 +28,14 @@ from astra_jax.rl.grpo_loss import Objective
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.rl.stage import run_rl
 from astra_jax.rl.train import rl_loss, rl_step
-from astra_jax.testing import InProcessSandbox, tiny_environment
+from astra_jax.testing import InProcessSandbox
 from astra_jax.training.optimizer import make_optimizer, updates_applied
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
-from synthesis.record_io import write_records
 from tests.astra_jax.killed_process import kill_after_steps
+from tests.astra_jax.rl.configs import tiny_rl_config
 
-STEPS, GROUP_SIZE = 5, 4
+STEPS = 5
 OF_THE_MACHINE = re.compile("seconds|service_errors")
 MESH = MeshConfig(fsdp=2, context=2, tensor=2)
 
@@ -43,27 +43,7 @@ MESH = MeshConfig(fsdp=2, context=2, tensor=2)
 @pytest.fixture(scope="module")
 def config(taught, tmp_path_factory) -> RLConfig:
     """One group per rollout and per update, so that no group waits in the buffer."""
-    folder = tmp_path_factory.mktemp("rl")
-    save_policy(taught, folder / "init")
-    environments = [tiny_environment(rent=rent) for rent in (2150, 100, 200)]
-    write_records(folder / "environments", environments, kind="environment")
-    return RLConfig.model_validate(
-        {
-            "seed": 1,
-            "steps": STEPS,
-            "out": folder / "run",
-            "init": folder / "init",
-            "environments": folder / "environments",
-            "rollout": {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6},
-            "optimizer": {"learning_rate": 1e-4},
-            "group_size": GROUP_SIZE,
-            "groups_per_step": 1,
-            "groups_per_rollout": 1,
-            "length_bucket_tokens": 384,
-            "logprob_chunk_tokens": 128,
-            "checkpoint_every_steps": 2,
-        }
-    )
+    return tiny_rl_config(tmp_path_factory.mktemp("rl"), taught, steps=STEPS, checkpoint_every_steps=2)
 
 
 async def test_a_policy_whose_groups_never_vary_is_not_updated(config, untrained, tmp_path):
