@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from synthesis.fingerprint import Fingerprint, MadeOtherwise, digest, require_sa
 from synthesis.record_io import read_card, write_records
 from synthesis.records import Record
 from synthesis.stage import StageReport
-from synthesis.track.journal import Journal
+from synthesis.track.journal import Journal, JournalError
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class TrackRun:
     def finished_report(self) -> StageReport | None:
         """Return what became of the synthesis whose records already lie in `out`; None where nothing lies there.
 
+        Journals that a kill left beside the finished records are taken away.
+
         Raises:
             DestinationRefused: something else lies there.
             MadeOtherwise: they were made with something else than `fingerprint` says.
@@ -48,6 +50,12 @@ class TrackRun:
                 "another program; name another `out`, or move these away"
             )
         require_same(out, card.made_with, self.fingerprint, advice="Name another `out`, or move these records away")
+        for stage, path in self.journal_paths.items():
+            if path.is_file():
+                # What was made with something else, or is no journal, is not this run's to delete.
+                with suppress(MadeOtherwise, JournalError):
+                    Journal(path, stage, self.fingerprint).close()
+                    _delete_journal(path)
         return StageReport(
             self.name, card.read, card.count, card.repaired, Counter(card.rejected), out=str(out), already_complete=True
         )
@@ -93,6 +101,10 @@ class TrackRun:
         """
         # Before the verdict: were the journals of nothing but rejections kept, the next run could do no better.
         for path in self.journal_paths.values():
-            for suffix in ("", "-wal", "-shm"):  # SQLite's own, by name: a copy that the user made stays
-                path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
+            _delete_journal(path)
         report.require_kept(f"at least one {self.kind}")
+
+
+def _delete_journal(path: Path) -> None:
+    for suffix in ("-wal", "-shm", ""):  # SQLite's own, by name: a copy that the user made stays
+        path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)

@@ -90,3 +90,30 @@ def test_a_copy_of_a_journal_that_the_user_made_stays_when_the_run_closes(tmp_pa
         (tmp_path / "out.drafted.sqlite.backup").write_text("mine")
     run.close(StageReport("tasks", read=1, kept=1))
     assert [path.name for path in tmp_path.iterdir()] == ["out.drafted.sqlite.backup"]
+
+
+async def test_journals_that_a_kill_left_beside_finished_records_go_with_the_next_run(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def die(run: TrackRun, report: StageReport) -> None:
+        raise Killed
+
+    config = TrajectoriesConfig(count=3, out=tmp_path / "out")
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(TrackRun, "close", die)
+        await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
+    journals = sorted(path.name for path in (tmp_path / "out.work").iterdir())
+    assert journals == ["chains.sqlite", "tasks.sqlite", "trajectories.sqlite"]
+    report = await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
+    assert report.already_complete
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+async def test_beside_finished_records_the_journal_of_another_run_stays(tmp_path):
+    config = TrajectoriesConfig(count=3, out=tmp_path / "out")
+    await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
+    with closing(Journal(tmp_path / "out.work" / "tasks.sqlite", "tasks", {"seed": 1})) as journal:
+        journal.append(0, {"result": 1})
+    assert (await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())).already_complete
+    assert [path.name for path in (tmp_path / "out.work").iterdir()] == ["tasks.sqlite"]
