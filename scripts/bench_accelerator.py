@@ -126,7 +126,9 @@ def measure(step: Callable[..., Any], batch: Any, model: ModelConfig, rounds: in
         "median_seconds": median,
         "compile_seconds": seconds[0] - median,
         "tokens_per_second": rows * tokens / median,
-        "mfu": model_flops_utilisation(model, [tokens] * rows, median, devices=1),
+        "mfu": model_flops_utilisation(
+            model, [tokens] * rows, median, logits_tokens=int(batch.loss_mask_BT.sum()), devices=1
+        ),
         "peak_bytes_so_far": memory.get("peak_bytes_in_use"),
     }
 

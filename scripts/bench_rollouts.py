@@ -1,11 +1,14 @@
 """Rollouts of a quickstart's policy on this CPU, tools and sandbox included: one JSON line.
 
     python scripts/bench_rollouts.py runs/quickstart [--policy sft] [--groups 32] [--at-once 8] [--own-pace]
+        [--kv-dtype int8] [--kv-share 0.5] [--host-share 0.5]
 
 They are those of the quickstart's RL: groups of 8, 384 + 160 tokens, three turns, temperature 1. Printed are of a
 second pass, in which nothing is compiled any more: episodes a second, how many of the row-steps that programs ran for
 sampled a token, how many given tokens were read for each distinct one, how many shapes were compiled, and digests of
 all tokens and of all log-probs: two runs have the same ones, and those of the tokens are any engine's that is right.
+`logprob_gap` says how far the sampled log-probs are from those of the full forward pass on the same tokens, in nats:
+what a learner sees of the rounding of cached keys and values.
 """
 
 from __future__ import annotations
@@ -18,17 +21,24 @@ import random
 import time
 from pathlib import Path
 
-from astra_jax.checkpoints.policy import load_policy
+import jax
+import numpy as np
+
+from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.cli.compile_cache import keep_compiled_programs
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.engine.interface import Load
-from astra_jax.episodes.rollout import Group, RolloutEngine, Start
+from astra_jax.episodes.rollout import Group, HostKV, RolloutEngine, Start
 from astra_jax.episodes.tool_mixing import mix_tools
+from astra_jax.model.logprobs import token_logprobs
+from astra_jax.model.qwen3 import bind
 from astra_jax.rl.config import RLConfig
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment
+
+_ROWS = 32
 
 
 def distinct_given_tokens(groups: list[Group]) -> int:
@@ -42,9 +52,38 @@ def distinct_given_tokens(groups: list[Group]) -> int:
     return given
 
 
-async def measure(run: Path, policy_name: str, num_groups: int, at_once: int, own_pace: bool, url: str) -> dict:
+def logprob_gap(policy: Policy, groups: list[Group]) -> dict[str, float]:
+    """Return mean, 95th percentile and maximum of |sampled log-prob − log-prob of the full forward pass|."""
+
+    @jax.jit
+    def logprobs(tokens_BT: jax.Array, positions_BT: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
+        model = bind(policy.model_config, policy.params)
+        hidden_BTD = model(tokens_BT[:, :-1], positions_BT[:, :-1], segment_ids_BT[:, :-1])
+        return token_logprobs(hidden_BTD, model.output_embedding, tokens_BT[:, 1:])
+
+    ledgers = [episode.ledger for group in groups for episode in group]
+    longest, apart = max(len(ledger.ids) for ledger in ledgers), []
+    for first in range(0, len(ledgers), _ROWS):
+        rows = ledgers[first : first + _ROWS]
+        tokens_BT, sampled_BT = np.zeros((2, _ROWS, longest), np.int32)
+        of_sampler_BT = np.zeros((_ROWS, longest), np.float32)
+        for row, ledger in enumerate(rows):
+            count = len(ledger.ids)
+            tokens_BT[row, :count], sampled_BT[row, :count] = ledger.ids, ledger.loss_mask
+            of_sampler_BT[row, :count] = ledger.sampled_logprobs
+        positions_BT = np.broadcast_to(np.arange(longest), tokens_BT.shape)
+        of_learner_BT = np.asarray(logprobs(tokens_BT, positions_BT, np.ones_like(tokens_BT)))
+        apart.append(np.abs(of_learner_BT - of_sampler_BT[:, 1:])[sampled_BT[:, 1:] == 1])
+    gaps = np.concatenate(apart)
+    found = {"mean": gaps.mean(), "p95": np.quantile(gaps, 0.95), "max": gaps.max()}
+    return {name: float(f"{gap:.3g}") for name, gap in found.items()}
+
+
+async def measure(
+    run: Path, policy_name: str, num_groups: int, at_once: int, rollout: dict[str, object], url: str
+) -> dict:
     policy, config = load_policy(run / policy_name / "policy"), load_config(RLConfig, CONFIGS / "tiny_rl.toml")
-    limits = config.rollout.model_copy(update={"reproducible": not own_pace})
+    limits = config.rollout.model_copy(update=rollout)
     async with AsyncSandboxClient(url) as sandbox:
         engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, limits)
         environments = list(RecordSource(run / "environments", Environment))
@@ -73,6 +112,7 @@ async def measure(run: Path, policy_name: str, num_groups: int, at_once: int, ow
         "read_per_distinct_token": round(sum(x.read_tokens for x in loads) / distinct_given_tokens(groups), 3),
         "programs": max(load.programs for load in loads),
         "tokens": _digest([episode.ledger.ids for group in groups for episode in group]),
+        "logprob_gap": logprob_gap(policy, groups),
         "logprobs": _digest([episode.ledger.sampled_logprobs for group in groups for episode in group]),
     }
 
@@ -88,10 +128,17 @@ if __name__ == "__main__":
     parser.add_argument("--groups", type=int, default=32)
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--own-pace", action="store_true", help="rollout.reproducible = false")
+    parser.add_argument("--kv-dtype", choices=("int8",), help="rollout.kv_dtype")
+    parser.add_argument("--kv-share", type=float, default=1.0, help="rollout.kv_share")
+    parser.add_argument("--host-share", type=float, help="rollout.host_kv.share")
     options = parser.parse_args()
+    rollout = {
+        "reproducible": not options.own_pace,
+        "kv_dtype": options.kv_dtype,
+        "kv_share": options.kv_share,
+        "host_kv": options.host_share and HostKV(share=options.host_share),
+    }
     keep_compiled_programs()
     with local_sandbox() as url:
-        found = asyncio.run(
-            measure(options.run, options.policy, options.groups, options.at_once, options.own_pace, url)
-        )
+        found = asyncio.run(measure(options.run, options.policy, options.groups, options.at_once, rollout, url))
     print(json.dumps(found))

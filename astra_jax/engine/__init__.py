@@ -5,6 +5,7 @@ In reading order:
     sampling   one token per row from its logits, by keys of slot and position
     programs   the compiled programs: read given tokens, sample in several rows
     pages      which page of the cache holds what, and who refers to it
+    host_pages what waits in the host's memory where pages ran out
     schedule   whose tokens are read next, whose message goes on, and in which rows
     device     the pages on the devices, and the calls that a schedule asks for
     paged      the decoder that callers await: it drives the four above

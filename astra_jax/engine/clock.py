@@ -22,6 +22,7 @@ from statistics import NormalDist
 from typing import Any, TypeVar
 
 from astra_jax.engine.device import Said
+from astra_jax.engine.host_pages import Moves
 from astra_jax.engine.schedule import Limits, Read, SaidRow, Sample, Track
 
 _T = TypeVar("_T")
@@ -51,6 +52,7 @@ class Costs:
     seconds_per_step: float
     """A step samples one token in every row."""
     seconds_per_read_token: float
+    seconds_per_moved_page: float = 0.0
 
 
 class ClockDevice:
@@ -60,7 +62,7 @@ class ClockDevice:
     place at which it begins.
     """
 
-    num_programs = 0
+    num_programs, page_bytes = 0, 1
 
     def __init__(
         self,
@@ -89,6 +91,10 @@ class ClockDevice:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    async def move(self, moves: Moves) -> None:
+        """Take as long as these pages take to the host, or back."""
+        await asyncio.sleep(sum(map(len, moves.of_shards)) * self._costs.seconds_per_moved_page)
 
     async def read(self, read: Read) -> None:
         """Take as long as all given tokens take."""

@@ -12,11 +12,12 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from astra_jax.engine.programs import Asked, Given, Sampled, read_tokens, sample_rows
+from astra_jax.engine.host_pages import MOVED_AT_ONCE, Moves
+from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
 from astra_jax.mesh.placement import host_shards, in_force
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import Histories, empty_pages
+from astra_jax.model.kv_pages import Histories, KVDType, empty_pages
 from astra_jax.model.qwen3 import Params
 from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, spec
 
@@ -33,10 +34,16 @@ class Device(Protocol):
     num_shards: int
     """That this host schedules."""
     vocab_size: int
+    page_bytes: int
+    """Of a page, on all devices of its shard."""
 
     @property
     def num_programs(self) -> int:
         """Shapes compiled so far."""
+        ...
+
+    async def move(self, moves: Moves) -> None:
+        """Copy pages to their places in the host's memory, or back from there."""
         ...
 
     async def read(self, read: Read) -> None:
@@ -71,14 +78,31 @@ class XLADevice:
     the same calls, in the same order (`SharedDevice`). `own_pages` are then those that all have agreed on.
     """
 
-    def __init__(self, model_config: ModelConfig, params: Params, limits: Limits, *, end_ids: tuple[int, ...]):
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        params: Params,
+        limits: Limits,
+        *,
+        end_ids: tuple[int, ...],
+        kv_dtype: KVDType | None = None,
+    ):
+        """Pages hold numbers of the model's type, or of `kv_dtype`.
+
+        Raises:
+            ConfigError: the platform knows no pages of that type.
+        """
         self._model_config, self._params, self._limits, self._end_ids = model_config, params, limits, end_ids
         self._shards, self._mesh = own_shards(), jax.sharding.get_mesh()
         self.num_shards = len(self._shards)
         self.vocab_size = model_config.vocab_size
-        make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3))
-        self._empty_pages = functools.partial(make, model_config, num_shards(), limits.num_pages, limits.page_tokens)
+        make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3, 4))
+        sizes = (num_shards(), limits.num_pages, limits.page_tokens)
+        self._empty_pages = functools.partial(make, model_config, *sizes, kv_dtype)
         self._pages = self._empty_pages()
+        self.page_bytes = sum(x.nbytes for x in jax.tree.leaves(self._pages)) // (num_shards() * limits.num_pages)
+        self._set_aside: list[np.ndarray] = []
+        """Of each array of the pages [d, places, …], for this host's shards; none before the first is set aside."""
         self._shapes: set[tuple[Any, ...]] = set()
 
     @property
@@ -95,7 +119,7 @@ class XLADevice:
         # At once, whoever still knows of this device: the learner's step needs the room.
         for pages in jax.tree.leaves(self._pages):
             pages.delete()
-        self._params = {}
+        self._params, self._set_aside = {}, []
 
     async def idle(self, until: asyncio.Event) -> None:
         """Wait: nobody else calls."""
@@ -103,6 +127,11 @@ class XLADevice:
 
     async def leave(self, *, failed: bool) -> None:
         """Nobody else calls, so nobody is to be told."""
+
+    async def move(self, moves: Moves) -> None:
+        """Copy pages to their places in the host's memory, or back from there."""
+        with self._new_pages_after_failure():
+            await off_the_loop(self._copy_out if moves.is_out else self._put_back, moves)
 
     async def read(self, read: Read, own_pages: int | None = None) -> None:
         """Read the given tokens of some rows."""
@@ -133,6 +162,37 @@ class XLADevice:
                 pages.delete()
             self._pages = self._empty_pages()
             raise
+
+    def _copy_out(self, moves: Moves) -> None:
+        self._shapes.add(("out",))
+        copies = jax.tree.leaves(copy_out(self._pages, self._over_hosts(self._numbers(moves, beyond=0))))
+        places = 0 if self._limits.host is None else self._limits.host.num_pages
+        # Taken when it is first needed, and backed by memory page by page as it is written to.
+        self._set_aside = self._set_aside or [
+            np.empty((self.num_shards, places, *x.shape[2:]), x.dtype) for x in copies
+        ]
+        for x, held in zip(copies, self._set_aside, strict=True):
+            copied = self._of_this_host(x)
+            for (shard, number), move in _enumerated(moves.of_shards):
+                held[shard, move.place] = copied[shard, number]
+
+    def _put_back(self, moves: Moves) -> None:
+        self._shapes.add(("back",))
+        shape = (self.num_shards, MOVED_AT_ONCE)
+        # A host that only takes part in the call may have nothing set aside.
+        contents = [np.zeros((*shape, *x.shape[2:]), x.dtype) for x in jax.tree.leaves(self._pages)]
+        for x, held in zip(contents, self._set_aside or contents, strict=True):
+            for place, move in _enumerated(moves.of_shards):
+                x[place] = held[place[0], move.place]
+        given = self._over_hosts((self._numbers(moves, beyond=self._limits.num_pages), contents))
+        self._pages = put_back(self._pages, given[0], jax.tree.unflatten(jax.tree.structure(self._pages), given[1]))
+
+    def _numbers(self, moves: Moves, *, beyond: int) -> np.ndarray:
+        """Return which page each move is about, [d, m]; `beyond` stands for none."""
+        numbers = np.full((self.num_shards, MOVED_AT_ONCE), beyond, np.int32)
+        for place, move in _enumerated(moves.of_shards):
+            numbers[place] = move.page
+        return numbers
 
     def _read(self, read: Read, own_pages: int) -> None:
         limits, num_tokens = self._limits, read.most_tokens

@@ -50,7 +50,7 @@ class PagedDecoder:
     ):
         """Sample with the weights of `policy_version`; a message ends with one of `end_ids`."""
         self._device, self._end_ids, self._calls_away = device, end_ids, calls_away
-        self._schedule = Schedule(limits, device.num_shards, device.vocab_size)
+        self._schedule = Schedule(limits, device.num_shards, device.vocab_size, device.page_bytes)
         self._policy_version = policy_version
         self._messages: dict[Session, _Message] = {}
         self._num_calls = 0
@@ -84,6 +84,7 @@ class PagedDecoder:
             sampled_tokens=self._sampled_tokens,
             read_tokens=self._read_tokens,
             programs=self._device.num_programs,
+            host_pages=sum(host.num_held for host in self._schedule.hosts),
         )
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: Session) -> Generated:
@@ -264,6 +265,7 @@ class PagedDecoder:
             num_reads += 1
             rows = [row for of_shard in read.rows for row in of_shard]
             async with self._calling(row.track for row in rows):
+                await self._move_pages()
                 await self._device.read(read)
                 for row in rows:
                     self._read_tokens += len(row.ids)
@@ -271,12 +273,17 @@ class PagedDecoder:
         sample = self._schedule.next_sample()
         if sample is not None:
             async with self._calling(row.track for row in sample.all_rows()):
+                await self._move_pages()
                 said, steps = await self._device.sample(sample)
                 self._row_steps += (
                     steps * sample.shape.prefixes * sample.shape.rows_per_prefix * self._device.num_shards
                 )
                 self._take_in(sample, said)
         return num_reads > 0 or sample is not None
+
+    async def _move_pages(self) -> None:
+        for moves in self._schedule.take_moves():
+            await self._device.move(moves)
 
     @contextlib.asynccontextmanager
     async def _calling(self, tracks: Iterable[Track]) -> AsyncIterator[None]:

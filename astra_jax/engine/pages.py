@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 Content = bytes
 """Digest of all tokens up to the end of a page, and of what they were computed with."""
+Known = tuple[Content, int]
+"""What is known to lie in a page, and in how many of its tokens."""
 
 
 def first_content(salt: str, policy_version: int) -> Content:
@@ -32,14 +34,14 @@ def content_after(before: Content, ids: Sequence[int]) -> Content:
 class PageBook:
     """The pages of one shard, by number: 0 … `num_pages` − 1."""
 
-    def __init__(self, num_pages: int):
-        self.num_pages = num_pages
+    def __init__(self, num_pages: int, taken_over: Callable[[int, list[Known]], None] = lambda page, known: None):
+        """`taken_over` is told of an idle page whose place is taken, and of what is known to lie in it."""
+        self.num_pages, self._taken_over = num_pages, taken_over
         self._free = list(range(num_pages - 1, -1, -1))
         self._references = [0] * num_pages
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._by_content: dict[Content, int] = {}
-        self._contents: list[list[tuple[Content, int]]] = [[] for _ in range(num_pages)]
-        """What is known to lie in each page, and in how many of its tokens."""
+        self._contents: list[list[Known]] = [[] for _ in range(num_pages)]
 
     @property
     def num_available(self) -> int:
@@ -56,6 +58,7 @@ class PageBook:
                 page = self._free.pop()
             else:
                 page, _ = self._idle.popitem(last=False)
+                self._taken_over(page, self._contents[page])
                 self._forget(page, 0)
             self._references[page] = 1
             pages.append(page)

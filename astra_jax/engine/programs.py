@@ -21,7 +21,16 @@ from flax import nnx
 from astra_jax.engine.sampling import MOST_KEPT_IDS, Drawn, Truncation, sample_tokens, slot_keys
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import Histories, Pages, Rows, copy_pages, page_tokens, rows_of
+from astra_jax.model.kv_pages import (
+    Histories,
+    Pages,
+    Rows,
+    copy_pages,
+    page_tokens,
+    pages_at,
+    rows_of,
+    with_pages,
+)
 from astra_jax.model.qwen3 import Layer, Params, Qwen3, Rope, bind, rope_tables
 from astra_jax.model.sharding import constrain
 
@@ -119,17 +128,30 @@ def read_layer(
     layer = nnx.merge(graph, jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, number, keepdims=False), layers))
     num_tokens, counts_R = given.tokens_DRT.shape[2], _flat(given.counts_DR)
     pages = copy_pages((of_layer,), given.copies_DR2[..., 0], given.copies_DR2[..., 1])
-    (rows,) = rows_of(pages, given.tables_DRn, given.starts_DR, given.histories)
+    (rows,) = rows_of(pages, given.tables_DRn, given.starts_DR, given.histories, model_config.dtype)
     q_RTNH, k_RTKH, v_RTKH = layer.qkv(x_RTD, rope)
     kv = rows.put(rows.begin(num_tokens), k_RTKH, v_RTKH, jnp.int32(0), counts_R)
     if is_last:  # what it attends to nobody reads
         return rows.end(kv, given.counts_DR), x_RTD
     if given.histories is None:
         is_real_RT = jnp.arange(num_tokens) < counts_R[:, None]
+        k_RTKH, v_RTKH = rows.as_cached(k_RTKH), rows.as_cached(v_RTKH)
         attended_RTNH = attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT.astype(jnp.int32))
     else:
         attended_RTNH = rows.attend(kv, q_RTNH, jnp.int32(0))
     return rows.end(kv, given.counts_DR), layer.residual(x_RTD, attended_RTNH)
+
+
+@jax.jit
+def copy_out(pages: Pages, numbers_Dm: Rows) -> Any:
+    """Return copies of some pages, for the host: arrays [D, m, …]."""
+    return jax.tree.map(lambda x: constrain(x, "batch", *["slots"] * (x.ndim - 1)), pages_at(pages, numbers_Dm))
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def put_back(pages: Pages, numbers_Dm: Rows, contents: Any) -> Pages:
+    """Put copies that lay on the host into pages; one beyond the last page is left out."""
+    return with_pages(pages, numbers_Dm, contents)
 
 
 class _Sampling(NamedTuple):
@@ -172,7 +194,8 @@ def sample_rows(
     keys_R = jax.vmap(lambda seed, slot: slot_keys(seed, slot, 1)[0])(seed_R, slot_R)
     starts_DR = histories.starts_DR(page_tokens(pages))
     starts_R = _flat(starts_DR)
-    layers = list(zip(_layers(model), rows_of(pages, histories.tables_DRn, starts_DR, histories), strict=True))
+    rows_of_layers = rows_of(pages, histories.tables_DRn, starts_DR, histories, model_config.dtype)
+    layers = list(zip(_layers(model), rows_of_layers, strict=True))
 
     def sample_one(state: _Sampling) -> _Sampling:
         step = state.step

@@ -70,7 +70,10 @@ def sample_tokens(
     # Folded in anew at each position, not split from step to step: no key depends on how often others have sampled.
     uniform_E2 = jax.vmap(lambda key, count: jax.random.uniform(jax.random.fold_in(key, count), (2,)))(keys_E, counts_E)
     sampled_E, mass_E = _by_inverse_cdf(jnp.exp(scaled_EV - max_E[:, None]), uniform_E2)
-    ids_E = jnp.where(is_greedy_E, scaled_EV.argmax(-1), sampled_E).astype(jnp.int32)
+    # `argmax` compares pairs one after the other on a CPU; two reductions of numbers take a third of its time.
+    ids_V, vocabulary = jnp.arange(scaled_EV.shape[1]), scaled_EV.shape[1]
+    likeliest_E = jnp.where(scaled_EV == max_E[:, None], ids_V, vocabulary - 1).min(-1)
+    ids_E = jnp.where(is_greedy_E, likeliest_E, sampled_E).astype(jnp.int32)
     slots_E = jnp.arange(len(ids_E))
     logprobs_E = scaled_EV[slots_E, ids_E] - max_E - jnp.log(mass_E)
 

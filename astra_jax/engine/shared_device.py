@@ -26,6 +26,7 @@ import jax
 import numpy as np
 
 from astra_jax.engine.device import Device, Said, XLADevice, off_the_loop
+from astra_jax.engine.host_pages import Moves
 from astra_jax.engine.schedule import Read, RowShape, Sample
 from astra_jax.mesh.hosts import HostFailed, gather_from_hosts
 
@@ -38,11 +39,13 @@ class Kind(enum.IntEnum):
     """What a host proposes; what comes first goes first."""
 
     FAILED = 0
-    READ = 1
-    FIRST_READ = 2
-    SAMPLE = 3
-    NOTHING = 4
-    DONE = 5
+    OUT = 1
+    BACK = 2
+    READ = 3
+    FIRST_READ = 4
+    SAMPLE = 5
+    NOTHING = 6
+    DONE = 7
 
 
 class Proposal(NamedTuple):
@@ -105,6 +108,7 @@ class SharedDevice:
         """Agree by `gather`: it takes what this host proposes, and returns what all do, one row each."""
         self._device, self._gather = device, gather
         self.num_shards, self.vocab_size = device.num_shards, device.vocab_size
+        self.page_bytes = device.page_bytes
         self._ended: Exception | None = None
         """Why nothing is called any more."""
 
@@ -120,6 +124,11 @@ class SharedDevice:
     def close(self) -> None:
         """Give the memory of pages back; nobody calls again."""
         self._device.close()
+
+    async def move(self, moves: Moves) -> None:
+        """Copy pages to the host's memory, or back, as soon as all hosts have agreed to."""
+        await self._its_turn(Proposal(Kind.OUT if moves.is_out else Kind.BACK))
+        await self._called(self._device.move(moves))
 
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows, as soon as all hosts have agreed to."""
@@ -192,7 +201,9 @@ class SharedDevice:
     async def _take_part(self, call: Proposal) -> bool:
         """Make a call with no row of this host; return whether there was one."""
         nobody: list[list[Any]] = [[] for _ in range(self.num_shards)]
-        if call.kind in (Kind.READ, Kind.FIRST_READ):
+        if call.kind in (Kind.OUT, Kind.BACK):
+            await self._called(self._device.move(Moves(call.kind == Kind.OUT, nobody)))
+        elif call.kind in (Kind.READ, Kind.FIRST_READ):
             read = Read(nobody, call.kind == Kind.FIRST_READ, call.prefixes, call.tokens)
             await self._called(self._device.read(read, call.own_pages))
         elif call.kind == Kind.SAMPLE:

@@ -10,26 +10,45 @@ the pages.
     WindowRows   on CPU and GPU: the pages of the rows are laid side by side once, when it begins, and the new tokens
                  written once, when it ends: what is computed on is contiguous
     KernelRows   on TPU (`ragged_pages`): a kernel reads the pages where they lie, so that nothing is there twice
+
+Pages may hold int8: then each token's keys of a head, and its values, have a scale of their own, and whoever attends
+them gets what was rounded, in the call that adds a token as in all later ones.
+
+Decided: docs/decisions/rl.md, “Cached keys and values may be int8, each token and head with a scale of its own”.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
+from astra_jax.config import ConfigError
 from astra_jax.model.chunked_attention import MASKED
-from astra_jax.model.config import ModelConfig
+from astra_jax.model.config import DType, ModelConfig
 from astra_jax.model.ragged_pages import PAGES_AXES as RAGGED_AXES
-from astra_jax.model.ragged_pages import KernelRows, Rows, copy_layer, empty_layer, touched_pages
+from astra_jax.model.ragged_pages import (
+    KernelRows,
+    Rows,
+    copy_layer,
+    empty_layer,
+    layer_at,
+    layer_with,
+    touched_pages,
+)
 from astra_jax.model.sharding import TPU_LANES, constrain, platform, spec
 
 _PAGES_AXES = ("batch", "slots", "kv_heads", "head_dim", "head_dim")
+_ROWS_AXES = ("batch", "kv_heads", "head_dim", "head_dim")
 _QUERIES_AT_ONCE = 128  # the scores of so many exist at once
+_LARGEST_INT8: Final = 127
+
+KVDType: TypeAlias = Literal["int8"]
+"""What pages hold in place of numbers of the model's own type."""
 
 
 class KV(NamedTuple):
@@ -39,6 +58,19 @@ class KV(NamedTuple):
     """Pages: [D, N, K, H, B]; rows: [M, K, H, S]."""
     values: jax.Array
     """Pages: [D, N, K, B, H]; rows: [M, K, S, H]."""
+    key_scales: jax.Array | None = None
+    """What the int8 keys of a token are multiplied by, pages: [D, N, K, B], rows: [M, K, S]; none of other types."""
+    value_scales: jax.Array | None = None
+
+
+_TOKEN_AXES: Final = (-1, -2, -1, -1)
+"""Which axis of each array of `KV` is that of tokens."""
+
+
+def _of_each(make: Callable[..., jax.Array], *kvs: KV) -> KV:
+    """Return what is made of each array that there is, and of the number of its tokens' axis."""
+    made = (None if xs[0] is None else make(axis, *xs) for axis, *xs in zip(_TOKEN_AXES, *kvs, strict=True))
+    return KV(*made)  # type: ignore[arg-type]  # keys and values are always there
 
 
 Pages: TypeAlias = tuple[KV | jax.Array, ...]
@@ -85,25 +117,52 @@ class Part(NamedTuple):
     """[M, 1, S] for all queries alike, or [M, Q, S]; one row may stand for all."""
 
 
-def empty_pages(config: ModelConfig, num_shards: int, num_pages: int, page_tokens: int) -> Pages:
+def empty_pages(
+    config: ModelConfig, num_shards: int, num_pages: int, page_tokens: int, kv_dtype: KVDType | None = None
+) -> Pages:
     """Return the pages of every layer; what lies in a page that nobody has written is never read.
 
     Here alone is decided how they are laid out: whatever is done with them follows from that.
+
+    Raises:
+        ConfigError: as `require_kv_dtype`.
     """
-    if platform() == "tpu" and config.head_dim % TPU_LANES == 0:  # the kernel knows no narrower heads
+    require_kv_dtype(config, kv_dtype)
+    if _has_kernel(config):
         return tuple(empty_layer(config, num_shards, num_pages, page_tokens) for _ in range(config.num_layers))
-    shape = (num_shards, num_pages, config.num_kv_heads)
-    keys_shape, values_shape = (*shape, config.head_dim, page_tokens), (*shape, page_tokens, config.head_dim)
-    return tuple(
-        _pinned(KV(jnp.zeros(keys_shape, config.dtype), jnp.zeros(values_shape, config.dtype)))
-        for _ in range(config.num_layers)
-    )
+    shape, dtype = (num_shards, num_pages, config.num_kv_heads), kv_dtype or config.dtype
+
+    def of_layer() -> KV:
+        keys = jnp.zeros((*shape, config.head_dim, page_tokens), dtype)
+        values = jnp.zeros((*shape, page_tokens, config.head_dim), dtype)
+        if kv_dtype is None:
+            return KV(keys, values)
+        return KV(keys, values, *(jnp.zeros((*shape, page_tokens), jnp.float32) for _ in range(2)))
+
+    return tuple(_pinned(of_layer()) for _ in range(config.num_layers))
+
+
+def _has_kernel(config: ModelConfig) -> bool:
+    return platform() == "tpu" and config.head_dim % TPU_LANES == 0  # the kernel knows no narrower heads
+
+
+def require_kv_dtype(config: ModelConfig, kv_dtype: KVDType | None) -> None:
+    """See to it that pages of this type can be attended on the platform that is compiled for.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    if kv_dtype is not None and _has_kernel(config):
+        raise ConfigError(
+            f"expected no kv_dtype on a TPU, found {kv_dtype}: jax's ragged_paged_attention takes one constant scale "
+            "for all cached tokens, and int8 needs one for each; leave rollout.kv_dtype out"
+        )
 
 
 def pages_shardings(pages: Pages, mesh: Mesh) -> Any:
     """Return the sharding of each array of the pages (arrays or their shapes), as a tree of the same form."""
     axes = _PAGES_AXES if isinstance(pages[0], KV) else RAGGED_AXES
-    return jax.tree.map(lambda _: NamedSharding(mesh, spec(*axes)), pages)
+    return jax.tree.map(lambda x: NamedSharding(mesh, spec(*axes[: x.ndim])), pages)
 
 
 def page_tokens(pages: Pages) -> int:
@@ -123,6 +182,10 @@ class LayerRows(Protocol):
         """Add new tokens, which come `step` tokens after the row's start; of each row the first so many count."""
         ...
 
+    def as_cached(self, x_RTKH: jax.Array) -> jax.Array:
+        """Return keys, or values, as whoever attends them once they are put finds them."""
+        ...
+
     def attend(self, kv: Any, q_RQNH: jax.Array, step: jax.Array) -> jax.Array:
         """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H]."""
         ...
@@ -132,13 +195,15 @@ class LayerRows(Protocol):
         ...
 
 
-def rows_of(pages: Pages, tables_DRn: Rows, starts_DR: Rows, histories: Histories | None) -> list[LayerRows]:
-    """Return the rows of each layer that begin, or go on from `histories`.
+def rows_of(
+    pages: Pages, tables_DRn: Rows, starts_DR: Rows, histories: Histories | None, dtype: DType
+) -> list[LayerRows]:
+    """Return the rows of each layer that begin, or go on from `histories`; they are computed with as `dtype`.
 
     `tables` name all pages of a row, and `starts` how many tokens lie there.
     """
     return [
-        WindowRows(of_layer, tables_DRn, starts_DR, _parts(of_layer, histories))
+        WindowRows(of_layer, tables_DRn, starts_DR, _parts(of_layer, histories, dtype))
         if isinstance(of_layer, KV)
         else KernelRows(of_layer, tables_DRn, starts_DR)
         for of_layer in pages
@@ -156,27 +221,43 @@ class WindowRows(NamedTuple):
 
     def begin(self, num_tokens: int) -> KV:
         """Return what a loop over so many new tokens carries: rows of [K, H, T] and [K, T, H]."""
-        _, _, heads, head_dim, _ = self.pages.keys.shape
         num_rows = self.starts_DR.size
-        keys = jnp.zeros((num_rows, heads, head_dim, num_tokens), self.pages.keys.dtype)
-        values = jnp.zeros((num_rows, heads, num_tokens, head_dim), self.pages.values.dtype)
-        return KV(
-            constrain(keys, "batch", "kv_heads", "head_dim", "slots"),
-            constrain(values, "batch", "kv_heads", "slots", "head_dim"),
-        )
+
+        def empty(axis: int, x: jax.Array) -> jax.Array:
+            shape = [num_rows, *x.shape[2:]]
+            shape[axis] = num_tokens
+            return constrain(jnp.zeros(shape, x.dtype), *_ROWS_AXES[: len(shape)])
+
+        return _of_each(empty, self.pages)
 
     def put(self, kv: KV, k_RTKH: jax.Array, v_RTKH: jax.Array, step: jax.Array, counts_R: Rows) -> KV:
         """Add new tokens at column `step`, those that do not count as well: nobody reads them, and none is written."""
         # All rows stand at the same column, so it is one slice.
-        return KV(
-            jax.lax.dynamic_update_slice_in_dim(kv.keys, k_RTKH.transpose(0, 2, 3, 1), step, 3),
-            jax.lax.dynamic_update_slice_in_dim(kv.values, v_RTKH.swapaxes(1, 2), step, 2),
+        return _of_each(
+            lambda axis, x, new: jax.lax.dynamic_update_slice_in_dim(x, new, step, x.ndim + axis),
+            kv,
+            self._as_rows(k_RTKH, v_RTKH),
         )
+
+    def _as_rows(self, k_RTKH: jax.Array, v_RTKH: jax.Array) -> KV:
+        if self.pages.key_scales is None:
+            return KV(k_RTKH.transpose(0, 2, 3, 1), v_RTKH.swapaxes(1, 2))
+        (k_RTKH, key_scales_RTK), (v_RTKH, value_scales_RTK) = map(in_int8, (k_RTKH, v_RTKH))
+        scales = (scales_RTK.swapaxes(1, 2) for scales_RTK in (key_scales_RTK, value_scales_RTK))
+        return KV(k_RTKH.transpose(0, 2, 3, 1), v_RTKH.swapaxes(1, 2), *scales)
+
+    def as_cached(self, x_RTKH: jax.Array) -> jax.Array:
+        """Return keys, or values, as whoever attends them once they are put finds them."""
+        if self.pages.key_scales is None:
+            return x_RTKH
+        whole_RTKH, scales_RTK = in_int8(x_RTKH)
+        return (whole_RTKH * scales_RTK[..., None]).astype(x_RTKH.dtype)
 
     def attend(self, kv: KV, q_RQNH: jax.Array, step: jax.Array) -> jax.Array:
         """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H]."""
         queries_Q = step + jnp.arange(q_RQNH.shape[1])
         seen_1QT = (jnp.arange(kv.values.shape[2]) <= queries_Q[:, None])[None]
+        kv = _as_numbers(kv, q_RQNH.dtype)
         return attend(q_RQNH, [*self.behind, Part(kv, seen_1QT)])
 
     def end(self, kv: KV, counts_DR: Rows) -> KV:
@@ -184,11 +265,34 @@ class WindowRows(NamedTuple):
         return write(self.pages, kv, self.tables_DRn, self.starts_DR, counts_DR)
 
 
-def _parts(pages: KV, histories: Histories | None) -> list[Part]:
+def in_int8(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Round the numbers of the last axis to int8 times a scale [...], which the largest of them decides.
+
+    >>> whole, scale = in_int8(jnp.array([0.5, -2.0, 0.0]))
+    >>> whole.tolist(), round(float(scale), 5)
+    ([32, -127, 0], 0.01575)
+    """
+    x = x.astype(jnp.float32)
+    scales = jnp.abs(x).max(-1) / _LARGEST_INT8
+    divisors = jnp.where(scales == 0, 1, scales)[..., None]
+    return jnp.round(x / divisors).astype(jnp.int8), scales
+
+
+def _as_numbers(kv: KV, dtype: Any) -> KV:
+    """Return rows of keys and values to compute with: of int8 what they stand for."""
+    if kv.key_scales is None or kv.value_scales is None:
+        return kv
+    keys, values = kv.keys * kv.key_scales[..., None, :], kv.values * kv.value_scales[..., None]
+    return KV(keys.astype(dtype), values.astype(dtype))
+
+
+def _parts(pages: KV, histories: Histories | None, dtype: DType) -> list[Part]:
     """Return what the rows of one layer have behind them: a prefix that several read, and what is each row's own."""
     if histories is None:
         return []
-    prefix, own = window(pages, histories.prefix_tables_DPn), window(pages, histories.own_tables_DRn)
+    prefix, own = (
+        _as_numbers(window(pages, tables), dtype) for tables in (histories.prefix_tables_DPn, histories.own_tables_DRn)
+    )
     prefix_counts_M = jnp.asarray(histories.prefix_pages_DP).reshape(-1) * pages.values.shape[3]
     own_counts_M = jnp.asarray(histories.own_counts_DR).reshape(-1)
     return [
@@ -199,13 +303,14 @@ def _parts(pages: KV, histories: Histories | None) -> list[Part]:
 
 def window(pages: KV, table_Drn: Rows) -> KV:
     """Lay the pages of each row side by side: [D·r, K, H, n·B] and [D·r, K, n·B, H]; a page beyond the last is any."""
-    keys, values = (jax.vmap(lambda x, table: x.at[table].get(mode="clip"))(x, table_Drn) for x in pages)
-    num_shards, rows, num_pages, heads, head_dim, page_tokens = keys.shape
-    shape = (num_shards * rows, heads)
-    return KV(
-        keys.transpose(0, 1, 3, 4, 2, 5).reshape(*shape, head_dim, num_pages * page_tokens),
-        values.transpose(0, 1, 3, 2, 4, 5).reshape(*shape, num_pages * page_tokens, head_dim),
-    )
+
+    def side_by_side(axis: int, x: jax.Array) -> jax.Array:
+        of_rows = jax.vmap(lambda of_shard, table: of_shard.at[table].get(mode="clip"))(x, table_Drn)
+        num_shards, rows, num_pages, *page = of_rows.shape
+        page[axis] *= num_pages
+        return jnp.moveaxis(of_rows, 2, axis - 1).reshape(num_shards * rows, *page)
+
+    return _of_each(side_by_side, pages)
 
 
 def copy_pages(pages: Pages, from_Dr: Rows, to_Dr: Rows) -> Pages:
@@ -215,11 +320,34 @@ def copy_pages(pages: Pages, from_Dr: Rows, to_Dr: Rows) -> Pages:
         return x.at[end].set(x.at[start].get(mode="clip"), mode="drop")
 
     return tuple(
-        KV(*(jax.vmap(copied)(x, from_Dr, to_Dr) for x in of_layer))
+        _of_each(lambda _, x: jax.vmap(copied)(x, from_Dr, to_Dr), of_layer)
         if isinstance(of_layer, KV)
         else copy_layer(of_layer, from_Dr, to_Dr)
         for of_layer in pages
     )
+
+
+def pages_at(pages: Pages, numbers_Dm: Rows) -> Any:
+    """Return copies of some pages of each shard, as a tree of the same form: [D, m, …]."""
+
+    def of_layer(layer: KV | jax.Array) -> Any:
+        if not isinstance(layer, KV):
+            return layer_at(layer, numbers_Dm)
+        return _of_each(lambda _, x: jax.vmap(lambda x, number: x.at[number].get(mode="clip"))(x, numbers_Dm), layer)
+
+    return tuple(map(of_layer, pages))
+
+
+def with_pages(pages: Pages, numbers_Dm: Rows, contents: Any) -> Pages:
+    """Return the pages with these `contents`, as of `pages_at`, in place of some; one beyond the last is left out."""
+
+    def of_layer(layer: KV | jax.Array, content: Any) -> KV | jax.Array:
+        if not isinstance(layer, KV):
+            return layer_with(layer, numbers_Dm, content)
+        put = jax.vmap(lambda x, number, new: x.at[number].set(new, mode="drop"))
+        return _pinned(_of_each(lambda _, x, new: put(x, numbers_Dm, new), layer, content))
+
+    return tuple(map(of_layer, pages, contents))
 
 
 def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Rows) -> KV:
@@ -233,25 +361,18 @@ def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Row
     page_Drm = touched_pages(table_Drn, starts_Dr, counts_Dr, num_tokens, page_tokens, num_pages)
     touched = page_Drm.shape[2]
     places_R = (starts_Dr % page_tokens).reshape(-1)
-    before = window(pages, page_Drm)
-    zero = jnp.int32(0)
 
-    def put(x: jax.Array, new: jax.Array, place: Rows, axis: int) -> jax.Array:
-        start = tuple(place if i == axis else zero for i in range(x.ndim))
-        return jax.lax.dynamic_update_slice(x, new, start)
+    def written(axis: int, x: jax.Array, before: jax.Array, new: jax.Array) -> jax.Array:
+        def put(of_row: jax.Array, new: jax.Array, place: Rows) -> jax.Array:
+            return jax.lax.dynamic_update_slice_in_dim(of_row, new, place, of_row.ndim + axis)
 
-    after = KV(
-        jax.vmap(functools.partial(put, axis=2))(before.keys, fresh.keys, places_R),
-        jax.vmap(functools.partial(put, axis=1))(before.values, fresh.values, places_R),
-    )
-    heads, head_dim = after.keys.shape[1:3]
-    shape = (num_shards, rows, heads)
-    paged = KV(
-        after.keys.reshape(*shape, head_dim, touched, page_tokens).transpose(0, 1, 4, 2, 3, 5),
-        after.values.reshape(*shape, touched, page_tokens, head_dim).transpose(0, 1, 3, 2, 4, 5),
-    )
-    written = jax.vmap(lambda x, page, new: x.at[page].set(new, mode="drop"))
-    return _pinned(KV(*(written(x, page_Drm, new) for x, new in zip(pages, paged, strict=True))))
+        after = jax.vmap(put)(before, new, places_R)
+        shape = [num_shards, rows, *after.shape[1:]]
+        shape[axis : axis + 1 or None] = [touched, page_tokens]
+        paged = jnp.moveaxis(after.reshape(shape), axis - 1, 2)
+        return jax.vmap(lambda of_shard, page, new: of_shard.at[page].set(new, mode="drop"))(x, page_Drm, paged)
+
+    return _pinned(_of_each(written, pages, window(pages, page_Drm), fresh))
 
 
 def attend(q_RQNH: jax.Array, parts: Sequence[Part]) -> jax.Array:
@@ -318,4 +439,4 @@ def _apart(x_MKY: jax.Array, rows: int) -> jax.Array:
 
 
 def _pinned(pages: KV) -> KV:
-    return KV(*(constrain(x, *_PAGES_AXES) for x in pages))
+    return _of_each(lambda _, x: constrain(x, *_PAGES_AXES[: x.ndim]), pages)

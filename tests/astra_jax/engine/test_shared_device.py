@@ -11,6 +11,7 @@ import pytest
 
 from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from astra_jax.engine.device import Said
+from astra_jax.engine.host_pages import HostMemory, Moves
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
@@ -35,15 +36,20 @@ LIMITS = Limits(
 class PartOfDevice(ClockDevice):
     """What one host holds of a device; it keeps the calls, and how many rows of its own each has."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = LIMITS) -> None:
         super().__init__(
-            LIMITS, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9), end_ids=(1,), num_shards=2
+            limits, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9), end_ids=(1,), num_shards=2
         )
         self.calls: list[tuple] = []
         self.num_rows: list[int] = []
 
     def own_pages(self, call: Read | Sample) -> int:
         return max((len(row.track.table) for row in call.all_rows()), default=0)
+
+    async def move(self, moves: Moves) -> None:
+        self.calls.append(("move", moves.is_out))
+        self.num_rows.append(sum(map(len, moves.of_shards)))
+        await super().move(moves)
 
     async def read(self, read: Read, own_pages: int = 99) -> None:
         self._note(read, ("read", read.begins, read.most_rows, read.most_tokens, own_pages))
@@ -68,11 +74,11 @@ class PartOfDevice(ClockDevice):
 class Hosts:
     """Hosts of one job, in one event loop."""
 
-    def __init__(self, calls_away: int | None):
+    def __init__(self, calls_away: int | None, limits: Limits = LIMITS):
         self._barrier, self._proposals = asyncio.Barrier(NUM_HOSTS), [Proposal(0)] * NUM_HOSTS
-        self.devices = [PartOfDevice() for _ in range(NUM_HOSTS)]
+        self.devices = [PartOfDevice(limits) for _ in range(NUM_HOSTS)]
         self.decoders = [
-            PagedDecoder(SharedDevice(device, self._gather_of(host)), LIMITS, end_ids=(1,), calls_away=calls_away)
+            PagedDecoder(SharedDevice(device, self._gather_of(host)), limits, end_ids=(1,), calls_away=calls_away)
             for host, device in enumerate(self.devices)
         ]
 
@@ -129,6 +135,27 @@ def test_all_hosts_make_the_same_calls_until_all_are_done(calls_away):
     assert (one[:2] == other[:2]) == (calls_away is not None), (
         "delays of tools change calls where nobody waits for them"
     )
+
+
+def test_where_one_host_moves_pages_the_others_take_part():
+    """Its pages run out, theirs do not; what is said is what is said where none do."""
+    few = dataclasses.replace(LIMITS, num_pages=21, host=HostMemory(64, 1.0, read_tokens_per_second=1.0))
+
+    async def main(limits: Limits) -> tuple[Hosts, list]:
+        hosts = Hosts(2, limits)
+        slots = [range(9), range(9, 10), range(0)]
+        found = await asyncio.gather(
+            *(a_host(decoder, of_host, lambda: 0.1) for decoder, of_host in zip(hosts.decoders, slots, strict=True))
+        )
+        return hosts, found
+
+    hosts, found = run_on_clock(main(few))
+    assert found == run_on_clock(main(LIMITS))[1]
+    assert len({tuple(device.calls) for device in hosts.devices}) == 1
+    moves = [number for number, call in enumerate(hosts.devices[0].calls) if call[0] == "move"]
+    assert {hosts.devices[0].calls[number] for number in moves} == {("move", True), ("move", False)}
+    assert [sum(device.num_rows[number] for number in moves) > 0 for device in hosts.devices] == [True, False, False]
+    assert [decoder.load.host_pages for decoder in hosts.decoders] == [0, 0, 0]
 
 
 def test_while_the_tools_of_a_host_take_long_the_others_go_on():

@@ -94,7 +94,7 @@ def test_the_stand_in_computes_what_the_kernels_own_reference_does():
 @jax.jit
 def put_attend_and_end(pages, q, k, v, counts):
     tables, starts = HISTORIES.tables_DRn, HISTORIES.starts_DR(PAGE_TOKENS)
-    (rows,) = rows_of((pages,), tables, starts, HISTORIES)
+    (rows,) = rows_of((pages,), tables, starts, HISTORIES, "float32")
     assert type(rows) is (WindowRows if isinstance(pages, kv_pages.KV) else KernelRows)
     kv = rows.put(rows.begin(k.shape[1]), k, v, STEP, counts)
     return rows.attend(kv, q, STEP), rows.end(kv, counts[None])
@@ -197,7 +197,11 @@ def test_narrow_heads_keep_windows_on_tpu(on_tpu):
 _COMPILE = """
 import json
 import jax
-from astra_jax.model.sharding import MeshConfig, make_mesh
+from astra_jax.engine.host_pages import MOVED_AT_ONCE
+from astra_jax.engine.programs import copy_out, put_back
+from astra_jax.model.kv_pages import empty_pages, pages_shardings
+from astra_jax.model.sharding import MeshConfig, make_mesh, spec
+from astra_jax.plan.abstract_step import bytes_per_chip, with_shardings
 from astra_jax.plan.compiled_memory import compiled_memory
 from astra_jax.plan.plan import _devices
 from astra_jax.plan.rollout_steps import rollout_steps
@@ -215,6 +219,18 @@ for name, step in rollout_steps(config, config.model, mesh, mesh).items():
             memory, _ = compiled_memory(step.trace().lower(), topology="v5e:2x2", compiler="")
         others = step.resident_bytes.get("KV pool of other layers", 0)  # a read is told of one layer's pages only
         found[name] = (memory.peak_bytes + others, step.bytes_by_category["KV pool"] + others)
+with jax.set_mesh(mesh):
+    pages = jax.eval_shape(lambda: empty_pages(config.model, 2, 8000, 32))
+    pages = with_shardings(pages, pages_shardings(pages, mesh))
+    numbers, *contents = (
+        jax.ShapeDtypeStruct((2, MOVED_AT_ONCE, *shape), dtype, sharding=jax.NamedSharding(mesh, spec("batch")))
+        for shape, dtype in [((), "int32"), *((x.shape[2:], x.dtype) for x in pages)]
+    )
+    for name, program in {
+        "out": copy_out.trace(pages, numbers), "back": put_back.trace(pages, numbers, tuple(contents))
+    }.items():
+        memory, _ = compiled_memory(program.lower(), topology="v5e:2x2", compiler="")
+        found[name] = memory.peak_bytes, bytes_per_chip(pages)
 print(json.dumps(found))
 """
 
@@ -232,7 +248,7 @@ def test_compiled_for_a_tpu_no_page_is_there_twice(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found.keys() == {"prefill", "prefill_on", "append", "decode"}
+    assert found.keys() == {"prefill", "prefill_on", "append", "decode", "out", "back"}
     for peak_bytes, pool_bytes in found.values():
         assert pool_bytes > 250e6
         assert pool_bytes < peak_bytes < 1.15 * pool_bytes
