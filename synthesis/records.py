@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
@@ -350,6 +350,17 @@ class QualityScore(Record):
         return total / 4
 
 
+Habit = Literal["calls_distractor", "repeats_call", "stops_early"]
+"""How a demonstration differs from the gold episode (`environments/demonstrations.py`)."""
+
+
+class Demonstration(Record):
+    """An episode of an environment as an agent with a bad habit runs it: what SFT imitates instead of the gold one."""
+
+    habit: Habit
+    messages: tuple[Message, ...]
+
+
 class Environment(Record):
     """A verified, executable environment: a question, its decomposition with gold answers, the tools to find them."""
 
@@ -375,6 +386,8 @@ class Environment(Record):
     expectation: Expectation = "answer"
     missing: str | None = None
     """For `refuse` the name of the tool that was withheld, for `ask_back` the parameter that the question omits."""
+    demonstration: Demonstration | None = Field(default=None, exclude_if=lambda demonstration: demonstration is None)
+    """Without one, the gold episode is what is demonstrated."""
     quality: QualityScore
     entities: tuple[str, ...] = ()
     """Every entity name of the world that the question, calls or answers mention; splits share none."""
@@ -434,27 +447,43 @@ class Environment(Record):
         messages = [Message(role="user", content=self.question)]
         for _, level in sorted(levels.items()):
             calls = tuple(call for call, _ in level)
-            reasoning = "; ".join(_plain_call(call) for call in calls)
-            messages.append(Message(role="assistant", reasoning_content=reasoning, tool_calls=calls))
+            messages.append(Message(role="assistant", reasoning_content=plain_calls(calls), tool_calls=calls))
             messages += [
                 Message(role="tool", content=json.dumps(answer, ensure_ascii=False), tool_call_id=call.id)
                 for call, answer in level
             ]
-        reasoning, sentence = self._gold_ending()
-        messages.append(Message(role="assistant", reasoning_content=reasoning, content=sentence))
+        messages.append(self.final_message(self.answer))
         return tuple(messages)
 
-    def _gold_ending(self) -> tuple[str, str]:
+    def demonstrated_messages(self) -> tuple[Message, ...]:
+        """Return the episode that SFT imitates: the demonstration, or the gold episode where there is none."""
+        return self.gold_messages() if self.demonstration is None else self.demonstration.messages
+
+    def final_message(self, answer: JsonValue) -> Message:
+        """Return the last message of an agent that answers with a value, or with a list of them."""
+        reasoning, sentence = self._ending(answer)
+        return Message(role="assistant", reasoning_content=reasoning, content=sentence)
+
+    def _ending(self, answer: JsonValue) -> tuple[str, str]:
         zh = self.language == "zh"
         if self.expectation == "answer":
-            values = self.answer if isinstance(self.answer, list) else [self.answer]
-            answer = ", ".join(map(_plain_text, values))
-            return "I have everything.", f"答案是{answer}。" if zh else f"The answer is {answer}."
+            values = answer if isinstance(answer, list) else [answer]
+            said = ", ".join(map(_plain_text, values))
+            return "I have everything.", f"答案是{said}。" if zh else f"The answer is {said}."
         missing = (self.missing or "").removeprefix("get_").replace("_", " ")
         if self.expectation == "refuse":
             sentence = "没有合适的工具，无法回答。" if zh else f"I cannot answer: no tool gives {missing}."
             return f"No tool gives {missing}.", sentence
         return f"The {missing} is not said.", "请问您指的是哪一个？" if zh else f"Which {missing} do you mean?"
+
+
+def plain_calls(calls: Sequence[ToolCall]) -> str:
+    """Say in words what calls of one turn look up.
+
+    >>> plain_calls([ToolCall(id="1", name="get_monthly_rent", arguments={"apartment": "Amber Falcon"})])
+    'monthly rent of Amber Falcon'
+    """
+    return "; ".join(_plain_call(call) for call in calls)
 
 
 def _plain_call(call: ToolCall) -> str:

@@ -14,7 +14,7 @@ from astra_jax.cli.surroundings import sandbox_for
 
 def add_training(commands: Commands) -> None:
     """Add the two commands."""
-    config_command(commands, "sft", "supervised fine-tuning on trajectories and gold episodes", _sft)
+    config_command(commands, "sft", "supervised fine-tuning on trajectories and demonstrations", _sft)
     add_sandbox(config_command(commands, "rl", "multi-turn GRPO with the sandbox", _rl))
 
 

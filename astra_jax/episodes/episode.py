@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
-from astra_jax.chat.format import Segment, Source, generation_prompt, to_json, tool_response_segments
+from astra_jax.chat.format import Segment, Source, generation_prompt, tool_response_segments
 from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
 from astra_jax.episodes.ledger import TokenLedger
 from sandbox.client import AsyncSandboxClient
-from sandbox.protocol import ExecuteReply
 from synthesis.answers.counting import EpisodeCounts, count_episode
 from synthesis.answers.final_answer import is_answer_accurate
+from synthesis.answers.tool_response import error_response, tool_response
 from synthesis.records import Environment, EnvironmentTool, JsonObject, JsonValue
 
 _T = TypeVar("_T")
@@ -139,10 +139,10 @@ class Episode:
     ) -> ToolOutcome:
         # Calls that no tool can take are outcomes all the same: answered with an error, and counted in c.
         if isinstance(call, MalformedToolCall):
-            return ToolOutcome("", {}, "malformed_call", None, _error(call.problem), irrelevant=False)
+            return ToolOutcome("", {}, "malformed_call", None, error_response(call.problem), irrelevant=False)
         tool = next((tool for tool in self.tools if tool.document.name == call.name), None)
         if tool is None:
-            said = _error("unknown tool")
+            said = error_response("unknown tool")
             return ToolOutcome(call.name, call.arguments, "unknown_tool", None, said, irrelevant=False)
         irrelevant = all(tool is not own for own in self.environment.tools)
         reply = await sandbox.execute(tool.module_source(), call.name, call.arguments, state=self.state)
@@ -165,14 +165,3 @@ async def all_or_none(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def tool_response(reply: ExecuteReply) -> str:
-    """Return what a policy is shown of a reply of the sandbox: the value as JSON, or the tool's error in one line."""
-    if reply.error is None:
-        return to_json(reply.value)
-    return _error(reply.error.message or reply.error.kind.value)
-
-
-def _error(message: str) -> str:
-    return to_json({"error": message})

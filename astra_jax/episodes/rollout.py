@@ -24,6 +24,7 @@ Decided: docs/decisions/rl.md, “Every way to write a bad call has an answer, a
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -33,7 +34,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.format import Segment, Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.config import ConfigError
 from astra_jax.engine.device import XLADevice, num_shards, own_shards
+from astra_jax.engine.host_pages import HostMemory
 from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape
@@ -43,6 +46,7 @@ from astra_jax.episodes.exchange import exchanged
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.errors import AstraError
 from astra_jax.model.config import ModelConfig
+from astra_jax.model.kv_pages import KVDType, require_kv_dtype
 from astra_jax.model.qwen3 import Params
 from astra_jax.model.sharding import TPU_LANES, platform
 from sandbox.client import AsyncSandboxClient
@@ -59,6 +63,25 @@ _ROWS_PER_PREFIX: Final = 4
 _LAST_ROWS: Final = 4
 Group = list[Episode]
 """The episodes of one environment."""
+
+
+class HostKV(BaseModel):
+    """Cached keys and values in the hosts' memory: what episodes that wait had to let go of on the devices.
+
+    Of each page the two rates decide whether it is set aside there, or read again when its episode comes back. They are
+    stated, not measured on the way: what is computed must not depend on a clock.
+
+    Decided: docs/decisions/rl.md, “Pages that ran out wait in the host's memory, or are read again”.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    share: float = Field(gt=0)
+    """Of the pages that all episodes at once fill at full length."""
+    bytes_per_second: float = Field(default=1e10, gt=0)
+    """Between the devices of a shard and their host."""
+    read_tokens_per_second: float = Field(default=1e4, gt=0)
+    """Given tokens that the devices of a shard compute."""
 
 
 class RolloutConfig(BaseModel):
@@ -93,6 +116,15 @@ class RolloutConfig(BaseModel):
     the same, and tokens too unless the rounding of a log-prob tips one."""
     read_tokens: int = Field(default=32, gt=0)
     """Of a tool response so many are computed at once; a shorter one takes as long."""
+    kv_dtype: KVDType | None = None
+    """What cached keys and values are rounded to; none: nothing, they have the model's own type. With int8 they take a
+    quarter of the memory of float32, half of bfloat16's; tokens are sampled by a policy that is a little another one,
+    whose log-probs are the ones that are recorded."""
+    kv_share: float = Field(default=1.0, gt=0, le=1)
+    """Cached keys and values on the devices, as a share of what all episodes at once fill at full length; where it runs
+    out, episodes that wait for their tools give way first, then those that asked last."""
+    host_kv: HostKV | None = None
+    """Where what they let go of waits; none: it is read again."""
 
 
 class PromptTooLong(AstraError, ValueError):
@@ -119,7 +151,7 @@ class RolloutEngine:
     """Runs groups of episodes of a policy.
 
     Raises:
-        ConfigError: the limits allow episodes beyond the model's context.
+        ConfigError: the limits allow episodes beyond the model's context, or whoever samples knows no such `kv_dtype`.
     """
 
     def __init__(
@@ -132,6 +164,11 @@ class RolloutEngine:
     ):
         """`decoder` makes, for each `run`, what samples in the place of this process's devices."""
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
+        require_kv_dtype(model_config, config.kv_dtype)
+        if decoder is not None and config.kv_dtype is not None:
+            raise ConfigError(
+                f"expected no rollout.kv_dtype where a server samples, found {config.kv_dtype}: its cache is its own"
+            )
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
         self._decoder = decoder
         self.loads: list[Load] = []
@@ -235,7 +272,9 @@ class RolloutEngine:
         limits = decode_limits(self.config, -(-num_groups // count), group_size)
         return [
             PagedDecoder(
-                shared(XLADevice(self.model_config, params, limits, end_ids=self._end_ids)),
+                shared(
+                    XLADevice(self.model_config, params, limits, end_ids=self._end_ids, kv_dtype=self.config.kv_dtype)
+                ),
                 limits,
                 end_ids=self._end_ids,
                 policy_version=policy_version,
@@ -327,6 +366,8 @@ def dealt_out(prompts: Sequence[Sequence[int]], num_shards: int) -> list[int]:
 def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Limits:
     """Return the pages and rows for so many groups at once, all of whose episodes may be of full length.
 
+    With a `kv_share` of 1 there are pages for all of them.
+
     >>> config = RolloutConfig(max_prompt_tokens=384, max_response_tokens=160, max_turns=3)
     >>> decode_limits(config, num_groups=4, group_size=8).row_shapes[0].rows_per_prefix
     4
@@ -339,10 +380,12 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
     prompt_pages = -(-config.max_prompt_tokens // _PAGE_TOKENS)
     response_pages = -(-config.max_response_tokens // _PAGE_TOKENS) + 1
     first_read = _round_up(config.max_prompt_tokens, TPU_LANES)
+    all_pages, host = groups * (prompt_pages + group_size * response_pages), config.host_kv
     return Limits(
         max_prompt_tokens=config.max_prompt_tokens,
         max_tokens=max_tokens,
-        num_pages=groups * (prompt_pages + group_size * response_pages) + 2,
+        # At least one sequence has room, and a page to copy.
+        num_pages=max(math.ceil(all_pages * config.kv_share) + 2, -(-max_tokens // _PAGE_TOKENS) + 1),
         page_tokens=_PAGE_TOKENS,
         row_shapes=_row_shapes(min(rows, _ROWS_OF_CPU) if platform() == "cpu" and shards == 1 else rows, width),
         sample_tokens=_SAMPLE_TOKENS,
@@ -350,6 +393,9 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
         read_tokens=config.read_tokens,
         first_read_rows=min(_READ_ROWS, groups),
         first_read_tokens=min(first_read, _FIRST_READ_TOKENS),
+        host=None
+        if host is None
+        else HostMemory(math.ceil(all_pages * host.share), host.bytes_per_second, host.read_tokens_per_second),
     )
 
 

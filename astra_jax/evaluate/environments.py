@@ -63,6 +63,7 @@ _SOURCES = (
     "astra_jax/chat/tokenizer.py",
     "astra_jax/chat/tool_calls.py",
     "astra_jax/engine/device.py",
+    "astra_jax/engine/host_pages.py",
     "astra_jax/engine/http.py",
     "astra_jax/engine/interface.py",
     "astra_jax/engine/paged.py",
@@ -84,6 +85,7 @@ _SOURCES = (
     "synthesis/answers/expectation.py",
     "synthesis/answers/final_answer.py",
     "synthesis/answers/same_answer.py",
+    "synthesis/answers/tool_response.py",
     "synthesis/records.py",
 )
 """Files that decide the figures."""

@@ -16,6 +16,7 @@ from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
 from astra_jax.model.config import ModelConfig
+from astra_jax.model.kv_pages import KVDType
 from sandbox.client import AsyncSandboxClient
 from synthesis.records import Environment
 
@@ -23,7 +24,7 @@ _COMPARED: Final = (
     *("stop_reason", "num_turns", "final_text", "is_answer_accurate", "num_solved", "num_subtasks", "num_tool_calls"),
     *("f1", "reward"),
 )
-_TOLERANCE: Final = {"float32": 1e-4, "bfloat16": 5e-2}
+_TOLERANCE: Final = {"float32": 1e-4, "bfloat16": 5e-2, "int8": 5e-2}
 """How far log-probs may be apart: alone an episode decodes in another batch than it did among others."""
 
 
@@ -86,7 +87,8 @@ def compared(logged: LoggedEpisode, episode: Episode, policy: Policy) -> Replay:
     """Compare an episode with its log: tokens, log-probs, calls, replies, how it ended and what it earned."""
     line = episode_to_json(episode, policy.tokenizer, policy=logged.policy, reward=episode_reward(episode))
     again = LoggedEpisode.model_validate(line)
-    tolerance = tolerance_of(policy.model_config)
+    limits = {} if logged.rolled_out is None else logged.rolled_out.limits
+    tolerance = tolerance_of(policy.model_config, limits.get("kv_dtype"))
     largest = 0.0
     for place, (old, new) in enumerate(zip(logged.tokens, again.tokens, strict=False)):
         if (old.id, old.source, old.turn) != (new.id, new.source, new.turn):
@@ -103,9 +105,9 @@ def compared(logged: LoggedEpisode, episode: Episode, policy: Policy) -> Replay:
     return Replay(len(logged.tokens), len(logged.calls), largest, _difference_beside_tokens(logged, again))
 
 
-def tolerance_of(config: ModelConfig) -> float:
-    """Return how far log-probs of such a model may be apart, in nats."""
-    return _TOLERANCE[config.dtype]
+def tolerance_of(config: ModelConfig, kv_dtype: KVDType | None) -> float:
+    """Return how far log-probs of such a model, with such cached keys and values, may be apart, in nats."""
+    return max(_TOLERANCE[config.dtype], _TOLERANCE[kv_dtype or config.dtype])
 
 
 def _difference_beside_tokens(logged: LoggedEpisode, again: LoggedEpisode) -> str:

@@ -11,7 +11,7 @@ from synthesis.environments.embeddings import EmbeddingEndpoint
 from synthesis.environments.quality import Percentile
 from synthesis.environments.quotas import Variety
 from synthesis.questions.knowledge import Unseen
-from synthesis.records import Difficulty, Language, Scenario, SimilarityBand
+from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
 from synthesis.teacher.openai import OpenAITeacherConfig
 from synthesis.workers import RayConfig
 
@@ -65,6 +65,8 @@ class EnvironmentsConfig(BaseModel):
     """How many first and second parts entity names are made of, where it is to be fewer than there are."""
     varieties: dict[Variety, float] = {"plain": 1.0}
     """Shares of stateful environments, and of those where a tool is withheld or a parameter is left out."""
+    demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
+    """Shares of the environments whose demonstration has a bad habit; the rest demonstrate their gold episode."""
     difficulty: Difficulty = "plain"
     """`hard`: questions in other words than the tools' documents, and siblings of the tools among the distractors."""
     max_hops: int = Field(default=5, ge=1)
@@ -88,6 +90,12 @@ class EnvironmentsConfig(BaseModel):
                 f"expected directories in disjoint_from, whose {self.unseen} are not to occur, found none; name them, "
                 f'or leave unseen = "{self.unseen}" out'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _habits_share_the_environments(self) -> EnvironmentsConfig:
+        if (total := sum(self.demonstrations.values())) > 1:
+            raise ValueError(f"expected shares of demonstrations that sum to at most 1, found {total:g}")
         return self
 
     @model_validator(mode="after")

@@ -24,6 +24,7 @@ from typing import Final
 
 from synthesis.destination import records_of, require_destination
 from synthesis.environments.config import EnvironmentsConfig
+from synthesis.environments.demonstrations import draw_habit
 from synthesis.environments.drafts import Draft
 from synthesis.environments.irrelevant_tools import ToolPool
 from synthesis.environments.quality import least_quality
@@ -195,6 +196,9 @@ async def _mix_all(
         if variety == "withheld_tool":
             mixed = withhold_tool(mixed, rng)
         await workers.do(EnvironmentsWorker.replay, mixed)
+        habit = draw_habit(mixed, config.demonstrations, rng)
+        if habit is not None:
+            mixed = await workers.do(EnvironmentsWorker.demonstrate, mixed, habit)
         return mixed.model_dump(mode="json")
 
     mixing = StageReport("irrelevant tools")

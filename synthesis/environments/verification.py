@@ -8,6 +8,7 @@ from pathlib import Path
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import CallBatches, Sandbox
+from synthesis.environments.demonstrations import verify_demonstration
 from synthesis.environments.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
 from synthesis.environments.siblings import tried_on_gold_calls
 from synthesis.environments.stateful import prove_stateful
@@ -84,6 +85,7 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
     else:
         await _verify_states(environment, sandbox)
     await executable.check(_bystanders(environment))
+    await verify_demonstration(environment, sandbox)
     if environment.difficulty == "hard":
         await _verify_siblings(environment, sandbox)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -10,6 +11,7 @@ from typing import Final, TypeVar
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.config import EnvironmentsConfig
+from synthesis.environments.demonstrations import demonstrate
 from synthesis.environments.drafts import ENTITY_OR_ANSWER, MAX_DRAWS, TOOL, Draft, draw_seeds, write_draft
 from synthesis.environments.irrelevant_tools import as_siblings
 from synthesis.environments.merging import merge_sub_environments
@@ -34,7 +36,7 @@ from synthesis.prompts.tool_merging import MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, Provenance, QualityScore, record_id
+from synthesis.records import Environment, Habit, Provenance, QualityScore, record_id
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.track.metering import metered_item
@@ -128,6 +130,16 @@ class EnvironmentsWorker:
         """
         self._check_tools(environment)  # again, now with the distractors
         await replay_environment(environment, self._sandbox, self._seen_to_run)
+
+    async def demonstrate(self, environment: Environment, habit: Habit) -> Environment:
+        """Give an environment that has its distractors a demonstration with a bad habit.
+
+        Raises:
+            SandboxUnavailable: the sandbox gives no answer.
+        """
+        rng = random.Random(f"demonstration/{self._config.seed}/{environment.id}")
+        demonstration = await demonstrate(environment, habit, self._sandbox, rng)
+        return environment.model_copy(update={"demonstration": demonstration})
 
     async def _executable(self, plan: EnvironmentPlan, draft: Draft, source: Knowledge) -> Environment:
         teacher, sandbox = self._teacher, self._sandbox

@@ -8,13 +8,14 @@ import json
 import pytest
 
 from astra_jax.chat.format import Source, render, tool_call_text
-from astra_jax.episodes.episode import MODEL_ERRORS, Episode, ToolOutcome, tool_response
+from astra_jax.episodes.episode import MODEL_ERRORS, Episode, ToolOutcome
 from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
 from sandbox.protocol import ErrorKind, ExecuteReply, ToolError, Usage
+from synthesis.answers.tool_response import tool_response
 from synthesis.records import Environment, EnvironmentTool, Message, ToolCall, ToolDocument
 
 ENVIRONMENT = tiny_environment()

@@ -61,7 +61,14 @@ def held_out(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory, 
 
 
 def test_unseen_worlds_share_no_entity_and_no_answer_but_the_tools(held_out: Mapping[str, Path]) -> None:
-    for split, other in (("heldout", "training"), ("selection", "training"), ("selection", "heldout")):
+    for split, other in (
+        ("rl_environments", "training"),
+        ("heldout", "training"),
+        ("heldout", "rl_environments"),
+        ("selection", "training"),
+        ("selection", "rl_environments"),
+        ("selection", "heldout"),
+    ):
         shared = shared_between(held_out[split], held_out[other])
         assert (shared.entities, shared.answers) == (0, 0)
         assert shared.domains == len(DOMAINS)
@@ -69,7 +76,7 @@ def test_unseen_worlds_share_no_entity_and_no_answer_but_the_tools(held_out: Map
             assert min(shared.tool_names, shared.tool_documents, shared.tool_wordings) > 0
 
 
-@pytest.mark.parametrize("other", ["training", "selection", "heldout"])
+@pytest.mark.parametrize("other", ["training", "rl_environments", "selection", "heldout"])
 def test_unseen_tools_share_no_name_no_document_and_no_parameter(held_out: Mapping[str, Path], other: str) -> None:
     shared = shared_between(held_out["heldout_tools"], held_out[other])
     assert (shared.tool_names, shared.tool_documents, shared.tool_wordings) == (0, 0, 0)
@@ -77,7 +84,7 @@ def test_unseen_tools_share_no_name_no_document_and_no_parameter(held_out: Mappi
     assert other == "heldout" or (shared.entities, shared.answers) == (0, 0)
 
 
-@pytest.mark.parametrize("other", ["training", "selection", "heldout"])
+@pytest.mark.parametrize("other", ["training", "rl_environments", "selection", "heldout"])
 def test_unseen_domains_share_no_domain_and_no_tool(held_out: Mapping[str, Path], other: str) -> None:
     shared = shared_between(held_out["heldout_domains"], held_out[other])
     assert (shared.domains, shared.tool_names, shared.tool_documents, shared.tool_wordings) == (0, 0, 0, 0)
