@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from astra_jax.config import ConfigError
 from astra_jax.model.config import Params
 from astra_jax.model.context_parallel import balance, balanced_tokens
-from astra_jax.model.sharding import TPU_LANES, MeshConfig, make_mesh, param_shardings, spec
+from astra_jax.model.sharding import TPU_LANES, TPU_PREFIX_BLOCK, MeshConfig, make_mesh, param_shardings, spec
 
 Batch = TypeVar("Batch", bound=tuple)
 """A NamedTuple of arrays [B, T, …], or None where it has none."""
@@ -112,6 +112,11 @@ def padded_tokens(num_tokens: int, mesh: Mesh) -> int:
 
 def _multiple(mesh: Mesh) -> int:
     return TPU_LANES if mesh.devices.flat[0].platform == "tpu" else 1
+
+
+def segment_multiple(mesh: Mesh | None) -> int:
+    """Return the tokens at multiples of which the segments of a row begin, where some continue another."""
+    return TPU_PREFIX_BLOCK if mesh is not None and mesh.devices.flat[0].platform == "tpu" else 1
 
 
 def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:

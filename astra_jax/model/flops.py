@@ -9,8 +9,10 @@ import jax
 from astra_jax.model.config import ModelConfig
 
 
-def model_flops(model: ModelConfig, segment_tokens: Sequence[int]) -> float:
+def model_flops(model: ModelConfig, segment_tokens: Sequence[int], *, logits_tokens: int | None = None) -> float:
     """Return FLOPs of forward and backward without recompute: 6 per weight and token, causal attention per segment.
+
+    `logits_tokens` of them go on to the vocabulary; all of them, unless that is said.
 
     >>> from astra_jax.model.config import QWEN3_PRESETS
     >>> model_flops(QWEN3_PRESETS["qwen3-0.6b"], [1]) / 6 == 596_049_920 - 65_536 + 2 * 28 * 16 * 128 / 2
@@ -25,7 +27,9 @@ def model_flops(model: ModelConfig, segment_tokens: Sequence[int]) -> float:
     """
     tokens, attended = sum(segment_tokens), sum(count**2 / 2 for count in segment_tokens)
     # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
-    return 3.0 * forward_flops(model, tokens, attended, logits_tokens=tokens)
+    return 3.0 * forward_flops(
+        model, tokens, attended, logits_tokens=tokens if logits_tokens is None else logits_tokens
+    )
 
 
 def forward_flops(model: ModelConfig, tokens: int, attended: float, *, logits_tokens: int) -> float:
@@ -58,11 +62,14 @@ _PEAK_FLOPS_PER_SECOND: Mapping[str, float] = {
 
 
 def model_flops_utilisation(
-    model: ModelConfig, segment_tokens: Sequence[int], seconds: float, *, devices: int
+    model: ModelConfig, segment_tokens: Sequence[int], seconds: float, *, logits_tokens: int, devices: int
 ) -> float | None:
     """Return the MFU of a step on `devices` devices (PaLM, arXiv 2204.02311, appendix B); None without a data sheet.
 
-    `segment_tokens` are the lengths of the samples that were learnt from: padding is no work that the model needs.
+    `segment_tokens` are the lengths of the samples that were learnt from, and `logits_tokens` of all these the loss
+    counts: padding is no work that the model needs, nor are logits that nobody reads.
     """
     peak = _PEAK_FLOPS_PER_SECOND.get(jax.devices()[0].device_kind)
-    return None if peak is None else model_flops(model, segment_tokens) / seconds / (peak * devices)
+    if peak is None:
+        return None
+    return model_flops(model, segment_tokens, logits_tokens=logits_tokens) / seconds / (peak * devices)

@@ -5,6 +5,11 @@ time. The float32 log-sum-exp is the only residual; the backward pass computes e
 every device keeps its own tokens, the vocabulary is split over `tensor`, and a slice of the unembedding is gathered
 over the axes that store its width just before it is needed, so it is never whole anywhere either.
 
+Each device moves the tokens whose log-probability is asked for to the front and stops behind them: how many there are
+is data, not a shape, so no number of them compiles anything anew.
+
+Decided: docs/decisions/model.md, “The head stops behind the last active token”.
+
 Where a token was drawn from a few ids alone, `kept_logprobs` needs the logits of these and of no others.
 """
 
@@ -21,6 +26,8 @@ from jax.typing import DTypeLike
 from astra_jax.model.sharding import LOGICAL_TO_MESH, ambient_mesh, spec
 
 _LANES = 128
+_TOKEN_CHUNKS = 16
+"""Into so many chunks a device's tokens are cut; on average half of one is computed for nothing."""
 _NOTHING = -1e30
 """The logit of a row that another slice already counted: finite, and zero after exp."""
 
@@ -29,18 +36,27 @@ _VOCAB_AXIS = LOGICAL_TO_MESH["vocab"]
 
 
 def token_logprobs(
-    hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array, *, chunk_tokens: int = 256
+    hidden_BTD: jax.Array,
+    unembedding_VD: jax.Array,
+    targets_BT: jax.Array,
+    is_active_BT: jax.Array | None = None,
+    *,
+    chunk_tokens: int = 256,
 ) -> jax.Array:
     """Return the float32 log-probability [B, T] of each target under softmax(hidden · unembeddingᵀ).
 
-    It is differentiable in both arrays.
+    Where a token is not active the log-probability is 0, and nothing is computed; without `is_active_BT` all are. It is
+    differentiable in `hidden_BTD` and `unembedding_VD`.
 
     A device holds as many logits at once as `chunk_tokens` tokens have, however many tokens there are. For the
     log-probabilities at a sampling temperature τ pass `hidden_BTD / τ`.
     """
-    return _logprobs(chunk_tokens, hidden_BTD, unembedding_VD, targets_BT)
+    if is_active_BT is None:
+        is_active_BT = targets_BT >= 0  # every one, which the compiler need not know
+    return _logprobs(chunk_tokens, hidden_BTD, unembedding_VD, targets_BT, is_active_BT)
 
 
+_einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 _HIDDEN = spec("batch", "sequence", "hidden")
 _TOKENS = spec("batch", "sequence")
 _TABLE = spec("vocab", "embed")
@@ -57,16 +73,47 @@ def _sum_over_vocabulary(x: jax.Array) -> jax.Array:
     return x if ambient_mesh() is None else jax.lax.psum(x, _VOCAB_AXIS)
 
 
+class _ActiveTokens:
+    """The active ones of a device's N tokens, moved together into chunks [Z, n]; behind them is nothing but 0."""
+
+    def __init__(self, is_active_N: jax.Array, chunk_tokens: int) -> None:
+        self._tokens, self._size = len(is_active_N), min(chunk_tokens, len(is_active_N))
+        # What has no place is one beyond the last: nothing is taken from there, and nothing is put back.
+        num_places = -(-self._tokens // self._size) * self._size
+        self._place_M = jnp.nonzero(is_active_N, size=num_places, fill_value=self._tokens)[0]
+        self.num_chunks = -(-is_active_N.sum() // self._size)
+
+    def take(self, x_N: jax.Array) -> jax.Array:
+        """Return what stands at the active tokens, in chunks."""
+        taken_M = jnp.take(x_N, self._place_M, axis=0, mode="fill", fill_value=0)
+        return taken_M.reshape(-1, self._size, *x_N.shape[1:])
+
+    def put_back(self, x_Zn: jax.Array) -> jax.Array:
+        """Return an array of all tokens with chunks where they were taken from, and 0 elsewhere."""
+        x_M = x_Zn.reshape(-1, *x_Zn.shape[2:])
+        return jnp.zeros((self._tokens, *x_M.shape[1:]), x_M.dtype).at[self._place_M].set(x_M, mode="drop")
+
+
+def token_chunk(num_tokens: int) -> int:
+    """Return how many of a device's tokens are computed at a time.
+
+    >>> token_chunk(20_480), token_chunk(1_000)
+    (1280, 128)
+    """
+    return -(-num_tokens // (_TOKEN_CHUNKS * _LANES)) * _LANES
+
+
 class _VocabularySlices:
     """This device's rows of the unembedding, `size` at a time; the last slice overlaps the one before it."""
 
-    def __init__(self, hidden_ND: jax.Array, unembedding_VD: jax.Array, chunk_tokens: int) -> None:
-        rows = len(unembedding_VD)
-        self.table_VD = unembedding_VD
-        self.dtype = hidden_ND.dtype
+    def __init__(self, table_VD: jax.Array, dtype: DTypeLike, num_tokens: int, chunk_tokens: int) -> None:
+        rows = len(table_VD)
+        self.table_VD, self.dtype = table_VD, dtype
         # All tokens meet one slice of the vocabulary: as many logits as `chunk_tokens` have with all, in whole lanes.
-        self.size = min(rows, max(_LANES, chunk_tokens * rows // len(hidden_ND) // _LANES * _LANES))
-        self.count = -(-rows // self.size)
+        most = min(rows, max(_LANES, chunk_tokens * rows // num_tokens // _LANES * _LANES))
+        self.count = -(-rows // most)
+        # Slices of one size, so that the last one overlaps by little.
+        self.size = min(most, -(-rows // (self.count * _LANES)) * _LANES)
         self.first_row = 0 if ambient_mesh() is None else jax.lax.axis_index(_VOCAB_AXIS) * rows
 
     def start(self, i: jax.Array) -> jax.Array:
@@ -79,40 +126,18 @@ class _VocabularySlices:
             return slice_VD
         return jax.lax.all_gather(slice_VD, _WIDTH_AXES, axis=1, tiled=True)
 
-    def logits(self, i: jax.Array, hidden_ND: jax.Array, weights_VD: jax.Array | None = None) -> jax.Array:
-        weights_VD = self.weights(i) if weights_VD is None else weights_VD
-        logits_NV = jnp.einsum("nd,vd->nv", hidden_ND, weights_VD, preferred_element_type=jnp.float32)
+    def logits(self, i: jax.Array, weights_VD: jax.Array, hidden_nD: jax.Array) -> jax.Array:
+        logits_nV = _einsum("nd,vd->nv", hidden_nD, weights_VD)
         if len(self.table_VD) % self.size == 0:
-            return logits_NV
+            return logits_nV
         is_new_V = self.start(i) + jnp.arange(self.size) >= i * self.size
-        return jnp.where(is_new_V, logits_NV, _NOTHING)
+        return jnp.where(is_new_V, logits_nV, _NOTHING)
 
-    def column(self, i: jax.Array, targets_N: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def column(self, i: jax.Array, targets_n: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Where each target stands in the slice, and whether it does."""
-        column_N = targets_N - self.first_row - self.start(i)
-        is_here_N = (column_N >= 0) & (column_N < self.size) & (column_N + self.start(i) >= i * self.size)
-        return column_N, is_here_N
-
-    def logsumexp_and_picked(self, hidden_ND: jax.Array, targets_N: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Log-sum-exp over the whole vocabulary of all devices, and the logit of each target."""
-
-        def add(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-            max_N, sum_N, picked_N = carry
-            logits_NV = self.logits(i, hidden_ND)
-            # The sum under the old maximum is rescaled to the new one, so no exponential overflows.
-            new_max_N = jnp.maximum(max_N, logits_NV.max(-1))
-            sum_N = sum_N * jnp.exp(max_N - new_max_N) + jnp.exp(logits_NV - new_max_N[:, None]).sum(-1)
-            column_N, is_here_N = self.column(i, targets_N)
-            logit_N = jnp.take_along_axis(logits_NV, jnp.clip(column_N, 0, self.size - 1)[:, None], axis=1)[:, 0]
-            return new_max_N, sum_N, jnp.where(is_here_N, logit_N, picked_N)
-
-        zeros_N = jnp.zeros(len(hidden_ND), jnp.float32)
-        max_N, sum_N, picked_N = jax.lax.fori_loop(0, self.count, add, (zeros_N + _NOTHING, zeros_N, zeros_N))
-        if ambient_mesh() is not None:
-            all_max_N = jax.lax.pmax(max_N, _VOCAB_AXIS)
-            sum_N, max_N = sum_N * jnp.exp(max_N - all_max_N), all_max_N
-        # A target is in the slice of one device alone, and the others have picked 0: their sum is its logit.
-        return max_N + jnp.log(_sum_over_vocabulary(sum_N)), _sum_over_vocabulary(picked_N)
+        column_n = targets_n - self.first_row - self.start(i)
+        is_here_n = (column_n >= 0) & (column_n < self.size) & (column_n + self.start(i) >= i * self.size)
+        return column_n, is_here_n
 
 
 class _Residuals(NamedTuple):
@@ -121,73 +146,122 @@ class _Residuals(NamedTuple):
     hidden_BTD: jax.Array
     unembedding_VD: jax.Array
     targets_BT: jax.Array
+    is_active_BT: jax.Array
     lse_BT: jax.Array
     """Log-sum-exp of each token's logits, from which its probabilities are made again."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _logprobs(chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array) -> jax.Array:
-    return _logprobs_forward(chunk_tokens, hidden_BTD, unembedding_VD, targets_BT)[0]
+def _logprobs(
+    chunk_tokens: int,
+    hidden_BTD: jax.Array,
+    unembedding_VD: jax.Array,
+    targets_BT: jax.Array,
+    is_active_BT: jax.Array,
+) -> jax.Array:
+    return _logprobs_forward(chunk_tokens, hidden_BTD, unembedding_VD, targets_BT, is_active_BT)[0]
 
 
 def _logprobs_forward(
-    chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array
+    chunk_tokens: int,
+    hidden_BTD: jax.Array,
+    unembedding_VD: jax.Array,
+    targets_BT: jax.Array,
+    is_active_BT: jax.Array,
 ) -> tuple[jax.Array, _Residuals]:
-    def local(hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
-        hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
-        slices = _VocabularySlices(hidden_ND, unembedding_VD, chunk_tokens)
-        lse_N, picked_N = slices.logsumexp_and_picked(hidden_ND, targets_BT.reshape(-1))
-        return (picked_N - lse_N).reshape(targets_BT.shape), lse_N.reshape(targets_BT.shape)
+    def local(
+        hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array, is_active_BT: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        active = _ActiveTokens(is_active_BT.reshape(-1), token_chunk(targets_BT.size))
+        hidden_ZnD = active.take(hidden_BTD.reshape(targets_BT.size, -1))
+        targets_Zn = active.take(targets_BT.reshape(-1))
+        slices = _VocabularySlices(unembedding_VD, hidden_BTD.dtype, targets_BT.size, chunk_tokens)
 
-    arrays = (hidden_BTD, unembedding_VD, targets_BT)
-    logprobs_BT, lse_BT = _per_device(local, [_HIDDEN, _TABLE, _TOKENS], (_TOKENS, _TOKENS))(*arrays)
+        def add_slice(i: jax.Array, so_far: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            weights_VD = slices.weights(i)
+
+            def add_chunk(z: jax.Array, so_far: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+                max_n, sum_n, picked_n = (x_Zn[z] for x_Zn in so_far)
+                logits_nV = slices.logits(i, weights_VD, hidden_ZnD[z])
+                # The sum under the old maximum is rescaled to the new one, so no exponential overflows.
+                new_max_n = jnp.maximum(max_n, logits_nV.max(-1))
+                sum_n = sum_n * jnp.exp(max_n - new_max_n) + jnp.exp(logits_nV - new_max_n[:, None]).sum(-1)
+                column_n, is_here_n = slices.column(i, targets_Zn[z])
+                logit_n = jnp.take_along_axis(logits_nV, jnp.clip(column_n, 0, slices.size - 1)[:, None], axis=1)[:, 0]
+                new = new_max_n, sum_n, jnp.where(is_here_n, logit_n, picked_n)
+                return tuple(x_Zn.at[z].set(x_n) for x_Zn, x_n in zip(so_far, new, strict=True))
+
+            return jax.lax.fori_loop(0, active.num_chunks, add_chunk, so_far)
+
+        zeros_Zn = jnp.zeros(targets_Zn.shape, jnp.float32)
+        nothing = (zeros_Zn + _NOTHING, zeros_Zn, zeros_Zn)
+        max_Zn, sum_Zn, picked_Zn = jax.lax.fori_loop(0, slices.count, add_slice, nothing)
+        if ambient_mesh() is not None:
+            all_max_Zn = jax.lax.pmax(max_Zn, _VOCAB_AXIS)
+            sum_Zn, max_Zn = sum_Zn * jnp.exp(max_Zn - all_max_Zn), all_max_Zn
+        # A target is in the slice of one device alone, and the others have picked 0: their sum is its logit.
+        lse_Zn = max_Zn + jnp.log(_sum_over_vocabulary(sum_Zn))
+        logprobs_Zn = _sum_over_vocabulary(picked_Zn) - lse_Zn
+        logprobs_BT, lse_BT = (active.put_back(x_Zn).reshape(targets_BT.shape) for x_Zn in (logprobs_Zn, lse_Zn))
+        return logprobs_BT, lse_BT
+
+    in_specs = [_HIDDEN, _TABLE, _TOKENS, _TOKENS]
+    arrays = (hidden_BTD, unembedding_VD, targets_BT, is_active_BT)
+    logprobs_BT, lse_BT = _per_device(local, in_specs, (_TOKENS, _TOKENS))(*arrays)
     return logprobs_BT, _Residuals(*arrays, lse_BT)
 
 
 def _logprobs_backward(
     chunk_tokens: int, residuals: _Residuals, dlogprobs_BT: jax.Array
-) -> tuple[jax.Array, jax.Array, None]:
-    einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-
+) -> tuple[jax.Array, jax.Array, None, None]:
     def local(
         hidden_BTD: jax.Array,
         unembedding_VD: jax.Array,
         targets_BT: jax.Array,
+        is_active_BT: jax.Array,
         lse_BT: jax.Array,
         dlogprobs_BT: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
-        targets_N, lse_N, dlogprobs_N = (x.reshape(-1) for x in (targets_BT, lse_BT, dlogprobs_BT))
-        slices = _VocabularySlices(hidden_ND, unembedding_VD, chunk_tokens)
+        active = _ActiveTokens(is_active_BT.reshape(-1), token_chunk(targets_BT.size))
+        hidden_ZnD = active.take(hidden_BTD.reshape(targets_BT.size, -1))
+        targets_Zn, lse_Zn, dlogprobs_Zn = (active.take(x.reshape(-1)) for x in (targets_BT, lse_BT, dlogprobs_BT))
+        slices = _VocabularySlices(unembedding_VD, hidden_BTD.dtype, targets_BT.size, chunk_tokens)
 
-        def add(i: jax.Array, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            dhidden_ND, dtable_VD = grads
+        def add_slice(i: jax.Array, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            dhidden_ZnD, dtable_VD = grads
             weights_VD = slices.weights(i)
-            p_NV = jnp.exp(slices.logits(i, hidden_ND, weights_VD) - lse_N[:, None])
-            column_N, is_here_N = slices.column(i, targets_N)
-            onehot_NV = (column_N[:, None] == jnp.arange(slices.size)) & is_here_N[:, None]
-            # d log p(target) / d logits = onehot(target) − p
-            dlogits_NV = ((onehot_NV - p_NV) * dlogprobs_N[:, None]).astype(hidden_ND.dtype)
-            dhidden_ND += einsum("nv,vd->nd", dlogits_NV, weights_VD)
-            dslice_VD = einsum("nv,nd->vd", dlogits_NV, hidden_ND)
+
+            def add_chunk(z: jax.Array, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+                dhidden_ZnD, dslice_VD = grads
+                hidden_nD = hidden_ZnD[z]
+                p_nV = jnp.exp(slices.logits(i, weights_VD, hidden_nD) - lse_Zn[z][:, None])
+                column_n, is_here_n = slices.column(i, targets_Zn[z])
+                onehot_nV = (column_n[:, None] == jnp.arange(slices.size)) & is_here_n[:, None]
+                # d log p(target) / d logits = onehot(target) − p
+                dlogits_nV = ((onehot_nV - p_nV) * dlogprobs_Zn[z][:, None]).astype(hidden_nD.dtype)
+                dhidden_ZnD = dhidden_ZnD.at[z].add(_einsum("nv,vd->nd", dlogits_nV, weights_VD))
+                return dhidden_ZnD, dslice_VD + _einsum("nv,nd->vd", dlogits_nV, hidden_nD)
+
+            nothing_VD = jnp.zeros(weights_VD.shape, jnp.float32)
+            dhidden_ZnD, dslice_VD = jax.lax.fori_loop(0, active.num_chunks, add_chunk, (dhidden_ZnD, nothing_VD))
             # Of its own tokens each device has the gradient at full width; of the sum it keeps its part of the width.
             if ambient_mesh() is not None:
                 dslice_VD = jax.lax.psum_scatter(dslice_VD, _WIDTH_AXES, scatter_dimension=1, tiled=True)
             start = slices.start(i)
             so_far_VD = jax.lax.dynamic_slice_in_dim(dtable_VD, start, slices.size)
-            return dhidden_ND, jax.lax.dynamic_update_slice_in_dim(dtable_VD, so_far_VD + dslice_VD, start, 0)
+            return dhidden_ZnD, jax.lax.dynamic_update_slice_in_dim(dtable_VD, so_far_VD + dslice_VD, start, 0)
 
-        zeros = (jnp.zeros(hidden_ND.shape, jnp.float32), jnp.zeros(unembedding_VD.shape, jnp.float32))
-        dhidden_ND, dtable_VD = jax.lax.fori_loop(0, slices.count, add, zeros)
+        zeros = (jnp.zeros(hidden_ZnD.shape, jnp.float32), jnp.zeros(unembedding_VD.shape, jnp.float32))
+        dhidden_ZnD, dtable_VD = jax.lax.fori_loop(0, slices.count, add_slice, zeros)
         # The scatter has summed over `fsdp` and `context`; tokens are split over `data` as well.
         if ambient_mesh() is not None:
             dtable_VD = jax.lax.psum(dtable_VD, "data")
-        dhidden_ND = _sum_over_vocabulary(dhidden_ND).astype(hidden_BTD.dtype)
+        dhidden_ND = active.put_back(_sum_over_vocabulary(dhidden_ZnD).astype(hidden_BTD.dtype))
         return dhidden_ND.reshape(hidden_BTD.shape), dtable_VD.astype(unembedding_VD.dtype)
 
-    in_specs = [_HIDDEN, _TABLE, _TOKENS, _TOKENS, _TOKENS]
+    in_specs = [_HIDDEN, _TABLE, _TOKENS, _TOKENS, _TOKENS, _TOKENS]
     dhidden_BTD, dunembedding_VD = _per_device(local, in_specs, (_HIDDEN, _TABLE))(*residuals, dlogprobs_BT)
-    return dhidden_BTD, dunembedding_VD, None
+    return dhidden_BTD, dunembedding_VD, None, None
 
 
 _logprobs.defvjp(_logprobs_forward, _logprobs_backward)
@@ -198,8 +272,9 @@ def kept_logprobs(
 ) -> jax.Array:
     """Return the float32 log-probability [B, T] of each target among the ids kept for it: softmax over these alone.
 
-    Kept ids are followed by -1; where there are none the log-probability is 0. It is differentiable in `hidden_BTD` and
-    `unembedding_VD`. A device holds as many rows of the unembedding at once as `chunk_tokens` tokens have kept.
+    Kept ids are followed by -1; where there are none the log-probability is 0, and nothing is computed. It is
+    differentiable in `hidden_BTD` and `unembedding_VD`. A device holds as many rows of the unembedding at once as
+    `chunk_tokens` tokens have kept.
     """
     logits_BTK = _kept_logits(chunk_tokens, hidden_BTD, unembedding_VD, kept_BTK)
 
@@ -224,6 +299,10 @@ def _exchanged(hidden_BTD: jax.Array, table_VD: jax.Array, kept_BTK: jax.Array) 
     return hidden_ND, jnp.where((row_NK >= 0) & (row_NK < len(table_VD)), row_NK, len(table_VD))
 
 
+def _with_rows_here(row_NK: jax.Array, table_VD: jax.Array, chunk_tokens: int) -> _ActiveTokens:
+    return _ActiveTokens((row_NK < len(table_VD)).any(-1), chunk_tokens)
+
+
 def _rows(table_VD: jax.Array, row_NK: jax.Array, dtype: DTypeLike) -> jax.Array:
     return jnp.take(table_VD, row_NK, axis=0, mode="fill", fill_value=0).astype(dtype)
 
@@ -237,13 +316,16 @@ def _kept_logits_forward(
     chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Array, kept_BTK: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
     def local(hidden_BTD: jax.Array, table_VD: jax.Array, kept_BTK: jax.Array) -> jax.Array:
-        def logits_K(token: tuple[jax.Array, jax.Array]) -> jax.Array:
-            hidden_D, row_K = token
-            rows_KD = _rows(table_VD, row_K, hidden_D.dtype)
-            return jnp.einsum("d,kd->k", hidden_D, rows_KD, preferred_element_type=jnp.float32)
+        hidden_ND, row_NK = _exchanged(hidden_BTD, table_VD, kept_BTK)
+        active = _with_rows_here(row_NK, table_VD, chunk_tokens)
+        hidden_ZnD, row_ZnK = active.take(hidden_ND), active.take(row_NK)
 
-        tokens = _exchanged(hidden_BTD, table_VD, kept_BTK)
-        logits_NK = _sum_over_vocabulary(jax.lax.map(logits_K, tokens, batch_size=chunk_tokens))
+        def add_chunk(z: jax.Array, logits_ZnK: jax.Array) -> jax.Array:
+            rows_nKD = _rows(table_VD, row_ZnK[z], hidden_ND.dtype)
+            return logits_ZnK.at[z].set(_einsum("nd,nkd->nk", hidden_ZnD[z], rows_nKD))
+
+        logits_ZnK = jax.lax.fori_loop(0, active.num_chunks, add_chunk, jnp.zeros(row_ZnK.shape, jnp.float32))
+        logits_NK = _sum_over_vocabulary(active.put_back(logits_ZnK))
         if ambient_mesh() is not None:
             logits_NK = jax.lax.psum_scatter(logits_NK, _WIDTH_AXES, scatter_dimension=0, tiled=True)
         return logits_NK.reshape(kept_BTK.shape)
@@ -255,8 +337,6 @@ def _kept_logits_forward(
 def _kept_logits_backward(
     chunk_tokens: int, residuals: tuple[jax.Array, jax.Array, jax.Array], dlogits_BTK: jax.Array
 ) -> tuple[jax.Array, jax.Array, None]:
-    einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-
     def local(
         hidden_BTD: jax.Array, table_VD: jax.Array, kept_BTK: jax.Array, dlogits_BTK: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
@@ -265,21 +345,19 @@ def _kept_logits_backward(
         if ambient_mesh() is not None:
             dlogits_NK = jax.lax.all_gather(dlogits_NK, _WIDTH_AXES, axis=0, tiled=True)
 
-        def add(dtable_VD: jax.Array, tokens: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-            hidden_nD, row_nK, dlogits_nK = tokens
-            dhidden_nD = einsum("nk,nkd->nd", dlogits_nK, _rows(table_VD, row_nK, hidden_nD.dtype))
-            drows_nKD = einsum("nk,nd->nkd", dlogits_nK, hidden_nD)
-            return dtable_VD.at[row_nK].add(drows_nKD, mode="drop"), dhidden_nD
+        active = _with_rows_here(row_NK, table_VD, chunk_tokens)
+        hidden_ZnD, row_ZnK, dlogits_ZnK = (active.take(x_N) for x_N in (hidden_ND, row_NK, dlogits_NK))
 
-        size = min(chunk_tokens, len(hidden_ND))
-        # A token of padding has no row here.
-        padding = [(0, -len(hidden_ND) % size), (0, 0)]
-        chunks = [
-            jnp.pad(x_N, padding, constant_values=nothing).reshape(-1, size, x_N.shape[-1])
-            for x_N, nothing in ((hidden_ND, 0), (row_NK, len(table_VD)), (dlogits_NK.astype(hidden_ND.dtype), 0))
-        ]
-        dtable_VD, dhidden_MnD = jax.lax.scan(add, jnp.zeros(table_VD.shape, jnp.float32), tuple(chunks))
-        dhidden_ND = _sum_over_vocabulary(dhidden_MnD.reshape(-1, hidden_ND.shape[1])[: len(hidden_ND)])
+        def add_chunk(z: jax.Array, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            dhidden_ZnD, dtable_VD = grads
+            dlogits_nK = dlogits_ZnK[z].astype(hidden_ND.dtype)
+            dhidden_nD = _einsum("nk,nkd->nd", dlogits_nK, _rows(table_VD, row_ZnK[z], hidden_ND.dtype))
+            drows_nKD = _einsum("nk,nd->nkd", dlogits_nK, hidden_ZnD[z])
+            return dhidden_ZnD.at[z].set(dhidden_nD), dtable_VD.at[row_ZnK[z]].add(drows_nKD, mode="drop")
+
+        zeros = (jnp.zeros(hidden_ZnD.shape, jnp.float32), jnp.zeros(table_VD.shape, jnp.float32))
+        dhidden_ZnD, dtable_VD = jax.lax.fori_loop(0, active.num_chunks, add_chunk, zeros)
+        dhidden_ND = _sum_over_vocabulary(active.put_back(dhidden_ZnD))
         if ambient_mesh() is not None:
             dhidden_ND = jax.lax.all_to_all(dhidden_ND, _WIDTH_AXES, split_axis=0, concat_axis=1, tiled=True)
             # The exchange has brought together the tokens of `fsdp` and `context`; they are split over `data` as well.

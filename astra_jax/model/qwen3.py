@@ -49,7 +49,9 @@ def rope_frequencies(config: ModelConfig) -> tuple[jax.Array, float]:
     less than `beta_slow` times by `factor`, and blends between; cos and sin grow by 0.1 ln(factor) + 1.
     """
     half = config.head_dim // 2
-    frequencies = config.rope_theta ** -(jnp.arange(half, dtype=jnp.float32) / half)
+    # Rounded where `transformers` rounds them, in float32: positions multiply what another order would round otherwise.
+    tokens_per_radian = (config.rope_theta ** (np.arange(half) / half)).astype(np.float32)
+    frequencies = jnp.asarray(np.float32(1) / tokens_per_radian)
     yarn = config.yarn
     if yarn is None:
         return frequencies, 1.0
@@ -136,9 +138,11 @@ class Layer(nnx.Module):
         up_BTF = _project(normed_BTD, self.up_proj[...])
         return x_BTD + _project(gate_BTF * up_BTF, self.down_proj[...])
 
-    def __call__(self, x_BTD: jax.Array, rope: Rope, segment_ids_BT: jax.Array) -> jax.Array:
+    def __call__(
+        self, x_BTD: jax.Array, rope: Rope, segment_ids_BT: jax.Array, prefix_ids_BT: jax.Array | None = None
+    ) -> jax.Array:
         q_BTNH, k_BTKH, v_BTKH = self.qkv(x_BTD, rope)
-        return self.residual(x_BTD, attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT))
+        return self.residual(x_BTD, attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT))
 
 
 class Qwen3(nnx.Module):
@@ -152,17 +156,24 @@ class Qwen3(nnx.Module):
         if not config.tie_word_embeddings:
             self.unembedding = _param(config, config.vocab_size, config.hidden_size)
 
-    def __call__(self, tokens_BT: jax.Array, positions_BT: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        tokens_BT: jax.Array,
+        positions_BT: jax.Array,
+        segment_ids_BT: jax.Array,
+        prefix_ids_BT: jax.Array | None = None,
+    ) -> jax.Array:
         """Return final-normed hidden states [B, T, D].
 
-        A token attends the earlier tokens of its own segment. `positions_BT` counts from 0 in each segment; padding is
-        a segment id that no real token has (0 by convention).
+        A token attends the earlier tokens of its own segment, and those of the one that this continues, if
+        `prefix_ids_BT` names it (see `attention`). `positions_BT` counts from 0 in each segment, or goes on from its
+        prefix; padding is a segment id that no real token has (0 by convention).
         """
         rope = rope_tables(self.config, positions_BT)
         graph, layers = nnx.split(self.layers)
 
         def block(x_BTD: jax.Array, layer: nnx.State) -> tuple[jax.Array, None]:
-            x_BTD = nnx.merge(graph, layer)(x_BTD, rope, segment_ids_BT)
+            x_BTD = nnx.merge(graph, layer)(x_BTD, rope, segment_ids_BT, prefix_ids_BT)
             # Pinned once a layer: left alone, the partitioner may gather the sequence somewhere in between.
             return constrain(x_BTD, "batch", "sequence", "hidden"), None
 

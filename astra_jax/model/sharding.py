@@ -68,6 +68,8 @@ class MeshConfig(BaseModel):
 
 TPU_LANES = 128
 """On TPU a device's part of a sequence is a multiple of this many tokens: its attention kernel cuts no finer."""
+TPU_PREFIX_BLOCK = 512
+"""On TPU, where segments continue another, each begins at a multiple of this many tokens: its largest block."""
 
 
 def ambient_mesh() -> AbstractMesh | None:

@@ -56,8 +56,8 @@ class BalancedCausalMask(mask_lib.Mask):
         return hash((type(self).__name__, self._key))
 
 
-def block_tokens(tokens: int, shards: int) -> tuple[int, int]:
-    """Return queries and keys per kernel block: at most 1,024, at least 128, no block of queries across two pieces.
+def block_tokens(tokens: int, shards: int, *, most: int = 1024) -> tuple[int, int]:
+    """Return queries and keys per kernel block: at most `most`, at least 128, no block of queries across two pieces.
 
     Raises:
         ValueError: a piece of the sequence is not a multiple of 128 tokens.
@@ -66,11 +66,11 @@ def block_tokens(tokens: int, shards: int) -> tuple[int, int]:
     ((512, 1024), (1024, 1024))
     """
     pieces = 2 * shards if shards > 1 else 1
-    queries = math.gcd(tokens // pieces, 1024)
+    queries = math.gcd(tokens // pieces, most)
     if tokens % pieces or queries < TPU_LANES:
         needed = pieces * TPU_LANES
         raise ValueError(f"attention over {shards} context shards needs a multiple of {needed} tokens, found {tokens}")
-    return queries, math.gcd(tokens, 1024)
+    return queries, math.gcd(tokens, most)
 
 
 def visited_blocks(tokens: int, shards: int) -> np.ndarray:
@@ -86,16 +86,20 @@ def visited_blocks(tokens: int, shards: int) -> np.ndarray:
 
 def kernel_flops(kernel_name: str, tokens: int, shards: int, heads: int, head_dim: int) -> float:
     """Return the FLOPs of one splash kernel call for one sequence, on the busiest shard, of `heads` query heads."""
-    # Products per block. Forward: q·k, p·v. dq: q·k, dO·v, ds·k. dk and dv: q·k, dO·v, ds·q, p·dO.
+    block_flops = products_per_block(kernel_name) * 2 * math.prod(block_tokens(tokens, shards)) * head_dim
+    return float(block_flops * heads * visited_blocks(tokens, shards).max())
+
+
+def products_per_block(kernel_name: str) -> int:
+    """Return how many products of queries, keys and head width a kernel makes of one block."""
+    # Forward: q·k, p·v. dq: q·k, dO·v, ds·k. dk and dv: q·k, dO·v, ds·q, p·dO.
     products = {"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4}
-    count = next(count for prefix, count in products.items() if kernel_name.startswith(prefix))
-    queries, keys = block_tokens(tokens, shards)
-    return float(2 * count * queries * keys * head_dim * heads * visited_blocks(tokens, shards).max())
+    return next(count for prefix, count in products.items() if kernel_name.startswith(prefix))
 
 
-def _kernel(tokens: int, heads: int, context: int, tensor: int) -> kernel_lib.SplashAttentionKernel:
-    queries, keys = block_tokens(tokens, context)
-    sizes = kernel_lib.BlockSizes(
+def block_sizes(queries: int, keys: int) -> kernel_lib.BlockSizes:
+    """Return the sizes of all blocks of the kernel and of those of its gradients."""
+    return kernel_lib.BlockSizes(
         block_q=queries,
         block_kv=keys,
         block_kv_compute=min(keys, 512),
@@ -106,10 +110,13 @@ def _kernel(tokens: int, heads: int, context: int, tensor: int) -> kernel_lib.Sp
         block_q_dq=queries,
         block_kv_dq=keys,
     )
+
+
+def _kernel(tokens: int, heads: int, context: int, tensor: int) -> kernel_lib.SplashAttentionKernel:
     mask = mask_lib.MultiHeadMask([BalancedCausalMask(tokens, context)] * heads)
     return kernel_lib.make_splash_mha(  # the library caches what it works out about the mask
         mask,
-        block_sizes=sizes,
+        block_sizes=block_sizes(*block_tokens(tokens, context)),
         head_shards=tensor,
         q_seq_shards=context,
         residual_checkpoint_name=ATTENTION_RESIDUALS,

@@ -49,6 +49,43 @@ def test_gradients_of_sliced_logprobs_equal_onehot_minus_probabilities(arrays):
     np.testing.assert_allclose(dunembedding_VD, np.einsum("btv,btd->vd", dlogits_BTV, hidden_BTD), atol=1e-4)
 
 
+@pytest.mark.parametrize("num_active", [0, 1, 128, 150, 300])
+def test_only_active_tokens_are_computed_and_no_number_of_them_compiles_anew(num_active, masked):
+    """300 tokens are three chunks of 128; what is not active is not even looked at."""
+    hidden_BTD, unembedding_VD, targets_BT, logprobs_and_gradients = masked
+    rng = np.random.default_rng(num_active)
+    active_BT = (rng.permutation(300) < num_active).reshape(2, 150)
+    weights_BT = rng.normal(size=(2, 150)).astype(np.float32)
+    ours = logprobs_and_gradients(np.where(active_BT[..., None], hidden_BTD, np.nan), active_BT, weights_BT)
+    log_softmax_BTV = naive_log_softmax(hidden_BTD, unembedding_VD)
+    dlogits_BTV = (np.eye(257)[targets_BT] - np.exp(log_softmax_BTV)) * (weights_BT * active_BT)[..., None]
+    expected = (
+        np.take_along_axis(log_softmax_BTV, targets_BT[..., None], -1)[..., 0] * active_BT,
+        dlogits_BTV @ unembedding_VD,
+        np.einsum("btv,btd->vd", dlogits_BTV, hidden_BTD),
+    )
+    for found, wanted in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6 * max(1, np.abs(wanted).max()))
+    assert logprobs_and_gradients._cache_size() == 1
+
+
+@pytest.fixture(scope="module")
+def masked():
+    rng = np.random.default_rng(3)
+    hidden_BTD = rng.normal(size=(2, 150, 16)).astype(np.float32)
+    unembedding_VD = rng.normal(size=(257, 16)).astype(np.float32)
+    targets_BT = rng.integers(0, 257, (2, 150))
+
+    @jax.jit
+    def logprobs_and_gradients(hidden_BTD, active_BT, weights_BT):
+        logprobs_BT, pull = jax.vjp(
+            lambda *x: token_logprobs(*x, targets_BT, active_BT, chunk_tokens=CHUNK_TOKENS), hidden_BTD, unembedding_VD
+        )
+        return logprobs_BT, *pull(weights_BT)
+
+    return hidden_BTD, unembedding_VD, targets_BT, logprobs_and_gradients
+
+
 def test_no_array_holds_the_logits_of_all_tokens():
     hidden_BTD = jax.ShapeDtypeStruct((4, 512, 8), jnp.float32)
     unembedding_VD = jax.ShapeDtypeStruct((8192, 8), jnp.float32)

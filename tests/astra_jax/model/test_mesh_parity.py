@@ -47,8 +47,8 @@ def loss_and_gradients(params, batch):
     def loss_fn(params):
         model = bind(CONFIG, params)
         hidden_BTD = model(batch["tokens"], batch["positions"], batch["segment_ids"])
-        logprobs_BT = token_logprobs(hidden_BTD, model.output_embedding, batch["targets"])
         mask_BT = batch["loss_mask"]
+        logprobs_BT = token_logprobs(hidden_BTD, model.output_embedding, batch["targets"], mask_BT > 0)
         return -(logprobs_BT * mask_BT).sum() / mask_BT.sum()
 
     return jax.value_and_grad(loss_fn)(params)

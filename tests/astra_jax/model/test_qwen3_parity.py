@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 from astra_jax.checkpoints.hf import save_hf
 from astra_jax.model.config import ModelConfig, YarnScaling
 from astra_jax.model.logprobs import token_logprobs
-from astra_jax.model.qwen3 import bind, init_params
+from astra_jax.model.qwen3 import bind, init_params, rope_frequencies
 
 torch = pytest.importorskip("torch", reason="the parity oracle is an extra: pip install '.[parity]'")
 transformers = pytest.importorskip("transformers", reason="the parity oracle is an extra: pip install '.[parity]'")
@@ -87,3 +87,17 @@ def test_every_preset_has_the_published_number_of_parameters():
         "qwen3-14b": 14_768_307_200,
         "qwen3-32b": 32_762_123_264,
     }
+
+
+@pytest.mark.parametrize("rope_theta", [1e4, 1e6])
+def test_rope_frequencies_are_rounded_as_those_of_transformers(rope_theta):
+    """All but one or two to the bit: positions multiply what is rounded otherwise, and sharp heads show it."""
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+    sizes = {"vocab_size": 97, "hidden_size": 48, "num_layers": 1, "intermediate_size": 80, "num_heads": 1}
+    config = ModelConfig(**sizes, num_kv_heads=1, head_dim=128, rope_theta=rope_theta)
+    frequencies, _ = rope_frequencies(config)
+    rope = {"rope_type": "default", "rope_theta": rope_theta}
+    theirs = Qwen3RotaryEmbedding(transformers.Qwen3Config(head_dim=128, rope_parameters=rope)).inv_freq.numpy()
+    assert (np.asarray(frequencies) != theirs).sum() <= 2
+    np.testing.assert_allclose(frequencies, theirs, rtol=1.2e-7)
