@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from astra_jax.mesh.placement import padded_tokens, sharded_shapes
+from astra_jax.mesh.placement import padded_tokens, segment_multiple, sharded_shapes
 from astra_jax.model.config import ModelConfig, Params
-from astra_jax.model.flops import model_flops
+from astra_jax.model.context_parallel import balance
+from astra_jax.model.flops import forward_flops
+from astra_jax.model.logprobs import token_chunk
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import spec
 from astra_jax.model.splash_attention import kernel_flops
+from astra_jax.model.splash_prefix_attention import prefix_kernel_flops
 from astra_jax.plan.abstract_step import AbstractStep, bytes_per_chip, matrix_bytes, partitioner_bytes, rows_shards
 from astra_jax.plan.costs import KernelCosts, Kernels
-from astra_jax.rl.batch import RLBatch, row_tokens
+from astra_jax.rl.batch import RLBatch, row_tokens, segment_starts
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.train import objective_of, rl_step
 from astra_jax.sft.config import SFTConfig
@@ -30,32 +34,69 @@ from astra_jax.training.optimizer import make_optimizer
 _STEPS = 1000  # a schedule needs to know how many; the program is the same
 
 
+class _Rows(NamedTuple):
+    """The rows of a batch in which everything has its full length; no longer one can occur."""
+
+    num_rows: int
+    segment_ids_T: np.ndarray
+    prefix_ids_T: np.ndarray | None
+    is_active_T: np.ndarray
+    """Where the loss reads a log-prob; bool."""
+    attended: float
+    """Pairs of query and key that the mask of a row lets through."""
+
+
 def sft_steps(config: SFTConfig, model: ModelConfig, mesh: Mesh) -> dict[str, AbstractStep]:
     """Return `sft_step` for every shape of a batch."""
     shapes = config.batch_shapes
-    static = {"chunk_tokens": config.logprob_chunk_tokens, "accumulation": config.accumulation}
+    trace = functools.partial(
+        sft_step.trace, chunk_tokens=config.logprob_chunk_tokens, accumulation=config.accumulation
+    )
     return {
         "sft" if len(shapes) == 1 else f"sft_{tokens}": _learner_step(
-            functools.partial(sft_step.trace, **static),
-            SFTBatch,
-            config,
-            config.accumulation,
-            model,
-            mesh,
-            rows,
-            tokens,
+            trace, SFTBatch, config, config.accumulation, model, mesh, _one_segment(rows, tokens, tokens, mesh)
         )
         for rows, tokens in shapes
     }
 
 
-def rl_learner_step(config: RLConfig, model: ModelConfig, mesh: Mesh) -> AbstractStep:
-    """Return `rl_step` for a batch in which an episode has the full length; no longer one can occur."""
+def rl_learner_steps(config: RLConfig, model: ModelConfig, mesh: Mesh) -> dict[str, AbstractStep]:
+    """Return `rl_step` for a batch of full length; where rows share prompts, also as it would be without that."""
+    steps = {"rl_learner": _rl_learner_step(config, model, mesh)}
+    if config.episodes_per_row > 1:
+        # As many episodes at a time.
+        parts = config.accumulation * config.episodes_per_row
+        unshared = config.model_copy(update={"episodes_per_row": 1, "accumulation": parts})
+        steps["rl_learner_unshared"] = _rl_learner_step(unshared, model, mesh)
+    return steps
+
+
+def _rl_learner_step(config: RLConfig, model: ModelConfig, mesh: Mesh) -> AbstractStep:
     trace = functools.partial(rl_step.trace, objective=objective_of(config), accumulation=config.accumulation)
-    rows = config.groups_per_step * config.group_size
-    longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-    tokens = row_tokens(longest, config.length_bucket_tokens)
-    return _learner_step(trace, RLBatch, config, config.accumulation, model, mesh, rows, tokens, config.rollout.top_k)
+    rows = _full_rows(config, mesh)
+    return _learner_step(trace, RLBatch, config, config.accumulation, model, mesh, rows, config.rollout.top_k)
+
+
+def _one_segment(num_rows: int, tokens: int, row_tokens: int, mesh: Mesh, *, first_active: int = 0) -> _Rows:
+    place_T = np.arange(padded_tokens(row_tokens, mesh))
+    is_active_T = (place_T >= first_active) & (place_T < tokens - 1)
+    return _Rows(num_rows, (place_T < tokens).astype(np.int32), None, is_active_T, tokens**2 / 2)
+
+
+def _full_rows(config: RLConfig, mesh: Mesh) -> _Rows:
+    prompt, response = config.rollout.max_prompt_tokens, config.rollout.max_response_tokens
+    num_rows, bucket = config.rows_per_step, config.length_bucket_tokens
+    if config.episodes_per_row == 1:
+        longest = prompt + response
+        return _one_segment(num_rows, longest, row_tokens(longest, bucket), mesh, first_active=prompt - 1)
+    # As `segments_of_row` has them.
+    lengths = [prompt - 1, *[response] * config.episodes_per_row]
+    starts = segment_starts(lengths, multiple=segment_multiple(mesh))
+    segment_ids_T = np.zeros(padded_tokens(row_tokens(starts[-1] + lengths[-1], bucket), mesh), np.int32)
+    for segment, (start, length) in enumerate(zip(starts, lengths, strict=True), start=1):
+        segment_ids_T[start : start + length] = segment
+    attended = prompt**2 / 2 + config.episodes_per_row * (response * prompt + response**2 / 2)
+    return _Rows(num_rows, segment_ids_T, np.sign(segment_ids_T), segment_ids_T > 1, attended)
 
 
 def learner_state(config: TrainingConfig, model: ModelConfig, mesh: Mesh) -> tuple[Params, Any]:
@@ -70,6 +111,14 @@ def splash(model: ModelConfig, mesh: Mesh, tokens: int, rows: int) -> Kernels:
     return lambda name: KernelCosts(rows * kernel_flops(name, tokens, context, heads, model.head_dim))
 
 
+def _splash_of(rows: _Rows, model: ModelConfig, mesh: Mesh, count: int) -> Kernels:
+    """Of rows with prefixes the program is a loop over rows, and the kernel that of one."""
+    if rows.prefix_ids_T is None:
+        return splash(model, mesh, len(rows.segment_ids_T), count)
+    ids, heads = (rows.segment_ids_T, rows.prefix_ids_T), model.num_heads // mesh.shape["tensor"]
+    return lambda name: KernelCosts(prefix_kernel_flops(name, *ids, mesh.shape["context"], heads, model.head_dim))
+
+
 def _learner_step(
     trace: Any,
     batch_type: Any,
@@ -77,28 +126,35 @@ def _learner_step(
     parts: int,
     model: ModelConfig,
     mesh: Mesh,
-    rows: int,
-    longest_tokens: int,
+    rows: _Rows,
     top_k: int | None = None,
 ) -> AbstractStep:
-    tokens = padded_tokens(longest_tokens, mesh)
+    tokens = len(rows.segment_ids_T)
     params, optimizer_state = learner_state(config, model, mesh)
     sharding = NamedSharding(mesh, spec("batch", "sequence"))
+
+    def per_token(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows.num_rows, tokens, *shape), dtype, sharding=sharding)
+
     integers = ("tokens_BT", "targets_BT", "segment_ids_BT", "positions_BT")
     batch = batch_type(
         *(
-            jax.ShapeDtypeStruct((rows, tokens), jnp.int32 if field in integers else jnp.float32, sharding=sharding)
+            per_token(jnp.int32 if field in integers else jnp.float32)
             for field in batch_type._fields
             if field not in batch_type._field_defaults
         )
     )
     if top_k is not None:
-        batch = batch._replace(kept_BTK=jax.ShapeDtypeStruct((rows, tokens, top_k), jnp.int32, sharding=sharding))
-    rows_of_part = rows // rows_shards(mesh) // parts
+        batch = batch._replace(kept_BTK=per_token(jnp.int32, top_k))
+    if rows.prefix_ids_T is not None:
+        batch = batch._replace(prefix_ids_BT=per_token(jnp.int32))
+    rows_of_part = rows.num_rows // rows_shards(mesh) // parts
     local_tokens = rows_of_part * tokens // mesh.shape["context"]
     in_parts = f", in {parts} parts" if parts > 1 else ""
+    num_active = int(rows.is_active_T.sum())
+    flops = forward_flops(model, int((rows.segment_ids_T > 0).sum()), rows.attended, logits_tokens=num_active)
     return AbstractStep(
-        work=f"{rows} sequences of {tokens:,} tokens{in_parts}",
+        work=f"{rows.num_rows} rows of {tokens:,} tokens, {num_active:,} of them learnt{in_parts}",
         mesh=mesh,
         trace=functools.partial(
             trace,
@@ -118,13 +174,27 @@ def _learner_step(
             "activations": _kept_activation_bytes(model, local_tokens, mesh),
         },
         resident_bytes={},
-        model_flops=model_flops(model, [tokens] * rows),
-        kernels=splash(model, mesh, tokens, rows_of_part),
+        # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
+        model_flops=3.0 * rows.num_rows * flops,
+        kernels=_splash_of(rows, model, mesh, rows_of_part),
         partitioner_bytes=partitioner_bytes(model, mesh, local_tokens * parts, trains=True, parts=parts),
         weight_bytes=2 * parts * matrix_bytes(model, mesh),  # forward and backward
-        while_trips=None,
-        tokens=rows * tokens,
+        while_trips=_head_chunks(rows, rows_of_part, mesh, None if top_k is None else config.logprob_chunk_tokens),
+        tokens=rows.num_rows * num_active,
     )
+
+
+def _head_chunks(rows: _Rows, count: int, mesh: Mesh, kept_chunk_tokens: int | None) -> int:
+    """Chunks of active tokens that the head goes through on the busiest device, the only loop whose end is data."""
+    context = mesh.shape["context"]
+    of_shards = balance({"active": rows.is_active_T[None]}, context)["active"].reshape(context, -1)
+    if kept_chunk_tokens is None:
+        chunk = min(token_chunk(count * of_shards.shape[1]), count * of_shards.shape[1])
+        return -(-count * int(of_shards.sum(axis=1).max()) // chunk)
+    # Devices that hold other parts of the width have exchanged their tokens.
+    exchanged = count * mesh.shape["fsdp"]
+    chunk = min(kept_chunk_tokens, exchanged * of_shards.size)
+    return -(-exchanged * int(of_shards.sum()) // chunk)
 
 
 def _kept_activation_bytes(model: ModelConfig, tokens: int, mesh: Mesh) -> int:

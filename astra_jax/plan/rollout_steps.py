@@ -20,7 +20,7 @@ from astra_jax.episodes.rollout import decode_limits
 from astra_jax.mesh.layouts import weights_for_decoding
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops
-from astra_jax.model.kv_pages import Histories, Pages, empty_pages, pages_shardings
+from astra_jax.model.kv_pages import Histories, KVDType, Pages, empty_pages, pages_shardings
 from astra_jax.model.ragged_pages import MOVE_TOKENS, blocks_of_queries, ragged_flops
 from astra_jax.model.sharding import param_shardings, spec
 from astra_jax.plan.abstract_step import (
@@ -43,12 +43,13 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
     learnt, optimizer_state = learner_state(config, model, learner_mesh)
     moments_bytes = bytes_per_chip(optimizer_state)
     resident = {} if config.optimizer_waits_on_host else {"optimiser": moments_bytes}
-    host_bytes = moments_bytes if config.optimizer_waits_on_host else 0
     lay_out = weights_for_decoding(model, mesh)
     params = with_shardings(jax.eval_shape(lay_out, learnt), param_shardings(learnt, mesh))
     with jax.set_mesh(mesh):
         limits = decode_limits(config.rollout, config.groups_per_rollout, config.group_size)
-    calls = _Calls(model, params, limits, mesh, {**resident, _LEARNERS: bytes_per_chip(learnt)})
+    calls = _Calls(
+        model, params, limits, config.rollout.kv_dtype, mesh, {**resident, _LEARNERS: bytes_per_chip(learnt)}
+    )
     steps = {
         "layout": AbstractStep(
             work="all weights, from the learner's layout to that of decoding",
@@ -69,13 +70,16 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
         "append": calls.read(limits.read_rows, limits.read_tokens, behind_tokens=limits.max_tokens),
         "decode": calls.sample(),
     }
+    host_bytes = (moments_bytes if config.optimizer_waits_on_host else 0) + calls.host_bytes
     return {name: dataclasses.replace(step, host_bytes=host_bytes) for name, step in steps.items()}
 
 
 def episodes_in_flight(config: RLConfig) -> str:
     """Say how many episodes of which length have room in the pages at once."""
     tokens = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-    return f"{config.groups_per_rollout * config.group_size} episodes of {tokens:,} tokens in flight"
+    in_flight = f"{config.groups_per_rollout * config.group_size} episodes of {tokens:,} tokens in flight"
+    share = config.rollout.kv_share
+    return in_flight if share == 1 else f"{in_flight}, with pages for {share:.0%} of their tokens"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +89,7 @@ class _Calls:
     model: ModelConfig
     params: Params
     limits: Limits
+    kv_dtype: KVDType | None
     mesh: Mesh
     resident_bytes: Mapping[str, int]
 
@@ -92,11 +97,16 @@ class _Calls:
     def pages(self) -> Pages:
         limits = self.limits
         with jax.set_mesh(self.mesh):
-            make = functools.partial(
-                empty_pages, self.model, rows_shards(self.mesh), limits.num_pages, limits.page_tokens
-            )
+            sizes = (rows_shards(self.mesh), limits.num_pages, limits.page_tokens)
+            make = functools.partial(empty_pages, self.model, *sizes, self.kv_dtype)
             pages: Pages = jax.eval_shape(make)
         return with_shardings(pages, pages_shardings(pages, self.mesh))
+
+    @property
+    def host_bytes(self) -> int:
+        """Of pages that are set aside, per chip."""
+        host = self.limits.host
+        return 0 if host is None else bytes_per_chip(self.pages) // self.limits.num_pages * host.num_pages
 
     def read(self, rows: int, tokens: int, *, behind_tokens: int) -> AbstractStep:
         """Return `read_layer`, called for each layer: so many rows of a shard, which begin or go on behind others."""

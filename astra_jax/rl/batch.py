@@ -1,8 +1,21 @@
-"""The rows of an RL step: the episodes of valid groups, with their advantages on the tokens that were sampled."""
+"""The rows of an RL step: the episodes of valid groups, with their advantages on the tokens that were sampled.
+
+A row is one episode, or several of a group after their prompt, which then stands in the row once:
+
+    tokens        prompt without its last token │ last token of the prompt, response │ the same token, response │ …
+    segment ids                1                │                 2                  │            3             │ …
+    prefix ids                 1                │                 1                  │            1             │ …
+    positions     0 … P − 2                     │ P − 1 …                            │ P − 1 …                  │ …
+
+so that every sampled token has a column of its own that predicts it, the first of a response too.
+
+Decided: docs/decisions/rl.md, “A group's prompt is learnt from once”.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -16,7 +29,7 @@ from astra_jax.rl.batch_filling import ScoredGroup
 
 
 class RLBatch(NamedTuple):
-    """Right-padded episodes, shifted: column t holds what predicts, and what is known of, the token after token t."""
+    """Right-padded rows, shifted: a token's column holds what predicts, and what is known of, the token after it."""
 
     tokens_BT: jax.Array
     targets_BT: jax.Array
@@ -29,10 +42,48 @@ class RLBatch(NamedTuple):
     advantages_BT: jax.Array
     kept_BTK: jax.Array | np.ndarray | None = None
     """Where the run truncates: the ids that were kept where the target was sampled, then -1."""
+    prefix_ids_BT: jax.Array | None = None
+    """Where rows have several episodes: the segment of their prompt."""
+
+
+class Segment(NamedTuple):
+    """The tokens `first` … `stop` − 1 of an episode, as they stand in a row."""
+
+    episode: int
+    first: int
+    stop: int
+
+
+def segments_of_row(ledgers: Mapping[int, TokenLedger]) -> list[Segment]:
+    """Return the segments of a row: one episode, or the prompt of several and then what follows it in each.
+
+    Raises:
+        ValueError: they have not one prompt.
+    """
+    if len(ledgers) == 1:
+        return [Segment(episode, 0, len(ledger)) for episode, ledger in ledgers.items()]
+    prompts = {tuple(ledger.ids[: ledger.num_prompt_tokens]) for ledger in ledgers.values()}
+    if len(prompts) > 1:
+        raise ValueError(f"expected the episodes of a group to begin with one prompt, found {len(prompts)}")
+    last = len(prompts.pop()) - 1
+    # Nothing in a prompt is learnt, so that of any episode will do; and nothing follows the last token of an episode.
+    return [
+        Segment(min(ledgers), 0, last),
+        *(Segment(episode, last, len(ledger) - 1) for episode, ledger in ledgers.items()),
+    ]
+
+
+def segment_starts(lengths_tokens: Sequence[int], *, multiple: int) -> list[int]:
+    """Return where the segments of a row begin, each at a multiple of so many tokens.
+
+    >>> segment_starts([5, 3, 4], multiple=1), segment_starts([5, 3, 4], multiple=4)
+    ([0, 5, 8], [0, 8, 12])
+    """
+    return list(itertools.accumulate((-(-length // multiple) * multiple for length in lengths_tokens[:-1]), initial=0))
 
 
 def row_tokens(longest_tokens: int, bucket_tokens: int) -> int:
-    """Return the columns of a batch whose longest episode has so many tokens.
+    """Return the columns of a batch whose longest row has so many tokens.
 
     >>> row_tokens(513, bucket_tokens=256)
     768
@@ -41,15 +92,22 @@ def row_tokens(longest_tokens: int, bucket_tokens: int) -> int:
 
 
 def make_rl_batch(
-    groups: Sequence[ScoredGroup[Group]], *, length_bucket_tokens: int, pad_id: int, top_k: int | None = None
+    groups: Sequence[ScoredGroup[Group]],
+    *,
+    length_bucket_tokens: int,
+    pad_id: int,
+    top_k: int | None = None,
+    episodes_per_row: int = 1,
+    segment_multiple: int = 1,
 ) -> RLBatch:
     """Lay the episodes of valid groups out as padded rows with their advantages on the tokens that were sampled.
 
-    `top_k` is the run's: of each sampled token so many kept ids at most are laid out, and nothing without it.
+    `top_k` is the run's: of each sampled token so many kept ids at most are laid out, and nothing without it. Every
+    segment of a row begins at a multiple of `segment_multiple` tokens.
 
     Raises:
-        ValueError: a group is degenerate, of another size than the first, or has an episode without a reward; or tokens
-            were truncated to other sets than `top_k` allows.
+        ValueError: a group is degenerate, of another size than the first, cannot be dealt out over rows, has several
+            prompts or an episode without a reward; or tokens were truncated to other sets than `top_k` allows.
     """
     episodes = [episode for group in groups for episode in group.group]
     sizes = {len(group.rewards) for group in groups} | {len(group.group) for group in groups}
@@ -59,32 +117,68 @@ def make_rl_batch(
             f"expected groups of one size whose episodes have all ended, found sizes {sorted(sizes)} and "
             f"{num_unfinished} episodes that were cut off"
         )
+    if min(sizes) % episodes_per_row:
+        raise ValueError(f"expected groups of a multiple of {episodes_per_row} episodes, found {min(sizes)}")
     advantages = np.concatenate([group_advantages(group.rewards) for group in groups])
-    longest = max(len(episode.ledger) for episode in episodes)
-    # One column more than a bucket: tokens lose the last and targets the first, and the shape is the bucket's.
-    columns = row_tokens(longest, length_bucket_tokens) + 1
-    shape = (len(episodes), columns)
-    tokens = np.full(shape, pad_id, np.int32)
-    loss_mask, logprobs = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-    segment_ids = np.zeros(shape, np.int32)
-    kept = np.full((*shape, top_k or 0), -1, np.int32)
-    for row, episode in enumerate(episodes):
-        count = len(episode.ledger)
-        tokens[row, :count], loss_mask[row, :count] = episode.ledger.ids, episode.ledger.loss_mask
-        logprobs[row, :count], segment_ids[row, :count] = episode.ledger.sampled_logprobs, 1
-        kept[row, :count][_kept_places(episode.ledger, top_k)] = episode.ledger.kept_ids
+    columns = [
+        _columns(episode.ledger, advantage, pad_id, top_k)
+        for episode, advantage in zip(episodes, advantages, strict=True)
+    ]
+    of_rows = [range(first, first + episodes_per_row) for first in range(0, len(episodes), episodes_per_row)]
+    rows = [segments_of_row({number: episodes[number].ledger for number in of_row}) for of_row in of_rows]
+    lengths = [[stop - first for _, first, stop in row] for row in rows]
+    starts = [segment_starts(of_row, multiple=segment_multiple) for of_row in lengths]
+    longest = max(of_row[-1] + last[-1] for of_row, last in zip(starts, lengths, strict=True))
+    shape = (len(rows), row_tokens(longest, length_bucket_tokens))
+    batch = {
+        name: np.full((*shape, *column.shape[1:]), _PADDING.get(name, pad_id), column.dtype)
+        for name, column in columns[0].items()
+    }
+    # The positions of padding go on after a row's one episode.
+    batch["positions_BT"][:] = np.arange(shape[1])
+    segment_ids, prefix_ids = np.zeros((2, *shape), np.int32)
+    for row, segments in enumerate(rows):
+        for segment, (start, (episode, first, stop)) in enumerate(zip(starts[row], segments, strict=True), start=1):
+            places = np.s_[row, start : start + stop - first]
+            for name, column in columns[episode].items():
+                batch[name][places] = column[first:stop]
+            segment_ids[places], prefix_ids[places] = segment, 1
+    # K times as large as the rest: it goes from the host straight to where it belongs.
+    kept = batch.pop("kept_BTK") if top_k is not None else None
+    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
     return RLBatch(
-        tokens_BT=jnp.asarray(tokens[:, :-1]),
-        targets_BT=jnp.asarray(tokens[:, 1:]),
-        # Mask, log-prob and advantage are the target's, so they are shifted with it; segment and position are not.
-        loss_mask_BT=jnp.asarray(loss_mask[:, 1:]),
-        segment_ids_BT=jnp.asarray(segment_ids[:, :-1]),
-        positions_BT=jnp.asarray(np.broadcast_to(np.arange(columns - 1, dtype=np.int32), (len(episodes), columns - 1))),
-        sampled_logprobs_BT=jnp.asarray(logprobs[:, 1:]),
-        advantages_BT=jnp.asarray(loss_mask[:, 1:] * advantages[:, None]),
-        # K times as large as the rest: it goes from the host straight to where it belongs.
-        kept_BTK=None if top_k is None else kept[:, 1:],
+        segment_ids_BT=jnp.asarray(segment_ids),
+        prefix_ids_BT=None if episodes_per_row == 1 else jnp.asarray(prefix_ids),
+        kept_BTK=kept,
+        **arrays,
     )
+
+
+_PADDING = {"loss_mask_BT": 0, "sampled_logprobs_BT": 0, "advantages_BT": 0, "kept_BTK": -1}
+
+
+def _columns(ledger: TokenLedger, advantage: float, pad_id: int, top_k: int | None) -> dict[str, np.ndarray]:
+    """The columns of an episode's tokens; mask, log-prob, advantage and kept ids are the target's, shifted with it."""
+    ids, loss_mask = np.asarray(ledger.ids, np.int32), ledger.loss_mask
+    kept = np.full((len(ledger), top_k or 0), -1, np.int32)
+    kept[_kept_places(ledger, top_k)] = ledger.kept_ids
+    of_targets = {
+        "targets_BT": ids,
+        "loss_mask_BT": loss_mask,
+        "sampled_logprobs_BT": np.asarray(ledger.sampled_logprobs, np.float32),
+        "advantages_BT": loss_mask * advantage,
+        "kept_BTK": kept,
+    }
+    if top_k is None:
+        del of_targets["kept_BTK"]
+    return {
+        "tokens_BT": ids,
+        "positions_BT": np.arange(len(ledger), dtype=np.int32),
+        **{
+            name: np.concatenate([x[1:], np.full_like(x[:1], _PADDING.get(name, pad_id))])
+            for name, x in of_targets.items()
+        },
+    }
 
 
 def _kept_places(ledger: TokenLedger, top_k: int | None) -> np.ndarray:

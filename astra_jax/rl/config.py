@@ -19,6 +19,7 @@ _SOURCES: Final = (
     "astra_jax/chat/tokenizer.py",
     "astra_jax/chat/tool_calls.py",
     "astra_jax/engine/device.py",
+    "astra_jax/engine/host_pages.py",
     "astra_jax/engine/interface.py",
     "astra_jax/engine/paged.py",
     "astra_jax/engine/pages.py",
@@ -35,7 +36,9 @@ _SOURCES: Final = (
     "astra_jax/episodes/tool_mixing.py",
     "astra_jax/mesh/layouts.py",
     "astra_jax/model/kv_pages.py",
+    "astra_jax/model/prefix_attention.py",
     "astra_jax/model/ragged_pages.py",
+    "astra_jax/model/visible_blocks.py",
     "astra_jax/rl/advantage.py",
     "astra_jax/rl/batch.py",
     "astra_jax/rl/batch_filling.py",
@@ -47,6 +50,7 @@ _SOURCES: Final = (
     "synthesis/answers/counting.py",
     "synthesis/answers/expectation.py",
     "synthesis/answers/same_answer.py",
+    "synthesis/answers/tool_response.py",
     "synthesis/records.py",
 )
 """Files that decide what is learnt: episodes, what solves a sub-task, reward, filling, advantage, loss and step."""
@@ -104,6 +108,8 @@ class RLConfig(TrainingConfig):
     """K: the most distractors of each similarity band that an episode is shown."""
     length_bucket_tokens: int = Field(default=128, gt=0)
     """Training rows are padded to multiples of this."""
+    episodes_per_row: int = Field(default=1, gt=0)
+    """Episodes of a group that share a training row, and in it their prompt, which is then computed once for them."""
     accumulation: int = Field(default=1, gt=0)
     """Parts that a batch is worked through in, one after the other: the same update in less memory."""
     rollout_mesh: MeshConfig | None = None
@@ -113,6 +119,19 @@ class RLConfig(TrainingConfig):
     checkpoint_every_steps: int = Field(default=20, gt=0)
     log_episodes_every_steps: int = Field(default=10, gt=0)
     """How often, and at the last step, the first episode of every group is written to `episodes/`, with token ids."""
+
+    @model_validator(mode="after")
+    def _rows_hold_groups(self) -> RLConfig:
+        if self.group_size % self.episodes_per_row:
+            raise ValueError(
+                f"expected episodes_per_row that divides group_size = {self.group_size}, found {self.episodes_per_row}"
+            )
+        return self
+
+    @property
+    def rows_per_step(self) -> int:
+        """Training rows of an update."""
+        return self.groups_per_step * self.group_size // self.episodes_per_row
 
 
 def open_rl_run(config: RLConfig) -> RunRecord:
@@ -131,6 +150,9 @@ def open_rl_run(config: RLConfig) -> RunRecord:
             "environments": digest_of_records(config.environments),
             "init": digest_of_policy(config.init),
         },
-        may_change=(*MAY_CHANGE, "accumulation", "rollout_mesh", "optimizer_waits_on_host", "log_episodes_every_steps"),
+        may_change=(
+            *(*MAY_CHANGE, "accumulation", "episodes_per_row", "rollout_mesh"),
+            *("optimizer_waits_on_host", "log_episodes_every_steps"),
+        ),
         sources=_SOURCES,
     )

@@ -87,7 +87,7 @@ def require_layout(config: RLConfig, model_config: ModelConfig, mesh: Mesh | Non
     Raises:
         ConfigError: a mesh does not divide them; or episodes may exceed the model's context.
     """
-    require_rows(config.groups_per_step * config.group_size, config.accumulation, mesh)
+    require_rows(config.rows_per_step, config.accumulation, mesh)
     require_divisible(model_config, mesh)
     require_divisible(model_config, rollout_mesh(config.rollout_mesh, mesh))
     model_config.require_context(config.rollout.max_prompt_tokens + config.rollout.max_response_tokens)

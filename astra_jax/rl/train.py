@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from astra_jax.checkpoints.checkpoint import TrainState
-from astra_jax.mesh.placement import in_force, in_memory, place_batch
+from astra_jax.mesh.placement import in_force, in_memory, place_batch, segment_multiple
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import kept_logprobs, token_logprobs
 from astra_jax.model.qwen3 import Params, bind
@@ -49,15 +49,20 @@ def rl_loss(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the GRPO loss, summed and divided by `num_loss_tokens`, and the policy's log-probs [B, T].
 
-    Without that number, by the batch's own: the mean per sampled token. Where a token was drawn from the ids that
-    truncation kept, its log-prob is the one among the same ids.
+    Without that number, by the batch's own: the mean per sampled token; of other tokens the log-prob is 0. Where a
+    token was drawn from the ids that truncation kept, its log-prob is the one among the same ids.
     """
     qwen3 = bind(model_config, params)
     # The head is linear: hidden states divided by the temperature give the logits that tokens were sampled from.
-    hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT) / objective.temperature
+    hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT, batch.prefix_ids_BT)
+    hidden_BTD /= objective.temperature
     if batch.kept_BTK is None:
         logprobs_BT = token_logprobs(
-            hidden_BTD, qwen3.output_embedding, batch.targets_BT, chunk_tokens=objective.chunk_tokens
+            hidden_BTD,
+            qwen3.output_embedding,
+            batch.targets_BT,
+            batch.loss_mask_BT > 0,
+            chunk_tokens=objective.chunk_tokens,
         )
     else:
         logprobs_BT = kept_logprobs(
@@ -138,6 +143,8 @@ async def train_rl(
             length_bucket_tokens=config.length_bucket_tokens,
             pad_id=parts.tokenizer.pad_id,
             top_k=config.rollout.top_k,
+            episodes_per_row=config.episodes_per_row,
+            segment_multiple=segment_multiple(parts.mesh),
         )
         rollout_seconds = time.monotonic() - started
         with in_force(parts.mesh):

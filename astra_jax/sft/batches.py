@@ -42,7 +42,7 @@ class SFTDataConfig(BaseModel):
     trajectories: tuple[Path, ...] = ()
     """Record directories of trajectories."""
     environments: tuple[Path, ...] = ()
-    """Record directories of environments, whose gold episodes are learnt."""
+    """Record directories of environments, whose demonstrations are learnt: gold episodes, or such with a habit."""
     irrelevant_per_band: dict[SimilarityBand, int] = {}
     """K: the most distractors of each similarity band that a gold episode shows."""
     length_buckets: tuple[int, ...] = Field(min_length=1)

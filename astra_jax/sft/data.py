@@ -1,4 +1,4 @@
-"""SFT samples: conversations and gold episodes rendered to tokens, with loss on what the assistant says, only there.
+"""SFT samples: conversations and demonstrations rendered to tokens, with loss on what the assistant says, only there.
 
 One sample per user turn: the template drops the thinking of earlier turns, so what a model reads in turn k is not a
 prefix of what it reads in turn k + 1.
@@ -45,16 +45,18 @@ class SFTBatch(NamedTuple):
     """Where each token stands in its sample, also when `context_parallel.balance` has moved it."""
 
 
-def gold_sample(
+def demonstration_sample(
     environment: Environment, tokenizer: Tokenizer, *, irrelevant_per_band: Mapping[SimilarityBand, int], seed: int
 ) -> SFTSample:
-    """Return the gold episode of an environment, its tools in seeded order among a few distractors.
+    """Return the demonstrated episode of an environment, its tools in seeded order among a few distractors.
 
     Raises:
         ValueError: two of its tools have one name.
     """
-    tools = mix_tools(environment, irrelevant_per_band=irrelevant_per_band, seed=seed)
-    return render_sample(environment.gold_messages(), [tool.document for tool in tools], tokenizer)
+    messages = environment.demonstrated_messages()
+    called = {call.name for message in messages for call in message.tool_calls}
+    tools = mix_tools(environment, irrelevant_per_band=irrelevant_per_band, seed=seed, called=called)
+    return render_sample(messages, [tool.document for tool in tools], tokenizer)
 
 
 def render_sample(messages: Sequence[Message], tools: Sequence[ToolDocument], tokenizer: Tokenizer) -> SFTSample:

@@ -26,14 +26,15 @@ def sft_metrics(
     num_devices: int,
 ) -> dict[str, Any]:
     """Return what a step's line says: of its update, of its tokens without padding, and of its time."""
-    tokens = int(np.sum(segment_tokens))
-    mfu = model_flops_utilisation(model_config, segment_tokens, seconds, devices=num_devices)
+    tokens, loss_tokens = int(np.sum(segment_tokens)), int(of_step["loss_tokens"])
+    mfu = model_flops_utilisation(model_config, segment_tokens, seconds, logits_tokens=loss_tokens, devices=num_devices)
     return {
         "loss": of_step["loss"].item(),
         "grad_norm": of_step["grad_norm"].item(),
         "applied": int(of_step["applied"]),
         "learning_rate": learning_rate,
         "tokens": tokens,
+        "loss_tokens": loss_tokens,
         "seconds": round(seconds, 4),
         "data_seconds": round(data_seconds, 4),
         "tokens_per_second": round(tokens / seconds, 1),

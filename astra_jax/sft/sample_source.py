@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import ConfigError
-from astra_jax.sft.data import SFTSample, gold_sample, render_sample, user_turn_ends
+from astra_jax.sft.data import SFTSample, demonstration_sample, render_sample, user_turn_ends
 from synthesis.destination import whole_file
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, SimilarityBand, Trajectory
@@ -100,7 +100,7 @@ class SampleSource:
     def _render(self, record: Trajectory | Environment, num_messages: int) -> SFTSample:
         if isinstance(record, Environment):
             per_band = self._irrelevant_per_band
-            return gold_sample(record, self._tokenizer, irrelevant_per_band=per_band, seed=self._seed)
+            return demonstration_sample(record, self._tokenizer, irrelevant_per_band=per_band, seed=self._seed)
         return render_sample(record.messages[:num_messages], record.tools, self._tokenizer)
 
     def _fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: trajectories and gold episodes in, a checkpoint out.
+"""Supervised fine-tuning: trajectories and demonstrations in, a checkpoint out.
 
 The loss is `sft_loss`, one update `sft_step`, all of them `train_sft`. `training/run.py` surrounds a step (metrics,
 checkpoints, signals), `sft/batches.py` says which rows it learns from, `sft/stage.py` begins and ends the run.
@@ -34,7 +34,9 @@ def sft_loss(
     """Return the negative log-likelihood of what the assistant said, summed and divided by `num_loss_tokens`."""
     qwen3 = bind(model_config, params)
     hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
-    logprobs_BT = token_logprobs(hidden_BTD, qwen3.output_embedding, batch.targets_BT, chunk_tokens=chunk_tokens)
+    logprobs_BT = token_logprobs(
+        hidden_BTD, qwen3.output_embedding, batch.targets_BT, batch.loss_mask_BT > 0, chunk_tokens=chunk_tokens
+    )
     return -(logprobs_BT * batch.loss_mask_BT).sum() / num_loss_tokens
 
 
@@ -57,14 +59,17 @@ def sft_step(
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
     """Make one optimiser update on one batch, worked through in `accumulation` parts, if loss and gradients are finite.
 
-    Loss, gradient norm and whether the update was `applied` are returned beside the new weights and moments.
+    Loss, how many tokens it counts, gradient norm and whether the update was `applied` are returned beside the
+    new weights and moments.
     """
     num_loss_tokens = batch.loss_mask_BT.sum()  # of the whole batch: the mean is over tokens, not over parts
     loss_of = functools.partial(
         sft_loss, model_config=model_config, num_loss_tokens=num_loss_tokens, chunk_tokens=chunk_tokens
     )
     loss, gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation)
-    return update_if_finite(make_optimizer(optimizer_config, steps), loss, gradients, params, optimizer_state)
+    optimizer = make_optimizer(optimizer_config, steps)
+    params, optimizer_state, metrics = update_if_finite(optimizer, loss, gradients, params, optimizer_state)
+    return params, optimizer_state, metrics | {"loss_tokens": (batch.loss_mask_BT > 0).sum()}
 
 
 def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: SFTBatches, run: TrainingRun) -> TrainState:

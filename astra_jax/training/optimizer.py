@@ -1,7 +1,4 @@
-"""AdamW with global-norm clipping and a learning-rate schedule; what is not finite is not learnt from.
-
-Decided: docs/decisions/tiny.md, “In the tiny RL the final norm has a learning rate of its own”.
-"""
+"""AdamW with global-norm clipping and a learning-rate schedule; what is not finite is not learnt from."""
 
 from __future__ import annotations
 
@@ -23,9 +20,6 @@ class OptimizerConfig(BaseModel):
 
     learning_rate: float = Field(gt=0)
     """The peak."""
-    final_norm_learning_rate: float | None = Field(default=None, gt=0)
-    """The peak for the final norm, when it has one of its own. It scales every logit, so it is how sure the policy is;
-    and Adam's rate for a vector does not shrink with the width as that for a matrix does (muP, arXiv 2203.03466)."""
     schedule: Literal["constant", "cosine"] = "constant"
     warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
     """Share of the steps over which the rate climbs linearly from 0."""
@@ -58,7 +52,6 @@ def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedul
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
     """Return the optimiser: clipping, then AdamW; weight decay is applied to matrices, not to norms."""
-    rate = config.learning_rate
     return optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
         optax.adamw(
@@ -69,8 +62,6 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
             weight_decay=config.weight_decay,
             mask=_decayed,
         ),
-        # On the finished update: Adam divides by the gradient's size, so a factor on the gradient would have no effect.
-        optax.masked(optax.scale((config.final_norm_learning_rate or rate) / rate), _is_final_norm),
     )
 
 
@@ -112,7 +103,3 @@ def last_learning_rate(
 
 def _decayed(params: optax.Params) -> optax.Params:
     return jax.tree_util.tree_map_with_path(lambda path, _: not str(path[-1].key).endswith("norm"), params)
-
-
-def _is_final_norm(params: optax.Params) -> optax.Params:
-    return jax.tree_util.tree_map_with_path(lambda path, _: str(path[-1].key) == "final_norm", params)

@@ -14,12 +14,15 @@ import pytest
 
 from astra_jax.checkpoints.checkpoint import CheckpointError
 from astra_jax.config import ConfigError
+from astra_jax.episodes.rollout import RolloutEngine
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import training_mesh
+from astra_jax.model import kv_pages
 from astra_jax.model.qwen3 import _project
 from astra_jax.plan import PLAN_ENVIRONMENT
 from astra_jax.plan import plan as plan_module
 from astra_jax.plan.abstract_step import partitioner_bytes
+from astra_jax.plan.learner_steps import rl_learner_steps
 from astra_jax.plan.plan import Plan, StepPlan, plan
 from astra_jax.plan.rollout_steps import rollout_steps
 from astra_jax.plan.run_config import load_run_config
@@ -210,6 +213,24 @@ def test_moments_are_counted_where_they_wait_while_episodes_are_rolled_out():
     assert on_chip == on_host == pytest.approx(2 * 4 * config.model.num_parameters / 8, rel=1e-2)
 
 
+def test_a_plan_shows_the_step_whose_rows_share_prompts_beside_the_plain_one():
+    """At 25,600 + 10,000 tokens and 8 episodes a group the model needs less than half as many FLOPs."""
+    shared = ("rollout.max_response_tokens=10000", "episodes_per_row=8", "accumulation=8")
+    config = load_run_config(PAPER_RL, (*_8_CHIPS, *shared))
+    mesh = training_mesh(config.mesh)
+    steps = rl_learner_steps(config, config.model, mesh)
+    assert [step.work for step in steps.values()] == [
+        "32 rows of 106,496 tokens, 80,000 of them learnt, in 8 parts",
+        "256 rows of 40,960 tokens, 10,000 of them learnt, in 64 parts",
+    ]
+    assert steps["rl_learner_unshared"].model_flops > 2.2 * steps["rl_learner"].model_flops
+    assert steps["rl_learner_unshared"].tokens == steps["rl_learner"].tokens == 256 * 10_000
+    # One row a shard: 80,000 of 106,496 tokens are active, most of all on some one of 4 shards, in chunks of 1/16.
+    assert 13 <= steps["rl_learner"].while_trips <= 16
+    plain = rl_learner_steps(load_run_config(PAPER_RL, _8_CHIPS), config.model, mesh)
+    assert plain.keys() == {"rl_learner"}
+
+
 def test_gradients_are_planned_in_the_type_that_they_are_sent_in():
     """Weights are cast before the product, so what comes back to float32 parameters was rounded to bfloat16 first."""
     config = load_run_config(PAPER_RL)
@@ -223,3 +244,27 @@ def test_gradients_are_planned_in_the_type_that_they_are_sent_in():
     products = [line.outvars[0].aval.dtype.name for line in jaxpr.eqns if line.primitive.name == "dot_general"]
     assert products[-1] == "bfloat16"
     assert jaxpr.out_avals[0].dtype == jnp.float32
+
+
+def test_pages_are_counted_as_the_run_holds_them_and_refused_where_the_run_refuses_them(monkeypatch):
+    def steps_of(*overrides):
+        config = load_run_config(PAPER_RL, (*_8_CHIPS, *overrides))
+        mesh = training_mesh(config.mesh)
+        return config, rollout_steps(config, config.model, rollout_mesh(config.rollout_mesh, mesh), mesh)
+
+    (_, whole), (config, int8), (_, few) = (
+        steps_of(*overrides)
+        for overrides in ((), ('rollout.kv_dtype="int8"',), ("rollout.kv_share=0.25", "rollout.host_kv.share=0.5"))
+    )
+    pools = [steps["decode"].bytes_by_category["KV pool"] for steps in (whole, int8, few)]
+    width, itemsize = config.model.head_dim, jnp.dtype(config.model.dtype).itemsize
+    assert pools[1] / pools[0] == (width + 4) / (width * itemsize)
+    assert pools[2] / pools[0] == pytest.approx(0.25, rel=1e-3)
+    assert [steps["decode"].host_bytes for steps in (whole, int8)] == [0, 0]
+    assert few["decode"].host_bytes == pytest.approx(pools[0] / 2, rel=1e-3)
+    monkeypatch.setattr(kv_pages, "platform", lambda: "tpu")
+    with pytest.raises(ConfigError) as of_plan:
+        steps_of('rollout.kv_dtype="int8"')
+    with pytest.raises(ConfigError) as of_run:
+        RolloutEngine(config.model_overrides.of(config.model), None, None, config.rollout)
+    assert str(of_plan.value) == str(of_run.value)

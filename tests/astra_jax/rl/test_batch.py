@@ -10,7 +10,7 @@ import pytest
 from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.rl.batch import make_rl_batch
+from astra_jax.rl.batch import RLBatch, make_rl_batch
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.testing import tiny_environment
 
@@ -61,6 +61,48 @@ def test_what_truncation_kept_of_a_token_stands_in_the_column_that_predicts_it()
     none = [-1, -1, -1]
     first = [none, [3, 8, -1], [4, -1, -1], none, [6, 2, 5], none, none, none]
     assert batch.kept_BTK.tolist() == [first, [[7, 1, -1], *[none] * 7]]
+
+
+OF_ONE_PROMPT = [
+    an_episode([1, 2], ([3, 4], [-0.1, -0.2], [5]), ([6], [-0.3], []), kept=KEPT),
+    an_episode([1, 2], ([7], [-0.4], []), kept=KEPT),
+]
+
+
+@pytest.mark.parametrize(
+    ("multiple", "columns"), [(1, [0, 1, 2, 3, 4, 5]), (4, [0, 4, 5, 6, 7, 8])], ids=["end to end", "in blocks of 4"]
+)
+def test_episodes_of_a_row_share_the_columns_of_their_prompt_but_for_its_last_token(multiple, columns):
+    """It predicts the first token of each response, and so stands before each."""
+    groups = [ScoredGroup(OF_ONE_PROMPT, (0.0, 1.0), 0)]
+    batch = make_rl_batch(
+        groups, length_bucket_tokens=12, pad_id=9, top_k=3, episodes_per_row=2, segment_multiple=multiple
+    )
+    expected = {
+        "tokens_BT": ([1, 2, 3, 4, 5, 2], 9),
+        "targets_BT": ([2, 3, 4, 5, 6, 7], 9),
+        "loss_mask_BT": ([0, 1, 1, 0, 1, 1], 0),
+        "segment_ids_BT": ([1, 2, 2, 2, 2, 3], 0),
+        "prefix_ids_BT": ([1, 1, 1, 1, 1, 1], 0),
+        "positions_BT": ([0, 1, 2, 3, 4, 1], None),
+        "sampled_logprobs_BT": ([0, -0.1, -0.2, 0, -0.3, -0.4], 0),
+        "advantages_BT": ([0, -1, -1, 0, -1, 1], 0),
+        "kept_BTK": ([[-1] * 3, [3, 8, -1], [4, -1, -1], [-1] * 3, [6, 2, 5], [7, 1, -1]], -1),
+    }
+    assert expected.keys() == set(RLBatch._fields)
+    for name, (values, padding) in expected.items():
+        (row,) = np.asarray(getattr(batch, name))
+        assert len(row) == 12
+        np.testing.assert_allclose(row[columns], values, rtol=1e-6, err_msg=name)
+        if padding is not None:
+            assert (np.delete(row, columns, axis=0) == padding).all(), name
+
+
+def test_episodes_that_have_not_one_prompt_share_no_row():
+    with pytest.raises(ValueError, match="expected the episodes of a group to begin with one prompt, found 2"):
+        make_rl_batch([ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)], length_bucket_tokens=4, pad_id=9, episodes_per_row=2)
+    with pytest.raises(ValueError, match="expected groups of a multiple of 3 episodes, found 2"):
+        make_rl_batch([ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)], length_bucket_tokens=4, pad_id=9, episodes_per_row=3)
 
 
 def test_episodes_of_another_truncation_make_no_batch():

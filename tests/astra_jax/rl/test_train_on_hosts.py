@@ -44,7 +44,6 @@ def overrides(taught, tmp_path_factory) -> list[str]:
         "rollout.max_prompt_tokens": 256,
         "rollout.max_turns": 6,
         "optimizer.learning_rate": 1e-4,
-        "optimizer.final_norm_learning_rate": 1e-4,  # not so large that how a sum rounds shows in the next step
         "length_bucket_tokens": 384,
         "mesh.fsdp": 2,
         "mesh.context": 2,

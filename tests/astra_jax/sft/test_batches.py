@@ -18,7 +18,7 @@ from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind
 from astra_jax.sft import sample_source
 from astra_jax.sft.batches import SFTBatches, SFTDataConfig
-from astra_jax.sft.data import SFTBatch, gold_sample, render_sample, user_turn_ends
+from astra_jax.sft.data import SFTBatch, demonstration_sample, render_sample, user_turn_ends
 from astra_jax.testing import tiny_environment
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment, Message, Provenance, RewardAxes, Task, TaskScores, Trajectory
@@ -103,7 +103,7 @@ def rendered_one_by_one(records: Path, tokenizer, seed: int) -> Counter[tuple[in
         for trajectory in RecordSource(records / "trajectories", Trajectory)
         for end in user_turn_ends(trajectory.messages)
     ] + [
-        gold_sample(environment, tokenizer, irrelevant_per_band={}, seed=seed)
+        demonstration_sample(environment, tokenizer, irrelevant_per_band={}, seed=seed)
         for environment in RecordSource(records / "environments", Environment)
     ]
     return Counter(tuple(sample.ids.tolist()) for sample in samples if len(sample.ids) <= 448)
@@ -177,7 +177,7 @@ def test_lengths_are_measured_once(records, tokenizer, tmp_path, monkeypatch):
     batches_of(a_config(records), tokenizer, index)
     written = index.read_bytes()
     monkeypatch.setattr(sample_source, "render_sample", None)
-    monkeypatch.setattr(sample_source, "gold_sample", None)
+    monkeypatch.setattr(sample_source, "demonstration_sample", None)
     batches_of(a_config(records, packing=True), tokenizer, index)
     with pytest.raises(TypeError):  # another seed mixes other distractors in
         batches_of(a_config(records, seed=1), tokenizer, index)

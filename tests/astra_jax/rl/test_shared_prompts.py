@@ -1,0 +1,169 @@
+"""Rows in which a group's episodes share their prompt: the loss and every gradient of a row for each episode."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from astra_jax.chat.format import Source
+from astra_jax.config import ConfigError, parse_config
+from astra_jax.episodes.episode import Episode
+from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.mesh.placement import place_batch
+from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings
+from astra_jax.rl.batch import make_rl_batch
+from astra_jax.rl.batch_filling import ScoredGroup
+from astra_jax.rl.config import RLConfig
+from astra_jax.rl.grpo_loss import Objective
+from astra_jax.rl.train import rl_loss
+from astra_jax.testing import tiny_environment
+from astra_jax.training import accumulation
+from tests.astra_jax.rl.configs import tiny_rl_config
+
+OBJECTIVE = Objective(temperature=0.7, clip_epsilon=0.2, chunk_tokens=16)
+TOP_K = 5
+
+
+@pytest.fixture(scope="module")
+def groups(untrained):
+    """Two groups of four episodes of two or three turns, of some 60 to 130 tokens after prompts of 50 and 81."""
+    rng, vocabulary = np.random.default_rng(0), untrained.model_config.vocab_size
+    environment = tiny_environment()
+
+    def an_episode(prompt):
+        ledger = TokenLedger()
+        ledger.append_given(prompt, [Source.PROMPT] * len(prompt), turn=0)
+        for turn in range(1, rng.integers(3, 5)):
+            ids = rng.integers(0, vocabulary, rng.integers(10, 40))
+            kept = [[i, *rng.choice(vocabulary, rng.integers(0, TOP_K), replace=False)] for i in ids]
+            kept = [list(dict.fromkeys(of_token)) for of_token in kept]
+            # Near those of a policy that knows nothing, so that ratios are met on both sides of the clip.
+            logprobs = rng.normal(-np.log(vocabulary), 0.3, len(ids))
+            ledger.append_sampled(ids, logprobs, turn=turn, policy_versions=[0] * len(ids), kept=kept)
+            response = rng.integers(0, vocabulary, rng.integers(5, 20))
+            ledger.append_given(response, [Source.TOOL] * len(response), turn=turn)
+        return Episode(environment, environment.tools, ledger)
+
+    prompts = [rng.integers(0, vocabulary, tokens).tolist() for tokens in (50, 81)]
+    return [ScoredGroup([an_episode(prompt) for _ in range(4)], tuple(rng.uniform(size=4)), 0) for prompt in prompts]
+
+
+def without_kept(groups):
+    for group in groups:
+        for episode in group.group:
+            ledger = episode.ledger
+            bare = TokenLedger(
+                ledger.ids, ledger.sources, ledger.sampled_logprobs, ledger.turns, ledger.policy_versions
+            )
+            bare.kept_counts = [0] * len(ledger)
+            yield Episode(episode.environment, episode.tools, bare)
+
+
+@pytest.fixture(scope="module")
+def batches(groups):
+    """By whether tokens were truncated and how many episodes share a row."""
+
+    @functools.cache
+    def batch(top_k, episodes_per_row, segment_multiple=1):
+        chosen = groups
+        if top_k is None:
+            bare = iter(without_kept(groups))
+            chosen = [ScoredGroup([next(bare) for _ in group.group], group.rewards, 0) for group in groups]
+        return make_rl_batch(
+            chosen,
+            length_bucket_tokens=64,
+            pad_id=0,
+            top_k=top_k,
+            episodes_per_row=episodes_per_row,
+            segment_multiple=segment_multiple,
+        )
+
+    return batch
+
+
+@pytest.fixture(scope="module")
+def loss_and_gradients(untrained):
+    @jax.jit
+    def compute(params, batch):
+        loss = functools.partial(rl_loss, model_config=untrained.model_config, objective=OBJECTIVE)
+        (value, logprobs_BT), gradients = jax.value_and_grad(loss, has_aux=True)(params, batch)
+        return value, jnp.abs(logprobs_BT).sum(), gradients
+
+    return compute
+
+
+def assert_the_same(found, expected, relative=1e-6):
+    for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        error, size = (np.linalg.norm(np.float64(x).ravel()) for x in (np.float64(ours) - theirs, theirs))
+        assert error / size <= relative
+
+
+@pytest.mark.parametrize(
+    ("top_k", "episodes_per_row", "multiple"),
+    [(None, 2, 1), (TOP_K, 4, 16)],
+    ids=["half a group a row", "whole groups in blocks of 16 tokens, among kept ids"],
+)
+def test_the_loss_and_every_gradient_are_those_of_a_row_for_each_episode(
+    untrained, batches, loss_and_gradients, top_k, episodes_per_row, multiple
+):
+    plain, shared = batches(top_k, 1), batches(top_k, episodes_per_row, multiple)
+    assert shared.tokens_BT.shape[0] * episodes_per_row == plain.tokens_BT.shape[0]
+    assert float(shared.loss_mask_BT.sum()) == float(plain.loss_mask_BT.sum())
+    expected = loss_and_gradients(untrained.params, plain)
+    assert_the_same(loss_and_gradients(untrained.params, shared), expected)
+
+
+def test_several_groups_in_one_row_are_learnt_from_as_in_rows_of_their_own(untrained, batches, loss_and_gradients):
+    """Packed by hand: both rows end to end, the second one's segments counted on."""
+    shared = batches(None, 4)
+    highest = int(shared.segment_ids_BT[0].max())
+
+    def end_to_end(x_BT):
+        return x_BT.reshape(1, -1)
+
+    packed = jax.tree.map(end_to_end, shared)
+    is_second = jnp.arange(packed.tokens_BT.shape[1]) >= shared.tokens_BT.shape[1]
+    moved = {
+        name: ids + highest * (is_second & (ids > 0))
+        for name in ("segment_ids_BT", "prefix_ids_BT")
+        if (ids := getattr(packed, name)) is not None
+    }
+    expected = loss_and_gradients(untrained.params, batches(None, 1))
+    assert_the_same(loss_and_gradients(untrained.params, packed._replace(**moved)), expected)
+
+
+def test_they_are_the_same_over_a_mesh_of_eight_devices(untrained, batches, loss_and_gradients):
+    expected = loss_and_gradients(untrained.params, batches(None, 1))
+    mesh = make_mesh(MeshConfig(fsdp=2, context=2, tensor=2), jax.devices()[:8])
+    params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
+    with jax.set_mesh(mesh):
+        found = loss_and_gradients(params, place_batch(batches(None, 4), 2, mesh))
+    assert_the_same(found, expected, relative=2e-6)  # products are summed over devices
+
+
+def test_the_parts_of_a_batch_of_shared_rows_have_the_gradients_of_all(untrained, batches, loss_and_gradients):
+    loss, _, gradients = loss_and_gradients(untrained.params, batches(None, 1))
+    shared = batches(None, 4)
+
+    def loss_of(params, part):
+        num_loss_tokens = shared.loss_mask_BT.sum()
+        return rl_loss(
+            params,
+            part,
+            model_config=untrained.model_config,
+            objective=OBJECTIVE,
+            num_loss_tokens=num_loss_tokens,
+        )[0]
+
+    in_parts = jax.jit(functools.partial(accumulation.loss_and_gradients, loss_of, parts=2))
+    assert_the_same(in_parts(untrained.params, shared), (loss, gradients))
+
+
+def test_rows_that_do_not_divide_a_group_are_refused_in_one_line(taught, tmp_path):
+    config = tiny_rl_config(tmp_path, taught, steps=1)
+    with pytest.raises(ConfigError, match=r"^[^\n]*expected episodes_per_row that divides group_size = 4, found 3.*$"):
+        parse_config(RLConfig, {**config.model_dump(), "episodes_per_row": 3}, where="rl.toml")
