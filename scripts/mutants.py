@@ -148,23 +148,44 @@ MUTANTS: tuple[Mutant, ...] = (
     # The overlap of the last slice of the vocabulary counts once.
     Mutant(
         "astra_jax/model/logprobs.py",
-        "jnp.where(is_new_V, logits_NV, _NOTHING)",
-        "logits_NV",
+        "jnp.where(is_new_V, logits_nV, _NOTHING)",
+        "logits_nV",
         ("tests/astra_jax/model/test_logprobs.py",),
     ),
     # A sum under an old maximum is rescaled to the new one.
     Mutant(
         "astra_jax/model/logprobs.py",
-        "sum_N = sum_N * jnp.exp(max_N - new_max_N) + ",
-        "sum_N = sum_N + ",
+        "sum_n = sum_n * jnp.exp(max_n - new_max_n) + ",
+        "sum_n = sum_n + ",
         ("tests/astra_jax/model/test_logprobs.py",),
     ),
     # The gradient of a log-prob takes away what all other tokens have.
     Mutant(
         "astra_jax/model/logprobs.py",
-        "((onehot_NV - p_NV) * dlogprobs_N[:, None])",
-        "(onehot_NV * dlogprobs_N[:, None])",
+        "((onehot_nV - p_nV) * dlogprobs_Zn[z][:, None])",
+        "(onehot_nV * dlogprobs_Zn[z][:, None])",
         ("tests/astra_jax/model/test_logprobs.py",),
+    ),
+    # The last chunk of active tokens is computed, too, when it is not full.
+    Mutant(
+        "astra_jax/model/logprobs.py",
+        "self.num_chunks = -(-is_active_N.sum() // self._size)",
+        "self.num_chunks = is_active_N.sum() // self._size",
+        ("tests/astra_jax/model/test_logprobs.py",),
+    ),
+    # A response attends its prompt.
+    Mutant(
+        "astra_jax/model/prefix_attention.py",
+        "of_chunk.prefix_ids_PXC[:, None] == kv_segment_ids_S",
+        "of_chunk.segment_ids_PXC[:, None] == kv_segment_ids_S",
+        ("tests/astra_jax/model/test_prefix_attention.py",),
+    ),
+    # The blocks of its prompt are visited.
+    Mutant(
+        "astra_jax/model/visible_blocks.py",
+        "(meet_XY(segment_ids_T) | meet_XY(prefix_ids_T))",
+        "meet_XY(segment_ids_T)",
+        ("tests/astra_jax/model/test_prefix_attention.py",),
     ),
     # Nothing but what was kept has a share in the probability of a token.
     Mutant(
@@ -342,6 +363,41 @@ MUTANTS: tuple[Mutant, ...] = (
         "places_R = (starts_Dr % page_tokens).reshape(-1)",
         "places_R = (starts_Dr * 0).reshape(-1)",
         ("tests/astra_jax/engine/test_paged.py",),
+    ),
+    # Values in int8 have a scale of their own.
+    Mutant(
+        "astra_jax/model/kv_pages.py",
+        "kv.values * kv.value_scales[..., None]",
+        "kv.values * kv.key_scales[..., None]",
+        ("tests/astra_jax/model/test_int8_pages.py",),
+    ),
+    # Tokens that begin a sequence attend to what was rounded, as those after them do.
+    Mutant(
+        "astra_jax/engine/programs.py",
+        "k_RTKH, v_RTKH = rows.as_cached(k_RTKH), rows.as_cached(v_RTKH)",
+        "k_RTKH, v_RTKH = k_RTKH, v_RTKH",
+        ("tests/astra_jax/engine/test_conformance.py::test_a_prompt_in_int8_is_read_at_once_as_in_parts",),
+    ),
+    # A page goes to the host before its place is taken.
+    Mutant(
+        "astra_jax/engine/schedule.py",
+        "self._moves.append((True, Move(shard, page, place)))",
+        "pass",
+        ("tests/astra_jax/engine/test_schedule.py",),
+    ),
+    # What nobody awaits any more loses its place on the host.
+    Mutant(
+        "astra_jax/engine/host_pages.py",
+        "if content in self._places:",
+        "if False:",
+        ("tests/astra_jax/engine/test_host_pages.py",),
+    ),
+    # Both ways count where a page goes to the host.
+    Mutant(
+        "astra_jax/engine/host_pages.py",
+        "2 * page_bytes / self.bytes_per_second",
+        "page_bytes / self.bytes_per_second",
+        ("tests/astra_jax/engine/test_schedule.py",),
     ),
     # A token of no weight is never drawn.
     Mutant(
@@ -632,9 +688,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # An update moves the weights.
     Mutant(
         "astra_jax/sft/train.py",
-        "return update_if_finite(make_optimizer(optimizer_config, steps), loss, gradients, params, optimizer_state)",
-        "new = update_if_finite(make_optimizer(optimizer_config, steps), loss, gradients, params, optimizer_state)\n"
-        "    return params, *new[1:]",
+        "return params, optimizer_state, metrics |",
+        "return jax.tree.map(lambda x: 0 * x, params), optimizer_state, metrics |",
         ("tests/astra_jax/sft/test_train.py::test_the_loss_falls",),
     ),
     # A run that resumes goes on with the next batch.
@@ -654,8 +709,21 @@ MUTANTS: tuple[Mutant, ...] = (
     # A gold episode shows distractors.
     Mutant(
         "astra_jax/sft/data.py",
-        "mix_tools(environment, irrelevant_per_band=irrelevant_per_band, seed=seed)",
-        "mix_tools(environment, irrelevant_per_band={}, seed=seed)",
+        "mix_tools(environment, irrelevant_per_band=irrelevant_per_band, seed=seed, called=called)",
+        "mix_tools(environment, irrelevant_per_band={}, seed=seed, called=called)",
+        ("tests/astra_jax/sft/test_data.py",),
+    ),
+    # A demonstration is imitated as it is, with the tools that it calls.
+    Mutant(
+        "astra_jax/sft/data.py",
+        "messages = environment.demonstrated_messages()",
+        "messages = environment.gold_messages()",
+        ("tests/astra_jax/sft/test_data.py",),
+    ),
+    Mutant(
+        "astra_jax/sft/data.py",
+        "seed=seed, called=called)",
+        "seed=seed)",
         ("tests/astra_jax/sft/test_data.py",),
     ),
     # Samples of one row are apart.
@@ -732,8 +800,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Log-probs are those at the sampling temperature.
     Mutant(
         "astra_jax/rl/train.py",
-        "batch.segment_ids_BT) / objective.temperature",
-        "batch.segment_ids_BT)",
+        "    hidden_BTD /= objective.temperature\n",
+        "",
         ("tests/astra_jax/rl/test_grpo_loss.py",),
     ),
     # Every token of the batch weighs the same, not every row.
@@ -816,22 +884,29 @@ MUTANTS: tuple[Mutant, ...] = (
     # What was kept stands in the column that predicts its token.
     Mutant(
         "astra_jax/rl/batch.py",
-        "kept[:, 1:]",
-        "kept[:, :-1]",
+        '"kept_BTK": kept,',
+        '"kept_BTK": np.roll(kept, 1, axis=0),',
         ("tests/astra_jax/rl/test_batch.py",),
     ),
     # A log-prob stands in the column that predicts its token.
     Mutant(
         "astra_jax/rl/batch.py",
-        "sampled_logprobs_BT=jnp.asarray(logprobs[:, 1:])",
-        "sampled_logprobs_BT=jnp.asarray(logprobs[:, :-1])",
+        "np.asarray(ledger.sampled_logprobs, np.float32)",
+        "np.roll(np.asarray(ledger.sampled_logprobs, np.float32), 1)",
         ("tests/astra_jax/rl/test_batch.py",),
     ),
     # The mask stands with its target.
     Mutant(
         "astra_jax/rl/batch.py",
-        "loss_mask_BT=jnp.asarray(loss_mask[:, 1:]),",
-        "loss_mask_BT=jnp.asarray(loss_mask[:, :-1]),",
+        '"loss_mask_BT": loss_mask,',
+        '"loss_mask_BT": np.roll(loss_mask, 1),',
+        ("tests/astra_jax/rl/test_batch.py",),
+    ),
+    # Before each response that shares a row stands the token that predicts its first one.
+    Mutant(
+        "astra_jax/rl/batch.py",
+        "Segment(episode, last, len(ledger) - 1)",
+        "Segment(episode, last + 1, len(ledger) - 1)",
         ("tests/astra_jax/rl/test_batch.py",),
     ),
     # A group that is too old is dropped, and one that is just old enough is not.

@@ -176,6 +176,7 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
             distribution("Languages", counted.languages, paper["languages"]),
             distribution("Irrelevant tools by similarity", counted.irrelevant_tools_by_band),
             distribution("Expected of the agent", counted.expectations),
+            distribution("Demonstrated", counted.demonstrations),
             distribution("Teachers", counted.teachers),
             *_rejections(rejected),
         ],

@@ -1,7 +1,9 @@
 """The whole recipe on this machine: real tool documents in, a trained HuggingFace checkpoint out.
 
     tools ─► trajectories ─┐
-    environments, held out ─┴─► tokenizer ─► SFT ─► RL ─► export        evaluated untrained, after SFT and after RL
+    environments ──────────┴─► tokenizer ─► SFT ─► RL ─► export         evaluated untrained, after SFT and after RL
+    further environments ──────────────────────────┘
+    held-out environments
 
 The stages are the ones that the single commands run, with the configs of `configs/tiny_*.toml`.
 """
@@ -54,7 +56,7 @@ from astra_jax.transformers_library import transformers_library
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.destination import whole_file
-from synthesis.environments.held_out import held_out_configs
+from synthesis.environments.held_out import RL_SPLIT, held_out_configs
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.splits import APART, shared_between
 from synthesis.environments.verification import verify_environments
@@ -110,7 +112,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         stages.run(
             "environments",
             lambda: _synthesize_environments(out, seed, url),
-            makes=[out / split / _CARD for split in ("environments", *HELD_OUT_SPLITS)],
+            makes=[out / split / _CARD for split in ("environments", RL_SPLIT, *HELD_OUT_SPLITS)],
         )
         baselines = stages.run("evaluate_baselines", lambda: evaluate_baselines(out, config_path, seed=seed, url=url))
         stages.run("tokenizer", lambda: _begin_policy(out, seed), makes=[out / "untrained" / _WEIGHTS])
@@ -135,7 +137,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         "trajectories": len(RecordSource(out / "trajectories", Trajectory)),
         "environments": {
             "train": len(RecordSource(out / "environments", Environment)),
-            **{name: len(RecordSource(out / name, Environment)) for name in HELD_OUT_SPLITS},
+            **{name: len(RecordSource(out / name, Environment)) for name in (RL_SPLIT, *HELD_OUT_SPLITS)},
         },
         **summarised(evaluations, baselines),
         "export": export,
@@ -183,25 +185,25 @@ def _synthesize_trajectories(out: Path, seed: int, tool_documents: Sequence[Path
 
 
 def _synthesize_environments(out: Path, seed: int, url: str) -> None:
-    """Training environments, then held-out ones that share no entity and no answer with them; all replayed."""
+    """Environments for SFT, others for RL, and held-out ones that share nothing with either; all replayed."""
     training = load_config(EnvironmentsConfig, CONFIGS / "tiny_environments.toml").model_copy(
         update={"seed": seed, "out": out / "environments"}
     )
-    # In this order: the held-out configs read the training records, with which they share nothing.
+    # In this order: each split's config reads the records of those before it, with which it shares nothing.
     for config in (training, *held_out_configs(training).values()):
         print(asyncio.run(synthesize_environments(config, ProceduralTeacher(), url)).closing_line(), file=sys.stderr)
         verified = asyncio.run(verify_environments(config.out, url))
         print(verified.closing_line(), file=sys.stderr)
         if verified.failures:
             raise QuickstartFailed(f"{config.out}: environment {verified.failures[0][0]}: {verified.failures[0][1]}")
-        if config is not training:
-            _require_apart(training, config)
+        for other in config.disjoint_from:
+            _require_apart(other, config)
 
 
-def _require_apart(training: EnvironmentsConfig, held_out: EnvironmentsConfig) -> None:
-    shared = shared_between(training.out, held_out.out).model_dump()
-    if found := {level: shared[level] for level in APART[held_out.unseen] if shared[level]}:
-        raise QuickstartFailed(f"expected nothing of {training.out} in {held_out.out}, found shared {found}")
+def _require_apart(other: Path, split: EnvironmentsConfig) -> None:
+    shared = shared_between(other, split.out).model_dump()
+    if found := {level: shared[level] for level in APART[split.unseen] if shared[level]}:
+        raise QuickstartFailed(f"expected nothing of {other} in {split.out}, found shared {found}")
 
 
 def _begin_policy(out: Path, seed: int) -> None:
@@ -245,7 +247,7 @@ async def _run_rl(out: Path, seed: int, url: str) -> dict[str, Any]:
             "seed": seed,
             "out": out / "rl",
             "init": out / "sft" / "policy",
-            "environments": out / "environments",
+            "environments": out / RL_SPLIT,
         }
     )
     async with AsyncSandboxClient(url) as sandbox:

@@ -73,7 +73,8 @@ _GENERATOR = b'<meta name="generator" content="astra report">'
 _HEAD_BYTES = 1024
 _DATA_SETS = {
     "trajectories": "Trajectories",
-    "environments": "Training environments",
+    "environments": "Environments whose demonstrations SFT learns from",
+    "rl_environments": "Environments of RL",
     "heldout": "Held-out environments",
     "heldout_tools": "Held-out environments with unseen tools",
     "heldout_domains": "Held-out environments of unseen domains",

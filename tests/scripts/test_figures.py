@@ -17,7 +17,7 @@ def a_summary(**changes: Any) -> dict[str, Any]:
     setting = {
         "untrained": policy,
         "sft": policy | {"f1": 0.35},
-        "rl": policy | {"f1": 0.5, "irrelevant_call_share": 0.02},
+        "rl": policy | {"f1": 0.5, "irrelevant_call_share": 0.015, "f1_unseen_tools": 0.25},
         "lexical": {key: value for key, value in policy.items() if key != "temperature"},
     }
     return {

@@ -44,7 +44,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(recipe, "CONFIGS", configs)
     # Four steps of SFT earn nothing, and groups without variance teach nothing: RL gets a reward that varies.
     monkeypatch.setattr(rollouts, "episode_reward", lambda episode: sum(episode.ledger.ids) % 7 / 7)
-    for name, count in (("NUM_HELD_OUT", NUM_HELD_OUT), ("NUM_UNSEEN", 4), ("NUM_SELECTION", 4)):
+    for name, count in (("NUM_RL", 12), ("NUM_HELD_OUT", NUM_HELD_OUT), ("NUM_UNSEEN", 4), ("NUM_SELECTION", 4)):
         monkeypatch.setattr(held_out, name, count)
     return tmp_path / "run"
 
@@ -58,6 +58,7 @@ def test_every_stage_runs_and_the_summary_is_what_the_episodes_come_to(small: Pa
     )
     assert summary["environments"] == {
         "train": 24,
+        "rl_environments": 12,
         **dict.fromkeys(("heldout", "heldout_tools", "heldout_domains", "selection"), 4),
     }
     assert summary["export"]["bit_equal"]
@@ -73,7 +74,7 @@ def test_every_stage_runs_and_the_summary_is_what_the_episodes_come_to(small: Pa
         assert figures["answer_accuracy"] == fmean(episode["is_answer_accurate"] for episode in own)
         assert figures["tool_calls_per_episode"] == fmean(episode["num_tool_calls"] for episode in own)
         # Turns of the model, by its tokens in the log.
-        tokens = sum(source == "model" for episode in own for _, _, source, _, _ in episode["tokens"])
+        tokens = sum(source == "model" for episode in own for _, _, source, *_ in episode["tokens"])
         assert figures["tokens_per_turn"] == pytest.approx(tokens / sum(episode["num_turns"] for episode in own))
         assert tokens > 0
     assert summary["heldout"]["lexical"]["f1"] > 0.9
@@ -98,4 +99,4 @@ def test_splits_that_share_something_end_the_quickstart(tmp_path: Path) -> None:
     for config in configs:
         write_records(config.out, [environment], kind="environment")
     with pytest.raises(QuickstartFailed, match=r"found shared \{'entities': \d+, 'answers': \d+\}"):
-        recipe._require_apart(*configs)
+        recipe._require_apart(configs[0].out, configs[1])

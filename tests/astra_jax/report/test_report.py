@@ -369,7 +369,7 @@ def test_data_set_figures_are_counted_from_the_records(tmp_path: Path) -> None:
     html = write_report(tmp_path).read_text()
     trajectories, environments = (
         dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", part))
-        for part in html.split("<h3>Training environments</h3>")
+        for part in html.split("<h3>Environments whose demonstrations SFT learns from</h3>")
     )
     assert trajectories["messages each"] == "4.00"  # 3, 4 and 5
     assert trajectories["tool calls each"] == "1.00"  # 0, 1 and 2
