@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from contextlib import closing
 from pathlib import Path
 
@@ -100,9 +101,10 @@ async def test_journals_that_a_kill_left_beside_finished_records_go_with_the_nex
         raise Killed
 
     config = TrajectoriesConfig(count=3, out=tmp_path / "out")
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched:
         patched.setattr(TrackRun, "close", die)
-        await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
+        with pytest.raises(Killed):
+            await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
     journals = sorted(path.name for path in (tmp_path / "out.work").iterdir())
     assert journals == ["chains.sqlite", "tasks.sqlite", "trajectories.sqlite"]
     report = await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
