@@ -807,15 +807,15 @@ MUTANTS: tuple[Mutant, ...] = (
     # Every token of the batch weighs the same, not every row.
     Mutant(
         "astra_jax/rl/train.py",
-        "(losses_BT * batch.loss_mask_BT).sum() / num_loss_tokens, logprobs_BT",
-        "((losses_BT * batch.loss_mask_BT).sum(1) / batch.loss_mask_BT.sum(1)).mean(), logprobs_BT",
+        "(losses_BT * weights_BT).sum() / total_weight, logprobs_BT",
+        "((losses_BT * weights_BT).sum(1) / weights_BT.sum(1)).mean(), logprobs_BT",
         ("tests/astra_jax/rl/test_grpo_loss.py",),
     ),
     # The parts of a batch are parts of one mean.
     Mutant(
         "astra_jax/rl/train.py",
-        "num_loss_tokens = batch.loss_mask_BT.sum()  # of",
-        "num_loss_tokens = None  # of",
+        "total_weight, num_sampled = weights_of(batch).sum(), batch.loss_mask_BT.sum()",
+        "total_weight, num_sampled = None, batch.loss_mask_BT.sum()",
         ("tests/astra_jax/rl/test_grpo_loss.py::test_the_parts_of_a_batch_make_the_update_of_the_whole",),
     ),
     # Norms are computed in float32.
@@ -849,16 +849,37 @@ MUTANTS: tuple[Mutant, ...] = (
     # The ratio is against what was sampled.
     Mutant(
         "astra_jax/rl/grpo_loss.py",
-        "jnp.exp(policy_logprobs_BT - sampled_logprobs_BT)",
-        "jnp.exp(policy_logprobs_BT - jax.lax.stop_gradient(policy_logprobs_BT))",
+        "base_BT, weights_BT = sampled_logprobs_BT, jnp.ones(())",
+        "base_BT, weights_BT = jax.lax.stop_gradient(policy_logprobs_BT), jnp.ones(())",
         ("tests/astra_jax/rl/test_grpo_loss.py",),
     ),
     # The ratio is clipped from above as well.
     Mutant(
         "astra_jax/rl/grpo_loss.py",
-        "jnp.clip(ratio_BT, 1 - clip_epsilon, 1 + clip_epsilon)",
+        "jnp.clip(ratio_BT, 1 - clip_epsilon, 1 + high)",
         "jnp.clip(ratio_BT, 1 - clip_epsilon)",
         ("tests/astra_jax/rl/test_grpo_loss.py",),
+    ),
+    # An importance weight is capped.
+    Mutant(
+        "astra_jax/rl/grpo_loss.py",
+        "jnp.minimum(jnp.exp(base_BT - sampled_logprobs_BT), importance_cap)",
+        "jnp.exp(base_BT - sampled_logprobs_BT)",
+        ("tests/astra_jax/rl/test_grpo_loss.py",),
+    ),
+    # A mini-batch is measured against the policy that its step began with.
+    Mutant(
+        "astra_jax/rl/grpo_loss.py",
+        "if start_logprobs_BT is None else start_logprobs_BT",
+        "if start_logprobs_BT is None else policy_logprobs_BT",
+        ("tests/astra_jax/rl/test_grpo_loss.py",),
+    ),
+    # Where episodes weigh the same, a short one's tokens weigh more.
+    Mutant(
+        "astra_jax/rl/batch.py",
+        "loss_mask / np.float32(max(1, loss_mask.sum()))",
+        "loss_mask / np.float32(len(ledger))",
+        ("tests/astra_jax/rl/test_batch.py",),
     ),
     # A group must vary by more than δ.
     Mutant(
@@ -870,8 +891,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Advantages are divided by the standard deviation.
     Mutant(
         "astra_jax/rl/advantage.py",
-        "((values - values.mean()) / std)",
-        "(values - values.mean())",
+        "(std if divide_by_std else 1.0)",
+        "(1.0 if divide_by_std else std)",
         ("tests/astra_jax/rl/test_advantage.py",),
     ),
     # Equal rewards have no variance, whatever their rounding.

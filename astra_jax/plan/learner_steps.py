@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -74,7 +74,18 @@ def rl_learner_steps(config: RLConfig, model: ModelConfig, mesh: Mesh) -> dict[s
 def _rl_learner_step(config: RLConfig, model: ModelConfig, mesh: Mesh) -> AbstractStep:
     trace = functools.partial(rl_step.trace, objective=objective_of(config), accumulation=config.accumulation)
     rows = _full_rows(config, mesh)
-    return _learner_step(trace, RLBatch, config, config.accumulation, model, mesh, rows, config.rollout.top_k)
+    optional = {"loss_weights_BT": config.sequence_mean, "start_logprobs_BT": config.has_start_logprobs}
+    return _learner_step(
+        trace,
+        RLBatch,
+        config,
+        config.accumulation,
+        model,
+        mesh,
+        rows,
+        config.rollout.top_k,
+        optional=[name for name, is_there in optional.items() if is_there],
+    )
 
 
 def _one_segment(num_rows: int, tokens: int, row_tokens: int, mesh: Mesh, *, first_active: int = 0) -> _Rows:
@@ -85,7 +96,7 @@ def _one_segment(num_rows: int, tokens: int, row_tokens: int, mesh: Mesh, *, fir
 
 def _full_rows(config: RLConfig, mesh: Mesh) -> _Rows:
     prompt, response = config.rollout.max_prompt_tokens, config.rollout.max_response_tokens
-    num_rows, bucket = config.rows_per_step, config.length_bucket_tokens
+    num_rows, bucket = config.rows_per_update, config.length_bucket_tokens
     if config.episodes_per_row == 1:
         longest = prompt + response
         return _one_segment(num_rows, longest, row_tokens(longest, bucket), mesh, first_active=prompt - 1)
@@ -128,6 +139,7 @@ def _learner_step(
     mesh: Mesh,
     rows: _Rows,
     top_k: int | None = None,
+    optional: Sequence[str] = (),
 ) -> AbstractStep:
     tokens = len(rows.segment_ids_T)
     params, optimizer_state = learner_state(config, model, mesh)
@@ -144,6 +156,7 @@ def _learner_step(
             if field not in batch_type._field_defaults
         )
     )
+    batch = batch._replace(**{field: per_token(jnp.float32) for field in optional})
     if top_k is not None:
         batch = batch._replace(kept_BTK=per_token(jnp.int32, top_k))
     if rows.prefix_ids_T is not None:

@@ -44,6 +44,10 @@ class RLBatch(NamedTuple):
     """Where the run truncates: the ids that were kept where the target was sampled, then -1."""
     prefix_ids_BT: jax.Array | None = None
     """Where rows have several episodes: the segment of their prompt."""
+    loss_weights_BT: jax.Array | None = None
+    """What the loss of each token weighs, where sampled tokens do not all weigh the same."""
+    start_logprobs_BT: jax.Array | None = None
+    """Of the policy before the step's first update, where the loss has another base than the sampler's."""
 
 
 class Segment(NamedTuple):
@@ -99,11 +103,14 @@ def make_rl_batch(
     top_k: int | None = None,
     episodes_per_row: int = 1,
     segment_multiple: int = 1,
+    divide_by_std: bool = True,
+    sequence_mean: bool = False,
 ) -> RLBatch:
     """Lay the episodes of valid groups out as padded rows with their advantages on the tokens that were sampled.
 
     `top_k` is the run's: of each sampled token so many kept ids at most are laid out, and nothing without it. Every
-    segment of a row begins at a multiple of `segment_multiple` tokens.
+    segment of a row begins at a multiple of `segment_multiple` tokens. With `sequence_mean` the tokens of every episode
+    that has any weigh 1 together.
 
     Raises:
         ValueError: a group is degenerate, of another size than the first, cannot be dealt out over rows, has several
@@ -119,7 +126,7 @@ def make_rl_batch(
         )
     if min(sizes) % episodes_per_row:
         raise ValueError(f"expected groups of a multiple of {episodes_per_row} episodes, found {min(sizes)}")
-    advantages = np.concatenate([group_advantages(group.rewards) for group in groups])
+    advantages = np.concatenate([group_advantages(group.rewards, divide_by_std=divide_by_std) for group in groups])
     columns = [
         _columns(episode.ledger, advantage, pad_id, top_k)
         for episode, advantage in zip(episodes, advantages, strict=True)
@@ -145,6 +152,8 @@ def make_rl_batch(
             segment_ids[places], prefix_ids[places] = segment, 1
     # K times as large as the rest: it goes from the host straight to where it belongs.
     kept = batch.pop("kept_BTK") if top_k is not None else None
+    if not sequence_mean:
+        del batch["loss_weights_BT"]
     arrays = {name: jnp.asarray(array) for name, array in batch.items()}
     return RLBatch(
         segment_ids_BT=jnp.asarray(segment_ids),
@@ -154,7 +163,24 @@ def make_rl_batch(
     )
 
 
-_PADDING = {"loss_mask_BT": 0, "sampled_logprobs_BT": 0, "advantages_BT": 0, "kept_BTK": -1}
+def mini_batches(batch: RLBatch, count: int) -> list[RLBatch]:
+    """Cut a batch into so many of as many rows each, in order: groups stay whole where `count` divides their number."""
+    if count == 1:
+        return [batch]
+    rows = len(batch.tokens_BT) // count
+    return [
+        jax.tree.map(lambda x_BT, first=first: x_BT[first : first + rows], batch)
+        for first in range(0, rows * count, rows)
+    ]
+
+
+_PADDING = {
+    "loss_mask_BT": 0,
+    "loss_weights_BT": 0,
+    "sampled_logprobs_BT": 0,
+    "advantages_BT": 0,
+    "kept_BTK": -1,
+}
 
 
 def _columns(ledger: TokenLedger, advantage: float, pad_id: int, top_k: int | None) -> dict[str, np.ndarray]:
@@ -165,6 +191,7 @@ def _columns(ledger: TokenLedger, advantage: float, pad_id: int, top_k: int | No
     of_targets = {
         "targets_BT": ids,
         "loss_mask_BT": loss_mask,
+        "loss_weights_BT": loss_mask / np.float32(max(1, loss_mask.sum())),
         "sampled_logprobs_BT": np.asarray(ledger.sampled_logprobs, np.float32),
         "advantages_BT": loss_mask * advantage,
         "kept_BTK": kept,

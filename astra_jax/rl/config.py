@@ -104,6 +104,16 @@ class RLConfig(TrainingConfig):
     """Rollouts after which a batch that is still not full stops the run."""
     clip_epsilon: float = Field(default=0.2, gt=0)
     """ε: how far the ratio of a token may move its loss."""
+    clip_epsilon_high: float | None = Field(default=None, gt=0)
+    """ε of ratios above 1, where it is another: "clip higher" of DAPO."""
+    divide_advantages_by_std: bool = True
+    """Whether advantages are in units of their group's Std(R), as GRPO has them; Dr. GRPO does without."""
+    sequence_mean: bool = False
+    """Whether every episode weighs the same in the loss, as in the first GRPO, instead of every token."""
+    mini_batches: int = Field(default=1, gt=0)
+    """Optimiser updates per step, each on as many of its groups; with 1, as in the paper, RL is strictly on-policy."""
+    importance_cap: float | None = Field(default=None, gt=0)
+    """C: truncated importance weights correct what sampler and learner differ by, up to this; None: none do."""
     irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)
     """K: the most distractors of each similarity band that an episode is shown."""
     length_bucket_tokens: int = Field(default=128, gt=0)
@@ -128,10 +138,28 @@ class RLConfig(TrainingConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _mini_batches_hold_groups(self) -> RLConfig:
+        if self.groups_per_step % self.mini_batches:
+            raise ValueError(
+                f"expected mini_batches that divide groups_per_step = {self.groups_per_step}, found {self.mini_batches}"
+            )
+        return self
+
     @property
-    def rows_per_step(self) -> int:
+    def rows_per_update(self) -> int:
         """Training rows of an update."""
-        return self.groups_per_step * self.group_size // self.episodes_per_row
+        return self.groups_per_step // self.mini_batches * self.group_size // self.episodes_per_row
+
+    @property
+    def has_start_logprobs(self) -> bool:
+        """Whether a step begins with a pass for its policy's log-probs: with one update they are the update's own."""
+        return self.importance_cap is not None and self.mini_batches > 1
+
+    @property
+    def num_updates(self) -> int:
+        """Optimiser updates of the whole run, over which the learning rate is scheduled."""
+        return self.steps * self.mini_batches
 
 
 def open_rl_run(config: RLConfig) -> RunRecord:

@@ -87,7 +87,7 @@ def require_layout(config: RLConfig, model_config: ModelConfig, mesh: Mesh | Non
     Raises:
         ConfigError: a mesh does not divide them; or episodes may exceed the model's context.
     """
-    require_rows(config.rows_per_step, config.accumulation, mesh)
+    require_rows(config.rows_per_update, config.accumulation, mesh)
     require_divisible(model_config, mesh)
     require_divisible(model_config, rollout_mesh(config.rollout_mesh, mesh))
     model_config.require_context(config.rollout.max_prompt_tokens + config.rollout.max_response_tokens)
@@ -101,5 +101,5 @@ def first_state(config: RLConfig, mesh: Mesh | None) -> TrainState:
         ConfigError: the mesh does not fit the model.
     """
     _, params = load_params(config.init, mesh=mesh, overrides=config.model_overrides)
-    optimizer = make_optimizer(config.optimizer, config.steps)
+    optimizer = make_optimizer(config.optimizer, config.num_updates)
     return TrainState(0, params, init_optimizer_state(optimizer, params, mesh), {})

@@ -3,7 +3,7 @@
 One step, read from top to bottom in `train_rl`:
 
     roll out   groups of episodes, tools in the sandbox, until n of them have reward variance   (rollouts)
-    learn      group-relative advantages, clipped ratio, one AdamW update                       (rl_loss, rl_step)
+    learn      group-relative advantages, clipped ratio, one AdamW update a mini-batch  (rl_loss, rl_step, rl_updates)
 
 `stage.py` begins and ends the run.
 """
@@ -23,12 +23,12 @@ from astra_jax.mesh.placement import in_force, in_memory, place_batch, segment_m
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import kept_logprobs, token_logprobs
 from astra_jax.model.qwen3 import Params, bind
-from astra_jax.rl.batch import RLBatch, make_rl_batch
+from astra_jax.rl.batch import RLBatch, make_rl_batch, mini_batches
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
 from astra_jax.rl.metrics import rl_metrics
 from astra_jax.rl.rollouts import Rollouts
-from astra_jax.training.accumulation import loss_and_gradients
+from astra_jax.training.accumulation import loss_and_gradients, per_token_in_parts
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, update_if_finite
 from astra_jax.training.parts import Parts
 from astra_jax.training.run import TrainingRun
@@ -36,7 +36,56 @@ from astra_jax.training.run import TrainingRun
 
 def objective_of(config: RLConfig) -> Objective:
     """Return what a run's loss is told beside its batch."""
-    return Objective(config.rollout.temperature, config.clip_epsilon, config.logprob_chunk_tokens)
+    return Objective(
+        config.rollout.temperature,
+        config.clip_epsilon,
+        config.logprob_chunk_tokens,
+        clip_epsilon_high=config.clip_epsilon_high,
+        importance_cap=config.importance_cap,
+    )
+
+
+def policy_logprobs(params: Params, batch: RLBatch, *, model_config: ModelConfig, objective: Objective) -> jax.Array:
+    """Return the policy's log-probs of the sampled tokens, 0 of others; float32 [B, T].
+
+    Where a token was drawn from the ids that truncation kept, its log-prob is the one among the same ids.
+    """
+    qwen3 = bind(model_config, params)
+    # The head is linear: hidden states divided by the temperature give the logits that tokens were sampled from.
+    hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT, batch.prefix_ids_BT)
+    hidden_BTD /= objective.temperature
+    if batch.kept_BTK is None:
+        return token_logprobs(
+            hidden_BTD,
+            qwen3.output_embedding,
+            batch.targets_BT,
+            batch.loss_mask_BT > 0,
+            chunk_tokens=objective.chunk_tokens,
+        )
+    return kept_logprobs(
+        hidden_BTD,
+        qwen3.output_embedding,
+        batch.targets_BT,
+        jnp.asarray(batch.kept_BTK),
+        chunk_tokens=objective.chunk_tokens,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("model_config", "objective", "accumulation"))
+def start_logprobs(
+    params: Params, batch: RLBatch, *, model_config: ModelConfig, objective: Objective, accumulation: int = 1
+) -> jax.Array:
+    """Return the log-probs [B, T] of the policy that a step begins with, for the loss of its later updates."""
+
+    def of_part(part: RLBatch) -> jax.Array:
+        return policy_logprobs(params, part, model_config=model_config, objective=objective)
+
+    return per_token_in_parts(of_part, batch, parts=accumulation)
+
+
+def weights_of(batch: RLBatch) -> jax.Array:
+    """Return what the loss of each token weighs in the mean over a batch; float32 [B, T], 0 where none was sampled."""
+    return batch.loss_mask_BT if batch.loss_weights_BT is None else batch.loss_weights_BT
 
 
 def rl_loss(
@@ -45,39 +94,26 @@ def rl_loss(
     *,
     model_config: ModelConfig,
     objective: Objective,
-    num_loss_tokens: jax.Array | None = None,
+    total_weight: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the GRPO loss, summed and divided by `num_loss_tokens`, and the policy's log-probs [B, T].
+    """Return the GRPO loss, summed and divided by `total_weight`, and the policy's log-probs [B, T].
 
-    Without that number, by the batch's own: the mean per sampled token; of other tokens the log-prob is 0. Where a
-    token was drawn from the ids that truncation kept, its log-prob is the one among the same ids.
+    Without that weight, by the batch's own: the mean per sampled token, or per episode where those weigh the same.
     """
-    qwen3 = bind(model_config, params)
-    # The head is linear: hidden states divided by the temperature give the logits that tokens were sampled from.
-    hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT, batch.prefix_ids_BT)
-    hidden_BTD /= objective.temperature
-    if batch.kept_BTK is None:
-        logprobs_BT = token_logprobs(
-            hidden_BTD,
-            qwen3.output_embedding,
-            batch.targets_BT,
-            batch.loss_mask_BT > 0,
-            chunk_tokens=objective.chunk_tokens,
-        )
-    else:
-        logprobs_BT = kept_logprobs(
-            hidden_BTD,
-            qwen3.output_embedding,
-            batch.targets_BT,
-            jnp.asarray(batch.kept_BTK),
-            chunk_tokens=objective.chunk_tokens,
-        )
+    logprobs_BT = policy_logprobs(params, batch, model_config=model_config, objective=objective)
     losses_BT = grpo_token_losses(
-        logprobs_BT, batch.sampled_logprobs_BT, batch.advantages_BT, clip_epsilon=objective.clip_epsilon
+        logprobs_BT,
+        batch.sampled_logprobs_BT,
+        batch.advantages_BT,
+        clip_epsilon=objective.clip_epsilon,
+        clip_epsilon_high=objective.clip_epsilon_high,
+        importance_cap=objective.importance_cap,
+        start_logprobs_BT=batch.start_logprobs_BT,
     )
-    if num_loss_tokens is None:
-        num_loss_tokens = batch.loss_mask_BT.sum()
-    return (losses_BT * batch.loss_mask_BT).sum() / num_loss_tokens, logprobs_BT
+    weights_BT = weights_of(batch)
+    if total_weight is None:
+        total_weight = weights_BT.sum()
+    return (losses_BT * weights_BT).sum() / total_weight, logprobs_BT
 
 
 # Weights and moments are donated: the old ones are never looked at again, and two of each would not fit.
@@ -101,20 +137,52 @@ def rl_step(
 
     Returns its metrics as well.
     """
-    num_loss_tokens = batch.loss_mask_BT.sum()  # of the whole batch: the mean is over tokens, not over parts
+    # Of the whole batch: the mean is over tokens, not over parts.
+    total_weight, num_sampled = weights_of(batch).sum(), batch.loss_mask_BT.sum()
 
     def loss_of(params: Params, part: RLBatch) -> tuple[jax.Array, jax.Array]:
         loss, logprobs_BT = rl_loss(
-            params, part, model_config=model_config, objective=objective, num_loss_tokens=num_loss_tokens
+            params, part, model_config=model_config, objective=objective, total_weight=total_weight
         )
         difference_BT = jnp.abs(logprobs_BT - part.sampled_logprobs_BT) * part.loss_mask_BT
-        return loss, difference_BT.sum() / num_loss_tokens
+        return loss, difference_BT.sum() / num_sampled
 
     (loss, difference), gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation, has_aux=True)
     optimizer = make_optimizer(optimizer_config, steps)
     params, optimizer_state, metrics = update_if_finite(optimizer, loss, gradients, params, optimizer_state)
     # Sampler and learner compute the same policy by two programs; how far they are apart tells whether ρ is noise.
     return params, optimizer_state, metrics | {"mean_abs_logprob_difference": difference}
+
+
+def rl_updates(
+    config: RLConfig, parts: Parts, state: TrainState, batch: RLBatch
+) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
+    """Make an update on each mini-batch of a step's batch, in order; return the means of their metrics as well."""
+    objective, model_config = objective_of(config), parts.model_config
+    params, optimizer_state = state.params, in_memory("device", state.optimizer_state)
+    minis = [place_batch(mini, len(mini.tokens_BT), parts.mesh) for mini in mini_batches(batch, config.mini_batches)]
+    if config.has_start_logprobs:
+        started = functools.partial(
+            start_logprobs, params, model_config=model_config, objective=objective, accumulation=config.accumulation
+        )
+        # All of them before the first update gives the weights away.
+        minis = [mini._replace(start_logprobs_BT=started(mini)) for mini in minis]
+    of_updates = []
+    for mini in minis:
+        params, optimizer_state, of_update = rl_step(
+            params,
+            optimizer_state,
+            mini,
+            model_config=model_config,
+            optimizer_config=config.optimizer,
+            steps=config.num_updates,
+            objective=objective,
+            accumulation=config.accumulation,
+        )
+        of_updates.append(of_update)
+    if len(of_updates) == 1:
+        return params, optimizer_state, of_updates[0]
+    return params, optimizer_state, {name: sum(each[name] for each in of_updates) / len(minis) for name in of_update}
 
 
 async def train_rl(
@@ -128,7 +196,6 @@ async def train_rl(
             the run resumes from its last checkpoint.
         NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
     """
-    objective = objective_of(config)
     for step in range(state.step, config.steps):
         started = time.monotonic()
         if config.optimizer_waits_on_host:
@@ -145,19 +212,12 @@ async def train_rl(
             top_k=config.rollout.top_k,
             episodes_per_row=config.episodes_per_row,
             segment_multiple=segment_multiple(parts.mesh),
+            divide_by_std=config.divide_advantages_by_std,
+            sequence_mean=config.sequence_mean,
         )
         rollout_seconds = time.monotonic() - started
         with in_force(parts.mesh):
-            params, optimizer_state, of_step = rl_step(
-                state.params,
-                in_memory("device", state.optimizer_state),
-                place_batch(batch, len(batch.tokens_BT), parts.mesh),
-                model_config=parts.model_config,
-                optimizer_config=config.optimizer,
-                steps=config.steps,
-                objective=objective,
-                accumulation=config.accumulation,
-            )
+            params, optimizer_state, of_step = rl_updates(config, parts, state, batch)
         # `rl_step` is only dispatched by now; the first figure that is read, in `rl_metrics`, waits for it.
         state = TrainState(step + 1, params, optimizer_state, rollouts.position())
         # A batch of groups that had waited rolled nothing out: then it is told of what was learnt from.

@@ -1,4 +1,4 @@
-"""A batch worked through in parts, one after the other: the same loss and gradients in less memory."""
+"""A batch worked through in parts, one after the other: the same figures in less memory."""
 
 from __future__ import annotations
 
@@ -27,15 +27,30 @@ def loss_and_gradients(
     of_part: Any = jax.value_and_grad(loss_of, has_aux=has_aux)
     if parts == 1:
         return of_part(params, batch)
-    parts_PBT = jax.tree.map(lambda x_BT: x_BT.reshape(-1, parts, *x_BT.shape[1:]).swapaxes(0, 1), batch)
 
     def add_part(total: tuple[Any, Params], part: Batch) -> tuple[tuple[Any, Params], None]:
-        part = jax.tree.map(lambda x_BT: constrain(x_BT, "batch", "sequence"), part)
-        return jax.tree.map(jnp.add, total, of_part(params, part)), None
+        return jax.tree.map(jnp.add, total, of_part(params, _pinned(part))), None
 
     # Zeros belong nowhere by themselves: pinned, the sum that the scan carries lies where the parameters lie.
     nothing = (
         (jnp.zeros(()), jnp.zeros(())) if has_aux else jnp.zeros(()),
         constrain_params(jax.tree.map(jnp.zeros_like, params)),
     )
-    return jax.lax.scan(add_part, nothing, parts_PBT)[0]
+    return jax.lax.scan(add_part, nothing, _parts_of(batch, parts))[0]
+
+
+def per_token_in_parts(per_token_of: Callable[[Batch], jax.Array], batch: Batch, *, parts: int) -> jax.Array:
+    """Return what `per_token_of` says of each token of a batch, [B, T], worked out part by part."""
+    if parts == 1:
+        return per_token_of(batch)
+    of_parts_PBT = jax.lax.map(lambda part: per_token_of(_pinned(part)), _parts_of(batch, parts))
+    return of_parts_PBT.swapaxes(0, 1).reshape(-1, *of_parts_PBT.shape[2:])
+
+
+def _parts_of(batch: Batch, parts: int) -> Batch:
+    """Part i, along the first axis, has the rows i, i + parts, …: so no row moves to another device."""
+    return jax.tree.map(lambda x_BT: x_BT.reshape(-1, parts, *x_BT.shape[1:]).swapaxes(0, 1), batch)
+
+
+def _pinned(part: Batch) -> Batch:
+    return jax.tree.map(lambda x_BT: constrain(x_BT, "batch", "sequence"), part)

@@ -29,6 +29,14 @@ def test_advantages_equal_the_definition(rewards):
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
+@given(rewards_strategy.filter(lambda rewards: max(rewards) - min(rewards) > 1e-6))
+def test_undivided_advantages_are_what_rewards_are_above_their_mean(rewards):
+    mean = math.fsum(rewards) / len(rewards)
+    found = group_advantages(rewards, divide_by_std=False)
+    np.testing.assert_allclose(found, [reward - mean for reward in rewards], rtol=1e-5, atol=1e-7)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.floats(0, 1), st.integers(2, 16))
 def test_equal_rewards_are_degenerate_whatever_their_rounding(reward, size):
     """The mean of three times 0.1 is not 0.1 in floating point; the group is degenerate all the same."""

@@ -43,7 +43,7 @@ def test_what_is_known_of_a_token_stands_in_the_column_that_predicts_it():
         "sampled_logprobs_BT": [[0, -0.1, -0.2, 0, -0.3, 0, 0, 0], [-0.4, 0, 0, 0, 0, 0, 0, 0]],
         "advantages_BT": [[0, -1, -1, 0, -1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]],
     }
-    assert batch.kept_BTK is None
+    assert batch.kept_BTK is batch.loss_weights_BT is None
     for name, values in expected.items():
         np.testing.assert_allclose(getattr(batch, name), values, rtol=1e-6, err_msg=name)
 
@@ -76,12 +76,19 @@ def test_episodes_of_a_row_share_the_columns_of_their_prompt_but_for_its_last_to
     """It predicts the first token of each response, and so stands before each."""
     groups = [ScoredGroup(OF_ONE_PROMPT, (0.0, 1.0), 0)]
     batch = make_rl_batch(
-        groups, length_bucket_tokens=12, pad_id=9, top_k=3, episodes_per_row=2, segment_multiple=multiple
+        groups,
+        length_bucket_tokens=12,
+        pad_id=9,
+        top_k=3,
+        episodes_per_row=2,
+        segment_multiple=multiple,
+        sequence_mean=True,
     )
     expected = {
         "tokens_BT": ([1, 2, 3, 4, 5, 2], 9),
         "targets_BT": ([2, 3, 4, 5, 6, 7], 9),
         "loss_mask_BT": ([0, 1, 1, 0, 1, 1], 0),
+        "loss_weights_BT": ([0, 1 / 3, 1 / 3, 0, 1 / 3, 1], 0),
         "segment_ids_BT": ([1, 2, 2, 2, 2, 3], 0),
         "prefix_ids_BT": ([1, 1, 1, 1, 1, 1], 0),
         "positions_BT": ([0, 1, 2, 3, 4, 1], None),
@@ -89,7 +96,7 @@ def test_episodes_of_a_row_share_the_columns_of_their_prompt_but_for_its_last_to
         "advantages_BT": ([0, -1, -1, 0, -1, 1], 0),
         "kept_BTK": ([[-1] * 3, [3, 8, -1], [4, -1, -1], [-1] * 3, [6, 2, 5], [7, 1, -1]], -1),
     }
-    assert expected.keys() == set(RLBatch._fields)
+    assert expected.keys() == {*RLBatch._fields} - {"start_logprobs_BT"}  # which the learner makes
     for name, (values, padding) in expected.items():
         (row,) = np.asarray(getattr(batch, name))
         assert len(row) == 12
@@ -128,3 +135,10 @@ def test_an_episode_without_a_reward_and_groups_of_two_sizes_make_no_batch():
     ):
         with pytest.raises(ValueError, match="expected groups of one size whose episodes have all ended"):
             make_rl_batch(groups, length_bucket_tokens=4, pad_id=9)
+
+
+def test_advantages_may_be_left_undivided():
+    batch = make_rl_batch(
+        [ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)], length_bucket_tokens=4, pad_id=9, divide_by_std=False
+    )
+    assert (batch.advantages_BT[0, 1], batch.advantages_BT[1, 0]) == (-0.5, 0.5)

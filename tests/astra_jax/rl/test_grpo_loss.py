@@ -1,4 +1,7 @@
-"""The GRPO loss and its gradients equal a naive float64 computation, loop by loop, over a padded batch."""
+"""The GRPO loss and its gradients equal a naive float64 computation, loop by loop, over a padded batch.
+
+So does every variant of it: a clip of its own above 1, importance weights, episodes that weigh the same, mini-batches.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +14,42 @@ import numpy as np
 import optax
 import pytest
 
+from astra_jax.checkpoints.checkpoint import TrainState
+from astra_jax.config import ConfigError, parse_config
 from astra_jax.mesh.placement import place_batch
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings
 from astra_jax.rl.batch import RLBatch
+from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
-from astra_jax.rl.train import rl_loss, rl_step
+from astra_jax.rl.train import objective_of, rl_loss, rl_step, rl_updates, start_logprobs
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
+from astra_jax.training.parts import Parts
+from tests.astra_jax.rl.configs import tiny_rl_config
 
 CLIP_EPSILON, TEMPERATURE = 0.2, 0.7
 
 
-def reference_loss_and_gradient(policy, sampled, advantages, mask):
-    """In float64: the loss, and what it gains per unit of each policy log-prob."""
-    num_active = sum(float(m) for row in mask for m in row)
+def reference_loss_and_gradient(policy, sampled, advantages, weights, *, high=CLIP_EPSILON, cap=None, start=None):
+    """In float64: the loss, and what it gains per unit of each policy log-prob; a token of weight 0 has no part."""
+    total = sum(float(w) for row in weights for w in row)
     loss, gradient = 0.0, np.zeros(np.shape(policy))
-    for b, row in enumerate(mask):
-        for t, active in enumerate(row):
-            if not active:
+    for b, row in enumerate(weights):
+        for t, weight in enumerate(row):
+            if not weight:
                 continue
-            advantage = float(advantages[b][t])
-            ratio = math.exp(float(policy[b][t]) - float(sampled[b][t]))
-            clipped = min(max(ratio, 1 - CLIP_EPSILON), 1 + CLIP_EPSILON)
-            loss -= min(ratio * advantage, clipped * advantage) / num_active
+            now, then, advantage = float(policy[b][t]), float(sampled[b][t]), float(advantages[b][t])
+            base, importance = then, 1.0
+            if cap is not None:
+                base = now if start is None else float(start[b][t])
+                importance = min(math.exp(base - then), cap)
+            share = importance * float(weight) / total
+            ratio = math.exp(now - base)
+            clipped = min(max(ratio, 1 - CLIP_EPSILON), 1 + high)
+            loss -= share * min(ratio * advantage, clipped * advantage)
             if ratio * advantage <= clipped * advantage:
-                gradient[b][t] = -ratio * advantage / num_active
+                gradient[b][t] = -share * ratio * advantage
     return loss, gradient
 
 
@@ -56,8 +69,8 @@ def ragged():
     return policy, sampled, advantages, mask
 
 
-def masked_mean(policy, sampled, advantages, mask):
-    losses = grpo_token_losses(policy, sampled, advantages, clip_epsilon=CLIP_EPSILON)
+def masked_mean(policy, sampled, advantages, mask, **variant):
+    losses = grpo_token_losses(policy, sampled, advantages, clip_epsilon=CLIP_EPSILON, **variant)
     return (losses * mask).sum() / mask.sum()
 
 
@@ -71,6 +84,24 @@ def test_the_loss_and_its_gradient_equal_the_reference(ragged):
     for side in (ratio > 1 + CLIP_EPSILON, ratio < 1 - CLIP_EPSILON):  # the batch reaches all four corners
         for sign in (advantages > 0, advantages < 0):
             assert (active & side & sign).any()
+
+
+@pytest.mark.parametrize("high", [CLIP_EPSILON, 0.28])
+@pytest.mark.parametrize("cap", [None, 1.05, 5.0])
+@pytest.mark.parametrize("later", [False, True], ids=["first update", "later update"])
+def test_every_variant_and_its_gradient_equal_the_reference(ragged, high, cap, later):
+    """The policy that the step began with lies between the sampler's and the present one, on either side of the cap."""
+    policy, sampled, _advantages, mask = ragged
+    start = (sampled + 0.3 * (policy - sampled) + 0.05).astype(np.float32) if later else None
+    variant = {"clip_epsilon_high": high, "importance_cap": cap, "start_logprobs_BT": start}
+    loss, gradient = jax.value_and_grad(functools.partial(masked_mean, **variant))(*map(jnp.asarray, ragged))
+    expected_loss, expected_gradient = reference_loss_and_gradient(*ragged, high=high, cap=cap, start=start)
+    assert float(loss) == pytest.approx(expected_loss, rel=1e-6)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=2e-6, atol=1e-9)
+    if cap == 1.05:
+        weights = np.exp((policy if start is None else start) - sampled)[mask > 0]
+        assert (weights > cap).any()
+        assert (weights < cap).any()
 
 
 @pytest.mark.parametrize(
@@ -243,8 +274,12 @@ def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, 
         np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
-def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_policy):
+@pytest.mark.parametrize("sequence_mean", [False, True], ids=["token mean", "sequence mean"])
+def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_policy, sequence_mean):
     """Three parts of one row each, of 11, 3 and 7 tokens: Adam's first moments are the clipped gradients."""
+    batch = near_policy
+    if sequence_mean:
+        batch = batch._replace(loss_weights_BT=batch.loss_mask_BT / batch.loss_mask_BT.sum(1, keepdims=True))
 
     def update(accumulation):
         optimizer = OptimizerConfig(learning_rate=1e-3)
@@ -252,7 +287,7 @@ def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_polic
         return rl_step(
             params,
             make_optimizer(optimizer, 1).init(params),
-            near_policy,
+            batch,
             model_config=untrained.model_config,
             optimizer_config=optimizer,
             steps=1,
@@ -267,3 +302,76 @@ def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_polic
     moments, expected = (optax.tree.get(tree, "mu") for tree in (state, whole_state))
     largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6 * largest), moments, expected)
+
+
+def test_where_episodes_weigh_the_same_the_loss_and_its_gradients_equal_the_reference(untrained, near_policy):
+    """Rows of 8, 2 and 3 sampled tokens: weights of 1/8, 1/2 and 1/3, over a mesh too."""
+    batch = near_policy._replace(
+        loss_weights_BT=near_policy.loss_mask_BT / near_policy.loss_mask_BT.sum(1, keepdims=True)
+    )
+    objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
+    loss_of = functools.partial(rl_loss, model_config=untrained.model_config, objective=objective)
+    (loss, logprobs_BT), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(untrained.params, batch=batch)
+    expected_loss, cotangent_BT = reference_loss_and_gradient(
+        logprobs_BT, batch.sampled_logprobs_BT, batch.advantages_BT, batch.loss_weights_BT
+    )
+    assert float(loss) == pytest.approx(expected_loss, rel=1e-5)
+    _, pullback = logprobs_and_pullback(untrained, batch)
+    (expected,) = pullback(jnp.asarray(cotangent_BT, jnp.float32))
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6 * largest), gradients, expected)
+    mesh = make_mesh(MeshConfig(context=2), jax.devices()[:2])
+    with jax.set_mesh(mesh):
+        params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
+        found, _ = jax.jit(loss_of)(params, batch=place_batch(batch, 3, mesh))
+    np.testing.assert_allclose(found, loss, rtol=1e-5)
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_the_log_probs_that_a_step_begins_with_are_those_of_its_loss(untrained, near_policy, accumulation):
+    static = {
+        "model_config": untrained.model_config,
+        "objective": Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16),
+    }
+    found_BT = start_logprobs(untrained.params, near_policy, accumulation=accumulation, **static)
+    _, expected_BT = rl_loss(untrained.params, near_policy, **static)
+    np.testing.assert_allclose(found_BT, expected_BT, atol=1e-5)
+
+
+@pytest.mark.parametrize("cap", [None, 2.0], ids=["ratio to the sampler", "importance weights"])
+def test_mini_batches_are_updates_one_after_the_other(untrained, near_policy, tmp_path, cap):
+    """Three of one row each, against `rl_step` called by hand: the second and third learn from a policy that moved."""
+    config = tiny_rl_config(
+        tmp_path,
+        untrained,
+        steps=2,
+        groups_per_step=3,
+        mini_batches=3,
+        importance_cap=cap,
+        rollout={"max_prompt_tokens": 8, "max_response_tokens": 8, "max_turns": 2, "temperature": TEMPERATURE},
+        optimizer={"learning_rate": 1e-3, "schedule": "cosine"},
+        logprob_chunk_tokens=16,
+    )
+    optimizer = make_optimizer(config.optimizer, config.num_updates)
+    begun = functools.partial(jax.tree.map, jnp.copy, untrained.params)
+    parts = Parts(None, untrained.model_config, untrained.tokenizer)
+    params = begun()
+    found, _, metrics = rl_updates(config, parts, TrainState(0, params, optimizer.init(params), {}), near_policy)
+    static = {"model_config": untrained.model_config, "objective": objective_of(config)}
+    params, expected_metrics = begun(), []
+    state = optimizer.init(params)
+    for row in range(3):
+        mini = jax.tree.map(lambda x_BT, row=row: x_BT[row : row + 1], near_policy)
+        if cap is not None:
+            mini = mini._replace(start_logprobs_BT=rl_loss(untrained.params, mini, **static)[1])
+        params, state, of_update = rl_step(params, state, mini, optimizer_config=config.optimizer, steps=6, **static)
+        expected_metrics.append(of_update)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), found, params)
+    for name, value in metrics.items():
+        np.testing.assert_allclose(value, np.mean([float(each[name]) for each in expected_metrics]), rtol=1e-4)
+
+
+def test_mini_batches_that_do_not_divide_the_groups_are_refused_in_one_line(untrained, tmp_path):
+    config = tiny_rl_config(tmp_path, untrained, steps=1, groups_per_step=4)
+    with pytest.raises(ConfigError, match=r"^[^\n]*expected mini_batches that divide groups_per_step = 4, found 3.*$"):
+        parse_config(RLConfig, {**config.model_dump(), "mini_batches": 3}, where="rl.toml")

@@ -150,13 +150,13 @@ def test_the_parts_of_a_batch_of_shared_rows_have_the_gradients_of_all(untrained
     shared = batches(None, 4)
 
     def loss_of(params, part):
-        num_loss_tokens = shared.loss_mask_BT.sum()
+        total_weight = shared.loss_mask_BT.sum()
         return rl_loss(
             params,
             part,
             model_config=untrained.model_config,
             objective=OBJECTIVE,
-            num_loss_tokens=num_loss_tokens,
+            total_weight=total_weight,
         )[0]
 
     in_parts = jax.jit(functools.partial(accumulation.loss_and_gradients, loss_of, parts=2))
