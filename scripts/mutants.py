@@ -638,8 +638,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # The parts of a batch add up.
     Mutant(
         "astra_jax/training/accumulation.py",
-        "jax.tree.map(jnp.add, total, of_part(params, part))",
-        "of_part(params, part)",
+        "jax.tree.map(jnp.add, total, of_part(params, _pinned(part)))",
+        "of_part(params, _pinned(part))",
         ("tests/astra_jax/sft/test_train_on_mesh.py::test_the_parts_of_a_batch_add_up_to_it",),
     ),
     # Only steps in a row are too many.
@@ -842,8 +842,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # The clip only ever takes gain away.
     Mutant(
         "astra_jax/rl/grpo_loss.py",
-        "-jnp.minimum(ratio_BT",
-        "-jnp.maximum(ratio_BT",
+        "-weights_BT * jnp.minimum(ratio_BT",
+        "-weights_BT * jnp.maximum(ratio_BT",
         ("tests/astra_jax/rl/test_grpo_loss.py",),
     ),
     # The ratio is against what was sampled.
