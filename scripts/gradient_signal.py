@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 
 from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.config import load_config
-from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import Group, RolloutEngine, Start
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.rl.advantage import is_valid_group

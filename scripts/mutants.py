@@ -524,14 +524,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # The reward is F1, not recall.
     Mutant(
-        "astra_jax/episodes/f1_reward.py",
+        "astra_jax/episodes/rewards.py",
         "else 2 * p * r / (p + r)",
         "else r",
         ("tests/astra_jax/episodes/test_figures.py",),
     ),
+    # A run's reward is the one that it names.
+    Mutant(
+        "astra_jax/rl/rollouts.py",
+        "episode_reward(episode, self._config.reward)",
+        "episode_reward(episode)",
+        ("tests/astra_jax/rl/test_rollouts.py",),
+    ),
+    # A tool that was called in vain is half of a solution, once for each of its sub-tasks.
+    Mutant(
+        "astra_jax/episodes/rewards.py",
+        "min(len(sub_tasks), names.count(name)) - num_solved",
+        "names.count(name) - num_solved",
+        ("tests/astra_jax/episodes/test_rewards.py",),
+    ),
     # Precision is of the calls.
     Mutant(
-        "astra_jax/episodes/f1_reward.py",
+        "astra_jax/episodes/rewards.py",
         "return num_solved / (num_tool_calls + PRECISION_EPSILON)",
         "return num_solved / (num_solved + PRECISION_EPSILON)",
         ("tests/astra_jax/episodes/test_figures.py",),
@@ -982,8 +996,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # A group knows the policy that it was sampled from.
     Mutant(
         "astra_jax/rl/rollouts.py",
-        "tuple(map(episode_reward, group)), policy_version)",
-        "tuple(map(episode_reward, group)), 0)",
+        "group, tuple(episode_reward(episode, self._config.reward) for episode in group), policy_version",
+        "group, tuple(episode_reward(episode, self._config.reward) for episode in group), 0",
         ("tests/astra_jax/rl/test_rollouts.py",),
     ),
     # A run that resumes goes on with the environment that follows.

@@ -22,6 +22,7 @@ from astra_jax.cli.quickstart import add_quickstart
 from astra_jax.cli.records import add_records
 from astra_jax.cli.replay import add_replay
 from astra_jax.cli.report import add_report
+from astra_jax.cli.rescore import add_rescore
 from astra_jax.cli.sandbox import add_sandbox_service
 from astra_jax.cli.serve import add_serve
 from astra_jax.cli.synthesize import add_synthesize
@@ -81,7 +82,7 @@ def astra_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
         *(add_quickstart, add_synthesize, add_records, add_sandbox_service, add_training, add_evaluate),
-        *(add_serve, add_replay, add_convert, add_plan, add_report),
+        *(add_serve, add_replay, add_rescore, add_convert, add_plan, add_report),
     ):
         add(commands)
     return parser

@@ -5,7 +5,7 @@
     f1             2pr / (p + r)
 
 n̂, n and c are counted from tool outputs (`answers.counting`): F1 says nothing of the final message, which has a
-figure of its own, `answer_accuracy`. These formulas stay the paper's when `episode_reward` is edited.
+figure of its own, `answer_accuracy`. These formulas are the paper's, whatever a run names as its reward.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode
-from astra_jax.episodes.f1_reward import f1, precision, recall
+from astra_jax.episodes.rewards import f1, precision, recall
 from sandbox.client import ServiceError
 
 
@@ -33,7 +33,7 @@ class EpisodeFigures:
     answer_accuracy: float
     """Share of episodes whose final message tells the gold answer (`synthesis.answers.final_answer`)."""
     reward: float
-    """What the policy is trained on: F1, unless `episodes.f1_reward` was edited."""
+    """What the run that rolled them out names as its reward; evaluations: F1."""
     tool_calls_per_episode: float
     tokens_per_turn: float
     """Sampled tokens per assistant message."""

@@ -7,6 +7,7 @@ One line per episode. The texts of its tokens, joined, are exactly what the poli
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -16,12 +17,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from astra_jax.chat.format import Source
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.episodes.episode import Episode
-from astra_jax.episodes.f1_reward import f1
 from astra_jax.episodes.figures import num_irrelevant_calls
+from astra_jax.episodes.rewards import EpisodeResult, f1
 from astra_jax.errors import AstraError
 from synthesis.answers.counting import count_solved
+from synthesis.answers.expectation import meets_expectation
 from synthesis.destination import whole_file
-from synthesis.records import JsonObject, JsonValue, Language, Scenario
+from synthesis.records import Expectation, JsonObject, JsonValue, Language, Scenario
 
 SourceName = Literal["prompt", "template", "model", "tool"]
 
@@ -115,15 +117,41 @@ class LoggedEpisode(BaseModel):
     num_turns: int
     stop_reason: str
     sub_questions: tuple[LoggedSubQuestion, ...]
-    # Logs of older versions have none of the next four; their pages do without.
+    # Logs of older versions have none of the next five; their pages do without.
     tools: tuple[str, ...] = ()
     """The tools that were shown, in order."""
     calls: tuple[LoggedCall, ...] = ()
     policy_version: int | None = None
     """Updates that the policy had seen when it began to speak."""
+    expectation: Expectation | None = None
+    """What ending is right; None in older logs."""
     rolled_out: RolledOut | None = None
     """None where no policy spoke."""
     tokens: tuple[LoggedToken, ...]
+
+    @property
+    def result(self) -> EpisodeResult:
+        """What its reward is made of, as `rewards.result_of` has it.
+
+        Raises:
+            ValueError: the log is of a version that kept neither calls nor what ending is right.
+        """
+        if self.expectation is None:
+            raise ValueError("expected calls and the ending that is right, found a line of an older version")
+        names = Counter(call.name for call in self.calls)
+        by_tool: dict[str, list[bool]] = {}
+        for sub_question in self.sub_questions:
+            if sub_question.tool is not None:
+                by_tool.setdefault(sub_question.tool, []).append(bool(sub_question.solved))
+        return EpisodeResult(
+            self.num_solved,
+            self.num_subtasks,
+            self.num_tool_calls,
+            num_attempted=sum(min(len(solved), names[tool]) - sum(solved) for tool, solved in by_tool.items()),
+            is_answer_accurate=self.is_answer_accurate,
+            must_refuse=self.expectation == "refuse",
+            has_refused=meets_expectation("refuse", self.final_text),
+        )
 
 
 def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, reward: float) -> JsonObject:
@@ -163,6 +191,7 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, rewa
             for each in episode.outcomes
         ),
         policy_version=versions[0] if versions else None,
+        expectation=environment.expectation,
         rolled_out=RolledOut.model_validate(episode.rolled_out) if episode.rolled_out is not None else None,
         tokens=tuple(itertools.starmap(LoggedToken, zip(*columns, strict=True))),
     ).model_dump(mode="json")

@@ -15,7 +15,6 @@ from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.engine.http import Endpoint
 from astra_jax.engine.interface import DecoderError
 from astra_jax.episodes.episode import Episode
-from astra_jax.episodes.f1_reward import episode_reward, f1
 from astra_jax.episodes.figures import (
     EpisodeFigures,
     call_errors,
@@ -24,6 +23,7 @@ from astra_jax.episodes.figures import (
     service_errors,
 )
 from astra_jax.episodes.log import episode_to_json
+from astra_jax.episodes.rewards import episode_reward, f1
 from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, finished, none_can_run
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.errors import AstraError
@@ -75,7 +75,7 @@ _SOURCES = (
     "astra_jax/model/ragged_pages.py",
     "astra_jax/evaluate/baselines.py",
     "astra_jax/evaluate/environments.py",
-    "astra_jax/episodes/f1_reward.py",
+    "astra_jax/episodes/rewards.py",
     "astra_jax/episodes/tool_mixing.py",
     "astra_jax/episodes/rollout.py",
     "astra_jax/episodes/episode.py",

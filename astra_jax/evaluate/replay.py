@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from astra_jax.checkpoints.policy import Policy
 from astra_jax.episodes.episode import Episode
-from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json
+from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import KVDType

@@ -8,6 +8,7 @@ from typing import Final
 from pydantic import Field, field_validator, model_validator
 
 from astra_jax.engine.interface import MOST_KEPT_IDS
+from astra_jax.episodes.rewards import RewardName
 from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
@@ -29,7 +30,7 @@ _SOURCES: Final = (
     "astra_jax/engine/shared_device.py",
     "astra_jax/episodes/episode.py",
     "astra_jax/episodes/exchange.py",
-    "astra_jax/episodes/f1_reward.py",
+    "astra_jax/episodes/rewards.py",
     "astra_jax/episodes/ledger.py",
     "astra_jax/episodes/rollout.py",
     "astra_jax/episodes/saved.py",
@@ -87,6 +88,8 @@ class RLConfig(TrainingConfig):
     init: Path
     """The policy folder to start from."""
     steps: int = Field(gt=0)
+    reward: RewardName = "f1"
+    """What an episode earns; the paper's is F1."""
     environments: Path
     """A record directory of environments."""
     rollout: SampledRollout

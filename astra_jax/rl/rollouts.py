@@ -17,9 +17,9 @@ import jax
 from jax.sharding import Mesh
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.figures import call_errors, service_errors
 from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_episodes
+from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import Group, RolloutEngine, Start, finished, none_can_run
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
@@ -159,7 +159,10 @@ class Rollouts:
         self._count_unfinished(len(groups) - len(whole))
         # A group is whole or not there: what a reward is worth, it is worth beside the others of its group.
         assert all(len(group) == self._config.group_size for group in whole)
-        return [ScoredGroup(group, tuple(map(episode_reward, group)), policy_version) for group in whole]
+        return [
+            ScoredGroup(group, tuple(episode_reward(episode, self._config.reward) for episode in group), policy_version)
+            for group in whole
+        ]
 
     def _count_unfinished(self, count: int) -> None:
         if count and not self.num_unfinished:

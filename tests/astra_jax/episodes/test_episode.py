@@ -9,8 +9,8 @@ import pytest
 
 from astra_jax.chat.format import Source, render, tool_call_text
 from astra_jax.episodes.episode import MODEL_ERRORS, Episode, ToolOutcome
-from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.episodes.rewards import episode_reward
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox

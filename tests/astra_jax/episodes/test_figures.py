@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode, ToolOutcome
-from astra_jax.episodes.f1_reward import PRECISION_EPSILON, f1, precision, recall
 from astra_jax.episodes.figures import call_errors, episode_figures
 from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.episodes.rewards import PRECISION_EPSILON, f1, precision, recall
 from astra_jax.testing import tiny_environment
 from synthesis.answers.counting import count_solved
 from synthesis.records import SubQuestion, ToolCall

@@ -14,7 +14,7 @@ from astra_jax.chat.format import Source, render
 from astra_jax.config import ConfigError
 from astra_jax.engine import device
 from astra_jax.episodes import rollout as rollout_module
-from astra_jax.episodes.f1_reward import episode_reward
+from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine, Start
 from astra_jax.model.qwen3 import bind
 from astra_jax.rl.batch import make_rl_batch

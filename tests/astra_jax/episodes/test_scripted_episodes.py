@@ -14,8 +14,8 @@ from astra_jax.chat.template import _their_tokenizer
 from astra_jax.chat.tokenizer import FORMAT_TOKENS, SPECIAL_TOKENS, Tokenizer
 from astra_jax.chat.tool_calls import parse_turn
 from astra_jax.episodes.episode import MODEL_ERRORS
-from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.log import episode_to_json
+from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import Start
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.testing import InProcessSandbox, tiny_environment

@@ -13,9 +13,9 @@ import pytest
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
 from astra_jax.episodes.episode import Episode, ToolOutcome
-from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.log import read_episodes
+from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine
 from astra_jax.evaluate import environments as evaluation_module
 from astra_jax.evaluate.environments import EvaluationConfig, NoneFinished, evaluate_environments, sum_up

@@ -10,8 +10,8 @@ import pytest
 
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.cli.command import main
-from astra_jax.episodes.f1_reward import episode_reward
 from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json, read_episodes, write_episodes
+from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
 from astra_jax.evaluate.replay import replay
 from astra_jax.testing import InProcessSandbox, tiny_environment

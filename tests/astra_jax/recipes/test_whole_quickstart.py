@@ -43,7 +43,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (configs / name).write_text(text, encoding="utf-8")
     monkeypatch.setattr(recipe, "CONFIGS", configs)
     # Four steps of SFT earn nothing, and groups without variance teach nothing: RL gets a reward that varies.
-    monkeypatch.setattr(rollouts, "episode_reward", lambda episode: sum(episode.ledger.ids) % 7 / 7)
+    monkeypatch.setattr(rollouts, "episode_reward", lambda episode, reward: sum(episode.ledger.ids) % 7 / 7)
     for name, count in (("NUM_RL", 12), ("NUM_HELD_OUT", NUM_HELD_OUT), ("NUM_UNSEEN", 4), ("NUM_SELECTION", 4)):
         monkeypatch.setattr(held_out, name, count)
     return tmp_path / "run"

@@ -180,7 +180,9 @@ async def test_a_group_with_an_episode_that_was_cut_off_is_dropped_and_counted_a
     make, untrained, monkeypatch, capsys
 ):
     scored = []
-    monkeypatch.setattr(rollouts_module, "episode_reward", lambda episode: scored.append(episode) or len(scored) % 2)
+    monkeypatch.setattr(
+        rollouts_module, "episode_reward", lambda episode, reward: scored.append(episode) or len(scored) % 2
+    )
     rollouts, engine = make(cut_off=(1, 2, 4), rollout=LIMITS | {"max_tool_seconds": 9})
     batches = [(await rollouts.batch(untrained.params, step=step))[0] for step in range(3)]
     assert (rollouts.num_unfinished, rollouts.num_submitted, len(engine.starts)) == (3, 6, 6)
@@ -229,3 +231,11 @@ async def test_errors_are_those_of_all_calls_for_one_batch_by_whose_they_are(mak
         count = len(engine.starts) - before
         assert num_batches == 2 or count > 1, "a group was cut off"
         assert rollouts.errors == {"model_errors_unknown_tool": 2 * count, "service_errors_reply_late": count}
+
+
+async def test_a_group_is_scored_by_the_reward_that_the_config_names(make, untrained):
+    """Who solves both sub-tasks has also called a tool that is not there: recall 1, precision 2/3."""
+    for reward, expected in (("recall", 1.0), ("precision", 2 / 3)):
+        rollouts, _ = make(reward=reward)
+        ((group,), _) = await rollouts.batch(untrained.params, step=0)
+        assert group.rewards == (0.0, pytest.approx(expected, abs=1e-5))

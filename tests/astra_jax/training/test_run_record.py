@@ -136,7 +136,7 @@ def test_rl_with_another_config_is_refused_with_what_differs(rl_config, tmp_path
 @pytest.mark.parametrize(
     "file",
     [
-        "episodes/f1_reward.py",
+        "episodes/rewards.py",
         "episodes/tool_mixing.py",
         "rl/advantage.py",
         "rl/batch_filling.py",

@@ -1,0 +1,66 @@
+"""Logged episodes earn under another reward what they would have earned; neither model nor tools are needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from astra_jax.cli.command import main
+from astra_jax.episodes.episode import Episode, ToolOutcome
+from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.episodes.log import episode_to_json, read_episodes, step_episodes_path, write_episodes
+from astra_jax.testing import tiny_environment
+
+
+@pytest.fixture
+def run(tmp_path, taught):
+    """Two logged steps; one of two sub-tasks solved by the first of one call, and by the first of four."""
+    environment = tiny_environment()
+    solved = ToolOutcome("find_flat", {"owner": "Quartz Heron"}, None, "Amber Falcon", "", irrelevant=False)
+    in_vain = ToolOutcome("", {}, "malformed_call", None, "", irrelevant=False)
+    for step, outcomes in ((0, [solved]), (10, [solved, in_vain, in_vain, in_vain])):
+        episode = Episode(environment, environment.tools, TokenLedger(), outcomes=outcomes, final_text="Done.")
+        episode.num_turns, episode.stop_reason = 1, "no_tool_call"
+        line = episode_to_json(episode, taught.tokenizer, policy=f"step {step}", reward=0.125)
+        write_episodes(step_episodes_path(tmp_path / "run", step), [line])
+    return tmp_path / "run"
+
+
+def test_every_log_is_shown_under_every_reward(run, capsys):
+    assert main(["rescore", str(run)]) == 0
+    head, first, last, closing = capsys.readouterr().out.splitlines()
+    assert head.split() == [
+        *("log", "episodes", "logged", "f1", "recall", "precision", "call_budget", "partial_credit", "refusals"),
+        "f1_and_answer",
+    ]
+    expected = ["0.1250", "0.6667", "0.5000", "1.0000", "0.5000", "0.6667", "0.6667", "0.3333"]
+    assert first.split() == ["step_000000.jsonl", "1", *expected]
+    expected = ["0.1250", "0.3333", "0.5000", "0.2500", "0.2500", "0.3333", "0.3333", "0.1667"]
+    assert last.split() == ["step_000010.jsonl", "1", *expected]
+    assert closing.startswith("rescore: 2 episodes of 2 logs under f1, recall,")
+
+
+def test_episodes_are_written_with_the_reward_that_is_named(run, tmp_path, capsys):
+    out = tmp_path / "recall.jsonl"
+    assert main(["rescore", str(run), "--reward", "recall", "--out", str(out)]) == 0
+    assert [episode.reward for episode in read_episodes(out)] == [0.5, 0.5]
+    before = [each for step in (0, 10) for each in read_episodes(step_episodes_path(run, step))]
+    assert [each.model_copy(update={"reward": 0.125}) for each in read_episodes(out)] == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--reward", "f2"], "expected a reward of f1, recall, precision"),
+        (["--out", "all.jsonl"], "expected --reward once beside --out"),
+    ],
+)
+def test_a_wrong_request_ends_in_one_line(run, capsys, arguments, message):
+    assert main(["rescore", str(run), *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_folder_without_a_log_ends_in_one_line(tmp_path, capsys):
+    assert main(["rescore", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "expected a log, or episodes.jsonl or episodes/step_*.jsonl in" in line
