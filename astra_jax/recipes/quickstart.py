@@ -18,7 +18,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +75,9 @@ _CONFIG_TYPES: dict[str, type[BaseModel]] = {
     "tiny_evaluation.toml": EvaluationConfig,
 }
 _LOGIT_CHECK_TOKENS = 256
-_MAX_LOGIT_DIFFERENCE = 1e-4
+_MOST_TIMES_THEIR_ERROR = 1.5
+"""How much further than float32 itself exported logits may be from the exact ones; another `rms_norm_eps` by a tenth
+makes it 4.6 times."""
 _CARD, _WEIGHTS = "dataset.json", "params.whole.json"
 """What is written last into a record directory and into a policy folder."""
 
@@ -259,6 +261,8 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
 
     Without torch `transformers` computes nothing: the difference is None then, and a reason stands beside it.
 
+    Decided: docs/decisions/model.md, “Exported logits are as near to the exact ones as float32 is”.
+
     Raises:
         QuickstartFailed: the tokenizer gives `transformers` other tokens than us, its logits are others, or a tensor
             comes back changed.
@@ -285,12 +289,18 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
         reason = "torch is not installed: pip install 'astra-jax[parity]'"
         print(f"export: logits are not compared with transformers: {reason}", file=sys.stderr, flush=True)
         return figures | {"not_compared_because": reason}
-    difference = _max_abs_logit_difference(policy, hf_folder)
-    if not difference <= _MAX_LOGIT_DIFFERENCE:  # nor NaN
+    found = _logit_errors(policy, hf_folder)
+    if not found.ours <= _MOST_TIMES_THEIR_ERROR * found.theirs:  # nor NaN
         raise QuickstartFailed(
-            f"expected the logits of transformers within {_MAX_LOGIT_DIFFERENCE:g} of ours, found {difference:g}"
+            f"expected logits no further than {_MOST_TIMES_THEIR_ERROR:g} times {found.theirs:.2g} from those of "
+            "transformers in float64, which is how far its own in float32 are (root mean square), found "
+            f"{found.ours:.2g}"
         )
-    return figures | {"max_abs_logit_difference": difference}
+    return figures | {
+        "max_abs_logit_difference": found.max_difference,
+        "rms_logit_error": found.ours,
+        "rms_logit_error_of_transformers": found.theirs,
+    }
 
 
 def is_installed(module: str) -> bool:
@@ -298,7 +308,18 @@ def is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _max_abs_logit_difference(policy: Policy, hf_folder: Path) -> float:
+class LogitErrors(NamedTuple):
+    """How far the logits of a policy are from those of `transformers`, and both from the exact ones."""
+
+    max_difference: float
+    """Largest between ours and theirs, both in float32."""
+    ours: float
+    """Root mean square between ours in float32 and theirs in float64."""
+    theirs: float
+    """The same of theirs in float32."""
+
+
+def _logit_errors(policy: Policy, hf_folder: Path) -> LogitErrors:
     import torch
 
     ids = np.random.default_rng(0).integers(0, policy.model_config.vocab_size, (2, _LOGIT_CHECK_TOKENS))
@@ -306,9 +327,13 @@ def _max_abs_logit_difference(policy: Policy, hf_folder: Path) -> float:
     model = bind(policy.model_config, policy.params)
     hidden = model(jnp.asarray(ids), jnp.asarray(positions), jnp.ones(ids.shape, jnp.int32))
     ours = np.asarray(model.logits(hidden))
-    theirs_model = transformers_library().AutoModelForCausalLM.from_pretrained(
-        hf_folder, dtype=torch.float32, local_files_only=True
-    )
-    with torch.no_grad():
-        theirs = theirs_model(torch.from_numpy(ids)).logits.numpy()
-    return float(np.abs(ours - theirs).max())
+
+    def theirs_in(dtype: Any) -> np.ndarray:
+        library = transformers_library().AutoModelForCausalLM
+        with torch.no_grad():
+            theirs = library.from_pretrained(hf_folder, dtype=dtype, local_files_only=True)(torch.from_numpy(ids))
+        return theirs.logits.numpy()
+
+    theirs, exact = theirs_in(torch.float32), theirs_in(torch.float64)
+    rms = [float(np.sqrt(np.square(logits - exact).mean())) for logits in (ours, theirs)]
+    return LogitErrors(float(np.abs(ours - theirs).max()), *rms)
