@@ -1,0 +1,150 @@
+"""What the parts of the RL recipe are for: a tiny run without each, or with another in its place, beside the recipe's.
+
+    python scripts/ablate.py runs/quickstart --arms recall precision --out runs/ablations
+
+Each arm trains from the SFT policy of a finished quickstart (any seed; name several folders for several seeds), on its
+RL environments, with `configs/tiny_rl.toml` and what the arm changes; then it is evaluated on the 256 held-out worlds,
+greedily, once beside distractors and once without any. An arm that is finished is not run again. Prints a table in
+Markdown, one row for each quickstart and arm, and writes OUT/ablations.json.
+
+    f1, recall, precision, call_budget, partial_credit, f1_and_answer    what is rewarded
+    no_distractors                                                       RL never shows an irrelevant tool
+    from_untrained                                                       RL alone, without SFT
+    50_environments, 200_environments                                    of the 640
+    sequence_mean, undivided, clip_higher                                the objective's variants
+
+`sft` is the policy that RL begins with, and is always shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from synthesis.record_io import RecordSource, write_records
+from synthesis.records import Environment
+
+ROOT = Path(__file__).parents[1]
+NO_DISTRACTORS = {f"irrelevant_per_band.{band}": "0" for band in ("high", "medium", "low")}
+
+
+class Arm(NamedTuple):
+    """What one run changes."""
+
+    overrides: Mapping[str, str] = MappingProxyType({})
+    init: str = "sft/policy"
+    num_environments: int | None = None
+
+
+ARMS = {
+    **{
+        reward: Arm({"reward": reward})
+        for reward in ("f1", "recall", "precision", "call_budget", "partial_credit", "f1_and_answer")
+    },
+    "no_distractors": Arm(NO_DISTRACTORS),
+    "from_untrained": Arm(init="untrained"),
+    "50_environments": Arm(num_environments=50),
+    "200_environments": Arm(num_environments=200),
+    "sequence_mean": Arm({"sequence_mean": "true"}),
+    "undivided": Arm({"divide_advantages_by_std": "false"}),
+    "clip_higher": Arm({"clip_epsilon_high": "0.28"}),
+}
+SHOWN = ("f1", "recall", "precision", "tool_calls_per_episode", "irrelevant_call_share", "answer_accuracy")
+
+
+def main() -> None:
+    """Run what is missing, and print everything."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("quickstarts", type=Path, nargs="+", metavar="QUICKSTART")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), metavar="ARM")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    rows = []
+    for quickstart in options.quickstarts:
+        folder = options.out / quickstart.name
+        rows.append(evaluated(quickstart, "sft", quickstart / "sft/policy", folder / "sft"))
+        for name in options.arms:
+            seconds = train(quickstart, ARMS[name], folder / name)
+            rows.append(evaluated(quickstart, name, folder / name / "rl/policy", folder / name) | seconds)
+            write(options.out, rows)
+    write(options.out, rows)
+    print("\n".join(table(rows)))
+
+
+def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
+    """Train an arm, or go on with it; return what it took."""
+    started = time.monotonic()
+    environments = quickstart / "rl_environments"
+    if arm.num_environments is not None:
+        environments = some_environments(environments, arm.num_environments, folder / "environments")
+    seed = json.loads((quickstart / "summary.json").read_text())["seed"]
+    astra(
+        "rl",
+        "configs/tiny_rl.toml",
+        seed=seed,
+        out=folder / "rl",
+        init=quickstart / arm.init,
+        environments=environments,
+        **arm.overrides,
+    )
+    lines = [json.loads(line) for line in (folder / "rl/metrics.jsonl").read_text().splitlines()]
+    return {
+        "train_seconds": round(time.monotonic() - started, 1),
+        "environments_rolled_out": lines[-1]["groups_valid"] + lines[-1]["groups_degenerate"],
+        "train_calls_per_episode": [round(line["tool_calls_per_episode"], 3) for line in lines],
+    }
+
+
+def some_environments(source: Path, count: int, out: Path) -> Path:
+    """Write the first `count` environments of `source`."""
+    if not out.exists():
+        write_records(out, itertools.islice(RecordSource(source, Environment), count), kind="environment")
+    return out
+
+
+def evaluated(quickstart: Path, name: str, policy: Path, folder: Path) -> dict[str, Any]:
+    """Return the held-out figures of a policy, beside distractors and without."""
+    row: dict[str, Any] = {"quickstart": quickstart.name, "arm": name}
+    for where, overrides in (("with", {}), ("without", NO_DISTRACTORS)):
+        out = folder / f"evaluation_{where}_distractors"
+        settings = {"policy": policy, "environments": quickstart / "heldout", "out": out, "rollout.temperature": 0}
+        astra("evaluate", "environments", "configs/tiny_evaluation.toml", **settings, **overrides)
+        row[where] = json.loads((out / "figures.json").read_text())
+    return row
+
+
+def astra(*words: str, **overrides: Any) -> None:
+    """Run one command to its end."""
+    command = [sys.executable, "-m", "astra_jax.cli", *words, *(f"{key}={value}" for key, value in overrides.items())]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, stdout=sys.stderr)
+
+
+def write(out: Path, rows: list[dict[str, Any]]) -> None:
+    """Write what is known so far."""
+    (out / "ablations.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of a table: held-out figures, greedy, beside distractors; F1 without them in the last column."""
+    head = ["quickstart", "arm", "F1", "recall", "precision", "calls", "irrelevant", "answers right", "F1 without"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in rows:
+        low, high = row["with"]["f1_interval"]
+        figures = [f"{row['with'][name]:.3f}" for name in SHOWN]
+        figures[0] += f" [{low:.3f}, {high:.3f}]"
+        figures.append(f"{row['without']['f1']:.3f}")
+        lines.append(f"| {' | '.join([row['quickstart'], row['arm'], *figures])} |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()
