@@ -7,13 +7,13 @@ RL environments, with `configs/tiny_rl.toml` and what the arm changes; then it i
 greedily, once beside distractors and once without any. An arm that is finished is not run again. Prints a table in
 Markdown, one row for each quickstart and arm, and writes OUT/ablations.json.
 
-    f1, recall, precision, call_budget, partial_credit, f1_and_answer    what is rewarded
+    recall, precision, call_budget, partial_credit, f1_and_answer        what is rewarded
     no_distractors                                                       RL never shows an irrelevant tool
     from_untrained                                                       RL alone, without SFT
     50_environments, 200_environments                                    of the 640
     sequence_mean, undivided, clip_higher                                the objective's variants
 
-`sft` is the policy that RL begins with, and is always shown.
+`sft` and `rl`, the quickstart's own, are always shown: what RL begins with, and the recipe.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Arm(NamedTuple):
 ARMS = {
     **{
         reward: Arm({"reward": reward})
-        for reward in ("f1", "recall", "precision", "call_budget", "partial_credit", "f1_and_answer")
+        for reward in ("recall", "precision", "call_budget", "partial_credit", "f1_and_answer")
     },
     "no_distractors": Arm(NO_DISTRACTORS),
     "from_untrained": Arm(init="untrained"),
@@ -71,7 +71,7 @@ def main() -> None:
     rows = []
     for quickstart in options.quickstarts:
         folder = options.out / quickstart.name
-        rows.append(evaluated(quickstart, "sft", quickstart / "sft/policy", folder / "sft"))
+        rows += [evaluated(quickstart, name, quickstart / name / "policy", folder / name) for name in ("sft", "rl")]
         for name in options.arms:
             seconds = train(quickstart, ARMS[name], folder / name)
             rows.append(evaluated(quickstart, name, folder / name / "rl/policy", folder / name) | seconds)

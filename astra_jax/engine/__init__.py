@@ -8,6 +8,7 @@ In reading order:
     host_pages what waits in the host's memory where pages ran out
     schedule   whose tokens are read next, whose message goes on, and in which rows
     device     the pages on the devices, and the calls that a schedule asks for
+    call_clock how long calls have been under way
     paged      the decoder that callers await: it drives the four above
     http       a decoder that asks a server
 """

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from astra_jax.engine.call_clock import CallClock
 from astra_jax.engine.device import Device, Said
 from astra_jax.engine.interface import Capabilities, DecoderError, Finish, Generated, Load, Pause, Sampling, Session
 from astra_jax.engine.schedule import Limits, Sample, Schedule, Track
@@ -47,8 +48,10 @@ class PagedDecoder:
         end_ids: tuple[int, ...],
         policy_version: int = 0,
         calls_away: int | None = None,
+        call_clock: CallClock | None = None,
     ):
-        """Sample with the weights of `policy_version`; a message ends with one of `end_ids`."""
+        """Sample with the weights of `policy_version`; a message ends with one of `end_ids`; calls are on a clock."""
+        self._call_clock = call_clock or CallClock()
         self._device, self._end_ids, self._calls_away = device, end_ids, calls_away
         self._schedule = Schedule(limits, device.num_shards, device.vocab_size, device.page_bytes)
         self._policy_version = policy_version
@@ -291,7 +294,8 @@ class PagedDecoder:
         self._in_call = {track.session for track in tracks}
         self._call_ended.clear()
         try:
-            yield
+            with self._call_clock:
+                yield
             for session in self._in_call:
                 if session in self._messages and self._messages[session].is_aborted:
                     self._hand_out(session, "aborted")

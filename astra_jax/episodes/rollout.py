@@ -35,6 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from astra_jax.chat.format import Segment, Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import ConfigError
+from astra_jax.engine.call_clock import CallClock
 from astra_jax.engine.device import XLADevice, num_shards, own_shards
 from astra_jax.engine.host_pages import HostMemory
 from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
@@ -173,6 +174,8 @@ class RolloutEngine:
         self._decoder = decoder
         self.loads: list[Load] = []
         """What each decoder of the last `run` had done when it was closed."""
+        self.call_clock = CallClock()
+        """How long a decoder has had a call under way, over all runs; a server's calls are not on it."""
         self._end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
 
     def can_run(self, start: Start) -> bool:
@@ -279,6 +282,7 @@ class RolloutEngine:
                 end_ids=self._end_ids,
                 policy_version=policy_version,
                 calls_away=_CALLS_AWAY if self.config.reproducible else None,
+                call_clock=self.call_clock,
             )
             for _ in range(count)
         ]
