@@ -951,6 +951,41 @@ MUTANTS: tuple[Mutant, ...] = (
         "policy_version - group.policy_version < self.max_staleness",
         ("tests/astra_jax/rl/test_batch_filling.py",),
     ),
+    # What is rolled out in pace is no more than the updates to come take in time.
+    Mutant(
+        "astra_jax/rl/batch_filling.py",
+        "self.num_groups * (self.max_staleness + 1) - len(self.buffer)",
+        "self.num_groups * (self.max_staleness + 2) - len(self.buffer)",
+        ("tests/astra_jax/rl/test_batch_filling.py",),
+    ),
+    # Who waits is not dropped.
+    Mutant(
+        "astra_jax/rl/batch_filling.py",
+        'if self.stale_groups == "wait":',
+        "if False:",
+        ("tests/astra_jax/rl/test_batch_filling.py",),
+    ),
+    # What was rolled out counts as rolled out, also where it has no rewards.
+    Mutant(
+        "astra_jax/rl/batch_filling.py",
+        "        counts.submitted += num_failed + num_cancelled\n",
+        "",
+        ("tests/astra_jax/rl/test_batch_filling.py",),
+    ),
+    # A group that met a broken tool is not learnt from.
+    Mutant(
+        "astra_jax/rl/rollouts.py",
+        "[group for group in whole if not any(episode.met_broken_tool for episode in group)]",
+        "whole",
+        ("tests/astra_jax/rl/test_rollouts.py",),
+    ),
+    # A smaller batch has as many rows as a whole one.
+    Mutant(
+        "astra_jax/rl/batch.py",
+        "(max(len(rows), num_rows), row_tokens(longest, length_bucket_tokens))",
+        "(len(rows), row_tokens(longest, length_bucket_tokens))",
+        ("tests/astra_jax/rl/test_batch.py",),
+    ),
     # First in, first out.
     Mutant(
         "astra_jax/rl/batch_filling.py",
@@ -975,14 +1010,14 @@ MUTANTS: tuple[Mutant, ...] = (
     # A group that has waited too long is dropped before the batch.
     Mutant(
         "astra_jax/rl/rollouts.py",
-        "        self.filler.drop_stale(step)\n",
+        "        filler.drop_stale(step)\n",
         "",
         ("tests/astra_jax/rl/test_rollouts.py",),
     ),
     # Every rollout draws random numbers of its own.
     Mutant(
         "astra_jax/rl/rollouts.py",
-        '/rollout/{self.num_submitted}")',
+        '/rollout/{filler.counts.submitted}")',
         '/rollout")',
         ("tests/astra_jax/rl/test_rollouts.py",),
     ),
@@ -1003,7 +1038,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A run that resumes goes on with the environment that follows.
     Mutant(
         "astra_jax/rl/rollouts.py",
-        "self._starts_from(self.num_submitted + self.num_left_out)",
+        "self._starts_from(self.filler.counts.submitted + self.num_left_out)",
         "self._starts_from(0)",
         ("tests/astra_jax/rl/test_rollouts.py",),
     ),

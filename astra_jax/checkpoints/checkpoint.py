@@ -85,8 +85,8 @@ class TrainState:
     optimizer_state: Any
     data_position: dict[str, Any]
     """JSON, where the data stands. SFT: the step of its schedule, and what the schedule was made from. RL: how many
-    groups have been submitted, which gives the next environments and seeds; the counts of valid, degenerate and stale
-    groups; and the groups that wait for their update, whole, with tokens, log-probs and rewards
+    groups have been submitted, which gives the next environments and seeds; the counts of groups by what became of
+    them; and the groups that wait for their update, whole, with tokens, log-probs and rewards
     (`Rollouts.position` in `rl/rollouts.py` makes it, `go_on_from` takes it up)."""
 
 

@@ -28,6 +28,8 @@ StopReason = Literal[
 ]
 MODEL_ERRORS: Final = ("malformed_call", "unknown_tool", "wrong_arguments")
 """What can be wrong with a call itself. What goes wrong in a tool has the sandbox's words (`ErrorKind`)."""
+BROKEN_TOOL: Final = ("crashed", "invalid_source")
+"""What no tool that works answers with, whatever it is asked: its process is gone, or it cannot be compiled."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ class Episode:
     def is_unfinished(self) -> bool:
         """Whether a clock cut it off, which says nothing of the policy: it has no reward, and is in no figure."""
         return self.stop_reason == "deadline"
+
+    @property
+    def met_broken_tool(self) -> bool:
+        """Whether a call had no answer of its tool, because that is broken or its process was ended."""
+        return any(outcome.error_kind in BROKEN_TOOL for outcome in self.outcomes)
 
     @property
     def counts(self) -> EpisodeCounts:

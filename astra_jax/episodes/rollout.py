@@ -15,7 +15,7 @@ environments and seed give the same episodes; greedy ones (temperature 0) need n
 made of the config's and of how many groups have been submitted before (`rl/rollouts.py`); rollouts go on until there
 are as many groups as a batch has whose rewards differ within the group, and only then one update follows, whose loss
 divides by the same temperature (`rl/train.py`). Groups that were one too many wait, for `max_staleness` updates at
-most, and are learnt from first.
+most unless `stale_groups` says otherwise, and are learnt from first.
 
 Decided: docs/decisions/rl.md, “Every episode goes at its own pace, in pages and rows”.
 Decided: docs/decisions/rl.md, “Every way to write a bad call has an answer, and every episode an end”.
@@ -214,10 +214,12 @@ class RolloutEngine:
         seed: int,
         policy_version: int = 0,
         first_slot: int = 0,
+        room_for: int = 0,
     ) -> list[Group]:
         """Run `group_size` episodes in each environment to their end; the first one draws as slot `first_slot`.
 
-        A decoder of one's own may go without `params`: it samples what it has.
+        A decoder of one's own may go without `params`: it samples what it has. Pages and rows are made for `room_for`
+        groups, where that is more: who runs now many, now few, compiles the programs of one number alone.
 
         Where there are several hosts, each calls this with the same starts, runs the episodes of its own shards with
         their tools, and returns those of all.
@@ -248,7 +250,7 @@ class RolloutEngine:
         ]
         own = set(own_shards())
         is_own = [shard in own for shard in dealt_out(prompts, num_shards())]
-        decoders = self._decoders(params, len(starts), group_size, policy_version)
+        decoders = self._decoders(params, max(len(starts), room_for), group_size, policy_version)
         per_decoder = -(-len(starts) // len(decoders))
         failed = True
         try:

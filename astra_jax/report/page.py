@@ -272,7 +272,9 @@ def _sft_charts(rows: Sequence[dict[str, Any]]) -> list[LineChart | None]:
 
 def _rl_charts(rows: Sequence[dict[str, Any]]) -> list[LineChart | None]:
     parts = {"reward": "reward", "recall": "recall", "precision": "precision"}
-    groups = {"valid": "groups_valid", "degenerate": "groups_degenerate", "stale": "groups_stale"}
+    groups = {cause: f"groups_{cause}" for cause in ("valid", "degenerate", "stale", "failed", "cancelled")}
+    lengths = {"rolled out": "sampled_tokens_per_episode", "kept": "sampled_tokens_per_episode_kept"}
+    ages = {"mean": "group_age_mean", "oldest": "group_age_max"}
     seconds = {"whole step": "seconds", "rollout": "rollout_seconds"}
     return [
         line_chart("Reward", rows, parts, unit="mean of the rollout", from_zero=True),
@@ -290,6 +292,8 @@ def _rl_charts(rows: Sequence[dict[str, Any]]) -> list[LineChart | None]:
         ),
         line_chart("Groups", rows, groups, unit="since the start", from_zero=True),
         line_chart("Groups waiting", rows, {"waiting": "groups_waiting"}, unit="in the buffer", from_zero=True),
+        line_chart("Age of groups learnt from", rows, ages, unit="updates", from_zero=True),
+        line_chart("Length of episodes", rows, lengths, unit="sampled tokens", from_zero=True),
         line_chart("Time", rows, seconds, unit="seconds per step", from_zero=True),
     ]
 

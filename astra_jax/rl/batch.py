@@ -105,12 +105,14 @@ def make_rl_batch(
     segment_multiple: int = 1,
     divide_by_std: bool = True,
     sequence_mean: bool = False,
+    num_rows: int = 0,
 ) -> RLBatch:
     """Lay the episodes of valid groups out as padded rows with their advantages on the tokens that were sampled.
 
     `top_k` is the run's: of each sampled token so many kept ids at most are laid out, and nothing without it. Every
     segment of a row begins at a multiple of `segment_multiple` tokens. With `sequence_mean` the tokens of every episode
-    that has any weigh 1 together.
+    that has any weigh 1 together. Where episodes do not fill `num_rows` rows, rows without loss follow, so that a
+    smaller batch is of the shape of a whole one.
 
     Raises:
         ValueError: a group is degenerate, of another size than the first, cannot be dealt out over rows, has several
@@ -136,7 +138,7 @@ def make_rl_batch(
     lengths = [[stop - first for _, first, stop in row] for row in rows]
     starts = [segment_starts(of_row, multiple=segment_multiple) for of_row in lengths]
     longest = max(of_row[-1] + last[-1] for of_row, last in zip(starts, lengths, strict=True))
-    shape = (len(rows), row_tokens(longest, length_bucket_tokens))
+    shape = (max(len(rows), num_rows), row_tokens(longest, length_bucket_tokens))
     batch = {
         name: np.full((*shape, *column.shape[1:]), _PADDING.get(name, pad_id), column.dtype)
         for name, column in columns[0].items()
@@ -150,6 +152,8 @@ def make_rl_batch(
             for name, column in columns[episode].items():
                 batch[name][places] = column[first:stop]
             segment_ids[places], prefix_ids[places] = segment, 1
+    # A row without loss is one token of padding: no kernel is asked what attention to nothing at all comes to.
+    segment_ids[len(rows) :, 0] = prefix_ids[len(rows) :, 0] = 1
     # K times as large as the rest: it goes from the host straight to where it belongs.
     kept = batch.pop("kept_BTK") if top_k is not None else None
     if not sequence_mean:
@@ -164,14 +168,18 @@ def make_rl_batch(
 
 
 def mini_batches(batch: RLBatch, count: int) -> list[RLBatch]:
-    """Cut a batch into so many of as many rows each, in order: groups stay whole where `count` divides their number."""
+    """Cut a batch into so many of as many rows each, in order: groups stay whole where `count` divides their number.
+
+    Those that have no loss, of a batch with fewer groups than it could have, are left out: nothing is learnt from them.
+    """
     if count == 1:
         return [batch]
     rows = len(batch.tokens_BT) // count
-    return [
+    minis = [
         jax.tree.map(lambda x_BT, first=first: x_BT[first : first + rows], batch)
         for first in range(0, rows * count, rows)
     ]
+    return [mini for mini in minis if np.asarray(mini.loss_mask_BT).any()]
 
 
 _PADDING = {

@@ -1,9 +1,13 @@
 """Adaptive batch filling: rollouts go on until enough valid groups are there; what is left over waits for its turn.
 
 A group is valid when its rewards vary, Std(R) > δ. Valid groups enter a first-in, first-out buffer; the first n leave
-it for an update. A degenerate group never enters the buffer, so it never reaches the loss.
+it for an update. No other group ever enters it, so none reaches the loss. Every group is counted by what became of it:
+
+    rolled out = valid + degenerate + failed + cancelled
+    valid      = learnt + stale + waiting
 
 Decided: docs/decisions/rl.md, “Waiting groups carry their sampled log-probs”.
+Decided: docs/decisions/rl.md, “What becomes of a group that would be too old is a key, and every group has one cause”.
 """
 
 from __future__ import annotations
@@ -11,16 +15,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from astra_jax.errors import AstraError
 from astra_jax.rl.advantage import is_valid_group
 
 GroupT = TypeVar("GroupT")
+StaleGroups = Literal["drop", "pace", "wait"]
 
 
 class BatchFillingStalled(AstraError):
-    """Too few groups were valid for too long; the message says how many, and what to change."""
+    """No group was valid for too long; the message says what became of them, and what to change."""
 
 
 @dataclass(frozen=True)
@@ -33,38 +38,86 @@ class ScoredGroup(Generic[GroupT]):
 
 
 @dataclass
+class GroupCounts:
+    """Groups since the run began, by what became of them."""
+
+    submitted: int = 0
+    """Rolled out."""
+    valid: int = 0
+    """Their rewards vary."""
+    degenerate: int = 0
+    """Their rewards do not."""
+    failed: int = 0
+    """A fault of a tool, or of the service that runs it, made an episode unusable."""
+    cancelled: int = 0
+    """`max_tool_seconds` cut an episode off."""
+    learnt: int = 0
+    """Valid ones that have left for an update."""
+    stale: int = 0
+    """Valid ones that were dropped, too old."""
+
+
+@dataclass
 class BatchFiller(Generic[GroupT]):
-    """The buffer of valid groups."""
+    """The buffer of valid groups, and what became of all others."""
 
     num_groups: int
     """n: how many groups one update takes."""
     min_reward_std: float
     """δ."""
     max_staleness: int
-    """Updates after which a waiting group is dropped instead of used."""
+    """Updates after which a waiting group is too old."""
+    stale_groups: StaleGroups = "drop"
+    """What becomes of groups that would be."""
     buffer: deque[ScoredGroup[GroupT]] = field(default_factory=deque)
-    num_valid: int = 0
-    num_degenerate: int = 0
-    num_stale: int = 0
+    counts: GroupCounts = field(default_factory=GroupCounts)
 
-    def add(self, groups: Iterable[ScoredGroup[GroupT]]) -> None:
-        """Take in finished groups in the order they were submitted; keep the valid ones."""
+    def add(self, groups: Iterable[ScoredGroup[GroupT]], *, num_failed: int = 0, num_cancelled: int = 0) -> None:
+        """Take in what was rolled out, in the order it was submitted; keep the valid groups.
+
+        Those that failed or were cancelled have no rewards, and come as numbers.
+        """
+        counts = self.counts
+        counts.submitted += num_failed + num_cancelled
+        counts.failed += num_failed
+        counts.cancelled += num_cancelled
         for group in groups:
-            if is_valid_group(group.rewards, min_reward_std=self.min_reward_std):
+            counts.submitted += 1
+            if self.is_valid(group):
                 self.buffer.append(group)
-                self.num_valid += 1
+                counts.valid += 1
             else:
-                self.num_degenerate += 1
+                counts.degenerate += 1
+
+    def is_valid(self, group: ScoredGroup[GroupT]) -> bool:
+        """Say whether a group's rewards vary enough to learn from."""
+        return is_valid_group(group.rewards, min_reward_std=self.min_reward_std)
 
     def drop_stale(self, policy_version: int) -> None:
-        """Let go of groups whose policy is more than `max_staleness` updates old."""
+        """Let go of groups whose policy is more than `max_staleness` updates old, unless they are to `wait`."""
+        if self.stale_groups == "wait":
+            return
         fresh = [group for group in self.buffer if policy_version - group.policy_version <= self.max_staleness]
-        self.num_stale += len(self.buffer) - len(fresh)
+        self.counts.stale += len(self.buffer) - len(fresh)
         self.buffer = deque(fresh)
+
+    def rollout_groups(self, most: int) -> int:
+        """Return how many groups to roll out next: `most`, or with `pace` no more than are learnt from in time.
+
+        This update and the next `max_staleness` take n each, the oldest first: whoever would come after is too old.
+
+        >>> filler = BatchFiller(num_groups=4, min_reward_std=0.01, max_staleness=1, stale_groups="pace")
+        >>> filler.add(ScoredGroup(name, (0, 1), 0) for name in "abc")
+        >>> filler.rollout_groups(most=20), filler.rollout_groups(most=2)
+        (5, 2)
+        """
+        if self.stale_groups != "pace":
+            return most
+        return min(most, self.num_groups * (self.max_staleness + 1) - len(self.buffer))
 
     @property
     def is_full(self) -> bool:
-        """Whether a batch can leave."""
+        """Whether a whole batch can leave."""
         return len(self.buffer) >= self.num_groups
 
     def take_batch(self) -> list[ScoredGroup[GroupT]]:
@@ -80,4 +133,18 @@ class BatchFiller(Generic[GroupT]):
         """
         if not self.is_full:
             raise ValueError(f"expected {self.num_groups} groups in the buffer, found {len(self.buffer)}")
-        return [self.buffer.popleft() for _ in range(self.num_groups)]
+        return self._taken(self.num_groups)
+
+    def take_smaller_batch(self) -> list[ScoredGroup[GroupT]]:
+        """Return the groups that are there, where they do not fill a batch.
+
+        Raises:
+            ValueError: there are none, or enough.
+        """
+        if self.is_full or not self.buffer:
+            raise ValueError(f"expected from 1 to {self.num_groups - 1} groups in the buffer, found {len(self.buffer)}")
+        return self._taken(len(self.buffer))
+
+    def _taken(self, count: int) -> list[ScoredGroup[GroupT]]:
+        self.counts.learnt += count
+        return [self.buffer.popleft() for _ in range(count)]

@@ -11,6 +11,7 @@ from astra_jax.engine.interface import MOST_KEPT_IDS
 from astra_jax.episodes.rewards import RewardName
 from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.model.sharding import MeshConfig
+from astra_jax.rl.batch_filling import StaleGroups
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
 from astra_jax.training.run_record import RL_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
 from synthesis.records import SimilarityBand
@@ -81,8 +82,8 @@ class SampledRollout(RolloutConfig):
 class RLConfig(TrainingConfig):
     """What to learn from, for how long, and where to write.
 
-    Where the paper is silent, group size, ε, δ, temperature and K are keys. A waiting group is used for at most
-    `max_staleness` updates after its own, with the sampled log-probs as the denominator of the ratio.
+    Where the paper is silent, group size, ε, δ, temperature and K are keys. A group may wait for its update; it is
+    learnt from with the sampled log-probs as the denominator of the ratio.
     """
 
     init: Path
@@ -96,15 +97,19 @@ class RLConfig(TrainingConfig):
     group_size: int = Field(gt=1)
     """G: episodes per environment."""
     groups_per_step: int = Field(gt=0)
-    """n: valid groups per update."""
+    """n: valid groups per update, fewer only after `max_rollouts_per_step` rollouts."""
     groups_per_rollout: int = Field(gt=0)
     """Environments rolled out at once."""
     min_reward_std: float = Field(default=0.01, ge=0)
     """δ: groups whose rewards vary less are degenerate."""
     max_staleness: int = Field(default=1, ge=0)
-    """Updates after which a waiting group is dropped instead of used."""
+    """Updates after its own that a waiting group may be used for; later ones find it too old."""
+    stale_groups: StaleGroups = "drop"
+    """What becomes of groups that would be too old: `drop` lets go of them; `pace` rolls out no more groups at once
+    than are learnt from in time, so that none is; `wait` learns from them all the same, however old."""
     max_rollouts_per_step: int = Field(default=16, gt=0)
-    """Rollouts after which a batch that is still not full stops the run."""
+    """Rollouts after which an update learns from the groups that are there, even if they do not fill a batch; the run
+    stops where there are none."""
     clip_epsilon: float = Field(default=0.2, gt=0)
     """ε: how far the ratio of a token may move its loss."""
     clip_epsilon_high: float | None = Field(default=None, gt=0)

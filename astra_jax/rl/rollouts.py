@@ -7,6 +7,7 @@ Decided: docs/decisions/rl.md, “Training logs one episode a group, every ten s
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import sys
 from collections import Counter
@@ -17,7 +18,7 @@ import jax
 from jax.sharding import Mesh
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.episodes.figures import call_errors, service_errors
+from astra_jax.episodes.figures import call_errors, num_sampled_tokens, service_errors
 from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_episodes
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import Group, RolloutEngine, Start, finished, none_can_run
@@ -27,7 +28,7 @@ from astra_jax.mesh.layouts import laid_out_for_decoding
 from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
-from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, ScoredGroup
+from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, GroupCounts, ScoredGroup
 from astra_jax.rl.config import RLConfig
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource, require_records
@@ -57,16 +58,15 @@ class Rollouts:
         self._environments = RecordSource(config.environments, Environment)
         require_records(self._environments)
         self.filler: BatchFiller[Group] = BatchFiller(
-            config.groups_per_step, config.min_reward_std, config.max_staleness
+            config.groups_per_step, config.min_reward_std, config.max_staleness, config.stale_groups
         )
-        self.num_submitted = 0
-        """Groups rolled out since the run began."""
         self.num_left_out = 0
-        """Environments drawn since then that no policy can be rolled out in: a prompt too long, nothing to solve."""
-        self.num_unfinished = 0
-        """Groups since then of which `max_tool_seconds` cut an episode off: dropped whole."""
+        """Environments drawn since the run began that no policy can be rolled out in: a prompt too long, nothing to
+        solve."""
         self.errors: Counter[str] = Counter()
         """Of the calls that were made for the last batch, by whose they were and their kind."""
+        self.sampled_tokens: dict[str, list[int]] = {"rolled_out": [], "kept": []}
+        """Of each episode that was rolled out for the last batch, and of those among them whose group was valid."""
         self._starts = self._starts_from(0)
 
     def _starts_from(self, first: int) -> Iterator[Start]:
@@ -104,75 +104,107 @@ class Rollouts:
         raise none_can_run(self._config.rollout, len(self._environments))
 
     async def batch(self, params: Params, *, step: int) -> tuple[list[ScoredGroup[Group]], list[ScoredGroup[Group]]]:
-        """Roll groups out until a batch is full; return the batch, and all groups that were rolled out for it.
+        """Roll groups out until a batch is full; return the batch, and all groups with rewards that came for it.
+
+        After `max_rollouts_per_step` rollouts the batch is what is there, and one line says so.
 
         Raises:
-            BatchFillingStalled: after `max_rollouts_per_step` rollouts there are still too few whose rewards vary.
+            BatchFillingStalled: after so many rollouts there is no group whose rewards vary.
             PromptTooLong: no environment can be rolled out.
             SandboxUnavailable: the sandbox is down.
             HostFailed: another host has failed.
         """
-        self.filler.drop_stale(step)
+        filler = self.filler
+        filler.drop_stale(step)
         rolled_out: list[ScoredGroup[Group]] = []
-        num_rollouts, unfinished_before = 0, self.num_unfinished
+        num_rollouts, counts_before = 0, dataclasses.replace(filler.counts)
         self.errors, errors_before = Counter(), Counter(self._engine.sandbox.service_errors)
+        self.sampled_tokens = {"rolled_out": [], "kept": []}
         # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
-        if not self.filler.is_full:
+        if not filler.is_full:
             # Only here: while the learner learns, these weights and the pages are gone.
             decoding_params = laid_out_for_decoding(self._model_config, self._mesh, params)
         with in_force(self._mesh):
-            while not self.filler.is_full:
-                self._require_progress(num_rollouts, self.num_unfinished - unfinished_before, step)
-                groups = await self._roll_out(decoding_params, policy_version=step)
+            while not filler.is_full and num_rollouts < self._config.max_rollouts_per_step:
+                rolled_out += await self._roll_out(decoding_params, policy_version=step)
                 num_rollouts += 1
-                self.filler.add(groups)
-                rolled_out += groups
         self.errors += service_errors(self._engine.sandbox.service_errors, errors_before)
-        return self.filler.take_batch(), rolled_out
+        if filler.is_full:
+            return filler.take_batch(), rolled_out
+        self._require_a_group(num_rollouts, counts_before, step)
+        groups = filler.take_smaller_batch()
+        print(
+            f"astra: step {step} learns from {len(groups)} of {filler.num_groups} groups: that many have reward "
+            f"variance after max_rollouts_per_step = {num_rollouts} rollouts; `groups_in_batch` in metrics.jsonl "
+            "has the number of each step",
+            file=sys.stderr,
+        )
+        return groups, rolled_out
 
-    def _require_progress(self, num_rollouts: int, num_unfinished: int, step: int) -> None:
-        if num_rollouts == self._config.max_rollouts_per_step:
+    def _require_a_group(self, num_rollouts: int, before: GroupCounts, step: int) -> None:
+        if self.filler.buffer:
+            return
+        now = self.filler.counts
+        num_failed, num_cancelled = now.failed - before.failed, now.cancelled - before.cancelled
+        if num_cancelled:
+            what_to_do = f"{num_cancelled} were cut off: raise rollout.max_tool_seconds, or look at the sandbox"
+        elif num_failed:
+            what_to_do = f"{num_failed} met a broken tool: look at the sandbox, and at the environments' tools"
+        else:
             what_to_do = (
-                f"{num_unfinished} groups were cut off: raise rollout.max_tool_seconds, or look at the sandbox"
-                if num_unfinished
-                else "the policy solves everything or nothing: change the environments, the temperature or "
+                "the policy solves everything or nothing: change the environments, the temperature or "
                 "min_reward_std, or stop here"
             )
-            raise BatchFillingStalled(
-                f"expected {self._config.groups_per_step} groups with reward variance at step {step}, found "
-                f"{len(self.filler.buffer)} after {num_rollouts} rollouts; {what_to_do}"
-            )
+        raise BatchFillingStalled(
+            f"expected at least one of {self.filler.num_groups} groups with reward variance at step {step}, found 0 "
+            f"after {num_rollouts} rollouts of {now.submitted - before.submitted} groups; {what_to_do}"
+        )
 
     async def _roll_out(self, params: Params, *, policy_version: int) -> list[ScoredGroup[Group]]:
-        count = self._config.groups_per_rollout
+        """Roll out as many groups as the next rollout has, and take them in; return those that have rewards."""
+        config, filler = self._config, self.filler
         # The seed follows from how many groups came before, which a checkpoint keeps: no generator is saved.
         groups = await self._engine.run(
             params,
-            [self._next_start() for _ in range(count)],
-            group_size=self._config.group_size,
-            seed=random.Random(f"{self._config.seed}/rollout/{self.num_submitted}").getrandbits(31),
+            [self._next_start() for _ in range(filler.rollout_groups(config.groups_per_rollout))],
+            group_size=config.group_size,
+            seed=random.Random(f"{config.seed}/rollout/{filler.counts.submitted}").getrandbits(31),
             policy_version=policy_version,
+            room_for=config.groups_per_rollout,
         )
-        self.num_submitted += count
         self.errors += call_errors(episode for group in groups for episode in group)
         whole = finished(groups)
-        self._count_unfinished(len(groups) - len(whole))
+        usable = [group for group in whole if not any(episode.met_broken_tool for episode in group)]
+        self._tell_of_dropped(len(groups) - len(whole), len(whole) - len(usable))
         # A group is whole or not there: what a reward is worth, it is worth beside the others of its group.
-        assert all(len(group) == self._config.group_size for group in whole)
-        return [
-            ScoredGroup(group, tuple(episode_reward(episode, self._config.reward) for episode in group), policy_version)
-            for group in whole
+        assert all(len(group) == config.group_size for group in usable)
+        scored = [
+            ScoredGroup(group, tuple(episode_reward(episode, config.reward) for episode in group), policy_version)
+            for group in usable
         ]
+        filler.add(scored, num_failed=len(whole) - len(usable), num_cancelled=len(groups) - len(whole))
+        self.sampled_tokens["rolled_out"] += [num_sampled_tokens(episode) for group in groups for episode in group]
+        self.sampled_tokens["kept"] += [
+            num_sampled_tokens(episode) for each in scored if filler.is_valid(each) for episode in each.group
+        ]
+        return scored
 
-    def _count_unfinished(self, count: int) -> None:
-        if count and not self.num_unfinished:
+    def _tell_of_dropped(self, num_cancelled: int, num_failed: int) -> None:
+        """Say the first time that groups are dropped whole, and why."""
+        counts = self.filler.counts
+        if num_cancelled and not counts.cancelled:
             print(
-                f"astra: {count} groups are dropped: in each an episode waited for its tools beyond "
+                f"astra: {num_cancelled} groups are dropped: in each an episode waited for its tools beyond "
                 f"rollout.max_tool_seconds = {self._config.rollout.max_tool_seconds:g}; from here on this run does "
-                "not follow from its seed alone; `groups_unfinished` in metrics.jsonl counts them",
+                "not follow from its seed alone; `groups_cancelled` in metrics.jsonl counts them",
                 file=sys.stderr,
             )
-        self.num_unfinished += count
+        if num_failed and not counts.failed:
+            print(
+                f"astra: {num_failed} groups are dropped: in each an episode called a tool whose process died or whose "
+                "source is invalid, which says nothing of the policy; `groups_failed` in metrics.jsonl counts them",
+                file=sys.stderr,
+            )
 
     def log_episodes(self, step: int, groups: Sequence[ScoredGroup[Group]]) -> None:
         """Write the first episode of each group, where it is time; a resumed run writes the same file again."""
@@ -191,10 +223,8 @@ class Rollouts:
         """Return where the rollouts stand, as JSON: what has been submitted, counted, and what waits."""
         filler = self.filler
         return {
-            "groups_submitted": self.num_submitted,
+            "groups": dataclasses.asdict(filler.counts),
             "environments_left_out": self.num_left_out,
-            "groups_unfinished": self.num_unfinished,
-            "counts": {"valid": filler.num_valid, "degenerate": filler.num_degenerate, "stale": filler.num_stale},
             "waiting": [
                 {
                     "episodes": [saved_episode(episode) for episode in group.group],
@@ -209,13 +239,9 @@ class Rollouts:
         """Go on from where `position` says; an empty one is the beginning of a run."""
         if not position:
             return
-        self.num_submitted = position["groups_submitted"]
-        self.num_left_out = position["environments_left_out"]
-        self.num_unfinished = position["groups_unfinished"]
-        self._starts = self._starts_from(self.num_submitted + self.num_left_out)
-        counts, waiting = position["counts"], position["waiting"]
-        self.filler.num_valid, self.filler.num_degenerate = counts["valid"], counts["degenerate"]
-        self.filler.num_stale = counts["stale"]
+        self.filler.counts, self.num_left_out = GroupCounts(**position["groups"]), position["environments_left_out"]
+        self._starts = self._starts_from(self.filler.counts.submitted + self.num_left_out)
+        waiting = position["waiting"]
         # A saved episode names its environment; the record directory, which the run was begun with, still has it.
         wanted = {episode["environment_id"] for group in waiting for episode in group["episodes"]}
         found = {environment.id: environment for environment in self._environments if environment.id in wanted}

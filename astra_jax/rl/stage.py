@@ -5,6 +5,7 @@ Here the config is taken apart; below, each part is given what it needs.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -55,8 +56,7 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any
     figures = {
         "steps": config.steps,
         "reward": run.closing_metric("reward"),
-        "groups_submitted": rollouts.num_submitted,
-        **({"groups_unfinished": rollouts.num_unfinished} if rollouts.num_unfinished else {}),
+        **{f"groups_{cause}": count for cause, count in dataclasses.asdict(rollouts.filler.counts).items() if count},
         **run.closing_totals("_errors_"),
     }
     return run.finish(state, record, data=(config.environments,), figures=figures)

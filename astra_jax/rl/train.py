@@ -26,7 +26,7 @@ from astra_jax.model.qwen3 import Params, bind
 from astra_jax.rl.batch import RLBatch, make_rl_batch, mini_batches
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
-from astra_jax.rl.metrics import rl_metrics
+from astra_jax.rl.metrics import filling_metrics, rl_metrics
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.training.accumulation import loss_and_gradients, per_token_in_parts
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, update_if_finite
@@ -191,7 +191,7 @@ async def train_rl(
     """Learn from `state` on, to the last step; return the state after it.
 
     Raises:
-        BatchFillingStalled: the policy's groups no longer vary (everything solved, or nothing).
+        BatchFillingStalled: none of the policy's groups varies any more (everything solved, or nothing).
         SandboxUnavailable, HostFailed: the sandbox is down, here or at another host, or that host has failed otherwise;
             the run resumes from its last checkpoint.
         NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
@@ -214,6 +214,7 @@ async def train_rl(
             segment_multiple=segment_multiple(parts.mesh),
             divide_by_std=config.divide_advantages_by_std,
             sequence_mean=config.sequence_mean,
+            num_rows=config.rows_per_update * config.mini_batches,
         )
         rollout_seconds = time.monotonic() - started
         with in_force(parts.mesh):
@@ -223,6 +224,7 @@ async def train_rl(
         # A batch of groups that had waited rolled nothing out: then it is told of what was learnt from.
         shown = rolled_out or groups
         metrics = rl_metrics(of_step, shown, rollouts, started=started, rollout_seconds=rollout_seconds)
+        metrics |= filling_metrics(groups, rollouts, step=step)
         rollouts.log_episodes(step, shown)
         run.end_step(state, metrics, batch)
     return state

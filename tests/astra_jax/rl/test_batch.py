@@ -10,7 +10,7 @@ import pytest
 from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.rl.batch import RLBatch, make_rl_batch
+from astra_jax.rl.batch import RLBatch, make_rl_batch, mini_batches
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.testing import tiny_environment
 
@@ -142,3 +142,33 @@ def test_advantages_may_be_left_undivided():
         [ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)], length_bucket_tokens=4, pad_id=9, divide_by_std=False
     )
     assert (batch.advantages_BT[0, 1], batch.advantages_BT[1, 0]) == (-0.5, 0.5)
+
+
+@pytest.mark.parametrize("episodes_per_row", [1, 2])
+def test_rows_without_loss_fill_a_smaller_batch_up_to_the_shape_of_a_whole_one(episodes_per_row):
+    groups = [ScoredGroup(OF_ONE_PROMPT, (0.0, 1.0), 0)]
+    options = {"length_bucket_tokens": 4, "pad_id": 9, "top_k": 3, "episodes_per_row": episodes_per_row}
+    small, filled = make_rl_batch(groups, **options), make_rl_batch(groups, **options, num_rows=5)
+    num_rows = len(small.tokens_BT)
+    for name, rows, all_rows in zip(RLBatch._fields, small, filled, strict=True):
+        if rows is None:
+            assert all_rows is None
+            continue
+        assert all_rows.shape == (5, *rows.shape[1:])
+        np.testing.assert_array_equal(all_rows[:num_rows], rows, err_msg=name)
+    assert not filled.loss_mask_BT[num_rows:].any()
+    assert not filled.advantages_BT[num_rows:].any()
+    assert np.asarray(filled.segment_ids_BT[num_rows:]).tolist() == [[1, *[0] * (small.tokens_BT.shape[1] - 1)]] * (
+        5 - num_rows
+    )
+
+
+def test_mini_batches_without_loss_are_left_out():
+    """Two groups' rows where there could be four: of four mini-batches there are two, of three one and a half."""
+    groups = [ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)] * 2
+    batch = make_rl_batch(groups, length_bucket_tokens=4, pad_id=9, num_rows=8)
+    halves = mini_batches(batch, 4)
+    assert [len(mini.tokens_BT) for mini in halves] == [2, 2]
+    np.testing.assert_array_equal(np.concatenate([mini.tokens_BT for mini in halves]), batch.tokens_BT[:4])
+    assert len(mini_batches(batch, 2)) == 1
+    assert len(mini_batches(make_rl_batch(groups, length_bucket_tokens=4, pad_id=9, num_rows=12), 2)) == 1

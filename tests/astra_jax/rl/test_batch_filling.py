@@ -3,76 +3,148 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from astra_jax.rl.batch_filling import BatchFiller, ScoredGroup
+from astra_jax.rl.batch_filling import BatchFiller, GroupCounts, ScoredGroup, StaleGroups
 
 GROUPS_PER_BATCH, MAX_STALENESS, MIN_REWARD_STD = 3, 2, 0.05
+
+
+REWARDS = st.lists(st.sampled_from([(0.5, 0.5), (0.0, 1.0), (0.5, 0.55), (0.0, 0.5)]), max_size=4)
+FEW = st.integers(0, 2)
 
 
 class BatchFilling(RuleBasedStateMachine):
     """A filler beside a plain list of what should wait in it."""
 
+    stale_groups: StaleGroups = "drop"
+
     def __init__(self) -> None:
         super().__init__()
-        self.filler: BatchFiller[int] = BatchFiller(GROUPS_PER_BATCH, MIN_REWARD_STD, MAX_STALENESS)
+        self.filler: BatchFiller[int] = BatchFiller(GROUPS_PER_BATCH, MIN_REWARD_STD, MAX_STALENESS, self.stale_groups)
         self.waiting: list[tuple[int, int]] = []
-        self.version = self.submitted = self.degenerate = self.stale = self.left = 0
+        self.version = 0
+        self.expected = GroupCounts()
 
-    @rule(rewards=st.lists(st.sampled_from([(0.5, 0.5), (0.0, 1.0), (0.5, 0.55), (0.0, 0.5)]), max_size=4))
-    def roll_out(self, rewards):
-        groups = [ScoredGroup(self.submitted + i, pair, self.version) for i, pair in enumerate(rewards)]
-        self.filler.add(groups)
-        self.submitted += len(groups)
+    @rule(rewards=REWARDS, failed=FEW, cancelled=FEW)
+    def roll_out(self, rewards, failed, cancelled):
+        if self.stale_groups == "pace":
+            rewards = rewards[: self.filler.rollout_groups(len(rewards))]
+        first = self.expected.submitted
+        groups = [ScoredGroup(first + i, pair, self.version) for i, pair in enumerate(rewards)]
+        self.filler.add(groups, num_failed=failed, num_cancelled=cancelled)
         kept = [group for group in groups if abs(group.rewards[1] - group.rewards[0]) / 2 > MIN_REWARD_STD]
-        self.degenerate += len(groups) - len(kept)
+        self.expected.submitted += len(groups) + failed + cancelled
+        self.expected.failed += failed
+        self.expected.cancelled += cancelled
+        self.expected.valid += len(kept)
+        self.expected.degenerate += len(groups) - len(kept)
         self.waiting += [(group.group, group.policy_version) for group in kept]
+
+    def learn(self, batch, count):
+        assert all(group.rewards[0] != group.rewards[1] for group in batch)
+        assert [(group.group, group.policy_version) for group in batch] == self.waiting[:count]
+        self.waiting = self.waiting[count:]
+        self.expected.learnt += count
+        self.version += 1
 
     @precondition(lambda self: len(self.waiting) >= GROUPS_PER_BATCH)
     @rule()
     def update(self):
-        batch = self.filler.take_batch()
-        assert all(group.rewards[0] != group.rewards[1] for group in batch)
-        assert [(group.group, group.policy_version) for group in batch] == self.waiting[:GROUPS_PER_BATCH]
-        self.waiting = self.waiting[GROUPS_PER_BATCH:]
-        self.left += GROUPS_PER_BATCH
-        self.version += 1
+        self.learn(self.filler.take_batch(), GROUPS_PER_BATCH)
+        self.drop_stale()
 
     @precondition(lambda self: len(self.waiting) < GROUPS_PER_BATCH)
     @rule()
-    def a_batch_that_is_not_full_cannot_leave(self):
+    def a_batch_that_is_not_full_leaves_only_as_a_smaller_one(self):
         with pytest.raises(ValueError, match=f"expected {GROUPS_PER_BATCH} groups in the buffer"):
             self.filler.take_batch()
+        if self.waiting:
+            self.learn(self.filler.take_smaller_batch(), len(self.waiting))
+            self.drop_stale()
 
+    @precondition(lambda self: not self.waiting or len(self.waiting) >= GROUPS_PER_BATCH)
+    @rule()
+    def what_is_whole_or_nothing_is_no_smaller_batch(self):
+        with pytest.raises(ValueError, match="expected from 1 to 2 groups in the buffer"):
+            self.filler.take_smaller_batch()
+
+    @precondition(lambda self: self.stale_groups != "pace")
     @rule()
     def time_passes(self):
         self.version += 1
+        self.drop_stale()
+
+    def drop_stale(self):
         self.filler.drop_stale(self.version)
-        fresh = [(group, version) for group, version in self.waiting if self.version - version <= MAX_STALENESS]
-        self.stale += len(self.waiting) - len(fresh)
-        self.waiting = fresh
+        if self.stale_groups != "wait":
+            fresh = [(group, version) for group, version in self.waiting if self.version - version <= MAX_STALENESS]
+            self.expected.stale += len(self.waiting) - len(fresh)
+            self.waiting = fresh
 
     @invariant()
     def every_group_is_accounted_for(self):
-        filler = self.filler
+        filler, counts = self.filler, self.filler.counts
         assert [(group.group, group.policy_version) for group in filler.buffer] == self.waiting
-        assert (filler.num_degenerate, filler.num_stale) == (self.degenerate, self.stale)
-        assert filler.num_valid == len(filler.buffer) + filler.num_stale + self.left
-        assert filler.num_valid + filler.num_degenerate == self.submitted
+        assert counts == self.expected
+        assert counts.submitted == counts.valid + counts.degenerate + counts.failed + counts.cancelled
+        assert counts.valid == counts.learnt + counts.stale + len(filler.buffer)
         assert filler.is_full == (len(self.waiting) >= GROUPS_PER_BATCH)
+        assert self.stale_groups == "drop" or counts.stale == 0
 
 
-TestBatchFilling = BatchFilling.TestCase
-TestBatchFilling.settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
+class PacedFilling(BatchFilling):
+    """Time passes with updates alone: nothing that was rolled out in this pace is ever too old."""
+
+    stale_groups = "pace"
+
+
+class WaitingFilling(BatchFilling):
+    """Nothing is ever dropped."""
+
+    stale_groups = "wait"
+
+
+TestBatchFilling, TestPacedFilling = BatchFilling.TestCase, PacedFilling.TestCase
+TestWaitingFilling = WaitingFilling.TestCase
+for _case in (TestBatchFilling, TestPacedFilling, TestWaitingFilling):
+    _case.settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    stale_groups=st.sampled_from(["drop", "pace", "wait"]),
+    num_groups=st.integers(1, 4),
+    max_staleness=st.integers(0, 3),
+    groups_per_rollout=st.integers(1, 12),
+    is_valid=st.lists(st.booleans(), min_size=1, max_size=40).filter(any),
+)
+def test_a_whole_run_learns_from_no_group_that_is_older_than_its_way_allows(
+    stale_groups, num_groups, max_staleness, groups_per_rollout, is_valid
+):
+    """`pace` and `wait` drop nothing. One who waits grows no older than the rollout that it came of is large."""
+    filler: BatchFiller[int] = BatchFiller(num_groups, MIN_REWARD_STD, max_staleness, stale_groups)
+    ages = []
+    for step in range(12):
+        filler.drop_stale(step)
+        while not filler.is_full:
+            count, first = filler.rollout_groups(groups_per_rollout), filler.counts.submitted
+            assert 1 <= count <= groups_per_rollout
+            rewards = [(0.0, float(is_valid[(first + i) % len(is_valid)])) for i in range(count)]
+            filler.add(ScoredGroup(first + i, pair, step) for i, pair in enumerate(rewards))
+        ages += [step - group.policy_version for group in filler.take_batch()]
+    assert stale_groups == "drop" or filler.counts.stale == 0
+    most = -(-(groups_per_rollout - 1) // num_groups) if stale_groups == "wait" else max_staleness
+    assert max(ages) <= most
 
 
 def test_a_degenerate_group_never_reaches_the_loss():
     filler: BatchFiller[str] = BatchFiller(num_groups=1, min_reward_std=0.0, max_staleness=1)
     filler.add(ScoredGroup("all equal", (reward,) * 3, 0) for reward in (0.0, 0.1, 1.0, 2 / 3))
     assert not filler.is_full
-    assert filler.num_degenerate == 4
+    assert filler.counts.degenerate == 4
 
 
 def test_a_group_that_waits_for_too_many_updates_is_dropped_and_counted():
@@ -81,5 +153,5 @@ def test_a_group_that_waits_for_too_many_updates_is_dropped_and_counted():
     waiting = []
     for version in (1, 2, 3):
         filler.drop_stale(version)
-        waiting.append(([group.group for group in filler.buffer], filler.num_stale))
+        waiting.append(([group.group for group in filler.buffer], filler.counts.stale))
     assert waiting == [(["old", "older", "new"], 0), (["new"], 2), ([], 3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from types import SimpleNamespace
@@ -12,8 +13,8 @@ import pytest
 from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.rl.batch_filling import BatchFiller, ScoredGroup
-from astra_jax.rl.metrics import SHOWN, rl_metrics
+from astra_jax.rl.batch_filling import BatchFiller, GroupCounts, ScoredGroup
+from astra_jax.rl.metrics import SHOWN, filling_metrics, rl_metrics
 from astra_jax.testing import tiny_environment
 
 
@@ -35,12 +36,10 @@ def test_a_step_has_one_line_of_its_update_its_episodes_its_filling_and_its_time
     second = ScoredGroup(
         (an_episode(found, rain, num_sampled=8), an_episode(refused, unknown, unknown, num_sampled=4)), (0.25, 0.75), 0
     )
-    filler = BatchFiller(1, min_reward_std=0.1, max_staleness=3, num_valid=7, num_degenerate=5, num_stale=2)
-    filler.buffer.extend([first, second, second])  # type: ignore[list-item]
     line = rl_metrics(
         {"loss": jnp.float32(-0.5), "applied": jnp.int32(1)},
         [first, second],  # type: ignore[list-item]
-        SimpleNamespace(filler=filler, num_left_out=4, num_unfinished=3, errors=Counter(tool_errors_timeout=9)),  # type: ignore[arg-type]
+        SimpleNamespace(errors=Counter(tool_errors_timeout=9)),  # type: ignore[arg-type]
         started=time.monotonic() - 20.25,
         rollout_seconds=1.23456,
     )
@@ -62,12 +61,33 @@ def test_a_step_has_one_line_of_its_update_its_episodes_its_filling_and_its_time
         "invalid_call_share": pytest.approx(2 / 6),
         "failed_call_share": pytest.approx(1 / 6),
         "tool_errors_timeout": 9,
-        "environments_left_out": 4,
-        "groups_valid": 7,
-        "groups_degenerate": 5,
-        "groups_stale": 2,
-        "groups_unfinished": 3,
-        "groups_waiting": 3,
         "rollout_seconds": 1.235,
     }
     assert set(SHOWN) - {"seconds"} <= set(line)
+
+
+def test_a_step_has_figures_of_how_its_batch_was_filled():
+    group = ScoredGroup((), (1.0, 0.0), policy_version=4)
+    counts = GroupCounts(submitted=16, valid=8, degenerate=5, failed=1, cancelled=2, learnt=4, stale=1)
+    filler = BatchFiller(1, min_reward_std=0.1, max_staleness=3, counts=counts)
+    filler.buffer.extend([group, group, group])  # type: ignore[list-item]
+    tokens = {"rolled_out": [2, 4, 9], "kept": [4, 9]}
+    rollouts = SimpleNamespace(filler=filler, num_left_out=4, sampled_tokens=tokens)
+    older = dataclasses.replace(group, policy_version=3)
+    figures = filling_metrics([group, older, older, older], rollouts, step=5)  # type: ignore[arg-type, list-item]
+    assert figures == {
+        "environments_left_out": 4,
+        "groups_submitted": 16,
+        "groups_valid": 8,
+        "groups_degenerate": 5,
+        "groups_failed": 1,
+        "groups_cancelled": 2,
+        "groups_learnt": 4,
+        "groups_stale": 1,
+        "groups_waiting": 3,
+        "groups_in_batch": 4,
+        "group_age_mean": 1.75,
+        "group_age_max": 2,
+        "sampled_tokens_per_episode": 5,
+        "sampled_tokens_per_episode_kept": 6.5,
+    }

@@ -13,6 +13,7 @@ from astra_jax.episodes.rollout import PromptTooLong
 from astra_jax.rl import rollouts as rollouts_module
 from astra_jax.rl.batch_filling import BatchFillingStalled
 from astra_jax.rl.config import RLConfig
+from astra_jax.rl.metrics import filling_metrics
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.record_io import write_records
@@ -27,16 +28,19 @@ DULL = tiny_environment(rent=0).id
 class FakeEngine:
     """Remembers what it rolls out; of each group the last episode alone solves its environment."""
 
-    def __init__(self, refused=(), cut_off=()):
-        self.starts, self.seeds, self.refused, self.cut_off = [], [], refused, cut_off
+    def __init__(self, refused=(), cut_off=(), broken=()):
+        self.starts, self.seeds, self.sizes, self.rooms = [], [], [], []
+        self.refused, self.cut_off, self.broken = refused, cut_off, broken
         self.sandbox = InProcessSandbox()
 
     def can_run(self, start):
         return start.environment.id not in self.refused
 
-    async def run(self, params, starts, *, group_size, seed, policy_version):
+    async def run(self, params, starts, *, group_size, seed, policy_version, room_for):
         self.starts += starts
         self.seeds.append(seed)
+        self.sizes.append(len(starts))
+        self.rooms.append(room_for)
         return [
             [self._episode(start, i == group_size - 1, policy_version) for i in range(group_size)] for start in starts
         ]
@@ -47,11 +51,18 @@ class FakeEngine:
             for task in start.environment.sub_tasks
             if solves and start.environment.id != DULL
         ]
-        ledger = TokenLedger()
-        ledger.append_sampled([3], [-0.5], turn=1, policy_versions=[policy_version], kept=[[3, 4]])
-        unknown = ToolOutcome("x", {}, "unknown_tool", None, "", irrelevant=False)
+        ledger, num_tokens = TokenLedger(), 1 if start.environment.id == DULL else 3
+        ledger.append_sampled(
+            [3] * num_tokens,
+            [-0.5] * num_tokens,
+            turn=1,
+            policy_versions=[policy_version] * num_tokens,
+            kept=[[3, 4]] * num_tokens,
+        )
+        is_broken = solves and len(self.starts) in self.broken
+        last = ToolOutcome("x", {}, "crashed" if is_broken else "unknown_tool", None, "", irrelevant=False)
         reason = "deadline" if solves and len(self.starts) in self.cut_off else "no_tool_call"
-        return Episode(start.environment, start.tools, ledger, outcomes=[*solved, unknown], stop_reason=reason)
+        return Episode(start.environment, start.tools, ledger, outcomes=[*solved, last], stop_reason=reason)
 
 
 @pytest.fixture
@@ -60,7 +71,7 @@ def make(tmp_path, monkeypatch, untrained):
     environments = [with_distractors(tiny_environment(rent=rent), per_band=2) for rent in range(NUM_ENVIRONMENTS)]
     write_records(tmp_path / "environments", environments, kind="environment")
 
-    def made(refused=(), cut_off=(), **changes):
+    def made(refused=(), cut_off=(), broken=(), **changes):
         values = {
             "seed": 3,
             "steps": 9,
@@ -73,7 +84,7 @@ def make(tmp_path, monkeypatch, untrained):
             "groups_per_step": 1,
             "groups_per_rollout": 1,
         }
-        engine = FakeEngine(refused, cut_off)
+        engine = FakeEngine(refused, cut_off, broken)
         monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_: engine)
         return Rollouts(RLConfig.model_validate(values | changes), untrained.model_config, None, None, None), engine
 
@@ -82,7 +93,7 @@ def make(tmp_path, monkeypatch, untrained):
 
 async def roll_out_all(rollouts, untrained, num_groups):
     for step in range(num_groups):
-        if rollouts.num_submitted >= num_groups:
+        if rollouts.filler.counts.submitted >= num_groups:
             break
         await rollouts.batch(untrained.params, step=step)
 
@@ -119,7 +130,7 @@ async def test_a_group_that_has_waited_too_long_is_dropped_and_not_learnt_from(m
     versions = [version for group in second for each in group.group for version in each.ledger.policy_versions]
     assert set(versions) == {0 if is_used else 1}
     assert bool(rolled_out) != is_used
-    assert rollouts.filler.num_stale == (0 if is_used else 2)
+    assert rollouts.filler.counts.stale == (0 if is_used else 2)
 
 
 async def test_a_run_that_resumes_goes_on_with_the_groups_that_wait_and_the_environments_that_follow(make, untrained):
@@ -139,7 +150,7 @@ async def test_a_run_that_resumes_goes_on_with_the_groups_that_wait_and_the_envi
         assert resumed.position() == rollouts.position()
     assert (other_engine.starts, other_engine.seeds) == (engine.starts, engine.seeds)
     assert engine.starts
-    assert rollouts.filler.num_degenerate > 0
+    assert rollouts.filler.counts.degenerate > 0
 
 
 async def test_environments_that_cannot_be_rolled_out_are_counted_and_left_out_also_after_a_resume(make, untrained):
@@ -185,21 +196,103 @@ async def test_a_group_with_an_episode_that_was_cut_off_is_dropped_and_counted_a
     )
     rollouts, engine = make(cut_off=(1, 2, 4), rollout=LIMITS | {"max_tool_seconds": 9})
     batches = [(await rollouts.batch(untrained.params, step=step))[0] for step in range(3)]
-    assert (rollouts.num_unfinished, rollouts.num_submitted, len(engine.starts)) == (3, 6, 6)
+    assert (rollouts.filler.counts.cancelled, rollouts.filler.counts.submitted, len(engine.starts)) == (3, 6, 6)
     assert [len(group.group) for batch in batches for group in batch] == [2, 2, 2]
     assert len(scored) == 2 * 3
     assert not any(episode.is_unfinished for episode in scored)
     assert capsys.readouterr().err.count("astra: 1 groups are dropped: in each an episode waited for its tools") == 1
     resumed, _ = make(rollout=LIMITS | {"max_tool_seconds": 9})
     resumed.go_on_from(json.loads(json.dumps(rollouts.position())))
-    assert resumed.num_unfinished == 3
+    assert resumed.filler.counts.cancelled == 3
 
 
 async def test_a_batch_of_which_every_episode_is_cut_off_stalls_in_one_line(make, untrained):
     rollouts, engine = make(cut_off=range(99), rollout=LIMITS | {"max_tool_seconds": 9}, max_rollouts_per_step=4)
-    with pytest.raises(BatchFillingStalled, match=r"found 0 after 4 rollouts; 4 groups were cut off: raise"):
+    with pytest.raises(BatchFillingStalled, match=r"found 0 after 4 rollouts of 4 groups; 4 were cut off: raise"):
         await rollouts.batch(untrained.params, step=0)
     assert len(engine.starts) == 4
+
+
+async def test_a_group_that_met_a_broken_tool_is_dropped_and_counted_and_never_rewarded(
+    make, untrained, monkeypatch, capsys
+):
+    """A group that is cut off as well counts once, as cancelled."""
+    scored = []
+    monkeypatch.setattr(rollouts_module, "episode_reward", lambda episode, _: scored.append(episode) or len(scored) % 2)
+    rollouts, _ = make(cut_off=(2,), broken=(1, 2, 3), rollout=LIMITS | {"max_tool_seconds": 9})
+    ((group,), rolled_out) = await rollouts.batch(untrained.params, step=0)
+    counts = rollouts.filler.counts
+    assert (counts.submitted, counts.failed, counts.cancelled, counts.valid, counts.learnt) == (4, 2, 1, 1, 1)
+    assert rolled_out == [group]
+    assert len(scored) == 2
+    assert rollouts.errors["tool_errors_crashed"] == 3
+    assert capsys.readouterr().err.count("in each an episode called a tool whose process died") == 1
+    stuck, _ = make(broken=range(99), max_rollouts_per_step=3)
+    with pytest.raises(BatchFillingStalled, match=r"after 3 rollouts of 3 groups; 3 met a broken tool: look"):
+        await stuck.batch(untrained.params, step=0)
+
+
+async def test_after_so_many_rollouts_a_step_learns_from_the_groups_that_are_there_and_says_so(make, untrained, capsys):
+    rollouts, engine = make(groups_per_step=4, groups_per_rollout=2, max_rollouts_per_step=1)
+    batch, rolled_out = await rollouts.batch(untrained.params, step=0)
+    assert 1 <= len(batch) <= 2
+    assert batch == [group for group in rolled_out if max(group.rewards) > 0]
+    assert len(engine.starts) == 2
+    error = capsys.readouterr().err
+    assert f"astra: step 0 learns from {len(batch)} of 4 groups: that many have reward variance after max_roll" in error
+    assert error.count("\n") == 1
+    figures = filling_metrics(batch, rollouts, step=0)
+    assert figures["groups_in_batch"] == figures["groups_learnt"] == len(batch)
+    assert figures["groups_waiting"] == 0
+    resumed, _ = make(groups_per_step=4, groups_per_rollout=2, max_rollouts_per_step=1)
+    resumed.go_on_from(json.loads(json.dumps(rollouts.position())))
+    expected, found = [await each.batch(untrained.params, step=1) for each in (rollouts, resumed)]
+    assert found == expected
+    assert resumed.position() == rollouts.position()
+
+
+@pytest.mark.parametrize(
+    ("stale_groups", "has_stale", "oldest", "most_at_once"),
+    [("drop", True, 1, NUM_ENVIRONMENTS), ("pace", False, 1, 2), ("wait", False, 3, NUM_ENVIRONMENTS)],
+)
+async def test_groups_that_would_be_too_old_are_dropped_or_not_rolled_out_or_waited_for(
+    make, untrained, stale_groups, has_stale, oldest, most_at_once
+):
+    """Four of five groups are valid; one is learnt from in a step, when it is one update old at most, or as it is."""
+    rollouts, engine = make(groups_per_rollout=NUM_ENVIRONMENTS, stale_groups=stale_groups)
+    ages = []
+    for step in range(12):
+        batch, _ = await rollouts.batch(untrained.params, step=step)
+        figures = filling_metrics(batch, rollouts, step=step)
+        ages.append(figures["group_age_max"])
+        assert figures["group_age_mean"] == ages[-1], "it is one group"
+    counts = rollouts.filler.counts
+    assert counts.submitted == counts.valid + counts.degenerate == len(engine.starts)
+    assert counts.valid == counts.learnt + counts.stale + len(rollouts.filler.buffer)
+    assert (counts.learnt, counts.stale > 0) == (12, has_stale)
+    assert max(ages) == oldest
+    assert max(engine.sizes) == most_at_once
+    assert set(engine.rooms) == {NUM_ENVIRONMENTS}, "one number of pages, whatever the pace"
+
+
+async def test_the_lengths_of_what_is_kept_stand_beside_those_of_all_that_was_rolled_out(make, untrained):
+    """The dull environment has short episodes and no variance; of two rollouts the first is cut off."""
+    rollouts, engine = make(
+        cut_off=(NUM_ENVIRONMENTS,),
+        groups_per_rollout=NUM_ENVIRONMENTS,
+        groups_per_step=3,
+        rollout=LIMITS | {"max_tool_seconds": 9},
+    )
+    batch, _ = await rollouts.batch(untrained.params, step=0)
+    figures = filling_metrics(batch, rollouts, step=0)
+    assert len(engine.starts) == 2 * NUM_ENVIRONMENTS
+    assert figures["sampled_tokens_per_episode"] == pytest.approx((4 * 3 + 1) / 5)
+    assert figures["sampled_tokens_per_episode_kept"] == 3
+    _, rolled_out = await rollouts.batch(untrained.params, step=1)
+    assert rolled_out
+    rollouts.filler.buffer.extend(batch)
+    await rollouts.batch(untrained.params, step=1)
+    assert not {name for name in filling_metrics(batch, rollouts, step=1) if "tokens" in name}, "nothing rolled out"
 
 
 async def test_a_group_that_is_not_whole_is_an_error_of_ours(make, untrained, monkeypatch):

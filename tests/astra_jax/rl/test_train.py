@@ -49,10 +49,32 @@ def config(taught, tmp_path_factory) -> RLConfig:
 async def test_a_policy_whose_groups_never_vary_is_not_updated(config, untrained, tmp_path):
     save_policy(untrained, tmp_path / "init")
     stuck = config.model_copy(update={"init": tmp_path / "init", "out": tmp_path / "run", "max_rollouts_per_step": 2})
-    with pytest.raises(BatchFillingStalled, match="expected 1 groups with reward variance at step 0, found 0 after 2"):
+    with pytest.raises(
+        BatchFillingStalled, match="expected at least one of 1 groups with reward variance at step 0, found 0 after 2"
+    ):
         await run_rl(stuck, InProcessSandbox())
     assert read_metrics(stuck.out / "metrics.jsonl") == []
     assert not (stuck.out / "policy").exists()
+
+
+async def test_a_batch_that_stays_smaller_is_learnt_from_as_if_it_were_whole(config, tmp_path, capsys):
+    """Its rows are as many as ever, so that nothing compiles anew; those that are empty change no loss."""
+    whole = config.model_copy(update={"out": tmp_path / "whole", "steps": 2})
+    smaller = whole.model_copy(
+        update={"out": tmp_path / "smaller", "groups_per_step": 2, "max_rollouts_per_step": 1, "seed": 1}
+    )
+    await run_rl(whole, InProcessSandbox())
+    rl_step.clear_cache()
+    figures = await run_rl(smaller, InProcessSandbox())
+    assert rl_step._cache_size() == 1
+    expected, found = (read_metrics(run.out / "metrics.jsonl") for run in (whole, smaller))
+    assert [line["groups_in_batch"] for line in found] == [1, 1]
+    for name in ("loss", "grad_norm", "mean_abs_logprob_difference"):
+        np.testing.assert_allclose(
+            [line[name] for line in found], [line[name] for line in expected], rtol=1e-4, atol=1e-6, err_msg=name
+        )
+    assert (figures["groups_submitted"], figures["groups_learnt"]) == (2, 2)
+    assert capsys.readouterr().err.count("learns from 1 of 2 groups: ") == 2
 
 
 def test_greedy_training_is_refused_in_one_line(config, tmp_path):
