@@ -979,6 +979,44 @@ MUTANTS: tuple[Mutant, ...] = (
         "whole",
         ("tests/astra_jax/rl/test_rollouts.py",),
     ),
+    # What sat an epoch out comes back in the next.
+    Mutant(
+        "astra_jax/rl/solved_rates.py",
+        "rate.last_epoch == epoch - 1",
+        "rate.last_epoch < epoch",
+        ("tests/astra_jax/rl/test_solved_rates.py",),
+    ),
+    # A checkpoint has rates of its own, which do not go on.
+    Mutant(
+        "astra_jax/rl/solved_rates.py",
+        "list(astuple(rate)) for",
+        "vars(rate) for",
+        ("tests/astra_jax/rl/test_solved_rates.py",),
+    ),
+    # A policy that is no better than the best is not kept.
+    Mutant(
+        "astra_jax/rl/best_policy.py",
+        "best.f1 <= self.best.f1",
+        "best.f1 < self.best.f1",
+        ("tests/astra_jax/rl/test_best_policy.py",),
+    ),
+    # The best policy is what it was until the new one is whole.
+    Mutant(
+        "astra_jax/rl/best_policy.py",
+        "        self._save(folder, params)\n",
+        '        shutil.rmtree(self._out / "best", ignore_errors=True)\n'
+        "        for other in self._out.glob('best*'):\n"
+        "            other.unlink() if other.is_symlink() else shutil.rmtree(other)\n"
+        "        self._save(folder, params)\n",
+        ("tests/astra_jax/rl/test_best_policy.py",),
+    ),
+    # A run is evaluated on nothing that it learns from.
+    Mutant(
+        "astra_jax/rl/held_out.py",
+        "if environment.id in learnt_from]",
+        "if environment in learnt_from]",
+        ("tests/astra_jax/rl/test_held_out.py",),
+    ),
     # A smaller batch has as many rows as a whole one.
     Mutant(
         "astra_jax/rl/batch.py",
@@ -1024,7 +1062,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Environments come in random order, another one in each epoch.
     Mutant(
         "astra_jax/rl/rollouts.py",
-        '            random.Random(f"{config.seed}/{epoch}").shuffle(order)\n',
+        '        random.Random(f"{self._config.seed}/{epoch}").shuffle(order)\n',
         "",
         ("tests/astra_jax/rl/test_rollouts.py",),
     ),
@@ -1038,8 +1076,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # A run that resumes goes on with the environment that follows.
     Mutant(
         "astra_jax/rl/rollouts.py",
-        "self._starts_from(self.filler.counts.submitted + self.num_left_out)",
-        "self._starts_from(0)",
+        'self.num_drawn, self.num_left_out = environments["drawn"], environments["left_out"]',
+        'self.num_left_out = environments["left_out"]',
         ("tests/astra_jax/rl/test_rollouts.py",),
     ),
     # A run that resumes has the groups that waited.

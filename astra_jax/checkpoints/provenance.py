@@ -113,8 +113,8 @@ def training_stage(name: str, config: BaseModel, data: Sequence[Path]) -> Traini
 
 
 def _without_paths(config: BaseModel) -> JsonObject:
-    """The keys of a config, but those that say where things lie on a machine or who watches the run."""
-    values = config.model_dump(mode="json", exclude={"wandb"})
+    """The keys of a config, but those that say where things lie on a machine or who and what watches the run."""
+    values = config.model_dump(mode="json", exclude={"wandb", "held_out"})
     return {key: value for key, value in values.items() if not _holds_path(getattr(config, key))}
 
 

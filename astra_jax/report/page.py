@@ -274,10 +274,12 @@ def _rl_charts(rows: Sequence[dict[str, Any]]) -> list[LineChart | None]:
     parts = {"reward": "reward", "recall": "recall", "precision": "precision"}
     groups = {cause: f"groups_{cause}" for cause in ("valid", "degenerate", "stale", "failed", "cancelled")}
     lengths = {"rolled out": "sampled_tokens_per_episode", "kept": "sampled_tokens_per_episode_kept"}
+    held_out = {"F1": "held_out_f1", "solved": "held_out_solved_fraction", "answers": "held_out_answer_accuracy"}
     ages = {"mean": "group_age_mean", "oldest": "group_age_max"}
     seconds = {"whole step": "seconds", "rollout": "rollout_seconds"}
     return [
         line_chart("Reward", rows, parts, unit="mean of the rollout", from_zero=True),
+        line_chart("On held-out environments", rows, held_out, unit="mean over episodes", from_zero=True),
         line_chart("Loss", rows, {"loss": "loss"}),
         line_chart("Tool calls", rows, {"tool calls": "tool_calls_per_episode"}, unit="per episode", from_zero=True),
         line_chart("Calls to irrelevant tools", rows, {"share": "irrelevant_call_share"}, from_zero=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from astra_jax.engine.interface import MOST_KEPT_IDS
 from astra_jax.episodes.rewards import RewardName
@@ -46,6 +46,7 @@ _SOURCES: Final = (
     "astra_jax/rl/batch_filling.py",
     "astra_jax/rl/grpo_loss.py",
     "astra_jax/rl/rollouts.py",
+    "astra_jax/rl/solved_rates.py",
     "astra_jax/rl/train.py",
     "astra_jax/training/accumulation.py",
     "astra_jax/training/optimizer.py",
@@ -75,6 +76,42 @@ class SampledRollout(RolloutConfig):
             raise ValueError(
                 f"expected top_k of at most {MOST_KEPT_IDS} beside top_p and min_p: the ids that truncation keeps are "
                 "recorded for the loss, which renormalises over them"
+            )
+        return self
+
+
+class HeldOutConfig(BaseModel):
+    """On what, and how often, the policy is evaluated while it learns; what is learnt does not depend on it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    environments: Path
+    """A record directory of environments, none of which is learnt from."""
+    every_steps: int = Field(gt=0)
+    """Updates between two evaluations; the policy after the last update is evaluated in any case."""
+    num_environments: int | None = Field(default=None, gt=0)
+    """How many of them, drawn by the seed; none: all."""
+    temperature: float = Field(default=0.0, ge=0)
+    """Of its episodes, one in each environment; at 0 they are greedy. All other limits are those of `rollout`."""
+    environments_at_once: int = Field(default=16, gt=0)
+
+
+class CurriculumConfig(BaseModel):
+    """Which solved rates an environment must have to be rolled out in every epoch; outside it is in every other one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    min_solved_rate: float = Field(default=0.2, ge=0, le=1)
+    """Of all its episodes since the run began, the least share that solved everything."""
+    max_solved_rate: float = Field(default=0.8, ge=0, le=1)
+    """The largest."""
+
+    @model_validator(mode="after")
+    def _is_a_band(self) -> CurriculumConfig:
+        if self.min_solved_rate > self.max_solved_rate:
+            raise ValueError(
+                f"expected min_solved_rate of at most max_solved_rate = {self.max_solved_rate:g}, found "
+                f"{self.min_solved_rate:g}"
             )
         return self
 
@@ -126,6 +163,10 @@ class RLConfig(TrainingConfig):
     """K: the most distractors of each similarity band that an episode is shown."""
     length_bucket_tokens: int = Field(default=128, gt=0)
     """Training rows are padded to multiples of this."""
+    curriculum: CurriculumConfig | None = None
+    """Which environments are passed over for being solved too often or too seldom; none: no one is."""
+    held_out: HeldOutConfig | None = None
+    """What the policy is evaluated on while it learns, by which `OUT/best` is chosen; none: nothing."""
     episodes_per_row: int = Field(default=1, gt=0)
     """Episodes of a group that share a training row, and in it their prompt, which is then computed once for them."""
     accumulation: int = Field(default=1, gt=0)
@@ -177,6 +218,7 @@ def open_rl_run(config: RLConfig) -> RunRecord:
         DestinationRefused: `out` is something else than a run, or one of another config, data or code.
         RecordDirectoryError: the record directory is missing or damaged.
     """
+    held_out = config.held_out
     return open_run(
         RL_RUN,
         config,
@@ -185,6 +227,7 @@ def open_rl_run(config: RLConfig) -> RunRecord:
         contents={
             "environments": digest_of_records(config.environments),
             "init": digest_of_policy(config.init),
+            **({} if held_out is None else {"held_out.environments": digest_of_records(held_out.environments)}),
         },
         may_change=(
             *(*MAY_CHANGE, "accumulation", "episodes_per_row", "rollout_mesh"),

@@ -71,6 +71,7 @@ def filling_metrics(batch: Sequence[ScoredGroup[Group]], rollouts: Rollouts, *, 
     }
     return {
         "environments_left_out": rollouts.num_left_out,
+        "environments_passed_over": rollouts.num_passed_over,
         **{f"groups_{cause}": count for cause, count in dataclasses.asdict(filler.counts).items()},
         "groups_waiting": len(filler.buffer),
         "groups_in_batch": len(batch),

@@ -11,7 +11,7 @@ import dataclasses
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -30,6 +30,7 @@ from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, GroupCounts, ScoredGroup
 from astra_jax.rl.config import RLConfig
+from astra_jax.rl.solved_rates import SolvedRates
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource, require_records
 from synthesis.records import Environment, JsonObject
@@ -60,48 +61,59 @@ class Rollouts:
         self.filler: BatchFiller[Group] = BatchFiller(
             config.groups_per_step, config.min_reward_std, config.max_staleness, config.stale_groups
         )
+        self.num_drawn = 0
+        """Environments since the run began; some of them more often than once."""
         self.num_left_out = 0
-        """Environments drawn since the run began that no policy can be rolled out in: a prompt too long, nothing to
-        solve."""
+        """Of these, such that no policy can be rolled out in: a prompt too long, nothing to solve."""
+        self.num_passed_over = 0
+        """Of these, such that `curriculum` lets sit out."""
+        self.solved_rates = SolvedRates()
         self.errors: Counter[str] = Counter()
         """Of the calls that were made for the last batch, by whose they were and their kind."""
         self.sampled_tokens: dict[str, list[int]] = {"rolled_out": [], "kept": []}
         """Of each episode that was rolled out for the last batch, and of those among them whose group was valid."""
-        self._starts = self._starts_from(0)
 
-    def _starts_from(self, first: int) -> Iterator[Start]:
-        """Environments in seeded random order, epoch after epoch, each with freshly mixed tools."""
-        index, environments, config = first, self._environments, self._config
-        while True:
-            # The order is a function of seed and epoch alone, so that a resumed run can begin at any index.
-            epoch, place = divmod(index, len(environments))
-            order = list(range(len(environments)))
-            random.Random(f"{config.seed}/{epoch}").shuffle(order)
-            environment = environments[order[place]]
-            seed = config.seed + epoch
-            yield Start(environment, mix_tools(environment, irrelevant_per_band=config.irrelevant_per_band, seed=seed))
-            index += 1
+    def _draw(self) -> tuple[int, Environment]:
+        """Return the next environment, in seeded random order, epoch after epoch, and its epoch."""
+        # The order is a function of seed and epoch alone, so that a resumed run can begin at any index.
+        epoch, place = divmod(self.num_drawn, len(self._environments))
+        order = list(range(len(self._environments)))
+        random.Random(f"{self._config.seed}/{epoch}").shuffle(order)
+        self.num_drawn += 1
+        return epoch, self._environments[order[place]]
 
     def _next_start(self) -> Start:
-        """Draw the next environment that can be rolled out; what is left out is counted.
+        """Draw the next environment that can be rolled out, with freshly mixed tools; what is left out is counted.
 
         Raises:
             PromptTooLong: there is none.
         """
-        # Each epoch has an order of its own: what is first in one and last in the next comes nearly two epochs later.
-        for _ in range(2 * len(self._environments)):
-            start = next(self._starts)
+        config, band = self._config, self._config.curriculum
+        # Each epoch has an order of its own: what is first in one, sits the next one out and is last in the one after
+        # comes nearly three epochs later.
+        for _ in range(3 * len(self._environments)):
+            epoch, environment = self._draw()
+            if band is not None and self.solved_rates.sits_out(
+                environment.id, epoch, low=band.min_solved_rate, high=band.max_solved_rate
+            ):
+                self.num_passed_over += 1
+                continue
+            seed = config.seed + epoch
+            start = Start(
+                environment, mix_tools(environment, irrelevant_per_band=config.irrelevant_per_band, seed=seed)
+            )
             if self._engine.can_run(start):
+                self.solved_rates.note_draw(environment.id, epoch)
                 return start
             if self.num_left_out == 0:
                 print(
-                    f"astra: environment {start.environment.id} is left out: its prompt is over "
-                    f"{self._config.rollout.max_prompt_tokens} tokens, or there is nothing to solve; "
+                    f"astra: environment {environment.id} is left out: its prompt is over "
+                    f"{config.rollout.max_prompt_tokens} tokens, or there is nothing to solve; "
                     "`environments_left_out` in metrics.jsonl counts them",
                     file=sys.stderr,
                 )
             self.num_left_out += 1
-        raise none_can_run(self._config.rollout, len(self._environments))
+        raise none_can_run(config.rollout, len(self._environments))
 
     async def batch(self, params: Params, *, step: int) -> tuple[list[ScoredGroup[Group]], list[ScoredGroup[Group]]]:
         """Roll groups out until a batch is full; return the batch, and all groups with rewards that came for it.
@@ -182,6 +194,8 @@ class Rollouts:
             ScoredGroup(group, tuple(episode_reward(episode, config.reward) for episode in group), policy_version)
             for group in usable
         ]
+        for each in scored:
+            self.solved_rates.add(each.group, each.rewards)
         filler.add(scored, num_failed=len(whole) - len(usable), num_cancelled=len(groups) - len(whole))
         self.sampled_tokens["rolled_out"] += [num_sampled_tokens(episode) for group in groups for episode in group]
         self.sampled_tokens["kept"] += [
@@ -224,7 +238,12 @@ class Rollouts:
         filler = self.filler
         return {
             "groups": dataclasses.asdict(filler.counts),
-            "environments_left_out": self.num_left_out,
+            "environments": {
+                "drawn": self.num_drawn,
+                "left_out": self.num_left_out,
+                "passed_over": self.num_passed_over,
+            },
+            "solved_rates": self.solved_rates.position(),
             "waiting": [
                 {
                     "episodes": [saved_episode(episode) for episode in group.group],
@@ -239,8 +258,10 @@ class Rollouts:
         """Go on from where `position` says; an empty one is the beginning of a run."""
         if not position:
             return
-        self.filler.counts, self.num_left_out = GroupCounts(**position["groups"]), position["environments_left_out"]
-        self._starts = self._starts_from(self.filler.counts.submitted + self.num_left_out)
+        self.filler.counts, environments = GroupCounts(**position["groups"]), position["environments"]
+        self.num_drawn, self.num_left_out = environments["drawn"], environments["left_out"]
+        self.num_passed_over = environments["passed_over"]
+        self.solved_rates = SolvedRates.at(position["solved_rates"])
         waiting = position["waiting"]
         # A saved episode names its environment; the record directory, which the run was begun with, still has it.
         wanted = {episode["environment_id"] for group in waiting for episode in group["episodes"]}

@@ -6,6 +6,7 @@ Here the config is taken apart; below, each part is given what it needs.
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,14 +14,18 @@ from jax.sharding import Mesh
 
 from astra_jax.chat.template import require_chat_template
 from astra_jax.checkpoints.checkpoint import TrainState, load_params
-from astra_jax.checkpoints.policy import read_policy
+from astra_jax.checkpoints.policy import Policy, read_policy, save_policy
+from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import init_optimizer_state, require_rows, training_mesh
-from astra_jax.model.config import ModelConfig
+from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.sharding import require_divisible
+from astra_jax.rl.best_policy import BestPolicy
 from astra_jax.rl.config import RLConfig, open_rl_run
+from astra_jax.rl.held_out import HeldOut
 from astra_jax.rl.metrics import SHOWN
 from astra_jax.rl.rollouts import Rollouts
+from astra_jax.rl.solved_rates import SOLVED_RATES_FILE
 from astra_jax.rl.train import train_rl
 from astra_jax.training.optimizer import make_optimizer
 from astra_jax.training.parts import Parts
@@ -36,30 +41,58 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any
     own or the same one. A run that is finished is not run again: its closing figures are returned, with
     `already_complete`.
 
+    Beside the policy after the last step lies `solved_rates.jsonl`, and with `held_out` the best policy, as `best`.
+
     Raises:
         ConfigError, CheckpointError, TokenizerError: as `checked_parts`, before anything is written.
         DestinationRefused, RecordDirectoryError: as `open_rl_run`, before anything is written.
+        ConfigError, PromptTooLong: as `Rollouts` and `HeldOut`, before anything is written.
         BatchFillingStalled, SandboxUnavailable, HostFailed, NotFinite, Terminated: as `train_rl`.
     """
     parts = checked_parts(config)
     record = open_rl_run(config)
     if record.figures is not None:
         return record.figures
-    # `Rollouts` may refuse limits and data: it comes before the run leaves a trace in its folder.
+    # `Rollouts` and `HeldOut` may refuse limits and data: they come before the run leaves a trace in its folder.
     decode_mesh = rollout_mesh(config.rollout_mesh, parts.mesh)
     rollouts = Rollouts(config, parts.model_config, parts.tokenizer, sandbox, decode_mesh)
+    held_out = opened_held_out(config, parts, sandbox, decode_mesh)
     record.begin()
     with TrainingRun("rl", config, parts, num_steps=config.steps, shown=SHOWN) as run:
         state = run.restore(lambda: first_state(config, parts.mesh))
         rollouts.go_on_from(state.data_position)
-        state = await train_rl(config, parts, state, rollouts, run)
+        state = await train_rl(config, parts, state, rollouts, run, held_out)
+    if jax.process_index() == 0:
+        rollouts.solved_rates.write(config.out / SOLVED_RATES_FILE)
+    best = None if held_out is None else held_out.best_policy.best
     figures = {
         "steps": config.steps,
         "reward": run.closing_metric("reward"),
         **{f"groups_{cause}": count for cause, count in dataclasses.asdict(rollouts.filler.counts).items() if count},
         **run.closing_totals("_errors_"),
+        **({} if best is None else {"best_step": best.step, "best_held_out_f1": best.f1}),
     }
     return run.finish(state, record, data=(config.environments,), figures=figures)
+
+
+def opened_held_out(
+    config: RLConfig, parts: Parts, sandbox: AsyncSandboxClient, decode_mesh: Mesh | None
+) -> HeldOut | None:
+    """Return what the policy is evaluated on while it learns, if that is wanted; and what keeps its best.
+
+    Raises:
+        ConfigError, PromptTooLong, RecordDirectoryError: as `HeldOut`.
+    """
+    if config.held_out is None:
+        return None
+    stage = training_stage("RL", config, (config.environments,))
+
+    def save(folder: Path, params: Params) -> None:
+        policy = Policy(parts.model_config, params, parts.tokenizer)
+        save_policy(policy, folder, trained_from=config.init, stage=stage)
+
+    best = BestPolicy(config.out, save)
+    return HeldOut(config, config.held_out, parts.model_config, parts.tokenizer, sandbox, decode_mesh, best)
 
 
 def checked_parts(config: RLConfig) -> Parts:

@@ -4,6 +4,7 @@ One step, read from top to bottom in `train_rl`:
 
     roll out   groups of episodes, tools in the sandbox, until n of them have reward variance   (rollouts)
     learn      group-relative advantages, clipped ratio, one AdamW update a mini-batch  (rl_loss, rl_step, rl_updates)
+    evaluate   every so many steps: held-out environments, the best policy kept                 (held_out, best)
 
 `stage.py` begins and ends the run.
 """
@@ -26,6 +27,7 @@ from astra_jax.model.qwen3 import Params, bind
 from astra_jax.rl.batch import RLBatch, make_rl_batch, mini_batches
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
+from astra_jax.rl.held_out import HeldOut
 from astra_jax.rl.metrics import filling_metrics, rl_metrics
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.training.accumulation import loss_and_gradients, per_token_in_parts
@@ -185,8 +187,24 @@ def rl_updates(
     return params, optimizer_state, {name: sum(each[name] for each in of_updates) / len(minis) for name in of_update}
 
 
+def moments_on_host(state: TrainState) -> TrainState:
+    """Return a state whose optimiser's part lies in the host's memory, and nowhere else."""
+    if all(leaf.sharding.memory_kind == "pinned_host" for leaf in jax.tree.leaves(state.optimizer_state)):
+        return state
+    waiting = in_memory("pinned_host", state.optimizer_state)
+    # At once, whoever still knows of them: rollouts need the room.
+    for leaf in jax.tree.leaves(state.optimizer_state):
+        leaf.delete()
+    return dataclasses.replace(state, optimizer_state=waiting)
+
+
 async def train_rl(
-    config: RLConfig, parts: Parts, state: TrainState, rollouts: Rollouts, run: TrainingRun
+    config: RLConfig,
+    parts: Parts,
+    state: TrainState,
+    rollouts: Rollouts,
+    run: TrainingRun,
+    held_out: HeldOut | None = None,
 ) -> TrainState:
     """Learn from `state` on, to the last step; return the state after it.
 
@@ -199,11 +217,7 @@ async def train_rl(
     for step in range(state.step, config.steps):
         started = time.monotonic()
         if config.optimizer_waits_on_host:
-            waiting = in_memory("pinned_host", state.optimizer_state)
-            # At once, whoever still knows of them: rollouts need the room.
-            for leaf in jax.tree.leaves(state.optimizer_state):
-                leaf.delete()
-            state = dataclasses.replace(state, optimizer_state=waiting)
+            state = moments_on_host(state)
         groups, rolled_out = await rollouts.batch(state.params, step=step)
         batch = make_rl_batch(
             groups,
@@ -226,5 +240,9 @@ async def train_rl(
         metrics = rl_metrics(of_step, shown, rollouts, started=started, rollout_seconds=rollout_seconds)
         metrics |= filling_metrics(groups, rollouts, step=step)
         rollouts.log_episodes(step, shown)
+        if held_out is not None and held_out.is_due(state.step):
+            if config.optimizer_waits_on_host:
+                state = moments_on_host(state)
+            metrics |= await held_out.evaluate(state)
         run.end_step(state, metrics, batch)
     return state

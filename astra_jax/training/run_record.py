@@ -28,7 +28,7 @@ _OLDER: Final = (
 )
 SFT_RUN: Final = Result("SFT run", "run.json", "sft", advice=_OLDER)
 RL_RUN: Final = Result("RL run", "run.json", "rl", advice=_OLDER)
-_LASTING: Final = ("metrics.jsonl", "checkpoints", "policy", "figures.json")
+_LASTING: Final = ("metrics.jsonl", "checkpoints", "policy", "best", "figures.json")
 """What a run leaves that another must not be mixed with; one that left none of it is begun anew."""
 EVALUATION: Final = Result("evaluation", "run.json", "evaluation", advice="one of an older version has no run.json")
 

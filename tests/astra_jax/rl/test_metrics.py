@@ -72,11 +72,12 @@ def test_a_step_has_figures_of_how_its_batch_was_filled():
     filler = BatchFiller(1, min_reward_std=0.1, max_staleness=3, counts=counts)
     filler.buffer.extend([group, group, group])  # type: ignore[list-item]
     tokens = {"rolled_out": [2, 4, 9], "kept": [4, 9]}
-    rollouts = SimpleNamespace(filler=filler, num_left_out=4, sampled_tokens=tokens)
+    rollouts = SimpleNamespace(filler=filler, num_left_out=4, num_passed_over=6, sampled_tokens=tokens)
     older = dataclasses.replace(group, policy_version=3)
     figures = filling_metrics([group, older, older, older], rollouts, step=5)  # type: ignore[arg-type, list-item]
     assert figures == {
         "environments_left_out": 4,
+        "environments_passed_over": 6,
         "groups_submitted": 16,
         "groups_valid": 8,
         "groups_degenerate": 5,

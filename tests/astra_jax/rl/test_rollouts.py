@@ -295,6 +295,54 @@ async def test_the_lengths_of_what_is_kept_stand_beside_those_of_all_that_was_ro
     assert not {name for name in filling_metrics(batch, rollouts, step=1) if "tokens" in name}, "nothing rolled out"
 
 
+@pytest.mark.parametrize("groups_per_rollout", [1, 3])
+async def test_with_a_curriculum_what_is_never_solved_sits_every_other_epoch_out(make, untrained, groups_per_rollout):
+    changes = {"groups_per_rollout": groups_per_rollout, "curriculum": {"min_solved_rate": 0.3}}
+    rollouts, engine = make(**changes)
+    for step in range(20):
+        await rollouts.batch(untrained.params, step=step)
+    others = [start.environment.id for start in engine.starts if start.environment.id != DULL]
+    num_dull = len(engine.starts) - len(others)
+    num_epochs = rollouts.num_drawn / NUM_ENVIRONMENTS
+    assert num_epochs / 2 - 1 <= num_dull <= num_epochs / 2 + 1
+    assert abs(rollouts.num_passed_over - num_dull) <= 1
+    assert max(Counter(others).values()) - min(Counter(others).values()) <= 1
+    assert rollouts.num_drawn == len(engine.starts) + rollouts.num_passed_over
+    resumed, other_engine = make(**changes)
+    resumed.go_on_from(json.loads(json.dumps(rollouts.position())))
+    del engine.starts[:]
+    for step in range(20, 30):
+        expected, found = [await each.batch(untrained.params, step=step) for each in (rollouts, resumed)]
+        assert found == expected
+    assert other_engine.starts == engine.starts
+    assert resumed.position() == rollouts.position()
+
+
+async def test_where_every_environment_is_outside_the_band_each_comes_every_other_epoch(make, untrained):
+    rollouts, engine = make(curriculum={"min_solved_rate": 0.9, "max_solved_rate": 0.9})
+    for step in range(12):
+        await rollouts.batch(untrained.params, step=step)
+    counts = Counter(start.environment.id for start in engine.starts)
+    assert len(counts) == NUM_ENVIRONMENTS
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert rollouts.num_passed_over >= len(engine.starts) - NUM_ENVIRONMENTS
+
+
+async def test_solved_rates_are_of_all_episodes_that_have_rewards(make, untrained):
+    """Of a group of two one solves, in all but the dull environment; what is cut off counts nowhere."""
+    rollouts, engine = make(
+        cut_off=(1, 3), rollout=LIMITS | {"max_tool_seconds": 9}, group_size=2, groups_per_rollout=1
+    )
+    for step in range(6):
+        await rollouts.batch(untrained.params, step=step)
+    scored = Counter(start.environment.id for number, start in enumerate(engine.starts, 1) if number not in (1, 3))
+    rates = {name: rate for name, rate in rollouts.solved_rates.of.items() if rate.episodes}
+    assert {name: (rate.episodes, rate.solved) for name, rate in rates.items()} == {
+        name: (2 * count, 0 if name == DULL else count) for name, count in scored.items()
+    }
+    assert all((rate.reward_sum > 0) == (name != DULL) for name, rate in rates.items())
+
+
 async def test_a_group_that_is_not_whole_is_an_error_of_ours(make, untrained, monkeypatch):
     rollouts, engine = make()
     run = engine.run

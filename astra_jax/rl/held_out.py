@@ -1,0 +1,135 @@
+"""Held-out evaluation while an RL run learns: the policy in environments that it does not learn from.
+
+One episode in each environment, with the same tools and draws at every evaluation, so that figures of two steps differ
+by the policy alone. The pages of a rollout are gone by then; the weights are the learner's, laid out as for a rollout.
+
+Decided: docs/decisions/rl.md, “A run may watch itself on held-out environments, and keeps its best policy”.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+
+from jax.sharding import Mesh
+
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.checkpoints.checkpoint import TrainState
+from astra_jax.config import ConfigError
+from astra_jax.episodes.figures import episode_figures
+from astra_jax.episodes.rewards import episode_reward
+from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, finished, none_can_run
+from astra_jax.episodes.tool_mixing import mix_tools
+from astra_jax.mesh.layouts import laid_out_for_decoding
+from astra_jax.mesh.placement import in_force
+from astra_jax.model.config import ModelConfig
+from astra_jax.rl.best_policy import Best, BestPolicy
+from astra_jax.rl.config import HeldOutConfig, RLConfig
+from sandbox.client import AsyncSandboxClient
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment
+
+
+class HeldOut:
+    """The held-out environments of a run, and how a policy is tried out on them."""
+
+    def __init__(
+        self,
+        config: RLConfig,
+        held_out: HeldOutConfig,
+        model_config: ModelConfig,
+        tokenizer: Tokenizer,
+        sandbox: AsyncSandboxClient,
+        mesh: Mesh | None,
+        best_policy: BestPolicy,
+    ):
+        """Open the environments; nothing is rolled out yet. `mesh` is that of decoding.
+
+        Raises:
+            ConfigError: some are trained on as well, or there are fewer than the config asks for.
+            PromptTooLong: none of them can be rolled out.
+            RecordDirectoryError: their directory is missing or damaged.
+        """
+        self._config, self._held_out, self._num_steps = config, held_out, config.steps
+        self._model_config, self._mesh, self.best_policy = model_config, mesh, best_policy
+        environments = held_out_environments(config, held_out)
+        rollout = RolloutConfig.model_validate(config.rollout.model_dump() | {"temperature": held_out.temperature})
+        self._engine = RolloutEngine(model_config, tokenizer, sandbox, rollout)
+        starts = [
+            Start(each, mix_tools(each, irrelevant_per_band=config.irrelevant_per_band, seed=config.seed))
+            for each in environments
+        ]
+        self._starts = [start for start in starts if self._engine.can_run(start)]
+        if not self._starts:
+            raise none_can_run(rollout, len(starts))
+        self._num_left_out = len(starts) - len(self._starts)
+
+    def is_due(self, step: int) -> bool:
+        """Say whether the policy after so many updates is to be evaluated: every `every_steps`, and the last."""
+        return step % self._held_out.every_steps == 0 or step == self._num_steps
+
+    async def evaluate(self, state: TrainState) -> dict[str, float]:
+        """Roll the policy of a state out; keep it if it is the best; return its figures, as they stand in its line.
+
+        There are no means, `held_out_f1` among them, where `max_tool_seconds` cut every episode off.
+
+        Raises:
+            SandboxUnavailable: the sandbox is down.
+            HostFailed: another host has failed.
+        """
+        started = time.monotonic()
+        at_once = min(self._held_out.environments_at_once, len(self._starts))
+        decoding_params = laid_out_for_decoding(self._model_config, self._mesh, state.params)
+        groups: list[Group] = []
+        with in_force(self._mesh):
+            for first in range(0, len(self._starts), at_once):
+                groups += await self._engine.run(
+                    decoding_params,
+                    self._starts[first : first + at_once],
+                    group_size=1,
+                    # Another seed for each lot: with one for all, a slot would draw the same numbers in every lot.
+                    seed=random.Random(f"{self._config.seed}/held out/{first}").getrandbits(31),
+                    policy_version=state.step,
+                    room_for=at_once,
+                )
+        whole = finished(groups)
+        episodes = [episode for group in whole for episode in group]
+        means: dict[str, float] = {}
+        if episodes:
+            rewards = [episode_reward(episode, self._config.reward) for episode in episodes]
+            means = dataclasses.asdict(episode_figures(episodes, rewards))
+            self.best_policy.keep(Best(state.step, means["f1"]), state.params)
+        return {
+            **{f"held_out_{name}": value for name, value in means.items()},
+            "held_out_environments": len(whole),
+            "held_out_cancelled": len(groups) - len(whole),
+            "held_out_left_out": self._num_left_out,
+            "held_out_seconds": round(time.monotonic() - started, 3),
+        }
+
+
+def held_out_environments(config: RLConfig, held_out: HeldOutConfig) -> list[Environment]:
+    """Return those that a run is evaluated on: all of the directory, or so many drawn by the seed, in its order.
+
+    Raises:
+        ConfigError: some are trained on as well, or there are fewer than that.
+        RecordDirectoryError: a directory is missing or damaged.
+    """
+    source = RecordSource(held_out.environments, Environment)
+    count = len(source) if held_out.num_environments is None else held_out.num_environments
+    if not 0 < count <= len(source):
+        raise ConfigError(
+            f"expected at least {max(count, 1)} held-out environments, found {len(source)} in {source.directory}; "
+            "lower held_out.num_environments or name another directory"
+        )
+    environments = list(source)
+    learnt_from = {environment.id for environment in RecordSource(config.environments, Environment)}
+    shared = [environment.id for environment in environments if environment.id in learnt_from]
+    if shared:
+        raise ConfigError(
+            f"expected held-out environments that the run does not learn from, found {len(shared)} of {len(source)} in "
+            f"{config.environments} as well, {shared[0]} first; name another directory as held_out.environments"
+        )
+    chosen = random.Random(f"{config.seed}/held out").sample(range(len(environments)), count)
+    return [environments[number] for number in sorted(chosen)]

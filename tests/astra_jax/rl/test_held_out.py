@@ -1,0 +1,150 @@
+"""A run is evaluated on environments that it does not learn from, and keeps the policy that did best there."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from astra_jax.checkpoints.checkpoint import load_params
+from astra_jax.checkpoints.policy import load_policy
+from astra_jax.checkpoints.provenance import read_provenance
+from astra_jax.config import ConfigError
+from astra_jax.metrics_file import read_metrics
+from astra_jax.recipes.data_sets import describe
+from astra_jax.report import write_report
+from astra_jax.rl.config import HeldOutConfig, RLConfig
+from astra_jax.rl.held_out import held_out_environments
+from astra_jax.rl.stage import run_rl
+from astra_jax.testing import InProcessSandbox, tiny_environment
+from sandbox.client import AsyncSandboxClient
+from sandbox.local import local_sandbox
+from synthesis.destination import DestinationRefused
+from synthesis.record_io import write_records
+from tests.astra_jax.killed_process import kill_after_steps
+from tests.astra_jax.rl.configs import tiny_rl_config
+
+STEPS = 3
+OF_THE_MACHINE = re.compile("seconds|service_errors")
+
+
+@pytest.fixture(scope="module")
+def config(taught, tmp_path_factory) -> RLConfig:
+    """Of four held-out environments the policy solves one; every second step, and the last of three, is evaluated."""
+    folder = tmp_path_factory.mktemp("held_out")
+    rents = (2150, 300, 400, 500)
+    environments = [tiny_environment(owner=owner, rent=rent) for owner, rent in zip("ABCD", rents, strict=True)]
+    solvable = tiny_environment(rent=2150).model_copy(update={"id": "solvable"})
+    write_records(folder / "held_out", [solvable, *environments[1:]], kind="environment")
+    held_out = HeldOutConfig(environments=folder / "held_out", every_steps=2, environments_at_once=3)
+    config = tiny_rl_config(folder, taught, steps=STEPS, checkpoint_every_steps=1)
+    return config.model_copy(update={"held_out": held_out})
+
+
+def curve(config: RLConfig) -> list[dict]:
+    lines = read_metrics(config.out / "metrics.jsonl")
+    return [{key: value for key, value in line.items() if not OF_THE_MACHINE.search(key)} for line in lines]
+
+
+def weights(path) -> bytes:
+    return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(load_policy(path).params))
+
+
+def test_environments_that_are_learnt_from_are_refused_in_one_line(config, tmp_path):
+    assert config.held_out is not None
+    same = config.held_out.model_copy(update={"environments": config.environments})
+    one = [tiny_environment(rent=7), tiny_environment(rent=100)]
+    write_records(tmp_path / "shared", one, kind="environment")
+    shared = config.held_out.model_copy(update={"environments": tmp_path / "shared"})
+    for held_out, message in ((same, "found 3 of 3 in .*, tiny-"), (shared, f"found 1 of 2 in .*, {one[1].id} first")):
+        with pytest.raises(ConfigError, match=f"^expected held-out environments that .*{message}.*$"):
+            held_out_environments(config, held_out)
+
+
+async def test_a_run_that_is_refused_leaves_nothing_behind(config, tmp_path):
+    held_out = config.held_out.model_copy(update={"environments": config.environments})
+    with pytest.raises(ConfigError, match="that the run does not learn from"):
+        await run_rl(config.model_copy(update={"out": tmp_path / "run", "held_out": held_out}), InProcessSandbox())
+    assert not (tmp_path / "run").exists()
+
+
+def test_so_many_of_them_are_drawn_by_the_seed_and_never_more_than_there_are(config):
+    def ids(**changes):
+        held_out = config.held_out.model_copy(update={"num_environments": changes.pop("num_environments")})
+        return [each.id for each in held_out_environments(config.model_copy(update=changes), held_out)]
+
+    assert ids(num_environments=None) == ids(num_environments=4)
+    assert len(ids(num_environments=2)) == 2
+    assert len({tuple(ids(num_environments=2, seed=seed)) for seed in range(9)}) > 2
+    with pytest.raises(ConfigError, match="expected at least 5 held-out environments, found 4 in"):
+        ids(num_environments=5)
+
+
+async def test_a_run_is_evaluated_every_second_step_and_keeps_its_best_policy(config, tmp_path):
+    run = config.model_copy(update={"out": tmp_path / "run"})
+    figures = await run_rl(run, InProcessSandbox())
+    lines = curve(run)
+    assert [line["step"] for line in lines if "held_out_f1" in line] == [1, 2], "after 2 and 3 updates"
+    evaluated = {line["step"] + 1: line["held_out_f1"] for line in lines if "held_out_f1" in line}
+    assert all(line["held_out_environments"] == 4 for line in lines if "held_out_f1" in line)
+    assert 0 < max(evaluated.values()) < 1
+    best = max(evaluated, key=lambda step: (evaluated[step], -step))
+    assert (figures["best_step"], figures["best_held_out_f1"]) == (best, evaluated[best])
+    assert json.loads((run.out / "best" / "held_out.json").read_text()) == {"step": best, "f1": evaluated[best]}
+    assert (run.out / "best").readlink().name == f"best_{best:08d}"
+    assert weights(run.out / "best") == weights_of_step(run, best)
+    assert [stage.name for stage in read_provenance(run.out / "best").stages][-1:] == ["RL"]
+    assert str(tmp_path) not in (run.out / "best" / "provenance.json").read_text()
+    rates = [json.loads(line) for line in (run.out / "solved_rates.jsonl").read_text().splitlines()]
+    assert sum(line["episodes"] for line in rates) == run.group_size * lines[-1]["groups_submitted"]
+    assert "On held-out environments" in write_report(run.out, describe).read_text()
+
+    changed = run.model_copy(update={"held_out": run.held_out.model_copy(update={"every_steps": 3})})
+    with pytest.raises(DestinationRefused, match=r"held_out\.every_steps"):
+        await run_rl(changed, InProcessSandbox())
+
+
+@pytest.mark.slow
+async def test_what_is_learnt_does_not_depend_on_being_watched(config, tmp_path):
+    """Nor on where the moments wait meanwhile."""
+    plain = config.model_copy(update={"out": tmp_path / "plain", "held_out": None})
+    watched = config.model_copy(update={"out": tmp_path / "watched", "optimizer_waits_on_host": True})
+    for run in (plain, watched):
+        await run_rl(run, InProcessSandbox())
+    found = [{name: value for name, value in line.items() if "held_out" not in name} for line in curve(watched)]
+    assert found == curve(plain)
+    assert weights(watched.out / "policy") == weights(plain.out / "policy")
+
+
+def weights_of_step(run: RLConfig, step: int) -> bytes:
+    _, params = load_params(run.out / "checkpoints" / f"{step:08d}")
+    return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpoint_every_steps", [1, 3])
+async def test_a_run_killed_after_an_evaluation_resumes_to_the_same_figures_and_the_same_best(
+    config, tmp_path, checkpoint_every_steps
+):
+    """With a curriculum and a pace, whose state is in the checkpoint as well; or from the beginning again."""
+    changes = {"curriculum": {"min_solved_rate": 0.05}, "stale_groups": "pace", "groups_per_rollout": 2}
+    values = config.model_dump() | changes
+    whole = RLConfig.model_validate(values | {"out": tmp_path / "whole"})
+    interrupted = RLConfig.model_validate(
+        values | {"out": tmp_path / "run", "checkpoint_every_steps": checkpoint_every_steps}
+    )
+    with local_sandbox(workers=1) as url:
+        async with AsyncSandboxClient(url) as sandbox:
+            await run_rl(whole, sandbox)
+            metrics = interrupted.out / "metrics.jsonl"
+            arguments = [interrupted.model_dump_json(), url]
+            kill_after_steps("tests.astra_jax.rl.run_rl", arguments, metrics=metrics, steps=2)
+            assert (interrupted.out / "best" / "held_out.json").is_file()
+            await run_rl(interrupted, sandbox)
+    assert curve(interrupted) == curve(whole)
+    for name in ("solved_rates.jsonl", "best/held_out.json"):
+        assert (interrupted.out / name).read_text() == (whole.out / name).read_text()
+    assert weights(interrupted.out / "best") == weights(whole.out / "best")
