@@ -532,7 +532,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A run's reward is the one that it names.
     Mutant(
         "astra_jax/rl/rollouts.py",
-        "episode_reward(episode, self._config.reward)",
+        "episode_reward(episode, config.reward)",
         "episode_reward(episode)",
         ("tests/astra_jax/rl/test_rollouts.py",),
     ),
@@ -1034,7 +1034,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A degenerate group never enters the buffer.
     Mutant(
         "astra_jax/rl/batch_filling.py",
-        "if is_valid_group(group.rewards, min_reward_std=self.min_reward_std):",
+        "if self.is_valid(group):",
         "if True:",
         ("tests/astra_jax/rl/test_batch_filling.py",),
     ),
@@ -1069,8 +1069,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # A group knows the policy that it was sampled from.
     Mutant(
         "astra_jax/rl/rollouts.py",
-        "group, tuple(episode_reward(episode, self._config.reward) for episode in group), policy_version",
-        "group, tuple(episode_reward(episode, self._config.reward) for episode in group), 0",
+        "group, tuple(episode_reward(episode, config.reward) for episode in group), policy_version",
+        "group, tuple(episode_reward(episode, config.reward) for episode in group), 0",
         ("tests/astra_jax/rl/test_rollouts.py",),
     ),
     # A run that resumes goes on with the environment that follows.
