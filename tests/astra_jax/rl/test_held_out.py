@@ -9,21 +9,26 @@ import jax
 import numpy as np
 import pytest
 
-from astra_jax.checkpoints.checkpoint import load_params
+from astra_jax.checkpoints.checkpoint import TrainState, load_params
 from astra_jax.checkpoints.policy import load_policy
 from astra_jax.checkpoints.provenance import read_provenance
 from astra_jax.config import ConfigError
+from astra_jax.episodes.episode import Episode, ToolOutcome
+from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.metrics_file import read_metrics
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import write_report
+from astra_jax.rl import held_out as held_out_module
+from astra_jax.rl.best_policy import BestPolicy
 from astra_jax.rl.config import HeldOutConfig, RLConfig
-from astra_jax.rl.held_out import held_out_environments
+from astra_jax.rl.held_out import HeldOut, held_out_environments
 from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.destination import DestinationRefused
 from synthesis.record_io import write_records
+from tests.astra_jax.distractors import with_distractors
 from tests.astra_jax.killed_process import kill_after_steps
 from tests.astra_jax.rl.configs import tiny_rl_config
 
@@ -81,6 +86,65 @@ def test_so_many_of_them_are_drawn_by_the_seed_and_never_more_than_there_are(con
     assert len({tuple(ids(num_environments=2, seed=seed)) for seed in range(9)}) > 2
     with pytest.raises(ConfigError, match="expected at least 5 held-out environments, found 4 in"):
         ids(num_environments=5)
+
+
+class FakeEngine:
+    """Remembers what it runs; an episode solves everything, nothing, or is cut off, as its environment is told."""
+
+    def __init__(self, become):
+        self.lots, self.become = [], become
+
+    def can_run(self, start):
+        return start.environment.id != "too-long"
+
+    async def run(self, params, starts, *, group_size, seed, policy_version, room_for):
+        tools = [[tool.document.name for tool in start.tools] for start in starts]
+        self.lots.append((tools, group_size, seed, policy_version, room_for))
+        return [[self._episode(start)] for start in starts]
+
+    def _episode(self, start):
+        reason, ledger = self.become[start.environment.id], TokenLedger()
+        solved = [
+            ToolOutcome(task.call.name, task.call.arguments, None, task.answer, "", irrelevant=False)
+            for task in start.environment.sub_tasks
+            if reason == "no_tool_call"
+        ]
+        return Episode(start.environment, start.tools, ledger, num_turns=1, outcomes=solved, stop_reason=reason)
+
+
+async def test_every_evaluation_has_the_same_tools_and_draws_and_tells_of_what_is_no_part_of_it(
+    config, taught, tmp_path, monkeypatch
+):
+    solved, failed, cut_off = "no_tool_call", "max_turns", "deadline"
+    names = dict(zip("abcde", (solved, failed, cut_off, solved, solved), strict=True))
+    environment = with_distractors(tiny_environment(), per_band=2)
+    named = [environment.model_copy(update={"id": name}) for name in (*names, "too-long")]
+    write_records(tmp_path / "held_out", named, kind="environment")
+    engine = FakeEngine(names)
+    monkeypatch.setattr(held_out_module, "RolloutEngine", lambda *_: engine)
+    held_out = config.held_out.model_copy(update={"environments": tmp_path / "held_out"})
+    shown = config.model_copy(update={"irrelevant_per_band": {"high": 1}, "out": tmp_path})
+    kept = []
+    best = BestPolicy(tmp_path, lambda folder, _: (folder.mkdir(), kept.append(folder.name)))
+    evaluated = HeldOut(shown, held_out, taught.model_config, taught.tokenizer, InProcessSandbox(), None, best)
+    assert [step for step in range(1, STEPS + 1) if evaluated.is_due(step)] == [2, 3]
+    figures = [await evaluated.evaluate(TrainState(step, taught.params, None, {})) for step in (2, 3)]
+    for each in figures:
+        assert each["held_out_f1"] == pytest.approx(0.75, abs=1e-5)
+        assert each["held_out_solved_fraction"] == 0.75
+        counts = [each[f"held_out_{name}"] for name in ("environments", "cancelled", "left_out")]
+        assert counts == [4, 1, 1]
+    assert kept == ["best_00000002"], "the first of equals"
+    assert [(size, room) for _, size, _, _, room in engine.lots] == [(1, 3)] * 4
+    assert [version for _, _, _, version, _ in engine.lots] == [2, 2, 3, 3]
+    draws = [(tools, seed) for tools, _, seed, _, _ in engine.lots]
+    assert draws[:2] == draws[2:]
+    assert draws[0][1] != draws[1][1], "a slot draws other numbers in every lot"
+    engine.become = dict.fromkeys(names, cut_off)
+    nothing = await evaluated.evaluate(TrainState(3, taught.params, None, {}))
+    assert "held_out_f1" not in nothing
+    assert (nothing["held_out_environments"], nothing["held_out_cancelled"]) == (0, 5)
+    assert len(kept) == 1
 
 
 async def test_a_run_is_evaluated_every_second_step_and_keeps_its_best_policy(config, tmp_path):
