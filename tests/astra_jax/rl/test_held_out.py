@@ -38,13 +38,16 @@ OF_THE_MACHINE = re.compile("seconds|service_errors")
 
 @pytest.fixture(scope="module")
 def config(taught, tmp_path_factory) -> RLConfig:
-    """Of four held-out environments the policy solves one; every second step, and the last of three, is evaluated."""
+    """Of four held-out environments the policy solves one; every second step, and the last of three, is evaluated.
+
+    One at a time, which compiles least.
+    """
     folder = tmp_path_factory.mktemp("held_out")
     rents = (2150, 300, 400, 500)
     environments = [tiny_environment(owner=owner, rent=rent) for owner, rent in zip("ABCD", rents, strict=True)]
     solvable = tiny_environment(rent=2150).model_copy(update={"id": "solvable"})
     write_records(folder / "held_out", [solvable, *environments[1:]], kind="environment")
-    held_out = HeldOutConfig(environments=folder / "held_out", every_steps=2, environments_at_once=3)
+    held_out = HeldOutConfig(environments=folder / "held_out", every_steps=2, environments_at_once=1)
     config = tiny_rl_config(folder, taught, steps=STEPS, checkpoint_every_steps=1)
     return config.model_copy(update={"held_out": held_out})
 
@@ -122,7 +125,8 @@ async def test_every_evaluation_has_the_same_tools_and_draws_and_tells_of_what_i
     write_records(tmp_path / "held_out", named, kind="environment")
     engine = FakeEngine(names)
     monkeypatch.setattr(held_out_module, "RolloutEngine", lambda *_: engine)
-    held_out = config.held_out.model_copy(update={"environments": tmp_path / "held_out"})
+    changes = {"environments": tmp_path / "held_out", "environments_at_once": 3}
+    held_out = config.held_out.model_copy(update=changes)
     shown = config.model_copy(update={"irrelevant_per_band": {"high": 1}, "out": tmp_path})
     kept = []
     best = BestPolicy(tmp_path, lambda folder, _: (folder.mkdir(), kept.append(folder.name)))
