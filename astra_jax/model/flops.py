@@ -64,12 +64,18 @@ _PEAK_FLOPS_PER_SECOND: Mapping[str, float] = {
 def model_flops_utilisation(
     model: ModelConfig, segment_tokens: Sequence[int], seconds: float, *, logits_tokens: int, devices: int
 ) -> float | None:
-    """Return the MFU of a step on `devices` devices (PaLM, arXiv 2204.02311, appendix B); None without a data sheet.
+    """Return the MFU of a step on `devices` devices; None without a data sheet.
 
     `segment_tokens` are the lengths of the samples that were learnt from, and `logits_tokens` of all these the loss
     counts: padding is no work that the model needs, nor are logits that nobody reads.
     """
+    return utilisation(model_flops(model, segment_tokens, logits_tokens=logits_tokens), seconds, devices=devices)
+
+
+def utilisation(flops: float, seconds: float, *, devices: int) -> float | None:
+    """Return the share of the peak that so many FLOPs of a model in so many seconds are; None without a data sheet.
+
+    It is the MFU of PaLM (arXiv 2204.02311, appendix B).
+    """
     peak = _PEAK_FLOPS_PER_SECOND.get(jax.devices()[0].device_kind)
-    if peak is None:
-        return None
-    return model_flops(model, segment_tokens, logits_tokens=logits_tokens) / seconds / (peak * devices)
+    return None if peak is None else flops / seconds / (peak * devices)

@@ -9,9 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import jax
+import numpy as np
 
-from astra_jax.episodes.figures import episode_figures
+from astra_jax.episodes.figures import episode_figures, num_sampled_tokens
 from astra_jax.episodes.rollout import Group
+from astra_jax.model.config import ModelConfig
+from astra_jax.model.flops import forward_flops, utilisation
+from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.rl.rollouts import Rollouts
 
@@ -23,36 +27,93 @@ def rl_metrics(
     of_step: Mapping[str, jax.Array],
     groups: Sequence[ScoredGroup[Group]],
     rollouts: Rollouts,
-    *,
-    started: float,
-    rollout_seconds: float,
 ) -> dict[str, Any]:
-    """Return what a step's line says: of its update, of the episodes of `groups`, of their errors, of its time.
+    """Return what a step's line says of its update, of the episodes of `groups`, and of their errors.
 
     Errors are those of all calls that were made for it, by kind; a kind that did not happen has no figure.
-    Reading the update's figures waits for it, so the clock is read last; `started` is its reading before the rollout.
+    Reading the update's figures waits for it.
     """
-    figures = episode_figures(
-        [episode for group in groups for episode in group.group],
-        [reward for group in groups for reward in group.rewards],
-    )
+    episodes = [episode for group in groups for episode in group.group]
+    rewards = [reward for group in groups for reward in group.rewards]
+    figures = episode_figures(episodes, rewards)
     return {
         **{name: float(value) for name, value in of_step.items()},
         "applied": int(of_step["applied"]),
         "reward": figures.reward,
+        **quantiles("reward", rewards),
         "f1": figures.f1,
         "recall": figures.recall,
         "precision": figures.precision,
         "answer_accuracy": figures.answer_accuracy,
         "tool_calls_per_episode": figures.tool_calls_per_episode,
         "tokens_per_turn": figures.tokens_per_turn,
+        **quantiles("sampled_tokens", [num_sampled_tokens(episode) for episode in episodes]),
         "irrelevant_call_share": figures.irrelevant_call_share,
         "invalid_call_share": figures.invalid_call_share,
         "failed_call_share": figures.failed_call_share,
         **rollouts.errors,
-        "rollout_seconds": round(rollout_seconds, 3),
-        "seconds": round(time.monotonic() - started, 3),
     }
+
+
+def time_metrics(
+    batch: RLBatch,
+    rollouts: Rollouts,
+    model_config: ModelConfig,
+    *,
+    started: float,
+    rollout_seconds: float,
+    num_devices: int,
+) -> dict[str, float]:
+    """Return what a step's line says of its time, when its update is done; `started` is the clock's reading before it.
+
+    In `decode_seconds` a call of the decoder was under way, in `learn_seconds` the update was made, and
+    `other_share` is the rest of the step. `tool_seconds` are what an episode waited for its tools in all, over
+    this host's episodes that called one. Tokens per second are those sampled while episodes were rolled out, and those
+    learnt from; `mfu` is of the learner, where the device's peak is known.
+    """
+    seconds = time.monotonic() - started
+    learn_seconds, decode_seconds = seconds - rollout_seconds, rollouts.decode_seconds
+    num_sampled, num_learnt = sum(rollouts.sampled_tokens["rolled_out"]), float(batch.loss_mask_BT.sum())
+    mfu = utilisation(learner_flops(batch, model_config), learn_seconds, devices=num_devices)
+    return {
+        **({"sampled_tokens_per_second": round(num_sampled / rollout_seconds, 1)} if num_sampled else {}),
+        "learnt_tokens_per_second": round(num_learnt / learn_seconds, 1),
+        **({} if mfu is None else {"mfu": round(mfu, 4)}),
+        **{name: round(value, 3) for name, value in quantiles("tool_seconds", rollouts.tool_seconds).items()},
+        "decode_seconds": round(decode_seconds, 3),
+        "rollout_seconds": round(rollout_seconds, 3),
+        "learn_seconds": round(learn_seconds, 3),
+        "other_share": round(1 - (decode_seconds + learn_seconds) / seconds, 4),
+        "seconds": round(seconds, 3),
+    }
+
+
+def quantiles(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return the values that 10, 50 and 90 % of all do not exceed, and the largest; nothing where there are none.
+
+    >>> quantiles("reward", [0.0, 0.25, 0.5, 1.0])
+    {'reward_p10': 0.0, 'reward_p50': 0.25, 'reward_p90': 1.0, 'reward_max': 1.0}
+    """
+    if not values:
+        return {}
+    low, middle, high = np.quantile(values, [0.1, 0.5, 0.9], method="inverted_cdf").tolist()
+    return {f"{name}_p10": low, f"{name}_p50": middle, f"{name}_p90": high, f"{name}_max": max(values)}
+
+
+def learner_flops(batch: RLBatch, model_config: ModelConfig) -> float:
+    """Return the FLOPs that a batch needs, forward and backward: of its tokens, without padding or recompute."""
+    prefix_ids_BT = None if batch.prefix_ids_BT is None else np.asarray(batch.prefix_ids_BT)
+    attended = 0.0
+    for row, ids_T in enumerate(np.asarray(batch.segment_ids_BT)):
+        lengths = np.bincount(ids_T)
+        lengths[0] = 0
+        attended += float((lengths.astype(float) ** 2).sum() / 2)
+        if prefix_ids_BT is not None:  # responses also attend to their prompt
+            prefix = prefix_ids_BT[row].max()
+            attended += float(lengths[prefix]) * float(lengths.sum() - lengths[prefix])
+    num_tokens, num_learnt = int((np.asarray(batch.segment_ids_BT) > 0).sum()), int(batch.loss_mask_BT.sum())
+    # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
+    return 3.0 * forward_flops(model_config, num_tokens, attended, logits_tokens=num_learnt)
 
 
 def filling_metrics(batch: Sequence[ScoredGroup[Group]], rollouts: Rollouts, *, step: int) -> dict[str, float]:

@@ -72,6 +72,10 @@ class Rollouts:
         """Of the calls that were made for the last batch, by whose they were and their kind."""
         self.sampled_tokens: dict[str, list[int]] = {"rolled_out": [], "kept": []}
         """Of each episode that was rolled out for the last batch, and of those among them whose group was valid."""
+        self.tool_seconds: list[float] = []
+        """That each of them waited for its tools, if this host ran it and it called one."""
+        self.decode_seconds = 0.0
+        """For how long a decoder's call was under way for the last batch."""
 
     def _draw(self) -> tuple[int, Environment]:
         """Return the next environment, in seeded random order, epoch after epoch, and its epoch."""
@@ -131,7 +135,8 @@ class Rollouts:
         rolled_out: list[ScoredGroup[Group]] = []
         num_rollouts, counts_before = 0, dataclasses.replace(filler.counts)
         self.errors, errors_before = Counter(), Counter(self._engine.sandbox.service_errors)
-        self.sampled_tokens = {"rolled_out": [], "kept": []}
+        self.sampled_tokens, self.tool_seconds = {"rolled_out": [], "kept": []}, []
+        decoded_before = self._engine.call_clock.seconds
         # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
         if not filler.is_full:
             # Only here: while the learner learns, these weights and the pages are gone.
@@ -141,6 +146,7 @@ class Rollouts:
                 rolled_out += await self._roll_out(decoding_params, policy_version=step)
                 num_rollouts += 1
         self.errors += service_errors(self._engine.sandbox.service_errors, errors_before)
+        self.decode_seconds = self._engine.call_clock.seconds - decoded_before
         if filler.is_full:
             return filler.take_batch(), rolled_out
         self._require_a_group(num_rollouts, counts_before, step)
@@ -198,6 +204,8 @@ class Rollouts:
             self.solved_rates.add(each.group, each.rewards)
         filler.add(scored, num_failed=len(whole) - len(usable), num_cancelled=len(groups) - len(whole))
         self.sampled_tokens["rolled_out"] += [num_sampled_tokens(episode) for group in groups for episode in group]
+        waited = [episode.tool_seconds for group in groups for episode in group]
+        self.tool_seconds += [seconds for seconds in waited if seconds > 0]
         self.sampled_tokens["kept"] += [
             num_sampled_tokens(episode) for each in scored if filler.is_valid(each) for episode in each.group
         ]

@@ -28,7 +28,7 @@ from astra_jax.rl.batch import RLBatch, make_rl_batch, mini_batches
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
 from astra_jax.rl.held_out import HeldOut
-from astra_jax.rl.metrics import filling_metrics, rl_metrics
+from astra_jax.rl.metrics import filling_metrics, rl_metrics, time_metrics
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.training.accumulation import loss_and_gradients, per_token_in_parts
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, update_if_finite
@@ -237,8 +237,15 @@ async def train_rl(
         state = TrainState(step + 1, params, optimizer_state, rollouts.position())
         # A batch of groups that had waited rolled nothing out: then it is told of what was learnt from.
         shown = rolled_out or groups
-        metrics = rl_metrics(of_step, shown, rollouts, started=started, rollout_seconds=rollout_seconds)
-        metrics |= filling_metrics(groups, rollouts, step=step)
+        metrics = rl_metrics(of_step, shown, rollouts) | filling_metrics(groups, rollouts, step=step)
+        metrics |= time_metrics(
+            batch,
+            rollouts,
+            parts.model_config,
+            started=started,
+            rollout_seconds=rollout_seconds,
+            num_devices=1 if parts.mesh is None else parts.mesh.size,
+        )
         rollouts.log_episodes(step, shown)
         if held_out is not None and held_out.is_due(state.step):
             if config.optimizer_waits_on_host:

@@ -151,6 +151,7 @@ async def test_every_evaluation_has_the_same_tools_and_draws_and_tells_of_what_i
     assert len(kept) == 1
 
 
+@pytest.mark.slow
 async def test_a_run_is_evaluated_every_second_step_and_keeps_its_best_policy(config, tmp_path):
     run = config.model_copy(update={"out": tmp_path / "run"})
     figures = await run_rl(run, InProcessSandbox())
