@@ -16,7 +16,7 @@ import pytest
 
 import sandbox.client
 from astra_jax.cli.command import main
-from astra_jax.metrics_file import read_metrics
+from astra_jax.metrics_file import read_metrics, without_times
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox
@@ -51,7 +51,7 @@ def expected(config) -> tuple[list[dict], list[str]]:
 def told(out: Path) -> tuple[list[dict], list[str]]:
     """What the run says of its steps and episodes, but for what a clock or the service says."""
     lines = [
-        {key: value for key, value in line.items() if "seconds" not in key and "service_errors" not in key}
+        {key: value for key, value in without_times(line).items() if "service_errors" not in key}
         for line in read_metrics(out / "metrics.jsonl")
     ]
     return lines, [path.read_text() for path in sorted((out / "episodes").iterdir())]

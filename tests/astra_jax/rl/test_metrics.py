@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import Counter
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.metrics_file import without_times
+from astra_jax.model import flops
+from astra_jax.rl import metrics as rl_metrics_module
+from astra_jax.rl.batch import make_rl_batch
 from astra_jax.rl.batch_filling import BatchFiller, GroupCounts, ScoredGroup
-from astra_jax.rl.metrics import SHOWN, filling_metrics, rl_metrics
+from astra_jax.rl.metrics import SHOWN, filling_metrics, learner_flops, rl_metrics, time_metrics
 from astra_jax.testing import tiny_environment
 
 
@@ -40,16 +44,17 @@ def test_a_step_has_one_line_of_its_update_its_episodes_its_filling_and_its_time
         {"loss": jnp.float32(-0.5), "applied": jnp.int32(1)},
         [first, second],  # type: ignore[list-item]
         SimpleNamespace(errors=Counter(tool_errors_timeout=9)),  # type: ignore[arg-type]
-        started=time.monotonic() - 20.25,
-        rollout_seconds=1.23456,
     )
-    assert 20.25 <= line["seconds"] < 80
-    assert line["seconds"] == round(line.pop("seconds"), 3)
     assert type(line["applied"]) is int
     assert line == {
         "loss": -0.5,
         "applied": 1,
         "reward": 0.5,
+        # Of 0, 0.25, 0.75 and 1: the first value that is no less than so many of them.
+        "reward_p10": 0.0,
+        "reward_p50": 0.25,
+        "reward_p90": 1.0,
+        "reward_max": 1.0,
         # n̂ = 1 of n = 2 with one call, then with two; nothing without a call.
         "f1": pytest.approx((2 / 3 + 1 / 2) / 4, abs=1e-5),
         "recall": 0.25,
@@ -57,13 +62,69 @@ def test_a_step_has_one_line_of_its_update_its_episodes_its_filling_and_its_time
         "answer_accuracy": 1.0,
         "tool_calls_per_episode": 1.5,
         "tokens_per_turn": 2.5,
+        "sampled_tokens_p10": 2,
+        "sampled_tokens_p50": 4,
+        "sampled_tokens_p90": 8,
+        "sampled_tokens_max": 8,
         "irrelevant_call_share": pytest.approx(1 / 6),
         "invalid_call_share": pytest.approx(2 / 6),
         "failed_call_share": pytest.approx(1 / 6),
         "tool_errors_timeout": 9,
-        "rollout_seconds": 1.235,
     }
     assert set(SHOWN) - {"seconds"} <= set(line)
+
+
+def a_batch(episodes_per_row):
+    """A group of two: a prompt of 5 tokens, then 7 and 3, of which 6 and 2 were sampled."""
+    environment, episodes = tiny_environment(), []
+    for num_sampled in (6, 2):
+        ledger = TokenLedger()
+        ledger.append_given([1, 2, 3, 4, 5], [Source.PROMPT] * 5, turn=0)
+        ledger.append_sampled([7] * num_sampled, [-1.0] * num_sampled, turn=1, policy_versions=[0] * num_sampled)
+        ledger.append_given([8], [Source.TOOL], turn=1)
+        episodes.append(Episode(environment, environment.tools, ledger, stop_reason="no_tool_call"))
+    group = ScoredGroup(episodes, (0.0, 1.0), 0)
+    return make_rl_batch([group], length_bucket_tokens=16, pad_id=0, episodes_per_row=episodes_per_row)
+
+
+def test_a_step_has_figures_of_its_time_by_phase(untrained, monkeypatch):
+    monkeypatch.setitem(flops._PEAK_FLOPS_PER_SECOND, jax.devices()[0].device_kind, 1e6)
+    tokens, waits = {"rolled_out": [30, 70], "kept": []}, [0.5, 2.0, 8.0]
+    rollouts = SimpleNamespace(sampled_tokens=tokens, tool_seconds=waits, decode_seconds=9.0)
+    monkeypatch.setattr(rl_metrics_module.time, "monotonic", lambda: 120.0)
+    batch = a_batch(1)
+    found = time_metrics(
+        batch,
+        rollouts,
+        untrained.model_config,
+        started=100.0,
+        rollout_seconds=12.5,
+        num_devices=2,  # type: ignore[arg-type]
+    )
+    assert found == {
+        "sampled_tokens_per_second": 8.0,
+        "learnt_tokens_per_second": round(8 / 7.5, 1),
+        "mfu": pytest.approx(learner_flops(batch, untrained.model_config) / 7.5 / 2e6, abs=1e-4),
+        "tool_seconds_p10": 0.5,
+        "tool_seconds_p50": 2.0,
+        "tool_seconds_p90": 8.0,
+        "tool_seconds_max": 8.0,
+        "decode_seconds": 9.0,
+        "rollout_seconds": 12.5,
+        "learn_seconds": 7.5,
+        "other_share": 0.175,
+        "seconds": 20.0,
+    }
+    assert without_times(found) == {}
+
+
+def test_the_flops_of_a_batch_are_those_of_its_tokens_and_of_what_they_attend_to(untrained):
+    """Alone 12 and 8 tokens; in one row 4 of the prompt, then 7 and 3 that attend to it and to themselves."""
+    model = untrained.model_config
+    assert learner_flops(a_batch(1), model) == pytest.approx(flops.model_flops(model, [12, 8], logits_tokens=8))
+    attended = 4**2 / 2 + (7**2 + 3**2) / 2 + 4 * (7 + 3)
+    expected = 3 * flops.forward_flops(model, 4 + 7 + 3, attended, logits_tokens=8)
+    assert learner_flops(a_batch(2), model) == pytest.approx(expected)
 
 
 def test_a_step_has_figures_of_how_its_batch_was_filled():
