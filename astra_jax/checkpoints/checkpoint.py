@@ -75,8 +75,8 @@ class TrainState:
     `TrainingRun.end_step` has it written, `TrainingRun.restore` read. Everything else is read again where the run
     first read it (the model's shape and tokenizer from `init`, records); `run.json` refuses records, `init`, settings
     or files that decide what is learnt other than the run was begun with. All draws are derived from the config's seed
-    and the position, so there is no generator to keep. Two things begin anew: what was done since this state, a batch
-    that is half filled included, and the count of steps in a row that were not finite.
+    and the position, so there is no generator to keep. What was done since this state begins anew, a batch that is half
+    filled included. How many steps in a row were not finite, `metrics.jsonl` says.
     """
 
     step: int
@@ -108,6 +108,8 @@ class Checkpoints:
         self._keep_weights = keep_weights
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
+        self.newest_step: int | None = None
+        """Of the state that was saved or restored last; none was."""
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -135,6 +137,7 @@ class Checkpoints:
             _begin_part(path, "train", train, {"step": state.step, "data_position": state.data_position}),
         ]
         self._writing = self._writer.submit(self._finish, parts, state.step)
+        self.newest_step = state.step
         return path
 
     def _finish(self, parts: Sequence[Callable[[], None]], step: int) -> None:
@@ -177,7 +180,11 @@ class Checkpoints:
         # The first host chooses for all: a disk that shows files late could make two hosts begin at different steps.
         newest = self._newest_whole_step() if jax.process_index() == 0 else None
         step = int(multihost_utils.broadcast_one_to_all(np.int32(-1 if newest is None else newest)))
-        return None if step < 0 else self._restore(self.directory / f"{step:08d}", optimizer, mesh)
+        if step < 0:
+            return None
+        state = self._restore(self.directory / f"{step:08d}", optimizer, mesh)
+        self.newest_step = step
+        return state
 
     def _newest_whole_step(self) -> int | None:
         for step in reversed(self.steps()):

@@ -212,13 +212,14 @@ async def train_rl(
         BatchFillingStalled: none of the policy's groups varies any more (everything solved, or nothing).
         SandboxUnavailable, HostFailed: the sandbox is down, here or at another host, or that host has failed otherwise;
             the run resumes from its last checkpoint.
-        NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
+        NotFinite, Terminated: as `TrainingRun.end_step` and `unless_it_ends`; the state is saved.
     """
     for step in range(state.step, config.steps):
         started = time.monotonic()
         if config.optimizer_waits_on_host:
             state = moments_on_host(state)
-        groups, rolled_out = await rollouts.batch(state.params, step=step)
+        # Until it is learnt from, a batch is no part of the state: its groups come again, or wait there as before.
+        groups, rolled_out = await run.unless_it_ends(state, rollouts.batch(state.params, step=step))
         batch = make_rl_batch(
             groups,
             length_bucket_tokens=config.length_bucket_tokens,

@@ -10,7 +10,7 @@ Decided: docs/decisions/runs.md, “A step that is not finite is no update”.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ class NotFinite(AstraError):
 
 
 class NotFiniteSteps:
-    """Follows the steps of one run, whose metrics lie in `folder`; a process counts its own."""
+    """Follows the steps of one run, whose metrics lie in `folder`."""
 
     def __init__(self, stage: str, folder: Path, *, most_in_a_row: int):
         """Count from none; `most_in_a_row` steps that were not applied, one after the other, are too many."""
@@ -38,6 +38,13 @@ class NotFiniteSteps:
     def are_too_many(self) -> bool:
         """Whether the run is to stop: every host says the same after the same step."""
         return self._in_a_row >= self._most_in_a_row
+
+    def go_on_after(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Count on from the metrics of the steps before: a run that had too many, and goes on, counts anew."""
+        in_a_row = 0
+        for line in lines:
+            in_a_row = 0 if line["applied"] else in_a_row + 1
+        self._in_a_row = in_a_row % self._most_in_a_row
 
     def note(self, step: int, metrics: Mapping[str, Any], batch: Any) -> None:
         """Note whether a step was applied; if not, write its batch down (a NamedTuple of arrays [b, T, …] or None)."""

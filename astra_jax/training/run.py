@@ -3,7 +3,8 @@
 with TrainingRun("sft", config, parts, ...) as run:
     state = run.restore(first_state)
     for step in range(state.step, steps):
-        ...                                    the step itself, in sft/train.py and rl/train.py
+        ...                                    the step itself, in sft/train.py and rl/train.py; what of it may
+                                               be given up for a signal awaits `run.unless_it_ends`
         run.end_step(state, metrics, batch)    write down, tell, save, heed signals
 
 Decided: docs/decisions/runs.md, “What SFT and RL share around a step is one run”.
@@ -11,10 +12,10 @@ Decided: docs/decisions/runs.md, “What SFT and RL share around a step is one r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -22,14 +23,16 @@ from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.mesh.hosts import host_folder
-from astra_jax.metrics_file import last_metric, metric_totals
+from astra_jax.metrics_file import last_metric, metric_totals, read_metrics
 from astra_jax.training.config import TrainingConfig
 from astra_jax.training.metrics import MetricsLog, Progress
 from astra_jax.training.not_finite import NotFiniteSteps
 from astra_jax.training.optimizer import make_optimizer
 from astra_jax.training.parts import Parts
 from astra_jax.training.run_record import RunRecord
-from astra_jax.training.termination import Terminated, Termination
+from astra_jax.training.termination import GivenUp, Terminated, Termination
+
+_T = TypeVar("_T")
 
 
 class TrainingRun:
@@ -82,7 +85,24 @@ class TrainingRun:
                 hyperparameters=self._config.model_dump(mode="json"),
             )
         )
+        self._not_finite.go_on_after(read_metrics(self._folder / "metrics.jsonl"))
         return state
+
+    async def unless_it_ends(self, state: TrainState, work: Coroutine[Any, Any, _T]) -> _T:
+        """Return what comes of `work`, a part of the step that follows `state`; on a signal it is given up.
+
+        `state` must hold no more than the steps that have ended: `work` begins anew when the run resumes.
+
+        Raises:
+            Terminated: a signal asked for it; the state is saved.
+        """
+        try:
+            return await self._termination.unless_asked(work)
+        except GivenUp:
+            if self._checkpoints.newest_step != state.step:
+                self._checkpoints.save(state)
+            self._checkpoints.wait()
+        raise Terminated(self._stage, state.step, self._termination.signum)
 
     def end_step(self, state: TrainState, metrics: Mapping[str, Any], batch: Any) -> None:
         """End the step that led to `state`: write its metrics down, save where it is time, stop where that is asked.

@@ -1,16 +1,19 @@
 """Ctrl-C and SIGTERM end every command well: one line, no traceback, and nothing that was finished is lost.
 
-    training            saves after the step in hand          130 after Ctrl-C, 0 after SIGTERM    `Termination`
+    training            saves: after the step in hand, or,    130 after Ctrl-C, 0 after SIGTERM    `Termination`
+                        in a rollout, what was before it
     any other command   stops, and cleans up what it began    130 after Ctrl-C, 143 after SIGTERM  `Interruption`
 
 A cluster sends SIGTERM before it takes a machine away. A second Ctrl-C ends either at once, with what was saved before.
 
 Decided: docs/decisions/commands.md, “A signal ends a command well, a second Ctrl-C at once”.
+Decided: docs/decisions/commands.md, “A rollout is given up on a signal, and the state before it is saved”.
 Decided: docs/decisions/hosts.md, “Hosts count their steps from where they began”.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import select
@@ -18,8 +21,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+_T = TypeVar("_T")
 
 _DOUBLED_SECONDS = 0.3
 """Within these, a signal is the one before it: a terminal and a wrapper such as `timeout` may both send it."""
@@ -47,6 +53,10 @@ class Terminated(SystemExit):
         )
 
 
+class GivenUp(Exception):
+    """A signal came while work was under way that may be given up; all of it has ended."""
+
+
 class Termination:
     """Notices SIGTERM and Ctrl-C while it is entered, in the main thread; several hosts agree on the step to end after.
 
@@ -62,6 +72,8 @@ class Termination:
         self._noted_seconds: float | None = None
         self._steps = 0
         self._previous: dict[int, Any] = {}
+        self._give_up: Callable[[], object] | None = None
+        """What ends the work under way; none is."""
 
     def __enter__(self) -> Termination:
         import jax  # so that commands without JAX can import this file
@@ -91,14 +103,40 @@ class Termination:
             return multihost_utils.reached_preemption_sync_point(self._steps)
         return self._noted_seconds is not None
 
+    async def unless_asked(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Return what comes of `work`; on a signal it is cancelled, and what it holds let go of.
+
+        Where there are several hosts, none of them can leave the others alone in it: it goes on to its end.
+
+        Raises:
+            GivenUp: a signal came before `work` had ended, or before it had begun.
+        """
+        if self._num_hosts > 1:
+            return await work
+        task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+        # This wakes the loop as well: a handler of Python's runs beside it while it waits for a tool.
+        self._give_up = lambda: loop.call_soon_threadsafe(task.cancel)
+        if self._noted_seconds is not None:  # asked only now, so that no signal is between
+            task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._noted_seconds is None:
+                raise  # somebody else's
+            raise GivenUp from None
+        finally:
+            self._give_up = None
+
     def _note(self, signum: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self._noted_seconds is None:
             self._noted_seconds, self.signum = now, signum
             if signum == signal.SIGINT and self._num_hosts > 1:
                 os.kill(os.getpid(), signal.SIGTERM)  # which JAX tells the other hosts of
+            if self._give_up is not None:
+                self._give_up()
             if sys.stderr.isatty():
-                print(f"{name_of(signum)}: ends after the step in hand; a second Ctrl-C: at once", file=sys.stderr)
+                print(f"{name_of(signum)}: ends when its state is saved; a second Ctrl-C: at once", file=sys.stderr)
         elif signum == signal.SIGINT and now - self._noted_seconds > _DOUBLED_SECONDS:
             end_at_once(self.signum)
 

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
+import jax
+import numpy as np
 import psutil
 import pytest
 
@@ -30,6 +32,7 @@ from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
 from astra_jax.metrics_file import read_metrics
 from astra_jax.testing import tiny_environment
+from sandbox.local import local_sandbox
 from synthesis.record_io import check_shards, write_records
 from tests.astra_jax.checkpoints.test_convert import write_hf_folder
 from tests.astra_jax.training.test_run_lock import sft_command
@@ -276,6 +279,70 @@ def test_rl_saves_on_either_signal_and_goes_on_from_there(astra, tmp_path, taugh
             [f"rl: saved after step {steps} on {name}; resumed, it goes on from there"],
         )
         assert [line["step"] for line in read_metrics(metrics)] == list(range(steps))
+
+
+class StuckProxy(SlowSandbox):
+    """Hands so many calls on to a sandbox, and never answers another one."""
+
+    url = ""
+    answers = threading.Semaphore(0)
+
+    def do_POST(self) -> None:
+        if not self.answers.acquire(blocking=False):
+            super().do_POST()
+            return
+        body = self.rfile.read(int(self.headers["content-length"]))
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        reply = httpx.post(f"{self.url}{self.path}", content=body, headers=headers, trust_env=False, timeout=60)
+        self.send_response(reply.status_code)
+        self.send_header("content-length", str(len(reply.content)))
+        self.end_headers()
+        self.wfile.write(reply.content)
+
+
+@both_signals
+@pytest.mark.slow
+def test_rl_ends_inside_a_rollout_whose_tools_are_slow_and_goes_on_to_the_same_bytes(
+    astra, tmp_path, taught, slow_sandbox, monkeypatch, signum
+):
+    save_policy(taught, tmp_path / "policy")
+    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
+    # Two groups a rollout and one an update: one waits when the first step has ended, and the second rolls nothing out.
+    settings = RL.replace("groups_per_rollout = 1", "groups_per_rollout = 2").replace("steps = 1000", "steps = 6")
+    (tmp_path / "rl.toml").write_text(settings + "warmup_fraction = 0.0\n")
+    with local_sandbox(workers=1) as url:
+        assert astra("rl", "rl.toml", "out=whole", "--sandbox", url).ended(300).code == 0
+        monkeypatch.setattr(StuckProxy, "url", url)
+        monkeypatch.setattr(StuckProxy, "answers", threading.Semaphore(25))
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), StuckProxy) as server:
+            server.daemon_threads = True
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            running = astra("rl", "rl.toml", "--sandbox", f"http://127.0.0.1:{server.server_address[1]}")
+            running.wait_until(lambda: StuckProxy.calls.acquire(blocking=False))
+            name, code = {signal.SIGINT: ("Ctrl-C", 130), signal.SIGTERM: ("SIGTERM", 0)}[signum]
+            ended = running.interrupted(signum)
+            server.shutdown()
+            thread.join()
+        steps = len(read_metrics(tmp_path / "run" / "metrics.jsonl"))
+        assert 0 < steps < 6
+        assert (ended.code, ended.lines[-1:]) == (
+            code,
+            [f"rl: saved after step {steps} on {name}; resumed, it goes on from there"],
+        )
+        assert ended.seconds < 10
+        assert astra("rl", "rl.toml", "--sandbox", url).ended(300).code == 0
+    lines, expected = (
+        [
+            {key: value for key, value in line.items() if "seconds" not in key}
+            for line in read_metrics(tmp_path / out / "metrics.jsonl")
+        ]
+        for out in ("run", "whole")
+    )
+    assert lines == expected
+    assert contents(tmp_path / "run" / "episodes") == contents(tmp_path / "whole" / "episodes")
+    weights, expected = (load_params(tmp_path / out / "policy")[1] for out in ("run", "whole"))
+    assert jax.tree.all(jax.tree.map(np.array_equal, weights, expected))
 
 
 @both_signals
