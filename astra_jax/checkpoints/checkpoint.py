@@ -7,6 +7,7 @@ A save copies the arrays to the host and returns; they are written, and then the
         train/   Orbax optimiser state           train.json   step and data position    train.whole.json
 
 A part counts only when its manifest (`*.whole.json`: size and CRC-32 of each of its files) exists and agrees with them.
+Each host has the checksums of what it wrote itself, and the first joins them; when a run resumes, each checks a share.
 Weights are kept for analysis; the train part only for the newest saves. A killed process leaves at most a folder
 without manifest, which the next save of that step replaces. Where there are several hosts, all of them make each call
 here, on one file system: each writes and reads its parts of the arrays, the first writes the rest.
@@ -14,6 +15,7 @@ here, on one file system: each writes and reads its parts of the arrays, the fir
 Decided: docs/decisions/checkpoints.md, “A run that resumes never has its first state”.
 Decided: docs/decisions/checkpoints.md,
 “A checkpoint is whole when its manifest is, and the manifest is written in the background”.
+Decided: docs/decisions/checkpoints.md, “Each host has the checksums of what it wrote, and no host reads another's”.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jax
-import numpy as np
 import optax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
@@ -42,6 +44,7 @@ from pydantic import ValidationError
 
 from astra_jax.checkpoints.hf import PIECE_BYTES
 from astra_jax.errors import AstraError
+from astra_jax.mesh.hosts import gather_bytes_from_hosts
 from astra_jax.mesh.placement import sharded_shapes
 from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.qwen3 import abstract_params
@@ -62,6 +65,10 @@ class _ToldAsError(logging.Filter):
 for _name in ("absl", "asyncio"):  # what Orbax logs with, and what its event loops do
     logging.getLogger(_name).addFilter(_ToldAsError())
 _AS_IT_IS = ModelOverrides()
+_CHECKSUM_THREADS: Final = 8
+_JOINED_WITHIN_MS: Final = 600_000
+_joined: Counter[Path] = Counter()
+"""How many times hosts have waited for one another's checksums of a part: each time has a name of its own."""
 
 
 class CheckpointError(AstraError, ValueError):
@@ -177,22 +184,23 @@ class Checkpoints:
             CheckpointError: the checkpoint is of another model.
         """
         self._end_writing()
-        # The first host chooses for all: a disk that shows files late could make two hosts begin at different steps.
-        newest = self._newest_whole_step() if jax.process_index() == 0 else None
-        step = int(multihost_utils.broadcast_one_to_all(np.int32(-1 if newest is None else newest)))
-        if step < 0:
+        step = self._newest_whole_step()
+        if step is None:
             return None
         state = self._restore(self.directory / f"{step:08d}", optimizer, mesh)
         self.newest_step = step
         return state
 
     def _newest_whole_step(self) -> int | None:
-        for step in reversed(self.steps()):
+        # The first host chooses for all: a disk that shows files late could make two hosts begin at different steps.
+        steps = json.loads(_told_by_hosts(json.dumps(self.steps()))[0])
+        for step in reversed(steps):
             path = self.directory / f"{step:08d}"
             fault = _fault(path, "params") or _fault(path, "train")
             if fault is None:
                 return step
-            _log.warning("checkpoint %s is passed over: %s", path, fault)
+            if jax.process_index() == 0:
+                _log.warning("checkpoint %s is passed over: %s", path, fault)
         return None
 
     def _restore(self, path: Path, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:
@@ -267,7 +275,7 @@ def load_params(
 
 
 def require_whole(path: Path) -> None:
-    """See to it that every byte of the weights is found as it was written.
+    """See to it that every byte of the weights is found as it was written; every host calls it, and reads a share.
 
     Raises:
         CheckpointError: one is not.
@@ -278,7 +286,8 @@ def require_whole(path: Path) -> None:
 
 def declare_whole(path: Path, config: ModelConfig) -> None:
     """Make the arrays in `path`/params a checkpoint: from now on they count."""
-    _write_manifest(path, "params", config.model_dump(mode="json"))
+    files = (file for file in (path / "params").rglob("*") if file.is_file())
+    _write_manifest(path, "params", config.model_dump(mode="json"), _checksums(path, files))
 
 
 def _require_room(path: Path, tree: Any) -> None:
@@ -317,9 +326,12 @@ def _begin_part(
 
     def finish() -> None:
         with told_as_os_errors(path):
-            checkpointer.close()  # waits, on the first host for all of them
+            checkpointer.close()  # waits until all hosts have written, and the first has made their files one
+        # At once, while they are in the memory of the host that wrote them; other parts are still being written.
+        own = _checksums(path, _files_of_this_host(path, part))
+        all_files = _joined_checksums(path, part, own)
         if jax.process_index() == 0:
-            _write_manifest(path, part, description)
+            _write_manifest(path, part, description, all_files)
 
     return finish
 
@@ -351,13 +363,50 @@ def _chunks(params: Params) -> Any:
     return jax.tree_util.tree_map_with_path(chunks, params)
 
 
-def _write_manifest(path: Path, part: str, description: dict[str, Any]) -> None:
+def _files_of_this_host(path: Path, part: str) -> Iterator[Path]:
+    """Yield what this host has written of a part: the folders of its number are its own, all else is the first's."""
+    for file in (path / part).rglob("*"):
+        writer = re.search(r"(?:^|[./])process_(\d+)(?:/|$)", file.relative_to(path).as_posix())
+        if int(writer[1] if writer else 0) == jax.process_index() and file.is_file():
+            yield file
+
+
+def _checksums(path: Path, files: Iterable[Path]) -> dict[str, tuple[int, int]]:
+    """Return size and CRC-32 of each file, by its name below `path`."""
+    found = sorted(files)
+    with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
+        values = list(pool.map(_crc32, found))
+    return {
+        str(file.relative_to(path)): (file.stat().st_size, crc32) for file, crc32 in zip(found, values, strict=True)
+    }
+
+
+def _joined_checksums(path: Path, part: str, own: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Return, on the first host, what all have of the part; each waits until every one has its own."""
+    if jax.process_count() == 1:
+        return own
+    of_host = [path / f"{part}.host-{host}.json" for host in range(jax.process_count())]
+    if jax.process_index() > 0:
+        with whole_file(of_host[jax.process_index()]) as unnamed:
+            unnamed.write_text(json.dumps(own), encoding="utf-8")
+    # Not over the devices, as this is beside training; and no host looks for a file before it is there: network disks
+    # remember for a while what they did not find.
+    _joined[path / part] += 1
+    key = f"checksums of {path / part}, {_joined[path / part]}"
+    ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=_JOINED_WITHIN_MS)
+    if jax.process_index() == 0:
+        for file in of_host[1:]:
+            own |= json.loads(file.read_text(encoding="utf-8"))
+            file.unlink()
+    return own
+
+
+def _write_manifest(path: Path, part: str, description: dict[str, Any], files: dict[str, tuple[int, int]]) -> None:
     # The description first, since the manifest vouches for it as well.
-    (path / f"{part}.json").write_text(json.dumps(description, indent=2), encoding="utf-8")
-    files = [path / f"{part}.json", *sorted(file for file in (path / part).rglob("*") if file.is_file())]
-    manifest = {str(file.relative_to(path)): [file.stat().st_size, _crc32(file)] for file in files}
+    described = path / f"{part}.json"
+    described.write_text(json.dumps(description, indent=2), encoding="utf-8")
     with whole_file(path / f"{part}.whole.json") as unnamed:
-        unnamed.write_text(json.dumps(manifest), encoding="utf-8")
+        unnamed.write_text(json.dumps(_checksums(path, [described]) | files), encoding="utf-8")
 
 
 def _read_part(path: Path, part: str, like: Any) -> Any:
@@ -368,23 +417,40 @@ def _read_part(path: Path, part: str, like: Any) -> Any:
 def _remove_part(path: Path, part: str) -> None:
     # The manifest goes first: from then on the part does not count.
     (path / f"{part}.whole.json").unlink(missing_ok=True)
+    for of_host in path.glob(f"{part}.host-*.json"):
+        of_host.unlink()
     if (path / part).exists():
         shutil.rmtree(path / part)
 
 
+def _told_by_hosts(text: str) -> list[str]:
+    """Return what each host says, in their order. All call it."""
+    if jax.process_count() == 1:
+        return [text]
+    return [told.decode() for told in gather_bytes_from_hosts(text.encode())]
+
+
 def _fault(path: Path, part: str) -> str | None:
-    """Why a part is not whole; None when it is."""
+    """Why a part is not whole, by the first host that finds it is not; None when it is. Every host checks a share."""
+    own = _fault_in_share(path, part, jax.process_index(), jax.process_count())
+    return next((fault for fault in _told_by_hosts(own or "") if fault), None)
+
+
+def _fault_in_share(path: Path, part: str, share: int, num_shares: int) -> str | None:
     manifest_path = path / f"{part}.whole.json"
     if not manifest_path.is_file():
         return f"{manifest_path.name} is missing (the save did not finish)"
-    for name, (size, crc32) in json.loads(manifest_path.read_text(encoding="utf-8")).items():
-        file = path / name
-        if not file.is_file():
+    manifest = json.loads(manifest_path.read_text(encoding="utf-8"))
+    # Dealt out by size, so that shares are alike; the order of names decides between equals.
+    names = sorted(sorted(manifest), key=lambda name: -manifest[name][0])[share::num_shares]
+    for name in names:
+        if not (path / name).is_file():
             return f"{name} is missing"
         # The size costs nothing to look at, and tells of most damage before a byte is read.
-        if file.stat().st_size != size:
-            return f"{name} has {file.stat().st_size} bytes, expected {size}"
-        if _crc32(file) != crc32:
+        if (found := (path / name).stat().st_size) != manifest[name][0]:
+            return f"{name} has {found} bytes, expected {manifest[name][0]}"
+    for name, (_, crc32) in _checksums(path, [path / name for name in names]).items():
+        if crc32 != manifest[name][1]:
             return f"{name} has another checksum than when it was written"
     return None
 

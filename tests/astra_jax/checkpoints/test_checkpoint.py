@@ -234,6 +234,67 @@ def test_no_host_goes_on_from_waiting_before_the_save_is_whole(tmp_path):
         finish(processes)
 
 
+_EACH_ITS_OWN = """
+import json, sys, time
+from pathlib import Path
+import jax
+from astra_jax.checkpoints import checkpoint
+from astra_jax.model.sharding import MeshConfig, make_mesh
+from astra_jax.mesh.hosts import join_hosts
+from astra_jax.mesh.placement import init_optimizer_state, place_params
+from tests.astra_jax.checkpoints.test_checkpoint import CONFIG, OPTIMIZER, damage, train_state
+
+join_hosts()
+directory, read = Path(sys.argv[1]), []
+checksum = checkpoint._crc32
+
+def noted(file):
+    read.append(str(file.relative_to(directory)))
+    return checksum(file)
+
+checkpoint._crc32 = noted
+mesh = make_mesh(MeshConfig(fsdp=2))
+params = place_params(train_state(1).params, mesh)
+optimizer_state = init_optimizer_state(OPTIMIZER, params, mesh)
+with checkpoint.Checkpoints(directory, CONFIG) as checkpoints:
+    for step in (1, 2):
+        path = checkpoints.save(checkpoint.TrainState(step, params, optimizer_state, {}))
+    checkpoints.wait()
+saved, read[:] = list(read), []
+whole = checkpoints.restore_latest(OPTIMIZER, mesh=mesh)
+checked, read[:] = list(read), []
+if jax.process_index() == 0:
+    damage(path, "a flipped bit")
+jax.experimental.multihost_utils.sync_global_devices("damaged")
+before = checkpoints.restore_latest(OPTIMIZER, mesh=mesh)
+steps = [whole.step, before.step]
+told = json.dumps({"saved": saved, "checked": checked, "steps": steps})
+Path(f"{directory}-{jax.process_index()}").write_text(told)
+"""
+
+
+@pytest.mark.slow
+def test_each_host_sums_up_what_it_wrote_and_checks_a_share_and_all_agree(tmp_path):
+    """Two saves; when the run resumes every file is read once by somebody, and a damaged one by one host only."""
+    folder = tmp_path / "checkpoints"
+    with two_hosts(["-c", _EACH_ITS_OWN, str(folder)], devices_per_host=1) as processes:
+        errors = finish(processes)
+    told = [json.loads((tmp_path / f"checkpoints-{host}").read_text()) for host in range(2)]
+    parts = [folder / step / part for step in ("00000001", "00000002") for part in ("params", "train")]
+    files = [file for part in parts for file in [part.with_suffix(".json"), *part.rglob("*")] if file.is_file()]
+    of_second = [file for file in files if "process_1" in str(file)]
+    assert len(of_second) >= 4 * 3, "data, its manifest, and what the arrays are, in each part"
+    of_first = [file for file in files if file not in of_second]
+    for host, expected in enumerate((of_first, of_second)):
+        assert sorted(told[host]["saved"]) == sorted(str(file.relative_to(folder)) for file in expected)
+        assert told[host]["checked"]
+    newest = sorted(str(file.relative_to(folder)) for file in files if "00000002" in str(file))
+    assert sorted(told[0]["checked"] + told[1]["checked"]) == newest
+    assert [host["steps"] for host in told] == [[2, 1], [2, 1]]
+    assert "has another checksum than when it was written" in errors[0]
+    assert not list(folder.rglob("*.host-*"))
+
+
 def test_a_write_that_the_disk_refuses_is_an_os_error_that_names_the_checkpoint(tmp_path):
     refused = "RESOURCE_EXHAUSTED: Failed to write 2347 bytes to file 11: No space left on device [os_error_code='28']"
     with pytest.raises(OSError, match="No space left on device") as told, told_as_os_errors(tmp_path):
