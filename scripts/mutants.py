@@ -205,7 +205,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A changed bit makes a checkpoint damaged.
     Mutant(
         "astra_jax/checkpoints/checkpoint.py",
-        "if _crc32(file) != crc32:",
+        "if crc32 != manifest[name][1]:",
         "if False:",
         ("tests/astra_jax/checkpoints/test_checkpoint.py",),
     ),
@@ -214,6 +214,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "astra_jax/checkpoints/checkpoint.py",
         'fault = _fault(path, "params") or _fault(path, "train")',
         'fault = _fault(path, "params")',
+        ("tests/astra_jax/checkpoints/test_checkpoint.py",),
+    ),
+    # Every file of a checkpoint is checked by some host.
+    Mutant(
+        "astra_jax/checkpoints/checkpoint.py",
+        "[share::num_shares]",
+        "[share + 1 :: num_shares]",
+        ("tests/astra_jax/checkpoints/test_checkpoint.py",),
+    ),
+    # No host reads what another has written.
+    Mutant(
+        "astra_jax/checkpoints/checkpoint.py",
+        "int(writer[1] if writer else 0) == jax.process_index() and",
+        "",
         ("tests/astra_jax/checkpoints/test_checkpoint.py",),
     ),
     # A run never goes on from another model.
@@ -655,6 +669,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "jax.tree.map(jnp.add, total, of_part(params, _pinned(part)))",
         "of_part(params, _pinned(part))",
         ("tests/astra_jax/sft/test_train_on_mesh.py::test_the_parts_of_a_batch_add_up_to_it",),
+    ),
+    # A signal gives the work under way up.
+    Mutant(
+        "astra_jax/training/termination.py",
+        "            if self._give_up is not None:\n",
+        "            if False:\n",
+        ("tests/astra_jax/training/test_termination.py",),
+    ),
+    # After a signal no work is begun.
+    Mutant(
+        "astra_jax/training/termination.py",
+        "            task.cancel()\n",
+        "            pass\n",
+        ("tests/astra_jax/training/test_termination.py",),
+    ),
+    # Who resumes counts on.
+    Mutant(
+        "astra_jax/training/not_finite.py",
+        'in_a_row = 0 if line["applied"] else in_a_row + 1',
+        "in_a_row = 0",
+        ("tests/astra_jax/training/test_not_finite.py",),
     ),
     # Only steps in a row are too many.
     Mutant(

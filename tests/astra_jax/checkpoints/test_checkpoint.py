@@ -18,6 +18,8 @@ from astra_jax.checkpoints.checkpoint import (
     CheckpointError,
     Checkpoints,
     TrainState,
+    _fault_in_share,
+    _files_of_this_host,
     load_params,
     save_params,
     told_as_os_errors,
@@ -157,6 +159,35 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(tmp_pa
     with caplog.at_level(logging.WARNING, logger="astra_jax.checkpoints.checkpoint"):
         assert_same(checkpoints.restore_latest(OPTIMIZER), train_state(1))
     assert str(tmp_path / "00000002") in caplog.text
+
+
+def test_of_several_hosts_each_checks_a_share_and_every_file_is_in_one(tmp_path):
+    with Checkpoints(tmp_path, CONFIG) as checkpoints:
+        path = checkpoints.save(train_state(1))
+    files = [path / "params.json", *(file for file in (path / "params").rglob("*") if file.is_file())]
+    assert len(files) > 3
+    finders = []
+    for file in files:
+        whole = file.read_bytes()
+        file.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+        faults = [_fault_in_share(path, "params", share, num_shares=3) for share in range(3)]
+        (finder,) = (share for share, fault in enumerate(faults) if fault is not None)
+        assert faults[finder] == f"{file.relative_to(path)} has another checksum than when it was written"
+        finders.append(finder)
+        file.write_bytes(whole)
+    assert set(finders) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("host", [0, 1, 2])
+def test_what_a_host_has_written_is_known_by_its_folders(tmp_path, monkeypatch, host):
+    of_first = ["params/d/1", "params/manifest.ocdbt", "params/ocdbt.process_0/d/1", "params/array_metadatas/process_0"]
+    of_third = ["params/ocdbt.process_2/d/1", "params/ocdbt.process_2/manifest", "params/array_metadatas/process_2"]
+    for name in (*of_first, *of_third, "params/ocdbt.process_12/d/1", "train/d/1"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr(jax, "process_index", lambda: host)
+    found = {file.relative_to(tmp_path).as_posix() for file in _files_of_this_host(tmp_path, "params")}
+    assert found == set([of_first, [], of_third][host])
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):

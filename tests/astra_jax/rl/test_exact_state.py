@@ -8,44 +8,28 @@ import os
 import signal
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from astra_jax.checkpoints.policy import Policy, load_policy
+from astra_jax.checkpoints.policy import load_policy
 from astra_jax.metrics_file import read_metrics
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox
 from astra_jax.training.termination import Terminated
-from tests.astra_jax.rl.configs import tiny_rl_config
+from sandbox.local import local_sandbox
+from scripts.bench_kills import config_with_surplus, measure
 from tests.astra_jax.rl.test_faults import told
 
 STEPS = 4
 
 
-def surplus_config(folder: Path, policy: Policy, **changes: Any) -> RLConfig:
-    """Three groups a rollout and two an update, of a policy that errs: groups wait, and are part of the state."""
-    return tiny_rl_config(
-        folder,
-        policy,
-        **{
-            "steps": STEPS,
-            "groups_per_rollout": 3,
-            "groups_per_step": 2,
-            "min_reward_std": 0.0,
-            "log_episodes_every_steps": 1,
-            "rollout": {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6, "temperature": 1.2},
-            **changes,
-        },
-    )
-
-
 @pytest.fixture(scope="module")
 def config(taught, tmp_path_factory) -> RLConfig:
-    return surplus_config(tmp_path_factory.mktemp("exact"), taught)
+    """Three groups a rollout and two an update, of a policy that errs: groups wait, and are part of the state."""
+    return config_with_surplus(tmp_path_factory.mktemp("exact"), taught, STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +112,9 @@ async def test_a_signal_inside_a_rollout_ends_the_run_before_the_step_and_it_goe
     sandbox = StuckSandbox(run.out, num_calls[steps] + 2, signum)
     tasks = asyncio.all_tasks()
     with pytest.raises(Terminated) as ended:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(60) as clock:
             await run_rl(run, sandbox)
+    assert not clock.expired()
     name, code = {signal.SIGINT: ("Ctrl-C", 130), signal.SIGTERM: ("SIGTERM", 0)}[signum]
     assert (ended.value.code, ended.value.signum) == (code, signum)
     said = capsys.readouterr().err.splitlines()
@@ -147,3 +132,13 @@ async def test_a_signal_inside_a_rollout_ends_the_run_before_the_step_and_it_goe
         assert sandbox.checkpoint_before == {}
     await run_rl(run, InProcessSandbox())
     same_bytes(run, config)
+
+
+@pytest.mark.slow
+def test_runs_killed_at_random_moments_go_on_to_the_same_bytes(taught, tmp_path):
+    """Weights, metrics and episodes; `scripts/bench_kills.py` kills twenty, of thirty steps."""
+    config = config_with_surplus(tmp_path, taught, steps=8)
+    with local_sandbox(workers=1) as url:
+        found = measure(config, url, kills=5, seed=1)
+    assert found["bit_identical"] == found["kills"] == sum(found["phases"].values()) == 5
+    assert found["steps_with_waiting_groups"] > 0

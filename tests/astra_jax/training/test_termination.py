@@ -33,8 +33,9 @@ async def test_a_signal_gives_work_up_when_it_has_let_go_of_what_it_holds(signum
     work = Work(signum)
     with Termination() as termination:
         with pytest.raises(GivenUp):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(20) as clock:
                 await termination.unless_asked(work())
+        assert not clock.expired()
         assert work.told == ["begun", "let go"]
         assert termination.signum == signum
         assert termination.asked()
@@ -45,8 +46,9 @@ async def test_after_a_signal_no_work_is_begun():
     with Termination() as termination:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(GivenUp):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(20) as clock:
                 await termination.unless_asked(work())
+    assert not clock.expired()
     assert work.told == []
 
 
