@@ -41,7 +41,7 @@ import numpy as np
 from astra_jax.checkpoints.checkpoint import Checkpoints
 from astra_jax.checkpoints.policy import Policy, load_policy, save_policy
 from astra_jax.cli.compile_cache import keep_compiled_programs
-from astra_jax.metrics_file import read_metrics
+from astra_jax.metrics_file import read_metrics, without_times
 from astra_jax.model.qwen3 import init_params
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.rollouts import Rollouts
@@ -218,7 +218,7 @@ def killed(config: RLConfig, url: str, phase: Path, after_seconds: float) -> str
 def bytes_of(out: Path) -> dict[str, str]:
     """Return hashes of what a run must come to: weights, metrics but for a clock's and the service's, episodes."""
     lines = [
-        {name: value for name, value in line.items() if "seconds" not in name and "service_errors" not in name}
+        {name: value for name, value in without_times(line).items() if "service_errors" not in name}
         for line in read_metrics(out / "metrics.jsonl")
     ]
     weights = hashlib.sha256()

@@ -1,0 +1,99 @@
+"""A long RL run on a sandbox that fails: does it hang, does it leak? One JSON line.
+
+    python scripts/soak_rl.py runs/quickstart [--steps 500] [--seed 0]
+
+A run from the quickstart's SFT policy, with small steps (2 groups of 4 episodes) and the quickstart's other settings,
+through a proxy in front of a real sandbox: of all replies 5 % hang, 5 % are HTTP 500 and 2 % are cut, and after a third
+of the steps the sandbox is killed with SIGKILL and started again. Printed: steps that ended, the longest step, what the
+proxy did, the run's resident memory as a median over the second fifth of the steps and over the last, how much it grew,
+and how many files and tasks are left over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+from bench_faults import GRACE_SECONDS, faulty_proxy, kill_and_start_again, start, until
+
+from astra_jax.cli.compile_cache import keep_compiled_programs
+from astra_jax.config import CONFIGS, load_config
+from astra_jax.metrics_file import read_metrics
+from astra_jax.rl.config import RLConfig
+from astra_jax.rl.stage import run_rl
+from sandbox.client import AsyncSandboxClient
+from sandbox.faulty_proxy import SHARES
+
+_SMALL = {"group_size": 4, "groups_per_step": 2, "groups_per_rollout": 3, "checkpoint_every_steps": 50}
+
+
+async def watch(metrics: Path, resident_bytes: dict[int, int]) -> None:
+    """Note the resident memory after each step, as often as one can look."""
+    while True:
+        if metrics.exists():
+            resident_bytes[metrics.read_bytes().count(b"\n")] = psutil.Process().memory_info().rss
+        await asyncio.sleep(0.2)
+
+
+async def soak(run: Path, out: Path, steps: int, seed: int) -> dict[str, Any]:
+    """Run it; return what is printed."""
+    config = load_config(RLConfig, CONFIGS / "tiny_rl.toml").model_copy(
+        update={
+            **_SMALL,
+            "seed": seed,
+            "steps": steps,
+            "out": out,
+            "init": run / "sft/policy",
+            "environments": run / "rl_environments",
+        }
+    )
+    tasks, files = asyncio.all_tasks(), psutil.Process().num_fds()
+    resident_bytes: dict[int, int] = {}
+    watcher = asyncio.ensure_future(watch(out / "metrics.jsonl", resident_bytes))
+    async with AsyncExitStack() as services:
+        proxy = faulty_proxy(await start(services), SHARES, seed)
+        async with proxy as url, AsyncSandboxClient(url, grace_seconds=GRACE_SECONDS) as sandbox:
+            # About two calls an episode: by then a third of the steps are done.
+            num_episodes = _SMALL["group_size"] * _SMALL["groups_per_rollout"] * steps
+            killer = asyncio.ensure_future(kill_and_start_again(proxy, services, after_replies=2 * num_episodes // 3))
+            await run_rl(config, sandbox)
+            was_killed = killer.done()
+            killer.cancel()
+        await until(lambda: proxy.connections == 0, 10)
+    watcher.cancel()
+    await until(lambda: asyncio.all_tasks() == tasks and psutil.Process().num_fds() <= files, 10)
+    lines = read_metrics(out / "metrics.jsonl")
+    early, late = (
+        statistics.median(count for step, count in resident_bytes.items() if first * steps <= step < stop * steps)
+        for first, stop in ((0.2, 0.4), (0.8, 1.0))
+    )
+    return {
+        "steps": len(lines),
+        "longest_step_seconds": max(line["seconds"] for line in lines),
+        "median_step_seconds": statistics.median(line["seconds"] for line in lines),
+        "replies": proxy.replies,
+        "lost": dict(proxy.lost),
+        "sandbox_was_killed": was_killed,
+        "resident_mib": [round(early / 2**20, 1), round(late / 2**20, 1)],
+        "grown": round(late / early - 1, 4),
+        "left_over_tasks": len(asyncio.all_tasks() - tasks),
+        "left_over_files": max(0, psutil.Process().num_fds() - files),
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="the folder of a quickstart that has ended")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    keep_compiled_programs()
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps(asyncio.run(soak(options.run, Path(folder) / "run", options.steps, options.seed))))
