@@ -11,7 +11,8 @@ Markdown, one row for each quickstart and arm, and writes OUT/ablations.json.
     no_distractors                                                       RL never shows an irrelevant tool
     from_untrained                                                       RL alone, without SFT
     50_environments, 200_environments                                    of the 640
-    two_mini_batches, sequence_mean, undivided, clip_higher              the objective's variants
+    two_mini_batches, twice_the_rate                                     how far a step goes
+    sequence_mean, undivided, clip_higher                                the objective's variants
 
 `sft` and `rl`, the quickstart's own, are always shown: what RL begins with, and the recipe.
 """
@@ -55,6 +56,7 @@ ARMS = {
     "50_environments": Arm(num_environments=50),
     "200_environments": Arm(num_environments=200),
     "two_mini_batches": Arm({"mini_batches": "2"}),
+    "twice_the_rate": Arm({"optimizer.learning_rate": "3e-4"}),
     "sequence_mean": Arm({"sequence_mean": "true"}),
     "undivided": Arm({"divide_advantages_by_std": "false"}),
     "clip_higher": Arm({"clip_epsilon_high": "0.28"}),
