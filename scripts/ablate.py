@@ -5,10 +5,12 @@
 Each arm trains from the SFT policy of a finished quickstart (any seed; name several folders for several seeds), on its
 RL environments, with `configs/tiny_rl.toml` and what the arm changes; then it is evaluated on the 256 held-out worlds,
 greedily, once beside distractors and once without any. An arm that is finished is not run again. Prints a table in
-Markdown, one row for each quickstart and arm, and writes OUT/ablations.json.
+Markdown, one row for each quickstart and arm, and writes OUT/ablations.json and OUT/calls.svg, the calls per episode
+while each arm learns, as means over the quickstarts.
 
     recall, precision, call_budget, partial_credit, f1_and_answer        what is rewarded
     no_distractors                                                       RL never shows an irrelevant tool
+    no_filling                                                           a step learns from what one rollout gives
     from_untrained                                                       RL alone, without SFT
     50_environments, 200_environments                                    of the 640
     two_mini_batches, twice_the_rate                                     how far a step goes
@@ -23,6 +25,8 @@ import argparse
 import itertools
 import json
 import os
+import re
+import statistics
 import subprocess
 import sys
 import time
@@ -31,6 +35,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from astra_jax.metrics_file import read_metrics
+from astra_jax.report.charts import line_chart
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment
 
@@ -52,6 +58,7 @@ ARMS = {
         for reward in ("recall", "precision", "call_budget", "partial_credit", "f1_and_answer")
     },
     "no_distractors": Arm(NO_DISTRACTORS),
+    "no_filling": Arm({"groups_per_rollout": "16", "max_rollouts_per_step": "1"}),
     "from_untrained": Arm(init="untrained"),
     "50_environments": Arm(num_environments=50),
     "200_environments": Arm(num_environments=200),
@@ -61,6 +68,7 @@ ARMS = {
     "undivided": Arm({"divide_advantages_by_std": "false"}),
     "clip_higher": Arm({"clip_epsilon_high": "0.28"}),
 }
+COLOURS = ("#0b6e4f", "#c1121f", "#1d4ed8", "#b45309", "#7e22ce", "#0e7490", "#be185d", "#4d7c0f", "#374151")
 SHOWN = ("f1", "recall", "precision", "tool_calls_per_episode", "irrelevant_call_share", "answer_accuracy")
 
 
@@ -74,7 +82,9 @@ def main() -> None:
     rows = []
     for quickstart in options.quickstarts:
         folder = options.out / quickstart.name
-        rows += [evaluated(quickstart, name, quickstart / name / "policy", folder / name) for name in ("sft", "rl")]
+        rows.append(evaluated(quickstart, "sft", quickstart / "sft/policy", folder / "sft"))
+        recipe = evaluated(quickstart, "rl", quickstart / "rl/policy", folder / "rl")
+        rows.append(recipe | curve(quickstart / "rl/metrics.jsonl"))
         for name in options.arms:
             seconds = train(quickstart, ARMS[name], folder / name)
             rows.append(evaluated(quickstart, name, folder / name / "rl/policy", folder / name) | seconds)
@@ -99,9 +109,13 @@ def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
         environments=environments,
         **arm.overrides,
     )
-    lines = [json.loads(line) for line in (folder / "rl/metrics.jsonl").read_text().splitlines()]
+    return {"train_seconds": round(time.monotonic() - started, 1)} | curve(folder / "rl/metrics.jsonl")
+
+
+def curve(metrics: Path) -> dict[str, Any]:
+    """Return what a run's steps came to."""
+    lines = read_metrics(metrics)
     return {
-        "train_seconds": round(time.monotonic() - started, 1),
         "environments_rolled_out": lines[-1]["groups_valid"] + lines[-1]["groups_degenerate"],
         "train_calls_per_episode": [round(line["tool_calls_per_episode"], 3) for line in lines],
     }
@@ -134,6 +148,40 @@ def astra(*words: str, **overrides: Any) -> None:
 def write(out: Path, rows: list[dict[str, Any]]) -> None:
     """Write what is known so far."""
     (out / "ablations.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (out / "calls.svg").write_text(drawn(rows))
+
+
+def placed(percent: re.Match[str]) -> str:
+    """Return where a point of a chart, in percent of its area, lies in the drawing."""
+    return f"{50 + 5.4 * float(percent[1]):.1f} {40 + 2.6 * float(percent[2]):.1f}"
+
+
+def drawn(rows: list[dict[str, Any]]) -> str:
+    """Return an SVG of the calls per episode over the steps of each arm."""
+    of_arms: dict[str, list[list[float]]] = {}
+    for row in rows:
+        if "train_calls_per_episode" in row:
+            of_arms.setdefault(row["arm"], []).append(row["train_calls_per_episode"])
+    means = {arm: [statistics.fmean(values) for values in zip(*runs, strict=True)] for arm, runs in of_arms.items()}
+    steps = range(max(map(len, means.values())))
+    lines = [{"step": step, **{arm: mean[step] for arm, mean in means.items()}} for step in steps]
+    chart = line_chart("Tool calls per episode", lines, {arm: arm for arm in means}, from_zero=True)
+    assert chart is not None
+    parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 340" font-family="sans-serif" font-size="13">']
+    parts.append('<rect width="760" height="340" fill="#fff"/>')
+    parts.append(f'<text x="50" y="22" font-weight="bold">{chart.title} while RL learns, mean over quickstarts</text>')
+    for tick in chart.y_ticks:
+        y = 40 + 2.6 * tick.percent
+        parts.append(f'<line x1="50" x2="590" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="42" y="{y + 4:.1f}" text-anchor="end">{tick.label}</text>')
+    for tick in chart.x_ticks:
+        parts.append(f'<text x="{50 + 5.4 * tick.percent:.1f}" y="320" text-anchor="middle">{tick.label}</text>')
+    for number, each in enumerate(chart.curves):
+        colour = COLOURS[number % len(COLOURS)]
+        path = re.sub(r"([\d.]+) ([\d.]+)", placed, each.smooth_path or each.raw_path)
+        parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<text x="604" y="{56 + 22 * number}" fill="{colour}">{each.name} {each.last}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:

@@ -30,8 +30,16 @@ from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
 from sandbox.client import AsyncSandboxClient
 from sandbox.faulty_proxy import SHARES
+from sandbox.protocol import ExecuteReply, Limits
 
 _SMALL = {"group_size": 4, "groups_per_step": 2, "groups_per_rollout": 3, "checkpoint_every_steps": 50}
+
+
+class Impatient(AsyncSandboxClient):
+    """Gives a tool one second, so that a reply that hangs is asked for again after two."""
+
+    async def execute(self, *arguments: Any, **options: Any) -> ExecuteReply:
+        return await super().execute(*arguments, limits=Limits(wall_seconds=1.0), **options)
 
 
 async def watch(metrics: Path, resident_bytes: dict[int, int]) -> None:
@@ -59,7 +67,7 @@ async def soak(run: Path, out: Path, steps: int, seed: int) -> dict[str, Any]:
     watcher = asyncio.ensure_future(watch(out / "metrics.jsonl", resident_bytes))
     async with AsyncExitStack() as services:
         proxy = faulty_proxy(await start(services), SHARES, seed)
-        async with proxy as url, AsyncSandboxClient(url, grace_seconds=GRACE_SECONDS) as sandbox:
+        async with proxy as url, Impatient(url, grace_seconds=GRACE_SECONDS) as sandbox:
             # About two calls an episode: by then a third of the steps are done.
             num_episodes = _SMALL["group_size"] * _SMALL["groups_per_rollout"] * steps
             killer = asyncio.ensure_future(kill_and_start_again(proxy, services, after_replies=2 * num_episodes // 3))

@@ -30,7 +30,7 @@ from astra_jax.checkpoints.checkpoint import load_params
 from astra_jax.checkpoints.convert import hf_to_orbax
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
-from astra_jax.metrics_file import read_metrics
+from astra_jax.metrics_file import read_metrics, without_times
 from astra_jax.testing import tiny_environment
 from sandbox.local import local_sandbox
 from synthesis.record_io import check_shards, write_records
@@ -333,11 +333,7 @@ def test_rl_ends_inside_a_rollout_whose_tools_are_slow_and_goes_on_to_the_same_b
         assert ended.seconds < 10
         assert astra("rl", "rl.toml", "--sandbox", url).ended(300).code == 0
     lines, expected = (
-        [
-            {key: value for key, value in line.items() if "seconds" not in key}
-            for line in read_metrics(tmp_path / out / "metrics.jsonl")
-        ]
-        for out in ("run", "whole")
+        [without_times(line) for line in read_metrics(tmp_path / out / "metrics.jsonl")] for out in ("run", "whole")
     )
     assert lines == expected
     assert contents(tmp_path / "run" / "episodes") == contents(tmp_path / "whole" / "episodes")

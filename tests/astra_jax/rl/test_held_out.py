@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import jax
 import numpy as np
@@ -15,7 +14,7 @@ from astra_jax.checkpoints.provenance import read_provenance
 from astra_jax.config import ConfigError
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.metrics_file import read_metrics
+from astra_jax.metrics_file import read_metrics, without_times
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import write_report
 from astra_jax.rl import held_out as held_out_module
@@ -33,7 +32,6 @@ from tests.astra_jax.killed_process import kill_after_steps
 from tests.astra_jax.rl.configs import tiny_rl_config
 
 STEPS = 3
-OF_THE_MACHINE = re.compile("seconds|service_errors")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +52,7 @@ def config(taught, tmp_path_factory) -> RLConfig:
 
 def curve(config: RLConfig) -> list[dict]:
     lines = read_metrics(config.out / "metrics.jsonl")
-    return [{key: value for key, value in line.items() if not OF_THE_MACHINE.search(key)} for line in lines]
+    return [{key: value for key, value in without_times(line).items() if "service_errors" not in key} for line in lines]
 
 
 def weights(path) -> bytes:
