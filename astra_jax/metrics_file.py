@@ -21,12 +21,13 @@ def last_metric(path: Path, name: str) -> float | None:
 
 
 def without_times(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of a line that follow from config, data and seed, whatever the clock said.
+    """Return the figures of a line that follow from config, data and seed, whatever clock and machine said.
 
     >>> without_times({"step": 3, "seconds": 2.5, "learnt_tokens_per_second": 9.0, "other_share": 0.1, "mfu": 0.5})
     {'step': 3}
     """
-    return {name: value for name, value in line.items() if "second" not in name and name not in ("mfu", "other_share")}
+    of_the_machine = ("mfu", "other_share", "useful_row_steps_share")
+    return {name: value for name, value in line.items() if "second" not in name and name not in of_the_machine}
 
 
 def metric_totals(path: Path, part: str) -> dict[str, float]:

@@ -68,7 +68,8 @@ def time_metrics(
 
     In `decode_seconds` a call of the decoder was under way, in `learn_seconds` the update was made, and
     `other_share` is the rest of the step. `tool_seconds` are what an episode waited for its tools in all, over
-    this host's episodes that called one. Tokens per second are those sampled while episodes were rolled out, and those
+    this host's episodes that called one. `useful_row_steps_share` is how many of the tokens for which this host's rows
+    ran programs someone got. Tokens per second are those sampled while episodes were rolled out, and those
     learnt from; `mfu` is of the learner, where the device's peak is known.
     """
     seconds = time.monotonic() - started
@@ -80,6 +81,7 @@ def time_metrics(
         "learnt_tokens_per_second": round(num_learnt / learn_seconds, 1),
         **({} if mfu is None else {"mfu": round(mfu, 4)}),
         **{name: round(value, 3) for name, value in quantiles("tool_seconds", rollouts.tool_seconds).items()},
+        **({"useful_row_steps_share": round(rollouts.useful_row_steps, 4)} if rollouts.useful_row_steps else {}),
         "decode_seconds": round(decode_seconds, 3),
         "rollout_seconds": round(rollout_seconds, 3),
         "learn_seconds": round(learn_seconds, 3),

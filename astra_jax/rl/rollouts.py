@@ -18,6 +18,7 @@ import jax
 from jax.sharding import Mesh
 
 from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.engine.interface import Load
 from astra_jax.episodes.figures import call_errors, num_sampled_tokens, service_errors
 from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_episodes
 from astra_jax.episodes.rewards import episode_reward
@@ -74,6 +75,8 @@ class Rollouts:
         """Of each episode that was rolled out for the last batch, and of those among them whose group was valid."""
         self.tool_seconds: list[float] = []
         """That each of them waited for its tools, if this host ran it and it called one."""
+        self.useful_row_steps = 0.0
+        """Share of rows × tokens that programs which sample ran for, of which someone got a token; 0 where none ran."""
         self.decode_seconds = 0.0
         """For how long a decoder's call was under way for the last batch."""
 
@@ -137,6 +140,7 @@ class Rollouts:
         self.errors, errors_before = Counter(), Counter(self._engine.sandbox.service_errors)
         self.sampled_tokens, self.tool_seconds = {"rolled_out": [], "kept": []}, []
         decoded_before = self._engine.call_clock.seconds
+        loads: list[Load] = []
         # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
         if not filler.is_full:
             # Only here: while the learner learns, these weights and the pages are gone.
@@ -144,9 +148,12 @@ class Rollouts:
         with in_force(self._mesh):
             while not filler.is_full and num_rollouts < self._config.max_rollouts_per_step:
                 rolled_out += await self._roll_out(decoding_params, policy_version=step)
+                loads += self._engine.loads
                 num_rollouts += 1
         self.errors += service_errors(self._engine.sandbox.service_errors, errors_before)
         self.decode_seconds = self._engine.call_clock.seconds - decoded_before
+        num_row_steps = sum(load.row_steps for load in loads)
+        self.useful_row_steps = sum(load.sampled_tokens for load in loads) / num_row_steps if num_row_steps else 0.0
         if filler.is_full:
             return filler.take_batch(), rolled_out
         self._require_a_group(num_rollouts, counts_before, step)

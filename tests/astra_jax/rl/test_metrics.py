@@ -90,7 +90,7 @@ def a_batch(episodes_per_row):
 def test_a_step_has_figures_of_its_time_by_phase(untrained, monkeypatch):
     monkeypatch.setitem(flops._PEAK_FLOPS_PER_SECOND, jax.devices()[0].device_kind, 1e6)
     tokens, waits = {"rolled_out": [30, 70], "kept": []}, [0.5, 2.0, 8.0]
-    rollouts = SimpleNamespace(sampled_tokens=tokens, tool_seconds=waits, decode_seconds=9.0)
+    rollouts = SimpleNamespace(sampled_tokens=tokens, tool_seconds=waits, decode_seconds=9.0, useful_row_steps=0.875)
     monkeypatch.setattr(rl_metrics_module.time, "monotonic", lambda: 120.0)
     batch = a_batch(1)
     found = time_metrics(
@@ -109,6 +109,7 @@ def test_a_step_has_figures_of_its_time_by_phase(untrained, monkeypatch):
         "tool_seconds_p50": 2.0,
         "tool_seconds_p90": 8.0,
         "tool_seconds_max": 8.0,
+        "useful_row_steps_share": 0.875,
         "decode_seconds": 9.0,
         "rollout_seconds": 12.5,
         "learn_seconds": 7.5,

@@ -32,7 +32,7 @@ class FakeEngine:
     def __init__(self, refused=(), cut_off=(), broken=()):
         self.starts, self.seeds, self.sizes, self.rooms = [], [], [], []
         self.refused, self.cut_off, self.broken = refused, cut_off, broken
-        self.sandbox, self.call_clock = InProcessSandbox(), CallClock()
+        self.sandbox, self.call_clock, self.loads = InProcessSandbox(), CallClock(), []
 
     def can_run(self, start):
         return start.environment.id not in self.refused
