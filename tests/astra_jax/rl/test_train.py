@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import shutil
 import weakref
 
@@ -16,7 +15,7 @@ from astra_jax.checkpoints.policy import load_policy, save_policy
 from astra_jax.config import ConfigError, parse_config
 from astra_jax.episodes.log import logs_of_run, read_episodes
 from astra_jax.episodes.rollout import RolloutConfig
-from astra_jax.metrics_file import read_metrics
+from astra_jax.metrics_file import read_metrics, without_times
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import write_report
@@ -36,7 +35,6 @@ from tests.astra_jax.killed_process import kill_after_steps
 from tests.astra_jax.rl.configs import tiny_rl_config
 
 STEPS = 5
-OF_THE_MACHINE = re.compile("seconds|service_errors")
 MESH = MeshConfig(fsdp=2, context=2, tensor=2)
 
 
@@ -162,7 +160,7 @@ async def test_an_outage_during_training_stops_the_run_before_the_episode_is_sco
 def curve(config: RLConfig) -> list[dict]:
     """The metrics without what a clock or a service wrote."""
     lines = read_metrics(config.out / "metrics.jsonl")
-    return [{key: value for key, value in line.items() if not OF_THE_MACHINE.search(key)} for line in lines]
+    return [{key: value for key, value in without_times(line).items() if "service_errors" not in key} for line in lines]
 
 
 @pytest.mark.slow
