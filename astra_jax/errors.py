@@ -24,7 +24,7 @@
     ├── BatchFillingStalled       the policy's groups no longer vary
     └── QuickstartFailed          a stage of the quickstart ended without what the next one needs
 
-`KeyboardInterrupt` and `Terminated` (termination.py) are no errors: somebody has ended the run.
+`KeyboardInterrupt`, `GivenUp` and `Terminated` (termination.py) are no errors: somebody has ended the run.
 
 Decided: docs/decisions/commands.md, “One root of errors per package; 2 for what was written, 1 for what was met”.
 """

@@ -53,8 +53,8 @@ class Terminated(SystemExit):
         )
 
 
-class GivenUp(Exception):
-    """A signal came while work was under way that may be given up; all of it has ended."""
+class GivenUp(BaseException):
+    """A signal came while work was under way that may be given up; all of it has ended. It is no error."""
 
 
 class Termination:
