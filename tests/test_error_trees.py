@@ -12,6 +12,7 @@ ROOTS = {"sandbox": "SandboxError", "synthesis": "SynthesisError", "astra_jax": 
 NOT_OURS = {
     "OutputLimit": "in the jail, beside a tool",
     "ToolError": "in the jail, beside a tool",
+    "GivenUp": "a run that was ended has not failed",
     "Terminated": "a run that was ended has not failed",
     "_BrokenCompletion": "never leaves its file",
     "_DeadEnd": "never leaves its file",
