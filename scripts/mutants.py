@@ -989,8 +989,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # What is rolled out in pace is no more than the updates to come take in time.
     Mutant(
         "astra_jax/rl/batch_filling.py",
-        "self.num_groups * (self.max_staleness + 1) - len(self.buffer)",
-        "self.num_groups * (self.max_staleness + 2) - len(self.buffer)",
+        "self.num_groups * (self.max_staleness + 1 - updates_behind)",
+        "self.num_groups * (self.max_staleness + 2 - updates_behind)",
         ("tests/astra_jax/rl/test_batch_filling.py",),
     ),
     # Who waits is not dropped.
@@ -1087,6 +1087,36 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         ("tests/astra_jax/rl/test_rollouts.py",),
     ),
+    # A rollout that is under way is begun anew by whoever resumes.
+    Mutant(
+        "astra_jax/rl/rollouts.py",
+        "self._drawn() if self._drawn_before is None else self._drawn_before",
+        "self._drawn()",
+        ("tests/astra_jax/rl/test_rollouts.py",),
+    ),
+    # Whoever decodes beside an update has weights of its own.
+    Mutant(
+        "astra_jax/mesh/layouts.py",
+        "jax.tree.map(jnp.copy, params) if laid_out is params else laid_out",
+        "laid_out",
+        ("tests/astra_jax/rl/test_overlap.py::test_what_is_decoded_with_outlives_what_an_update_gives_away",),
+    ),
+    # What is on its way while a run learns is given up with it.
+    Mutant(
+        "astra_jax/rl/overlap.py",
+        "if self._task is not None:",
+        "if False:",
+        ("tests/astra_jax/rl/test_overlap.py::test_an_update_that_fails_gives_up_the_batch_on_its_way",),
+    ),
+    # What is on its way goes on with the weights that an update has made.
+    Mutant(
+        "astra_jax/rl/overlap.py",
+        "            await self._rollouts.update_weights(params, step + 1)\n",
+        "",
+        (
+            "tests/astra_jax/rl/test_overlap.py::test_a_batch_is_begun_with_the_update_before_it_and_none_after_the_last",
+        ),
+    ),
     # Every rollout draws random numbers of its own.
     Mutant(
         "astra_jax/rl/rollouts.py",
@@ -1104,7 +1134,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A group knows the policy that it was sampled from.
     Mutant(
         "astra_jax/rl/rollouts.py",
-        "group, tuple(episode_reward(episode, config.reward) for episode in group), policy_version",
+        "group, tuple(episode_reward(episode, config.reward) for episode in group), oldest_version(group)",
         "group, tuple(episode_reward(episode, config.reward) for episode in group), 0",
         ("tests/astra_jax/rl/test_rollouts.py",),
     ),

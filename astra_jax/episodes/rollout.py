@@ -172,6 +172,8 @@ class RolloutEngine:
             )
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
         self._decoder = decoder
+        self._at_work: list[Decoder] = []
+        """What samples in the `run` that is under way."""
         self.loads: list[Load] = []
         """What each decoder of the last `run` had done when it was closed."""
         self.call_clock = CallClock()
@@ -252,7 +254,7 @@ class RolloutEngine:
         is_own = [shard in own for shard in dealt_out(prompts, num_shards())]
         decoders = self._decoders(params, max(len(starts), room_for), group_size, policy_version)
         per_decoder = -(-len(starts) // len(decoders))
-        failed = True
+        failed, self._at_work = True, decoders
         try:
             if self._decoder is not None and params is not None:
                 await decoders[0].update_weights(params, policy_version)
@@ -264,9 +266,18 @@ class RolloutEngine:
             )
             failed = False
         finally:
+            self._at_work = []
             await asyncio.gather(*(decoder.close(failed=failed) for decoder in decoders))
             self.loads = [decoder.load for decoder in decoders]
         return exchanged(groups, is_own)
+
+    async def update_weights(self, params: Params, policy_version: int) -> None:
+        """Go on with other weights where a `run` is under way: its episodes from their next token on.
+
+        Raises:
+            DecoderError: a decoder of one's own takes no weights.
+        """
+        await asyncio.gather(*(decoder.update_weights(params, policy_version) for decoder in self._at_work))
 
     def _decoders(self, params: Params | None, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
         """Make what samples: two on a single device, so that one computes while the other's host works."""

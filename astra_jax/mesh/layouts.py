@@ -12,6 +12,7 @@ import functools
 import math
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from astra_jax.config import ConfigError
@@ -50,6 +51,12 @@ def laid_out_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params
     if mesh is None and config.dtype == config.param_dtype:
         return params
     return weights_for_decoding(config, mesh)(params)
+
+
+def copied_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params) -> Params:
+    """Return a learner's weights as they are decoded with, in arrays that live on when an update gives its own away."""
+    laid_out = laid_out_for_decoding(config, mesh, params)
+    return jax.tree.map(jnp.copy, params) if laid_out is params else laid_out
 
 
 @functools.cache

@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import random
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -25,16 +27,47 @@ from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import Group, RolloutEngine, Start, finished, none_can_run
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
-from astra_jax.mesh.layouts import laid_out_for_decoding
+from astra_jax.mesh.layouts import copied_for_decoding, laid_out_for_decoding
 from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, GroupCounts, ScoredGroup
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.solved_rates import SolvedRates
-from sandbox.client import AsyncSandboxClient
+from sandbox.client import AsyncSandboxClient, ServiceError
 from synthesis.record_io import RecordSource, require_records
 from synthesis.records import Environment, JsonObject
+
+
+class _Weights(NamedTuple):
+    """What is sampled with."""
+
+    params: Params
+    """Laid out for decoding."""
+    version: int
+    """Updates that they have seen."""
+
+
+@dataclass
+class Filling:
+    """The rollouts for the batch of one step, and what they were."""
+
+    step: int
+    counts_before: GroupCounts
+    service_errors_before: Counter[ServiceError]
+    decode_seconds_before: float
+    started_seconds: float = field(default_factory=time.monotonic)
+    """The clock's reading."""
+    ended_seconds: float | None = None
+    """None while rollouts are under way."""
+    num_rollouts: int = 0
+    rolled_out: list[ScoredGroup[Group]] = field(default_factory=list)
+    """Groups with rewards, valid or not."""
+    errors: Counter[str] = field(default_factory=Counter)
+    sampled_tokens: dict[str, list[int]] = field(default_factory=lambda: {"rolled_out": [], "kept": []})
+    tool_seconds: list[float] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    decode_seconds: float = 0.0
 
 
 class Rollouts:
@@ -79,6 +112,9 @@ class Rollouts:
         """Share of rows × tokens that programs which sample ran for, of which someone got a token; 0 where none ran."""
         self.decode_seconds = 0.0
         """For how long a decoder's call was under way for the last batch."""
+        self._weights: _Weights | None = None
+        self._drawn_before: JsonObject | None = None
+        """Where the draws stood before the rollout that is under way; none is."""
 
     def _draw(self) -> tuple[int, Environment]:
         """Return the next environment, in seeded random order, epoch after epoch, and its epoch."""
@@ -133,43 +169,84 @@ class Rollouts:
             SandboxUnavailable: the sandbox is down.
             HostFailed: another host has failed.
         """
+        filling = self.begin(step)
+        # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
+        if not self.filler.is_full:
+            # Only here: while the learner learns, these weights and the pages are gone.
+            self._weights = _Weights(laid_out_for_decoding(self._model_config, self._mesh, params), step)
+        try:
+            await self.fill(filling)
+        finally:
+            self._weights = None
+        return self.take(filling)
+
+    # --- a batch in its parts, for whoever learns meanwhile ---
+
+    def begin(self, step: int) -> Filling:
+        """Let go of groups that are too old for a step, and begin to fill its batch."""
         filler = self.filler
         filler.drop_stale(step)
-        rolled_out: list[ScoredGroup[Group]] = []
-        num_rollouts, counts_before = 0, dataclasses.replace(filler.counts)
-        self.errors, errors_before = Counter(), Counter(self._engine.sandbox.service_errors)
-        self.sampled_tokens, self.tool_seconds = {"rolled_out": [], "kept": []}, []
-        decoded_before = self._engine.call_clock.seconds
-        loads: list[Load] = []
-        # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
-        if not filler.is_full:
-            # Only here: while the learner learns, these weights and the pages are gone.
-            decoding_params = laid_out_for_decoding(self._model_config, self._mesh, params)
+        return Filling(
+            step,
+            dataclasses.replace(filler.counts),
+            Counter(self._engine.sandbox.service_errors),
+            self._engine.call_clock.seconds,
+        )
+
+    async def fill(self, filling: Filling) -> None:
+        """Roll groups out until a batch is full, or after `max_rollouts_per_step` rollouts.
+
+        Raises:
+            PromptTooLong, SandboxUnavailable, HostFailed: as `batch`.
+        """
         with in_force(self._mesh):
-            while not filler.is_full and num_rollouts < self._config.max_rollouts_per_step:
-                rolled_out += await self._roll_out(decoding_params, policy_version=step)
-                loads += self._engine.loads
-                num_rollouts += 1
-        self.errors += service_errors(self._engine.sandbox.service_errors, errors_before)
-        self.decode_seconds = self._engine.call_clock.seconds - decoded_before
-        num_row_steps = sum(load.row_steps for load in loads)
-        self.useful_row_steps = sum(load.sampled_tokens for load in loads) / num_row_steps if num_row_steps else 0.0
+            while not self.filler.is_full and filling.num_rollouts < self._config.max_rollouts_per_step:
+                await self._roll_out(filling)
+                filling.loads += self._engine.loads
+                filling.num_rollouts += 1
+        filling.errors += service_errors(self._engine.sandbox.service_errors, filling.service_errors_before)
+        filling.decode_seconds = self._engine.call_clock.seconds - filling.decode_seconds_before
+        filling.ended_seconds = time.monotonic()
+
+    async def update_weights(self, params: Params, version: int) -> None:
+        """Sample with a copy of a learner's weights from here on: what is under way, from its next token."""
+        old, self._weights = (
+            self._weights,
+            _Weights(copied_for_decoding(self._model_config, self._mesh, params), version),
+        )
+        await self._engine.update_weights(*self._weights)
+        # At once, whoever still knows of them: a rollout that began with them holds them to its end.
+        for leaf in jax.tree.leaves(() if old is None else old.params):
+            leaf.delete()
+
+    def take(self, filling: Filling) -> tuple[list[ScoredGroup[Group]], list[ScoredGroup[Group]]]:
+        """Return a batch that has been filled, and all groups with rewards that came for it; its figures are ours.
+
+        Raises:
+            BatchFillingStalled: as `batch`.
+        """
+        filler, step = self.filler, filling.step
+        self.errors, self.sampled_tokens = filling.errors, filling.sampled_tokens
+        self.tool_seconds, self.decode_seconds = filling.tool_seconds, filling.decode_seconds
+        num_row_steps = sum(load.row_steps for load in filling.loads)
+        num_useful = sum(load.sampled_tokens for load in filling.loads)
+        self.useful_row_steps = num_useful / num_row_steps if num_row_steps else 0.0
         if filler.is_full:
-            return filler.take_batch(), rolled_out
-        self._require_a_group(num_rollouts, counts_before, step)
+            return filler.take_batch(), filling.rolled_out
+        self._require_a_group(filling)
         groups = filler.take_smaller_batch()
         print(
             f"astra: step {step} learns from {len(groups)} of {filler.num_groups} groups: that many have reward "
-            f"variance after max_rollouts_per_step = {num_rollouts} rollouts; `groups_in_batch` in metrics.jsonl "
-            "has the number of each step",
+            f"variance after max_rollouts_per_step = {filling.num_rollouts} rollouts; `groups_in_batch` in "
+            "metrics.jsonl has the number of each step",
             file=sys.stderr,
         )
-        return groups, rolled_out
+        return groups, filling.rolled_out
 
-    def _require_a_group(self, num_rollouts: int, before: GroupCounts, step: int) -> None:
+    def _require_a_group(self, filling: Filling) -> None:
         if self.filler.buffer:
             return
-        now = self.filler.counts
+        now, before = self.filler.counts, filling.counts_before
         num_failed, num_cancelled = now.failed - before.failed, now.cancelled - before.cancelled
         if num_cancelled:
             what_to_do = f"{num_cancelled} were cut off: raise rollout.max_tool_seconds, or look at the sandbox"
@@ -181,42 +258,51 @@ class Rollouts:
                 "min_reward_std, or stop here"
             )
         raise BatchFillingStalled(
-            f"expected at least one of {self.filler.num_groups} groups with reward variance at step {step}, found 0 "
-            f"after {num_rollouts} rollouts of {now.submitted - before.submitted} groups; {what_to_do}"
+            f"expected at least one of {self.filler.num_groups} groups with reward variance at step {filling.step}, "
+            f"found 0 after {filling.num_rollouts} rollouts of {now.submitted - before.submitted} groups; {what_to_do}"
         )
 
-    async def _roll_out(self, params: Params, *, policy_version: int) -> list[ScoredGroup[Group]]:
-        """Roll out as many groups as the next rollout has, and take them in; return those that have rewards."""
-        config, filler = self._config, self.filler
+    async def _roll_out(self, filling: Filling) -> None:
+        """Roll out as many groups as the next rollout has, and take them in."""
+        config, filler, weights = self._config, self.filler, self._weights
+        assert weights is not None, "nothing is sampled without weights"
+        self._drawn_before = self._drawn()
+        updates_behind = filling.step - weights.version
         # The seed follows from how many groups came before, which a checkpoint keeps: no generator is saved.
         groups = await self._engine.run(
-            params,
-            [self._next_start() for _ in range(filler.rollout_groups(config.groups_per_rollout))],
+            weights.params,
+            [
+                self._next_start()
+                for _ in range(filler.rollout_groups(config.groups_per_rollout, updates_behind=updates_behind))
+            ],
             group_size=config.group_size,
             seed=random.Random(f"{config.seed}/rollout/{filler.counts.submitted}").getrandbits(31),
-            policy_version=policy_version,
+            policy_version=weights.version,
             room_for=config.groups_per_rollout,
         )
-        self.errors += call_errors(episode for group in groups for episode in group)
+        self._drawn_before = None
+        filling.errors += call_errors(episode for group in groups for episode in group)
         whole = finished(groups)
         usable = [group for group in whole if not any(episode.met_broken_tool for episode in group)]
         self._tell_of_dropped(len(groups) - len(whole), len(whole) - len(usable))
         # A group is whole or not there: what a reward is worth, it is worth beside the others of its group.
         assert all(len(group) == config.group_size for group in usable)
         scored = [
-            ScoredGroup(group, tuple(episode_reward(episode, config.reward) for episode in group), policy_version)
+            ScoredGroup(
+                group, tuple(episode_reward(episode, config.reward) for episode in group), oldest_version(group)
+            )
             for group in usable
         ]
         for each in scored:
             self.solved_rates.add(each.group, each.rewards)
         filler.add(scored, num_failed=len(whole) - len(usable), num_cancelled=len(groups) - len(whole))
-        self.sampled_tokens["rolled_out"] += [num_sampled_tokens(episode) for group in groups for episode in group]
+        filling.sampled_tokens["rolled_out"] += [num_sampled_tokens(episode) for group in groups for episode in group]
         waited = [episode.tool_seconds for group in groups for episode in group]
-        self.tool_seconds += [seconds for seconds in waited if seconds > 0]
-        self.sampled_tokens["kept"] += [
+        filling.tool_seconds += [seconds for seconds in waited if seconds > 0]
+        filling.sampled_tokens["kept"] += [
             num_sampled_tokens(episode) for each in scored if filler.is_valid(each) for episode in each.group
         ]
-        return scored
+        filling.rolled_out += scored
 
     def _tell_of_dropped(self, num_cancelled: int, num_failed: int) -> None:
         """Say the first time that groups are dropped whole, and why."""
@@ -249,16 +335,14 @@ class Rollouts:
     # --- the state between two updates ---
 
     def position(self) -> JsonObject:
-        """Return where the rollouts stand, as JSON: what has been submitted, counted, and what waits."""
+        """Return where the rollouts stand, as JSON: what has been submitted, counted, and what waits.
+
+        A rollout that is under way has not begun, as far as this goes: whoever goes on from here begins it anew.
+        """
         filler = self.filler
         return {
             "groups": dataclasses.asdict(filler.counts),
-            "environments": {
-                "drawn": self.num_drawn,
-                "left_out": self.num_left_out,
-                "passed_over": self.num_passed_over,
-            },
-            "solved_rates": self.solved_rates.position(),
+            **(self._drawn() if self._drawn_before is None else self._drawn_before),
             "waiting": [
                 {
                     "episodes": [saved_episode(episode) for episode in group.group],
@@ -267,6 +351,16 @@ class Rollouts:
                 }
                 for group in filler.buffer
             ],
+        }
+
+    def _drawn(self) -> JsonObject:
+        return {
+            "environments": {
+                "drawn": self.num_drawn,
+                "left_out": self.num_left_out,
+                "passed_over": self.num_passed_over,
+            },
+            "solved_rates": self.solved_rates.position(),
         }
 
     def go_on_from(self, position: JsonObject) -> None:
@@ -282,6 +376,11 @@ class Rollouts:
         wanted = {episode["environment_id"] for group in waiting for episode in group["episodes"]}
         found = {environment.id: environment for environment in self._environments if environment.id in wanted}
         self.filler.buffer.extend(_restored(group, found) for group in waiting)
+
+
+def oldest_version(group: Group) -> int:
+    """Return how many updates the oldest weights had seen that a token of a group was sampled with."""
+    return min(version for each in group for version in each.ledger.policy_versions if version >= 0)
 
 
 def _restored(saved: dict[str, Any], environments: dict[str, Environment]) -> ScoredGroup[Group]:
