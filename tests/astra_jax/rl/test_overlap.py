@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import os
 import signal
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,12 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from astra_jax.checkpoints.policy import load_policy
+from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.config import ConfigError, parse_config
 from astra_jax.mesh.layouts import copied_for_decoding
 from astra_jax.metrics_file import read_metrics
 from astra_jax.model.sharding import MeshConfig, make_mesh
+from astra_jax.rl import rollouts as rollouts_module
 from astra_jax.rl import stage, train
+from astra_jax.rl.batch import make_rl_batch
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.overlap import Overlap
 from astra_jax.rl.rollouts import Filling, Rollouts, oldest_version
@@ -35,14 +41,24 @@ OVERLAP = {"overlap_rollouts": True, "importance_cap": 2.0}
 
 
 @pytest.fixture(scope="module")
-def config(taught, tmp_path_factory) -> RLConfig:
+def config(untrained, tmp_path_factory) -> RLConfig:
+    return overlapping(tmp_path_factory.mktemp("overlap"), untrained)
+
+
+@pytest.fixture(scope="module")
+def taught_config(taught, tmp_path_factory) -> RLConfig:
+    return overlapping(tmp_path_factory.mktemp("overlap"), taught)
+
+
+def overlapping(folder: Path, policy: Policy) -> RLConfig:
     config = tiny_rl_config(
-        tmp_path_factory.mktemp("overlap"),
-        taught,
+        folder,
+        policy,
         steps=STEPS,
         checkpoint_every_steps=1,
         optimizer={"learning_rate": 1e-3},
         min_reward_std=0.0,
+        max_rollouts_per_step=100,
     )
     rollout = config.rollout.model_dump() | {"reproducible": False, "temperature": 1.2}
     return RLConfig.model_validate(config.model_dump() | OVERLAP | {"rollout": rollout})
@@ -180,7 +196,71 @@ def test_a_mesh_that_no_key_asked_for_is_refused_in_one_line(config, monkeypatch
         checked_parts(config)
 
 
-# --- whole runs ---
+# --- with a model, and an update that only scales it ---
+
+
+async def mixed_batches(config, policy, rollouts, may_update) -> list[bool]:
+    """Learn from batches by updates that wait for `may_update`; of each say whether an episode has several versions.
+
+    Each token has the log-prob of its own version's weights and of no other's. An update gives its weights away, as a
+    donated buffer is.
+    """
+    weights = {step: jax.tree.map(functools.partial(np.multiply, 0.97**step), policy.params) for step in range(STEPS)}
+    params = jax.tree.map(jnp.asarray, weights[0])
+
+    def update(step):
+        if step + 1 < STEPS:
+            may_update()
+        for leaf in jax.tree.leaves(params):
+            leaf.delete()
+        return jax.tree.map(jnp.asarray, weights.get(step + 1, weights[0])), (), {}
+
+    learner = functools.partial(
+        jax.jit(train.policy_logprobs, static_argnames=("model_config", "objective")),
+        model_config=policy.model_config,
+        objective=train.objective_of(config),
+    )
+    mixed, apart, overlapped = [], [], []
+    async with Overlap(rollouts, num_steps=STEPS) as overlap:
+        for step in range(STEPS):
+            groups, _ = await overlap.batch(params, step=step)
+            overlapped.append(overlap.overlapped_seconds > 0)
+            params, *_ = await overlap.while_rolling_out(functools.partial(update, step), step=step)
+            batch = make_rl_batch(groups, length_bucket_tokens=384, pad_id=policy.tokenizer.pad_id)
+            versions_BT, sampled_BT = np.full(batch.targets_BT.shape, -1), np.asarray(batch.sampled_logprobs_BT)
+            for group in groups:
+                assert step >= group.policy_version == oldest_version(group.group) >= step - config.max_staleness
+            episodes = [episode for group in groups for episode in group.group]
+            for row, episode in enumerate(episodes):
+                versions_BT[row, : len(episode.ledger) - 1] = episode.ledger.policy_versions[1:]
+                sampled = [version for version in episode.ledger.policy_versions if version >= 0]
+                assert sampled == sorted(sampled)
+            mixed.append(any(len(set(each.ledger.policy_versions) - {-1}) > 1 for each in episodes))
+            for version in set(versions_BT.flat) - {-1}:
+                learner_BT = np.asarray(learner(weights[version], batch))
+                its, others = versions_BT == version, (versions_BT >= 0) & (versions_BT != version)
+                np.testing.assert_allclose(learner_BT[its], sampled_BT[its], rtol=0, atol=2e-5)
+                apart += [np.abs(learner_BT - sampled_BT)[others].max()] if others.any() else []
+    assert min(apart) > 1e-3, "others' log-probs are those of other weights"
+    assert overlapped == [False, True, True]
+    return mixed
+
+
+async def test_tokens_of_two_versions_in_one_message_have_the_log_probs_of_their_own_weights(
+    config, untrained, monkeypatch
+):
+    """Each update waits until the decoder has sampled tokens of the next batch."""
+    rewards = itertools.cycle((0.0, 1.0))
+    monkeypatch.setattr(rollouts_module, "episode_reward", lambda *_: next(rewards))
+    rollouts = Rollouts(config, untrained.model_config, untrained.tokenizer, InProcessSandbox(), None)
+
+    def tokens_are_sampled():
+        deadline = time.monotonic() + 120
+        while not any(decoder.load.sampled_tokens for decoder in rollouts._engine._at_work):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    assert await mixed_batches(config, untrained, rollouts, tokens_are_sampled) == [False, True, True]
 
 
 class HeldSandbox(InProcessSandbox):
@@ -197,66 +277,29 @@ class HeldSandbox(InProcessSandbox):
         return await super().execute(*arguments, **options)
 
 
-async def test_tokens_of_two_versions_in_one_episode_have_the_log_probs_of_their_own_weights(
-    config, taught, tmp_path, monkeypatch
+@pytest.mark.slow
+async def test_an_episode_whose_tool_is_slower_than_an_update_goes_on_with_its_weights(
+    taught_config, taught, monkeypatch
 ):
     """Each update waits until an episode of the next batch calls a tool, and the tool waits for new weights."""
-    run, sandbox = config.model_copy(update={"out": tmp_path / "run"}), HeldSandbox()
-    weights: dict[int, Any] = {}
-    learnt: list[tuple[Any, Any]] = []
-    rl_updates, update_weights, make_rl_batch = train.rl_updates, Rollouts.update_weights, train.make_rl_batch
+    sandbox = HeldSandbox()
+    rollouts = Rollouts(taught_config, taught.model_config, taught.tokenizer, sandbox, None)
+    update_weights = rollouts.update_weights
 
-    def slow(run_config, parts, state, batch):
-        if state.step + 1 < STEPS:
-            sandbox.is_held = True
-            assert sandbox.is_called.wait(120)
-        return rl_updates(run_config, parts, state, batch)
-
-    async def noted(rollouts, params, version):
-        weights[version] = jax.tree.map(np.array, params)
-        await update_weights(rollouts, params, version)
+    async def then_let_go(*arguments):
+        await update_weights(*arguments)
         sandbox.is_held = False
         sandbox.is_called.clear()
 
-    def made(groups, **options):
-        learnt.append((groups, make_rl_batch(groups, **options)))
-        return learnt[-1][1]
+    def a_tool_is_called():
+        sandbox.is_held = True
+        assert sandbox.is_called.wait(120)
 
-    monkeypatch.setattr(train, "rl_updates", slow)
-    monkeypatch.setattr(Rollouts, "update_weights", noted)
-    monkeypatch.setattr(train, "make_rl_batch", made)
-    tasks = asyncio.all_tasks()
-    await run_rl(run, sandbox)
-    assert asyncio.all_tasks() == tasks
-    assert len(learnt) == STEPS
-    mixed, apart = 0, []
-    for step, (groups, batch) in enumerate(learnt):
-        versions_BT = np.full(batch.targets_BT.shape, -1)
-        episodes = [episode for group in groups for episode in group.group]
-        for row, episode in enumerate(episodes):
-            ledger = episode.ledger
-            versions_BT[row, : len(ledger) - 1] = ledger.policy_versions[1:]
-            sampled = [version for version in ledger.policy_versions if version >= 0]
-            assert sampled == sorted(sampled)
-            mixed += len(set(sampled)) > 1
-        for group in groups:
-            assert group.policy_version == oldest_version(group.group) >= step - 1
-        sampled_BT = np.asarray(batch.sampled_logprobs_BT)
-        for version in set(versions_BT.flat) - {-1}:
-            learner_BT = np.asarray(
-                train.policy_logprobs(
-                    weights[version], batch, model_config=taught.model_config, objective=train.objective_of(run)
-                )
-            )
-            its = versions_BT == version
-            np.testing.assert_allclose(learner_BT[its], sampled_BT[its], rtol=0, atol=2e-5)
-            if (others := (versions_BT >= 0) & ~its).any():
-                apart.append(np.abs(learner_BT - sampled_BT)[others].max())
-    assert mixed >= STEPS - 1
-    assert min(apart) > 1e-3, "others' log-probs are those of other weights"
-    lines = read_metrics(run.out / "metrics.jsonl")
-    assert [line["group_age_max"] for line in lines] == [0, 1, 1]
-    assert [line["overlapped_seconds"] > 0 for line in lines] == [False, True, True]
+    monkeypatch.setattr(rollouts, "update_weights", then_let_go)
+    assert await mixed_batches(taught_config, taught, rollouts, a_tool_is_called) == [False, True, True]
+
+
+# --- whole runs ---
 
 
 class DiesLater(InProcessSandbox):
@@ -272,10 +315,11 @@ class DiesLater(InProcessSandbox):
         return await super().execute(*arguments, **options)
 
 
+@pytest.mark.slow
 async def test_a_sandbox_that_goes_while_an_update_is_made_ends_the_run_after_that_step_and_it_resumes(
-    config, tmp_path, monkeypatch
+    taught_config, tmp_path, monkeypatch
 ):
-    run, sandbox = config.model_copy(update={"out": tmp_path / "run"}), DiesLater(10**9)
+    run, sandbox = taught_config.model_copy(update={"out": tmp_path / "run"}), DiesLater(10**9)
     rl_updates = train.rl_updates
 
     def dying(*arguments):
@@ -291,6 +335,9 @@ async def test_a_sandbox_that_goes_while_an_update_is_made_ends_the_run_after_th
     monkeypatch.setattr(train, "rl_updates", rl_updates)
     figures = await run_rl(run, InProcessSandbox())
     assert figures["groups_learnt"] == STEPS
+    lines = read_metrics(run.out / "metrics.jsonl")
+    assert [line["group_age_max"] for line in lines] == [0, 0, 1], "it went on from the first, and only then ahead"
+    assert [line["overlapped_seconds"] > 0 for line in lines] == [False, False, True]
     assert [line["step"] for line in read_metrics(run.out / "metrics.jsonl")] == list(range(STEPS))
 
 
@@ -316,10 +363,10 @@ class StuckSandbox(InProcessSandbox):
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["rollout", "update"])
 async def test_a_signal_ends_the_run_within_a_rollout_or_an_update_and_it_resumes(
-    config, tmp_path, monkeypatch, capsys, where
+    taught_config, tmp_path, monkeypatch, capsys, where
 ):
     """No tool answers any more from the second update on; the signal comes from a call, or from within the update."""
-    run = config.model_copy(update={"out": tmp_path / "run", "checkpoint_every_steps": 100})
+    run = taught_config.model_copy(update={"out": tmp_path / "run", "checkpoint_every_steps": 100})
     sandbox, rl_updates = StuckSandbox(signal.SIGTERM if where == "rollout" else None), train.rl_updates
 
     def stuck(run_config, parts, state, batch):
@@ -344,10 +391,10 @@ async def test_a_signal_ends_the_run_within_a_rollout_or_an_update_and_it_resume
 
 
 @pytest.mark.slow
-async def test_a_run_that_overlaps_and_is_killed_resumes_and_counts_every_group_once(config, taught, tmp_path):
+async def test_a_run_that_overlaps_and_is_killed_resumes_and_counts_every_group_once(taught_config, taught, tmp_path):
     """Three groups a rollout, so that some wait; what was on its way is rolled out again."""
     changes = {"groups_per_rollout": 3, "groups_per_step": 2, "steps": 5, "out": tmp_path / "run"}
-    run = config.model_copy(update=changes)
+    run = taught_config.model_copy(update=changes)
     with local_sandbox(workers=1) as url:
         kill_after_steps(
             "tests.astra_jax.rl.run_rl", [run.model_dump_json(), url], metrics=run.out / "metrics.jsonl", steps=2
