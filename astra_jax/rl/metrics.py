@@ -72,7 +72,8 @@ def time_metrics(
     this host's episodes that called one. `useful_row_steps_share` is how many of the tokens for which this host's rows
     ran programs someone got. Tokens per second are those sampled while episodes were rolled out, and those
     learnt from; `mfu` is of the learner, where the device's peak is known. For `overlapped_seconds` of the step before
-    the batch was rolled out already, while that one's update was made; `rollout_seconds` are what was waited for it.
+    the batch was rolled out already, while that one's update was made; `rollout_seconds` are what was waited for it, and
+    phases that lie side by side have no `other_share`.
     """
     seconds = time.monotonic() - started
     learn_seconds, decode_seconds = seconds - rollout_seconds, rollouts.decode_seconds
@@ -89,7 +90,11 @@ def time_metrics(
         "rollout_seconds": round(rollout_seconds, 3),
         **({} if overlapped_seconds is None else {"overlapped_seconds": round(overlapped_seconds, 3)}),
         "learn_seconds": round(learn_seconds, 3),
-        "other_share": round(1 - (decode_seconds + learn_seconds) / (before + seconds), 4),
+        **(
+            {"other_share": round(1 - (decode_seconds + learn_seconds) / seconds, 4)}
+            if overlapped_seconds is None
+            else {}
+        ),
         "seconds": round(seconds, 3),
     }
 
