@@ -72,8 +72,8 @@ def time_metrics(
     this host's episodes that called one. `useful_row_steps_share` is how many of the tokens for which this host's rows
     ran programs someone got. Tokens per second are those sampled while episodes were rolled out, and those
     learnt from; `mfu` is of the learner, where the device's peak is known. For `overlapped_seconds` of the step before
-    the batch was rolled out already, while that one's update was made; `rollout_seconds` are what was waited for it, and
-    phases that lie side by side have no `other_share`.
+    the batch was rolled out already, while that one's update was made; then `rollout_seconds` are what was still waited
+    for it, and phases that lie side by side have no `other_share`.
     """
     seconds = time.monotonic() - started
     learn_seconds, decode_seconds = seconds - rollout_seconds, rollouts.decode_seconds
