@@ -3,7 +3,7 @@
 In reading order:
     interface  what whoever rolls out asks of whoever decodes
     sampling   one token per row from its logits, by keys of slot and position
-    programs   the compiled programs: read given tokens, sample in several rows
+    programs   the compiled programs: read given tokens, sample in several rows, score one
     pages      which page of the cache holds what, and who refers to it
     host_pages what waits in the host's memory where pages ran out
     schedule   whose tokens are read next, whose message goes on, and in which rows
@@ -11,4 +11,5 @@ In reading order:
     call_clock how long calls have been under way
     paged      the decoder that callers await: it drives the four above
     http       a decoder that asks a server
+    teacher_forced  one sequence that was sampled before, scored by the same programs
 """

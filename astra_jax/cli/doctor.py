@@ -1,0 +1,138 @@
+"""`astra doctor mismatch`: what the log-probs of sampler and learner differ by, split by cause."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astra_jax.cli.arguments import MOST_SEED, Commands, add_sandbox, whole_number
+from astra_jax.cli.surroundings import sandbox_for
+from astra_jax.errors import UsageError
+
+if TYPE_CHECKING:
+    from astra_jax.evaluate.mismatch import Split
+
+
+def add_doctor(commands: Commands) -> None:
+    """Add the command."""
+    doctor = commands.add_parser("doctor", help="find out what is wrong").add_subparsers(
+        dest="examination", required=True, metavar="EXAMINATION"
+    )
+    mismatch = doctor.add_parser(
+        "mismatch",
+        help="why the log-probs of sampler and learner differ",
+        description="Scores sampled tokens along a ladder of settings from the sampler's to the learner's, each of "
+        "which changes one thing, and prints what every cause comes to: weight version, the decoder's batch, "
+        "temperature, kept ids, int8 pages, dtype, program, the learner's batch. The parts of a token add up to its "
+        "difference. Runs on one device.",
+    )
+    mismatch.add_argument("policy", type=Path, metavar="POLICY", help="the policy folder that speaks, or spoke")
+    mismatch.add_argument("overrides", nargs="*", metavar="key=value", help="of the config, e.g. rollout.kv_dtype=int8")
+    episodes = mismatch.add_mutually_exclusive_group(required=True)
+    episodes.add_argument(
+        "--environments", type=Path, metavar="DIR", help="roll groups out in the first ones of this record directory"
+    )
+    episodes.add_argument(
+        "--episodes", type=Path, nargs="+", metavar="LOG.jsonl", help="logged episodes, e.g. OUT/episodes/step_*.jsonl"
+    )
+    mismatch.add_argument(
+        "--count", type=whole_number(1), help="groups to roll out (4), or logged episodes to read (all)"
+    )
+    mismatch.add_argument(
+        "--config",
+        type=Path,
+        metavar="RL.toml",
+        help="how the run samples and learns; without it groups of 4, temperature 1, at most half the context each for "
+        "prompt and response, and a learner of one batch",
+    )
+    mismatch.add_argument(
+        "--sampler-dtype",
+        choices=["float32", "bfloat16"],
+        help="what the sampler computes in; without it as the learner, or of logs what fits",
+    )
+    mismatch.add_argument(
+        "--policy-version",
+        type=whole_number(0),
+        metavar="N",
+        help="updates that the policy has seen, beside logs; without it the newest that their tokens name",
+    )
+    mismatch.add_argument("--seed", type=whole_number(0, MOST_SEED), default=0, help="of the rollout; 0")
+    mismatch.add_argument("--json", action="store_true", help="print one machine-readable line instead")
+    add_sandbox(mismatch)
+    mismatch.set_defaults(run=_mismatch)
+
+
+def _mismatch(options: argparse.Namespace) -> None:
+    from astra_jax.checkpoints.policy import load_policy
+    from astra_jax.cli.compile_cache import keep_compiled_programs
+    from astra_jax.config import load_config
+    from astra_jax.episodes.log import read_episodes
+    from astra_jax.evaluate.mismatch import learner_of, logged_as_spoken, rolled_out, split
+    from astra_jax.model.config import ModelOverrides
+    from astra_jax.rl.config import RLConfig
+    from sandbox.client import AsyncSandboxClient
+    from synthesis.record_io import RecordSource, require_records
+    from synthesis.records import Environment
+
+    if options.overrides and options.config is None:
+        raise UsageError(f"expected --config beside {options.overrides[0]}; see astra doctor mismatch --help")
+    config = None if options.config is None else load_config(RLConfig, options.config, options.overrides)
+    keep_compiled_programs()
+    learner = None if config is None else learner_of(config)
+    if options.episodes is not None:
+        logged = [each for log in options.episodes for each in read_episodes(log)][: options.count]
+        episodes = [logged_as_spoken(each) for each in logged]
+        # Of a group a log has one episode: none shares its prompt's row.
+        learner = learner if learner is None else learner._replace(episodes_per_row=1)
+    else:
+        source = RecordSource(options.environments, Environment)
+        require_records(source)
+    policy = load_policy(options.policy, overrides=ModelOverrides() if config is None else config.model_overrides)
+    if options.episodes is None:
+
+        async def run(url: str) -> list:
+            async with AsyncSandboxClient(url) as sandbox:
+                return await rolled_out(
+                    policy,
+                    list(source),
+                    sandbox,
+                    config,
+                    num_groups=options.count or 4,
+                    seed=options.seed,
+                    sampler_dtype=options.sampler_dtype,
+                )
+
+        with sandbox_for(options) as url:
+            episodes = asyncio.run(run(url))
+    found = split(
+        policy,
+        episodes,
+        learner,
+        # What was rolled out here is known; of a log only what fits, unless it is told.
+        sampler_dtype=options.sampler_dtype or (None if options.episodes else policy.model_config.dtype),
+        policy_version=options.policy_version if options.episodes else 0,
+    )
+    print(json.dumps(found.to_json()) if options.json else _table(found, len(episodes)))
+
+
+def _table(found: Split, num_episodes: int) -> str:
+    """Return the figures of every cause as lines of text, and what to do about the largest."""
+    from astra_jax.evaluate.mismatch import advice
+
+    sampler, learner = found.sampler, found.learner
+    sizes = [name.rjust(8) for name in ("mean |Δ|", "p50", "p95", "max")]
+    lines = [
+        f"sampler: {sampler.dtype}, temperature {sampler.temperature:.4g}, pages of {found.kv_dtype or sampler.dtype}; "
+        f"learner: {found.model_config.dtype}, temperature {learner.temperature:.4g}, {learner.num_rows} rows a batch; "
+        f"{len(found.total_N)} sampled tokens of {num_episodes} episodes",
+        "  ".join(["cause".ljust(14), " tokens", *sizes, "outside [0.9, 1.1]", "      KL"]),
+    ]
+    for name, each in found.figures().items():
+        sizes = [f"{size:.2e}" for size in (each.mean, each.p50, each.p95, each.max)]
+        lines.append(
+            "  ".join([name.ljust(14), f"{each.tokens:7d}", *sizes, f"{each.share_outside:18.2%}", f"{each.kl:.2e}"])
+        )
+    return "\n".join([*lines, f"doctor: {found.largest} is the largest cause: {advice(found)}"])

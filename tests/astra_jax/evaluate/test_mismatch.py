@@ -1,0 +1,244 @@
+"""What sampler and learner differ by is split by cause: each cause that is planted is named, and the parts add up."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from array import array
+
+import jax
+import numpy as np
+import pytest
+
+from astra_jax.checkpoints.policy import Policy, save_policy
+from astra_jax.cli.command import main
+from astra_jax.engine.interface import Sampling
+from astra_jax.engine.teacher_forced import SampledTokens, forced_logprobs
+from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json, write_episodes
+from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start, decode_limits
+from astra_jax.evaluate.mismatch import CAUSES, Learner, Spoken, advice, figures_of, logged_as_spoken, split, spoken
+from astra_jax.testing import InProcessSandbox, tiny_environment
+from synthesis.record_io import write_records
+
+TEMPERATURE = 0.9
+LIMITS = RolloutConfig(
+    max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=TEMPERATURE, read_tokens=64
+)
+TRUNCATED = LIMITS.model_copy(update={"top_k": 3, "top_p": 0.95})
+ENVIRONMENT = tiny_environment()
+GROUP_SIZE = 4
+TOGETHER = Learner(TEMPERATURE, None, num_rows=2, episodes_per_row=2)
+"""Two rows of two episodes that share a prompt."""
+
+
+def rolled_out(policy, limits=LIMITS, dtype="float32"):
+    config = policy.model_config.model_copy(update={"dtype": dtype})
+
+    async def run():
+        engine = RolloutEngine(config, policy.tokenizer, InProcessSandbox(), limits)
+        starts = [Start(ENVIRONMENT, ENVIRONMENT.tools)]
+        return await engine.run(policy.params, starts, group_size=GROUP_SIZE, seed=5, policy_version=4)
+
+    (group,) = asyncio.run(run())
+    return group
+
+
+@pytest.fixture(scope="module")
+def group(taught):
+    return rolled_out(taught)
+
+
+@pytest.fixture(scope="module")
+def episodes(group) -> list[Spoken]:
+    return [spoken(episode) for episode in group]
+
+
+@pytest.fixture(scope="module")
+def truncated(taught) -> list[Spoken]:
+    return [spoken(episode) for episode in rolled_out(taught, TRUNCATED)]
+
+
+def with_column(each: Spoken, **columns) -> Spoken:
+    return each._replace(ledger=dataclasses.replace(each.ledger, **columns))
+
+
+def rescored(each: Spoken, policy, temperature, *, among_kept=False) -> Spoken:
+    """The same tokens; their log-probs are those at another temperature, or among other ids."""
+    ledger, rollout = each.ledger, each.rollout
+    sampling = Sampling(1, rollout.temperature, rollout.top_k, rollout.top_p, rollout.min_p)
+    sequence = SampledTokens(ledger.ids, (ledger.loss_mask > 0).tolist(), ledger.kept, sampling)
+    found = forced_logprobs(
+        policy.model_config,
+        policy.params,
+        sequence,
+        decode_limits(rollout, 1, 1),
+        kv_dtype=None,
+        temperatures=[temperature],
+    )
+    logprobs = np.zeros(len(ledger))
+    logprobs[ledger.loss_mask > 0] = found[:, 0, int(among_kept)]
+    return with_column(each, sampled_logprobs=logprobs.tolist())
+
+
+def require_adds_up(found):
+    np.testing.assert_allclose(sum(found.parts.values()), found.total_N, rtol=0, atol=1e-6)
+    assert all(part.dtype == np.float64 for part in (*found.parts.values(), found.total_N))
+    assert set(found.parts) == set(CAUSES)
+
+
+def test_with_nothing_planted_sampler_and_learner_agree(taught, episodes):
+    found = split(taught, episodes, TOGETHER)
+    require_adds_up(found)
+    assert len(found.total_N) == sum(int(each.ledger.loss_mask.sum()) for each in episodes) > 150
+    assert np.abs(found.total_N).max() < 2e-5
+    assert found.is_judged_N.all()
+    assert found.policy_version == 4
+    assert found.sampler == ("float32", TEMPERATURE, False)
+    assert advice(found).endswith("nothing to do")
+
+
+@pytest.mark.slow
+def test_episodes_sampled_in_bfloat16_are_found_to_be(taught):
+    spoken_in_bfloat16 = [spoken(episode) for episode in rolled_out(taught, dtype="bfloat16")]
+    found = split(taught, spoken_in_bfloat16, TOGETHER, sampler_dtype="bfloat16")
+    require_adds_up(found)
+    assert found.largest == "dtype"
+    assert found.sampler.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("told", [1.0, 0.63])
+def test_log_probs_at_another_temperature_tell_which(taught, episodes, told):
+    found = split(taught, [rescored(each, taught, told) for each in episodes], TOGETHER)
+    require_adds_up(found)
+    assert found.largest == "temperature"
+    assert found.sampler.temperature == pytest.approx(told, rel=1e-3)
+    assert found.figures()["decoder_batch"].mean < found.figures()["temperature"].mean / 50
+    assert f"are those at temperature {found.sampler.temperature:.4g}, and the learner divides by 0.9" in advice(found)
+
+
+def test_a_learner_at_another_temperature_is_told_from_the_sampler(taught, episodes):
+    found = split(taught, episodes, TOGETHER._replace(temperature=1.1))
+    require_adds_up(found)
+    assert found.largest == "temperature"
+    assert found.sampler.temperature == TEMPERATURE
+    assert found.figures()["decoder_batch"].max < 2e-5
+
+
+def test_truncated_episodes_agree_among_the_kept_ids(taught, truncated):
+    found = split(taught, truncated, TOGETHER._replace(top_k=3))
+    require_adds_up(found)
+    assert np.abs(found.total_N).max() < 2e-5
+
+
+@pytest.mark.parametrize("lost_by", ["learner", "log", "sampler"])
+def test_kept_ids_that_are_lost_are_named(taught, truncated, lost_by):
+    """The learner does without them, the log has none, or the sampler tells log-probs among all ids."""
+    learner, told = TOGETHER._replace(top_k=None if lost_by == "learner" else 3), truncated
+    if lost_by == "log":
+        told = [with_column(e, kept_counts=[0] * len(e.ledger), kept_ids=array("i")) for e in truncated]
+    if lost_by == "sampler":
+        told = [rescored(each, taught, TEMPERATURE) for each in truncated]
+    found = split(taught, told, learner)
+    require_adds_up(found)
+    assert found.largest == "kept_ids"
+    assert found.figures()["kept_ids"].max > 1e-3
+    assert found.figures()["decoder_batch"].max < 2e-5
+    assert found.sampler.is_truncated == (lost_by != "sampler")
+
+
+def test_tokens_of_another_version_are_counted_apart(taught, episodes):
+    """Two episodes of older weights, whose difference says nothing of the programs."""
+    older = Policy(taught.model_config, jax.tree.map(lambda w: 0.8 * w, taught.params), taught.tokenizer)
+    told = [rescored(each, older, TEMPERATURE) for each in episodes[:2]]
+    told = [
+        with_column(each, policy_versions=[3 if version == 4 else version for version in each.ledger.policy_versions])
+        for each in told
+    ]
+    found = split(taught, [*told, *episodes[2:]], TOGETHER)
+    require_adds_up(found)
+    figures = found.figures()
+    num_older = sum(int(each.ledger.loss_mask.sum()) for each in told)
+    assert found.largest == "weight_version"
+    assert (figures["weight_version"].tokens, found.other_versions) == (num_older, (3,))
+    assert figures["weight_version"].mean > 0.01
+    assert all(figures[cause].max < 2e-5 for cause in CAUSES[1:])
+    assert advice(found).startswith(
+        f"{num_older} of {len(found.total_N)} tokens were sampled with weights of version 3"
+    )
+    none_judged = split(taught, told, TOGETHER, policy_version=4)
+    require_adds_up(none_judged)
+    assert none_judged.largest == "weight_version"
+
+
+def test_other_weights_under_the_same_version_are_not_taken_for_rounding(taught, episodes):
+    other = Policy(taught.model_config, jax.tree.map(lambda w: 0.8 * w, taught.params), taught.tokenizer)
+    found = split(taught, [rescored(each, other, TEMPERATURE) for each in episodes], TOGETHER)
+    require_adds_up(found)
+    assert found.largest == "decoder_batch"
+    assert advice(found).startswith("nothing here reproduces what was sampled: other weights under this version")
+
+
+@pytest.mark.slow
+def test_int8_pages_are_named(taught):
+    limits = LIMITS.model_copy(update={"kv_dtype": "int8"})
+    found = split(taught, [spoken(episode) for episode in rolled_out(taught, limits)], TOGETHER)
+    require_adds_up(found)
+    assert found.largest == "int8_pages"
+    assert found.figures()["int8_pages"].mean > 2 * found.figures()["decoder_batch"].mean
+
+
+def test_the_figures_of_a_part():
+    part_N = np.array([0.0, 0.0, 0.1, -0.2])
+    found = figures_of(part_N)
+    assert (found.tokens, found.mean, found.p50, found.max) == (4, pytest.approx(0.075), pytest.approx(0.05), 0.2)
+    # The learner's probability over the sampler's: e^-0.1 = 0.905 is inside, e^0.2 = 1.22 is not.
+    assert found.share_outside == 0.25
+    ratio_N = np.exp(-part_N)
+    assert found.kl == pytest.approx(np.mean(ratio_N - 1 - np.log(ratio_N)))
+
+
+def test_what_cannot_be_split_says_why(episodes, taught):
+    other = episodes[0]._replace(rollout=TRUNCATED)
+    with pytest.raises(EpisodeLogError, match="under the same limits, found 2 of them in 5 episodes"):
+        split(taught, [*episodes, other])
+    with pytest.raises(EpisodeLogError, match="found 0 of them in 0 episodes"):
+        split(taught, [])
+
+
+def test_the_command_reads_logs_and_ends_with_what_to_do(taught, group, episodes, tmp_path, capsys):
+    save_policy(taught, tmp_path / "policy")
+    lines = [episode_to_json(episode, taught.tokenizer, policy="step 4", reward=0.0) for episode in group]
+    logged = logged_as_spoken(LoggedEpisode.model_validate(lines[0]))
+    np.testing.assert_allclose(logged.ledger.sampled_logprobs, episodes[0].ledger.sampled_logprobs, atol=1e-6)
+    same = dataclasses.replace(logged.ledger, sampled_logprobs=episodes[0].ledger.sampled_logprobs)
+    assert (same, logged.rollout) == (episodes[0].ledger, episodes[0].rollout)
+    write_episodes(tmp_path / "log.jsonl", lines)
+    command = ["doctor", "mismatch", str(tmp_path / "policy"), "--episodes", str(tmp_path / "log.jsonl")]
+    assert main(command) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in said[2:-1]] == [*CAUSES, "total"]
+    assert said[-1].startswith("doctor: ")
+    assert said[-1].endswith("nothing to do")
+    assert main([*command, "--count", "1", "--policy-version", "7", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["largest"], found["other_versions"], found["policy_version"]) == ("weight_version", [4], 7)
+    assert found["causes"]["weight_version"]["tokens"] == found["causes"]["total"]["tokens"]
+    assert main([*command, "--count", "1", "rollout.kv_dtype=int8"]) == 2
+    assert "expected --config beside rollout.kv_dtype=int8" in capsys.readouterr().err
+    lines[0]["rolled_out"] = None
+    write_episodes(tmp_path / "log.jsonl", lines)
+    assert main(command) == 1
+    assert "and their limits, in the episode in " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_rolls_out(taught, tmp_path, capsys):
+    save_policy(taught, tmp_path / "policy")
+    write_records(tmp_path / "environments", [ENVIRONMENT], kind="environment")
+    command = ["doctor", "mismatch", str(tmp_path / "policy"), "--environments", str(tmp_path / "environments")]
+    assert main([*command, "--count", "1", "--sampler-dtype", "bfloat16", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["largest"] == "dtype"
+    assert found["sampler"]["dtype"] == "bfloat16"
+    assert found["learner"]["num_rows"] == 4
