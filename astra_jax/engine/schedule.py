@@ -508,15 +508,9 @@ class Schedule:
         ]
         others.sort(key=lambda other: (not self._is_asking(other), other.ticket))
         # If letting go of all of them were in vain, none loses anything.
-        references = collections.Counter(itertools.chain.from_iterable(other.table for other in others))
-        freed = sum(book.num_references(page) == times for page, times in references.items())
-        if book.num_available + freed < count:
-            return None
-        while others:
-            self._give_way(others.pop())
-            if (pages := book.take(count)) is not None:
-                return pages
-        return None
+        for number in range(_how_many_free(book, reversed(others), count - book.num_available) or 0):
+            self._give_way(others[-1 - number])
+        return book.take(count)
 
     def _give_way(self, track: Track) -> None:
         """Let go of the pages of a sequence that will go on: it looks for them again."""
@@ -567,6 +561,21 @@ class Schedule:
             content = content_after(self._content_before(track, number), ids)
             track.contents.append(content)
             self.books[track.shard].know(track.table[number], content, page_tokens)
+
+
+def _how_many_free(book: PageBook, tracks: Iterable[Track], wanted: int) -> int | None:
+    """Return how many tracks, from the first on, must let go of their pages to free so many; None if all are too few.
+
+    A page is free once all who refer to it have let go.
+    """
+    references: dict[int, int] = collections.defaultdict(int)
+    for number, track in enumerate(tracks, 1):
+        for page in track.table:
+            references[page] += 1
+            wanted -= references[page] == book.num_references(page)
+        if wanted <= 0:
+            return number
+    return None
 
 
 def _worth(shape: RowShape, placed: Sequence[Sequence[Sequence[Track]]]) -> tuple[float, int]:
