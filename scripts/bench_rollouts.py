@@ -1,9 +1,9 @@
 """Rollouts of a quickstart's policy on this CPU, tools and sandbox included: one JSON line.
 
-    python scripts/bench_rollouts.py runs/quickstart [--policy sft] [--groups 32] [--at-once 8] [--own-pace]
+    python scripts/bench_rollouts.py runs/quickstart [--policy sft] [--groups 40] [--at-once 20] [--own-pace]
         [--kv-dtype int8] [--kv-share 0.5] [--host-share 0.5]
 
-They are those of the quickstart's RL: groups of 8, 384 + 160 tokens, three turns, temperature 1. Printed are of a
+They are those of the quickstart's RL: groups of 8, 20 at once, 384 + 224 tokens, five turns, temperature 0.5. Printed are of a
 second pass, in which nothing is compiled any more: episodes a second, how many of the row-steps that programs ran for
 sampled a token, how many given tokens were read for each distinct one, how many shapes were compiled, and digests of
 all tokens and of all log-probs: two runs have the same ones, and those of the tokens are any engine's that is right.
@@ -52,14 +52,14 @@ def distinct_given_tokens(groups: list[Group]) -> int:
     return given
 
 
-def logprob_gap(policy: Policy, groups: list[Group]) -> dict[str, float]:
+def logprob_gap(policy: Policy, groups: list[Group], temperature: float) -> dict[str, float]:
     """Return mean, 95th percentile and maximum of |sampled log-prob − log-prob of the full forward pass|."""
 
     @jax.jit
     def logprobs(tokens_BT: jax.Array, positions_BT: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
         model = bind(policy.model_config, policy.params)
         hidden_BTD = model(tokens_BT[:, :-1], positions_BT[:, :-1], segment_ids_BT[:, :-1])
-        return token_logprobs(hidden_BTD, model.output_embedding, tokens_BT[:, 1:])
+        return token_logprobs(hidden_BTD / temperature, model.output_embedding, tokens_BT[:, 1:])
 
     ledgers = [episode.ledger for group in groups for episode in group]
     longest, apart = max(len(ledger.ids) for ledger in ledgers), []
@@ -86,7 +86,7 @@ async def measure(
     limits = config.rollout.model_copy(update=rollout)
     async with AsyncSandboxClient(url) as sandbox:
         engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, limits)
-        environments = list(RecordSource(run / "environments", Environment))
+        environments = list(RecordSource(run / "rl_environments", Environment))
         random.Random(config.seed).shuffle(environments)
         starts = [
             Start(one, mix_tools(one, irrelevant_per_band=config.irrelevant_per_band, seed=config.seed))
@@ -112,7 +112,7 @@ async def measure(
         "read_per_distinct_token": round(sum(x.read_tokens for x in loads) / distinct_given_tokens(groups), 3),
         "programs": max(load.programs for load in loads),
         "tokens": _digest([episode.ledger.ids for group in groups for episode in group]),
-        "logprob_gap": logprob_gap(policy, groups),
+        "logprob_gap": logprob_gap(policy, groups, config.rollout.temperature),
         "logprobs": _digest([episode.ledger.sampled_logprobs for group in groups for episode in group]),
     }
 
@@ -125,8 +125,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="the folder of a quickstart that has ended")
     parser.add_argument("--policy", default="sft", choices=("sft", "rl"))
-    parser.add_argument("--groups", type=int, default=32)
-    parser.add_argument("--at-once", type=int, default=8)
+    parser.add_argument("--groups", type=int, default=40)
+    parser.add_argument("--at-once", type=int, default=20)
     parser.add_argument("--own-pace", action="store_true", help="rollout.reproducible = false")
     parser.add_argument("--kv-dtype", choices=("int8",), help="rollout.kv_dtype")
     parser.add_argument("--kv-share", type=float, default=1.0, help="rollout.kv_share")

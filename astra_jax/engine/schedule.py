@@ -363,7 +363,8 @@ class Schedule:
         num_rows = sum(len(of_prefix) for shard in rows for of_prefix in shard)
         if num_rows == 0:
             return None
-        return Sample(shape, rows, leave_at=num_rows * 3 // 4 if num_rows > 1 else 0)
+        # Others may be ready for the rows of those that have ended: it waits for an eighth of them, at least for one.
+        return Sample(shape, rows, leave_at=num_rows * 7 // 8 if num_rows > 1 else 0)
 
     def _placed(self, tracks: Sequence[Track], shape: RowShape) -> list[list[Track]]:
         """Put the sessions of one shard into rows, those of one prefix together."""

@@ -61,7 +61,7 @@ _FIRST_READ_TOKENS: Final = 512  # the compiler takes longer the more there are,
 _READ_ROWS: Final = 8
 _ROWS_OF_CPU: Final = 16
 _ROWS_PER_PREFIX: Final = 4
-_LAST_ROWS: Final = 4
+_LAST_ROWS: Final = (8, 2)
 Group = list[Episode]
 """The episodes of one environment."""
 
@@ -417,17 +417,16 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
 
 
 def _row_shapes(rows: int, width: int) -> tuple[RowShape, ...]:
-    """Return the shapes of a call: all rows, half of them, and for the last episodes a few that share no prefix.
+    """Return the shapes of a call: all rows, half of them, and for the last episodes fewer that share no prefix.
 
     On a CPU a row costs nearly the same in any number of them, so that few rows, always full, are the best.
 
     >>> [tuple(shape) for shape in _row_shapes(16, 4)], [tuple(shape) for shape in _row_shapes(2, 2)]
-    ([(4, 4), (2, 4), (4, 1)], [(1, 2)])
+    ([(4, 4), (2, 4), (8, 1), (2, 1)], [(1, 2)])
     """
     prefixes = -(-rows // width)
     shapes = [RowShape(prefixes, width), RowShape(-(-prefixes // 2), width)]
-    if rows > _LAST_ROWS:
-        shapes.append(RowShape(_LAST_ROWS, 1))
+    shapes += [RowShape(last, 1) for last in _LAST_ROWS if last < rows]
     return tuple(dict.fromkeys(shapes))
 
 
