@@ -3,10 +3,11 @@
     python scripts/bench_rollouts.py runs/quickstart [--policy sft] [--groups 40] [--at-once 20] [--own-pace]
         [--kv-dtype int8] [--kv-share 0.5] [--host-share 0.5]
 
-They are those of the quickstart's RL: groups of 8, 20 at once, 384 + 224 tokens, five turns, temperature 0.5. Printed are of a
-second pass, in which nothing is compiled any more: episodes a second, how many of the row-steps that programs ran for
-sampled a token, how many given tokens were read for each distinct one, how many shapes were compiled, and digests of
-all tokens and of all log-probs: two runs have the same ones, and those of the tokens are any engine's that is right.
+They are those of the quickstart's RL: groups of 8, 20 at once, 384 + 224 tokens, five turns, temperature 0.5.
+Printed are of a second pass, in which nothing is compiled any more: episodes a second, how many of the row-steps that
+programs ran for sampled a token, how many given tokens were read for each distinct one, how many shapes were compiled,
+and digests of all tokens and of all log-probs: two runs have the same ones, and those of the tokens are any engine's
+that is right.
 `logprob_gap` says how far the sampled log-probs are from those of the full forward pass on the same tokens, in nats:
 what a learner sees of the rounding of cached keys and values.
 """

@@ -18,7 +18,7 @@ from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sam
 from astra_jax.mesh.placement import host_shards, in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, KVDType, empty_pages
-from astra_jax.model.qwen3 import Params
+from astra_jax.model.qwen3 import Params, layers_apart
 from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, spec
 
 _T = TypeVar("_T")
@@ -92,7 +92,8 @@ class XLADevice:
         Raises:
             ConfigError: the platform knows no pages of that type.
         """
-        self._model_config, self._params, self._limits, self._end_ids = model_config, params, limits, end_ids
+        self._model_config, self._limits, self._end_ids = model_config, limits, end_ids
+        self._params = layers_apart(params)
         self._shards, self._mesh = own_shards(), jax.sharding.get_mesh()
         self.num_shards = len(self._shards)
         self.vocab_size = model_config.vocab_size
@@ -112,7 +113,7 @@ class XLADevice:
 
     def take_weights(self, params: Params) -> None:
         """Go on with other weights; the pages keep what they hold, so nobody may read them."""
-        self._params = params
+        self._params = layers_apart(params)
 
     def close(self) -> None:
         """Give the memory of pages back; nobody calls again."""

@@ -10,14 +10,12 @@ A row of no tokens is padding: nothing of it is written, and what comes out of i
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from astra_jax.engine.sampling import MOST_KEPT_IDS, Drawn, Truncation, sample_tokens, slot_keys
 from astra_jax.model.attention import attention
@@ -33,7 +31,7 @@ from astra_jax.model.kv_pages import (
     rows_of,
     with_pages,
 )
-from astra_jax.model.qwen3 import Layer, Params, Qwen3, Rope, bind, rope_tables
+from astra_jax.model.qwen3 import Layer, Params, Qwen3, Rope, bind_apart, bind_layer, rope_tables
 from astra_jax.model.sharding import constrain
 
 
@@ -95,11 +93,9 @@ def read_tokens(model_config: ModelConfig, params: Params, pages: Pages, given: 
     """
     x_RTD, rope, given = begin_reading(model_config, params, given)
     found = []
-    for number, of_layer in enumerate(pages):
-        is_last = number == model_config.num_layers - 1
-        of_layer, x_RTD = read_layer(
-            model_config, params, of_layer, x_RTD, np.int32(number), rope, given, is_last=is_last
-        )
+    for layer, of_layer in zip(params["layers"], pages, strict=True):
+        is_last = layer is params["layers"][-1]
+        of_layer, x_RTD = read_layer(model_config, layer, of_layer, x_RTD, rope, given, is_last=is_last)
         found.append(of_layer)
     return tuple(found)
 
@@ -110,24 +106,22 @@ def begin_reading(model_config: ModelConfig, params: Params, given: Given) -> tu
     starts_R1, tokens_RT = _flat(given.starts_DR)[:, None], _flat(given.tokens_DRT)
     rope = rope_tables(model_config, starts_R1 + jnp.arange(tokens_RT.shape[1]))
     given = jax.tree.map(lambda x: constrain(jnp.asarray(x), "batch", *["slots"] * (x.ndim - 1)), given)
-    return bind(model_config, params).embed(tokens_RT), rope, given
+    return bind_apart(model_config, params)[0].embed(tokens_RT), rope, given
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames="is_last", donate_argnums=(2, 3))
 def read_layer(
     model_config: ModelConfig,
-    params: Params,
+    params_of_layer: Params,
     of_layer: Any,
     x_RTD: jax.Array,
-    number: Rows,
     rope: Rope,
     given: Given,
     *,
     is_last: bool,
 ) -> tuple[Any, jax.Array]:
     """Read tokens into the pages of one layer; return them, and what the next layer reads."""
-    graph, layers = nnx.split(bind(model_config, params).layers)
-    layer = nnx.merge(graph, jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, number, keepdims=False), layers))
+    layer = bind_layer(model_config, params_of_layer)
     num_tokens, counts_R = given.tokens_DRT.shape[2], _flat(given.counts_DR)
     pages = copy_pages((of_layer,), given.copies_DR2[..., 0], given.copies_DR2[..., 1])
     (rows,) = rows_of(pages, given.tables_DRn, given.starts_DR, given.histories, model_config.dtype)
@@ -188,7 +182,7 @@ def sample_rows(
     have ended. The last token sampled is in no page: it is the pending one of the next call. `copies` are pages to copy
     first, from and to.
     """
-    model = bind(model_config, params)
+    model, layers = bind_apart(model_config, params)
     pages = copy_pages(pages, copies_DR2[..., 0], copies_DR2[..., 1])
     shape = asked.pending_DR.shape
     pending_R, limit_R, drawn_R, seed_R, slot_R, temperature_R, *truncation = map(_flat, asked)
@@ -197,11 +191,11 @@ def sample_rows(
     starts_DR = histories.starts_DR(page_tokens(pages))
     starts_R = _flat(starts_DR)
     rows_of_layers = rows_of(pages, histories.tables_DRn, starts_DR, histories, model_config.dtype)
-    layers = list(zip(_layers(model), rows_of_layers, strict=True))
+    layers_rows = list(zip(layers, rows_of_layers, strict=True))
 
     def sample_one(state: _Sampling) -> _Sampling:
         step = state.step
-        logits_RV, after = _next_logits(model, layers, state.kv, state.pending_R, starts_R, step, state.goes_on_R)
+        logits_RV, after = _next_logits(model, layers_rows, state.kv, state.pending_R, starts_R, step, state.goes_on_R)
         drawn = sample_tokens(logits_RV, keys_R, drawn_R + step, temperature_R, Truncation(*truncation))
         counts_R = state.counts_R + state.goes_on_R
         has_ended_R = jnp.isin(drawn.ids_E, jnp.array(end_ids)) | (counts_R >= limit_R)
@@ -217,7 +211,7 @@ def sample_rows(
         )
 
     nothing = _Sampling(
-        kv=tuple(rows.begin(max_tokens) for _, rows in layers),
+        kv=tuple(rows.begin(max_tokens) for _, rows in layers_rows),
         pending_R=pending_R,
         goes_on_R=limit_R > 0,
         said=Drawn(
@@ -233,7 +227,7 @@ def sample_rows(
         lambda state: (state.step < max_tokens) & (state.goes_on_R.sum() > leave_at), sample_one, nothing
     )
     counts_DR = done.counts_R.reshape(shape)
-    written = tuple(rows.end(kv, counts_DR) for (_, rows), kv in zip(layers, done.kv, strict=True))
+    written = tuple(rows.end(kv, counts_DR) for (_, rows), kv in zip(layers_rows, done.kv, strict=True))
     ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK = (x_RT.reshape(*shape, *x_RT.shape[1:]) for x_RT in done.said)
     sampled = Sampled(ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK, counts_DR)
     # Each host reads the rows of its own shards.
@@ -266,10 +260,10 @@ def score_row(
 
     Of each token: among all ids, and among those that truncation kept, where there are any and it is one.
     """
-    model = bind(model_config, params)
+    model, layers = bind_apart(model_config, params)
     starts_DR = histories.starts_DR(page_tokens(pages))
     rows_of_layers = rows_of(pages, histories.tables_DRn, starts_DR, histories, model_config.dtype)
-    layers = list(zip(_layers(model), rows_of_layers, strict=True))
+    layers_rows = list(zip(layers, rows_of_layers, strict=True))
     num_tokens = len(forced.pending_T)
     keys_R, zero_R = slot_keys(jnp.int32(0), jnp.int32(0), 1), jnp.zeros(1, jnp.int32)
     temperature_R = jnp.asarray(forced.temperature)[None]
@@ -277,17 +271,17 @@ def score_row(
     def score_one(kv: tuple[Any, ...], of_token: tuple[jax.Array, ...]) -> tuple[tuple[Any, ...], jax.Array]:
         step, pending, target, kept_K = of_token
         goes_on_R = (step < forced.num_tokens)[None]
-        logits_RV, kv = _next_logits(model, layers, kv, pending[None], _flat(starts_DR), step, goes_on_R)
+        logits_RV, kv = _next_logits(model, layers_rows, kv, pending[None], _flat(starts_DR), step, goes_on_R)
         # Nobody wants what is drawn: only what it was drawn from.
         again_K = sample_tokens(logits_RV, keys_R, zero_R, temperature_R, forced.truncation).kept_EK[0]
         kept_K = jnp.where((kept_K >= 0).any(), kept_K, again_K)
         return kv, _logprobs_of(target, kept_K, logits_RV[0], forced.temperatures_G)
 
-    nothing = tuple(rows.begin(num_tokens) for _, rows in layers)
+    nothing = tuple(rows.begin(num_tokens) for _, rows in layers_rows)
     tokens = tuple(map(jnp.asarray, (np.arange(num_tokens), forced.pending_T, forced.targets_T, forced.kept_TK)))
     done, logprobs_TG2 = jax.lax.scan(score_one, nothing, tokens)
     counts_DR = jnp.asarray(forced.num_tokens).reshape(1, 1)
-    written = tuple(rows.end(kv, counts_DR) for (_, rows), kv in zip(layers, done, strict=True))
+    written = tuple(rows.end(kv, counts_DR) for (_, rows), kv in zip(layers_rows, done, strict=True))
     return written, logprobs_TG2
 
 
@@ -323,9 +317,3 @@ def _next_logits(
 
 def _flat(x_DR: Rows) -> jax.Array:
     return jnp.asarray(x_DR).reshape(-1, *x_DR.shape[2:])
-
-
-def _layers(model: Qwen3) -> list[Layer]:
-    # Unrolled, not scanned: a scan would copy each layer's slice of what it reads before it can be multiplied.
-    graph, layers = nnx.split(model.layers)
-    return [nnx.merge(graph, jax.tree.map(operator.itemgetter(i), layers)) for i in range(model.config.num_layers)]

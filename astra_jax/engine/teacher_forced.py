@@ -20,7 +20,7 @@ from astra_jax.engine.sampling import Truncation
 from astra_jax.engine.schedule import Limits
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, KVDType, Pages, empty_pages
-from astra_jax.model.qwen3 import Params
+from astra_jax.model.qwen3 import Params, layers_apart
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ class _Row:
         kv_dtype: KVDType | None,
         temperatures_G: np.ndarray,
     ) -> None:
-        self._model_config, self._params, self._sequence, self._limits = model_config, params, sequence, limits
+        self._model_config, self._sequence, self._limits = model_config, sequence, limits
+        self._params = layers_apart(params)
         self._temperatures_G = temperatures_G
         self._pages: Pages = empty_pages(model_config, 1, limits.num_pages, limits.page_tokens, kv_dtype)
         self._num_cached = 0

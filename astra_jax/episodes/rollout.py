@@ -48,7 +48,7 @@ from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.errors import AstraError
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import KVDType, require_kv_dtype
-from astra_jax.model.qwen3 import Params
+from astra_jax.model.qwen3 import Params, layers_apart
 from astra_jax.model.sharding import TPU_LANES, platform
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import has_sub_task
@@ -286,6 +286,7 @@ class RolloutEngine:
         assert params is not None, "this process's devices sample nothing without weights"
         count = 1 if num_shards() > 1 or num_groups < 2 or jax.process_count() > 1 else 2
         limits = decode_limits(self.config, -(-num_groups // count), group_size)
+        params = layers_apart(params)  # once for both
         return [
             PagedDecoder(
                 shared(

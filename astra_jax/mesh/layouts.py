@@ -1,7 +1,7 @@
 """Where a policy decodes: on a mesh of its own over the learner's devices, with weights laid out for that.
 
 A token of a decode reads every weight once. Weights that lie in parts over `fsdp` would be gathered for each, so they
-are laid out over `tensor` alone, in the type that products are computed in: by one program, once per update.
+are laid out over `tensor` alone, each layer's apart, in the type that products are computed in: once per update.
 
 Decided: docs/decisions/hosts.md, “A policy decodes on a mesh of its own”.
 """
@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from astra_jax.config import ConfigError
 from astra_jax.model.config import ModelConfig, Params
-from astra_jax.model.qwen3 import abstract_params
-from astra_jax.model.sharding import MESH_AXES, PARAMETER_AXES, MeshConfig, param_shardings, spec
+from astra_jax.model.qwen3 import abstract_params, layers_apart
+from astra_jax.model.sharding import MESH_AXES, PARAMETER_AXES, MeshConfig, spec
 
 
 def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
@@ -47,44 +49,71 @@ def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
 
 
 def laid_out_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params) -> Params:
-    """Return a learner's weights as they are decoded with: the very same where nothing changes."""
+    """Return a learner's weights as they are decoded with, layers apart; what lies outside of them may be the same."""
     if mesh is None and config.dtype == config.param_dtype:
-        return params
+        return layers_apart(params)
     return weights_for_decoding(config, mesh)(params)
 
 
 def copied_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params) -> Params:
     """Return a learner's weights as they are decoded with, in arrays that live on when an update gives its own away."""
     laid_out = laid_out_for_decoding(config, mesh, params)
-    return jax.tree.map(jnp.copy, params) if laid_out is params else laid_out
+    return {name: jnp.copy(x) if x is params[name] else x for name, x in laid_out.items()}
+
+
+class Layout(NamedTuple):
+    """The two programs that lay a learner's weights out for decoding, in whose types and places they then are.
+
+    Norms stay as they are, since the model computes with them in float32. All else it computes in the type that
+    weights are converted to, so the policy is the same. Beside both layouts one layer, or the embeddings, exist whole.
+    """
+
+    outside: jax.stages.Wrapped
+    """Of all that is in no layer: `Params` without `layers` → the same."""
+    of_layer: jax.stages.Wrapped
+    """Of one layer: the stacked `layers`, and its number."""
+
+    def __call__(self, params: Params) -> Params:
+        """Return all weights, layers apart."""
+        layers, outside = params["layers"], {name: leaf for name, leaf in params.items() if name != "layers"}
+        num_layers = len(layers["q_proj"])
+        # Called for each: of all layers at once, what is gathered would be the whole model.
+        apart = tuple(self.of_layer(layers, np.int32(number)) for number in range(num_layers))
+        return {**self.outside(outside), "layers": apart}
 
 
 @functools.cache
-def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> jax.stages.Wrapped:
-    """Return the program that lays out a learner's `Params` for decoding on `mesh`; on one device it converts them.
+def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Layout:
+    """Return what lays out a learner's `Params` for decoding on `mesh`; on one device it converts them."""
 
-    Norms stay as they are, since the model computes with them in float32. All else it computes in the type that
-    weights are converted to, so the policy is the same. Beside both layouts it holds one layer and the
-    embeddings whole.
-    """
-
-    def converted(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
-        return leaf if str(path[-1].key).endswith("norm") else leaf.astype(config.dtype)
-
-    def laid_out(leaf: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-        assert mesh is not None
-        # Gathered on purpose: the partitioner knows no better way from one mesh to another, and says so at length.
-        whole = jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, PartitionSpec()))
-        return jax.lax.with_sharding_constraint(whole, NamedSharding(mesh, spec(*axes)))
-
-    def program(params: Params) -> Params:
-        params = jax.tree_util.tree_map_with_path(converted, params)
+    def laid_out(name: str, leaf: jax.Array) -> jax.Array:
+        if not name.endswith("norm"):
+            leaf = leaf.astype(config.dtype)
         if mesh is None:
-            return params
-        layers = params.pop("layers")
-        of_layer = {name: PARAMETER_AXES["layers", name][1:] for name in layers}
-        # Layer by layer: of all layers at once, what is gathered would be the whole model.
-        layers = jax.lax.map(lambda layer: {name: laid_out(layer[name], of_layer[name]) for name in layer}, layers)
-        return {name: laid_out(leaf, PARAMETER_AXES[name,]) for name, leaf in params.items()} | {"layers": layers}
+            return leaf
+        # Gathered on purpose: the partitioner knows no better way from one mesh to another, and says so at length.
+        return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, PartitionSpec()))
 
-    return jax.jit(program, out_shardings=param_shardings(abstract_params(config), mesh))
+    def outside(params: Params) -> Params:
+        return {name: laid_out(name, leaf) for name, leaf in params.items()}
+
+    def of_layer(layers: Params, number: jax.Array) -> Params:
+        own = {name: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False) for name, leaf in layers.items()}
+        return {name: laid_out(name, leaf) for name, leaf in own.items()}
+
+    if mesh is None:
+        return Layout(jax.jit(outside), jax.jit(of_layer))
+    places = places_for_decoding(config, mesh)
+    of_outside = {name: place for name, place in places.items() if name != "layers"}
+    return Layout(jax.jit(outside, out_shardings=of_outside), jax.jit(of_layer, out_shardings=places["layers"][0]))
+
+
+def places_for_decoding(config: ModelConfig, mesh: Mesh) -> Params:
+    """Return where each array lies that a policy decodes with, layers apart."""
+    params = abstract_params(config)
+
+    def place(*path: str, of_layer: bool = False) -> NamedSharding:
+        return NamedSharding(mesh, spec(*PARAMETER_AXES[path][of_layer:]))
+
+    layer = {name: place("layers", name, of_layer=True) for name in params["layers"]}
+    return {name: place(name) for name in params if name != "layers"} | {"layers": (layer,) * config.num_layers}

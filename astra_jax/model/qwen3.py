@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -241,3 +242,35 @@ def abstract_params(config: ModelConfig) -> Params:
 def bind(config: ModelConfig, params: Params) -> Qwen3:
     """Make the model of these parameters; inside `jit` it costs nothing, so a step takes `params` and binds them."""
     return nnx.merge(_graph(config)[0], params)
+
+
+def layers_apart(params: Params) -> Params:
+    """Return parameters whose `layers` are a tuple, for each layer a dictionary; those that are so as they are.
+
+    A program that goes through the layers one by one would copy its slice of stacked arrays before each product.
+    """
+    layers = params.get("layers")
+    return {**params, "layers": _slices(layers)} if isinstance(layers, Mapping) else params
+
+
+@jax.jit
+def _slices(layers: Params) -> tuple[Params, ...]:
+    return tuple({name: leaf[i] for name, leaf in layers.items()} for i in range(len(layers["q_proj"])))
+
+
+def bind_apart(config: ModelConfig, params: Params) -> tuple[Qwen3, list[Layer]]:
+    """Make the model, which is not to be asked for its layers, and the layers, of parameters as of `layers_apart`."""
+    graph, shapes = _graph(config)
+    model = nnx.merge(graph, {**params, "layers": shapes["layers"]})
+    return model, [bind_layer(config, layer) for layer in params["layers"]]
+
+
+def bind_layer(config: ModelConfig, layer: Params) -> Layer:
+    """Make one layer of its parameters."""
+    return nnx.merge(_layer_graph(config), layer)
+
+
+@functools.cache
+def _layer_graph(config: ModelConfig) -> nnx.GraphDef:
+    graph, _ = nnx.split(nnx.eval_shape(lambda: Layer(config)))
+    return graph

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.engine.programs import Asked, Given, begin_reading, read_layer, sample_rows
 from astra_jax.engine.schedule import Limits
 from astra_jax.episodes.rollout import decode_limits
-from astra_jax.mesh.layouts import weights_for_decoding
+from astra_jax.mesh.layouts import Layout, places_for_decoding, weights_for_decoding
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops
 from astra_jax.model.kv_pages import Histories, KVDType, Pages, empty_pages, pages_shardings
 from astra_jax.model.ragged_pages import MOVE_TOKENS, blocks_of_queries, ragged_flops
-from astra_jax.model.sharding import param_shardings, spec
+from astra_jax.model.sharding import spec
 from astra_jax.plan.abstract_step import (
     AbstractStep,
     bytes_per_chip,
@@ -44,25 +45,34 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
     moments_bytes = bytes_per_chip(optimizer_state)
     resident = {} if config.optimizer_waits_on_host else {"optimiser": moments_bytes}
     lay_out = weights_for_decoding(model, mesh)
-    params = with_shardings(jax.eval_shape(lay_out, learnt), param_shardings(learnt, mesh))
+    params = _decoded_with(lay_out, learnt, places_for_decoding(model, mesh))
     with jax.set_mesh(mesh):
         limits = decode_limits(config.rollout, config.groups_per_rollout, config.group_size)
     calls = _Calls(
         model, params, limits, config.rollout.kv_dtype, mesh, {**resident, _LEARNERS: bytes_per_chip(learnt)}
     )
     steps = {
-        "layout": AbstractStep(
-            work="all weights, from the learner's layout to that of decoding",
-            mesh=mesh,
-            trace=functools.partial(lay_out.trace, learnt),
-            bytes_by_category={_LEARNERS: bytes_per_chip(learnt), "parameters": bytes_per_chip(params)},
-            resident_bytes=resident,
-            model_flops=0.0,
-            kernels=_no_kernels,
-            partitioner_bytes={"all_gather of weights over all axes": _bytes(params) * (mesh.size - 1) / mesh.size},
-            weight_bytes=0.0,
-            while_trips=None,
-            tokens=0,
+        "layout_outside": _layout(
+            "embeddings and final norm",
+            functools.partial(lay_out.outside.trace, _without_layers(learnt)),
+            mesh,
+            made=_without_layers(params),
+            calls=1,
+            resident={**resident, "layers of the learner": bytes_per_chip(learnt["layers"])},
+            given={_LEARNERS: bytes_per_chip(_without_layers(learnt))},
+        ),
+        "layout": _layout(
+            "one layer",
+            functools.partial(lay_out.of_layer.trace, learnt["layers"], jax.ShapeDtypeStruct((), jnp.int32)),
+            mesh,
+            made=params["layers"][0],
+            calls=model.num_layers,
+            resident={
+                **resident,
+                "embeddings of the learner": bytes_per_chip(_without_layers(learnt)),
+                "other parameters": bytes_per_chip(params) - bytes_per_chip(params["layers"][0]),
+            },
+            given={_LEARNERS: bytes_per_chip(learnt["layers"])},
         ),
         "prefill": calls.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=0),
         # Of long prompts, of long tool responses, and of histories whose pages were let go of.
@@ -72,6 +82,44 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
     }
     host_bytes = (moments_bytes if config.optimizer_waits_on_host else 0) + calls.host_bytes
     return {name: dataclasses.replace(step, host_bytes=host_bytes) for name, step in steps.items()}
+
+
+def _layout(
+    work: str,
+    trace: Callable[[], jax.stages.Traced],
+    mesh: Mesh,
+    *,
+    made: Params,
+    calls: int,
+    resident: Mapping[str, int],
+    given: Mapping[str, int],
+) -> AbstractStep:
+    received_bytes = calls * _bytes(made) * (mesh.size - 1) / mesh.size
+    return AbstractStep(
+        work=f"{work}, from the learner's layout to that of decoding",
+        mesh=mesh,
+        trace=trace,
+        calls=calls,
+        bytes_by_category={**given, "parameters": bytes_per_chip(made)},
+        resident_bytes=resident,
+        model_flops=0.0,
+        kernels=_no_kernels,
+        partitioner_bytes={"all_gather of weights over all axes": received_bytes},
+        weight_bytes=0.0,
+        while_trips=None,
+        tokens=0,
+    )
+
+
+def _without_layers(params: Params) -> Params:
+    return {name: leaf for name, leaf in params.items() if name != "layers"}
+
+
+def _decoded_with(lay_out: Layout, learnt: Params, places: Params) -> Params:
+    """Return the weights, in shapes and places alone, that `lay_out` makes of a learner's."""
+    outside = jax.eval_shape(lay_out.outside, _without_layers(learnt))
+    layer = jax.eval_shape(lay_out.of_layer, learnt["layers"], np.int32(0))
+    return with_shardings({**outside, "layers": (layer,) * len(places["layers"])}, places)
 
 
 def episodes_in_flight(config: RLConfig) -> str:
@@ -126,7 +174,7 @@ class _Calls:
         of_layer = self.pages[0]
         others = {
             "KV pool of other layers": bytes_per_chip(self.pages) - bytes_per_chip(of_layer),
-            "embeddings": bytes_per_chip(self.params) - bytes_per_chip(self.params["layers"]),
+            "parameters of other layers": bytes_per_chip(self.params) - bytes_per_chip(self.params["layers"][0]),
         }
         return AbstractStep(
             work=f"{tokens:,} tokens of {sequences} sequences{behind}, layer by layer",
@@ -134,7 +182,7 @@ class _Calls:
             trace=functools.partial(self._trace_layer, given, of_layer),
             calls=model.num_layers,
             bytes_by_category={
-                "parameters": bytes_per_chip(self.params["layers"]),
+                "parameters": bytes_per_chip(self.params["layers"][0]),
                 "KV pool": bytes_per_chip(of_layer),
                 "batch": bytes_per_chip(given),
             },
@@ -151,8 +199,8 @@ class _Calls:
         x_RTD, rope, _ = jax.eval_shape(functools.partial(begin_reading, self.model), self.params, given)
         by_batch = NamedSharding(self.mesh, spec("batch"))
         x_RTD, rope = with_shardings((x_RTD, rope), jax.tree.map(lambda _: by_batch, (x_RTD, rope)))
-        number = jax.ShapeDtypeStruct((), jnp.int32)
-        return read_layer.trace(self.model, self.params, of_layer, x_RTD, number, rope, given, is_last=False)
+        layer = self.params["layers"][0]
+        return read_layer.trace(self.model, layer, of_layer, x_RTD, rope, given, is_last=False)
 
     def sample(self) -> AbstractStep:
         """Return `sample_rows`; costs are those of one token in every row, behind a whole episode."""

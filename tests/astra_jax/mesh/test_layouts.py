@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from astra_jax.config import ConfigError
 from astra_jax.mesh.layouts import laid_out_for_decoding, rollout_mesh, weights_for_decoding
 from astra_jax.mesh.placement import in_memory, place_params
-from astra_jax.model.qwen3 import bind
+from astra_jax.model.qwen3 import bind, layers_apart
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings
 
 
@@ -29,20 +30,26 @@ def test_weights_keep_every_bit_when_they_are_laid_out_for_decoding(untrained, l
         return  # the tiny model has two key heads
     learnt = place_params(untrained.params, learner_mesh)
     laid_out = weights_for_decoding(untrained.model_config, mesh)(learnt)
-    assert laid_out["layers"]["q_proj"].sharding == param_shardings(untrained.params, mesh)["layers"]["q_proj"]
-    jax.tree.map(np.testing.assert_array_equal, laid_out, untrained.params)
+    stacked = param_shardings(untrained.params, mesh)
+    assert laid_out["embedding"].sharding == stacked["embedding"]
+    of_layer = NamedSharding(mesh, PartitionSpec(*stacked["layers"]["q_proj"].spec[1:]))
+    assert {layer["q_proj"].sharding for layer in laid_out["layers"]} == {of_layer}
+    jax.tree.map(np.testing.assert_array_equal, laid_out, layers_apart(untrained.params))
 
 
 def test_decoding_computes_the_same_with_weights_of_half_the_size(untrained):
     """A learner with float32 weights multiplies in bfloat16; norms it computes in float32, and they stay."""
     model = untrained.model_config.model_copy(update={"dtype": "bfloat16"})
-    assert laid_out_for_decoding(untrained.model_config, None, untrained.params) is untrained.params
+    same = laid_out_for_decoding(untrained.model_config, None, untrained.params)
+    assert same["embedding"] is untrained.params["embedding"]
+    jax.tree.map(np.testing.assert_array_equal, same, layers_apart(untrained.params))
     served = laid_out_for_decoding(model, None, untrained.params)
-    assert served["embedding"].dtype == served["layers"]["q_proj"].dtype == jnp.bfloat16
-    assert served["final_norm"].dtype == served["layers"]["k_norm"].dtype == jnp.float32
+    assert {layer["q_proj"].dtype for layer in served["layers"]} | {served["embedding"].dtype} == {jnp.bfloat16.dtype}
+    assert {layer["k_norm"].dtype for layer in served["layers"]} | {served["final_norm"].dtype} == {jnp.float32.dtype}
     tokens_BT = jnp.arange(24).reshape(2, 12)
     positions_BT, segments_BT = jnp.broadcast_to(jnp.arange(12), (2, 12)), jnp.ones((2, 12), jnp.int32)
-    hidden = [bind(model, params)(tokens_BT, positions_BT, segments_BT) for params in (untrained.params, served)]
+    stacked = {**served, "layers": jax.tree.map(lambda *of_layers: jnp.stack(of_layers), *served["layers"])}
+    hidden = [bind(model, params)(tokens_BT, positions_BT, segments_BT) for params in (untrained.params, stacked)]
     np.testing.assert_array_equal(*(np.asarray(h, np.float32) for h in hidden))
 
 

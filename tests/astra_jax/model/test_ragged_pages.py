@@ -17,7 +17,7 @@ from astra_jax.engine.programs import Asked, Given, read_tokens, sample_rows
 from astra_jax.model import kv_pages
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, WindowRows, copy_pages, empty_pages, page_tokens, rows_of
-from astra_jax.model.qwen3 import init_params
+from astra_jax.model.qwen3 import init_params, layers_apart
 from astra_jax.model.ragged_pages import KernelRows
 from astra_jax.model.sharding import MeshConfig, make_mesh
 from astra_jax.plan import PLAN_ENVIRONMENT
@@ -131,7 +131,7 @@ def test_pages_are_copied_alike_and_one_beyond_the_last_is_not():
 
 def roll_out(params):
     """Read two prompts, go on with one, and sample twice behind both."""
-    rng = np.random.default_rng(2)
+    rng, params = np.random.default_rng(2), layers_apart(params)
     pages = empty_pages(CONFIG, 1, NUM_PAGES, PAGE_TOKENS)
 
     def no_copies(rows):

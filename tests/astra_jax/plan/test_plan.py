@@ -99,7 +99,7 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
     assert first["chips"] == 4
     assert first["fits"]
     steps = first["steps"]
-    assert steps.keys() == {"layout", "prefill", "prefill_on", "append", "decode", "rl_learner"}
+    assert steps.keys() == {"layout_outside", "layout", "prefill", "prefill_on", "append", "decode", "rl_learner"}
     for name, step in steps.items():
         assert step["compiled_flops"] >= step["model_flops"]
         assert sum(step["by_category_gib"].values()) == pytest.approx(16, rel=1e-3)
@@ -114,7 +114,7 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
         found = steps[name]["by_category_gib"]
         assert (found["KV pool"] + found.get("KV pool of other layers", 0)) * 2**30 == pool_bytes
         # The learner's float32 weights lie over fsdp x context, half the model's those of decoding over tensor.
-        parameters = found["parameters"] + found.get("embeddings", 0)
+        parameters = found["parameters"] + found.get("parameters of other layers", 0)
         assert parameters == pytest.approx(found["parameters of the learner"], rel=1e-2)
         assert found["optimiser"] == pytest.approx(2 * found["parameters of the learner"], rel=1e-2)
     # A part is one row on each of 2 shards; of 256 of its tokens in 2 layers, bfloat16: a layer's input, what its heads
