@@ -248,6 +248,8 @@ def layers_apart(params: Params) -> Params:
     """Return parameters whose `layers` are a tuple, for each layer a dictionary; those that are so as they are.
 
     A program that goes through the layers one by one would copy its slice of stacked arrays before each product.
+
+    Decided: docs/decisions/hosts.md, “A policy decodes with each layer's weights apart”.
     """
     layers = params.get("layers")
     return {**params, "layers": _slices(layers)} if isinstance(layers, Mapping) else params
