@@ -29,11 +29,11 @@ from synthesis.destination import (
     whole_folder,
 )
 from synthesis.errors import SynthesisError
-from synthesis.records import SCHEMA_VERSION, Environment, JsonValue, Record, ServerDocument, Trajectory
+from synthesis.records import SCHEMA_VERSION, Environment, JsonValue, KeptRecord, ServerDocument, Trajectory
 
-RecordT = TypeVar("RecordT", bound=Record)
+RecordT = TypeVar("RecordT", bound=KeptRecord)
 
-RECORD_TYPES: Mapping[str, type[Record]] = {
+RECORD_TYPES: Mapping[str, type[KeptRecord]] = {
     "server_document": ServerDocument,
     "trajectory": Trajectory,
     "environment": Environment,
@@ -68,7 +68,7 @@ class RecordDirectoryError(SynthesisError):
 
 def write_records(
     out: Path,
-    records: Iterable[Record],
+    records: Iterable[KeptRecord],
     *,
     kind: str,
     config_hash: str = "",
@@ -81,7 +81,7 @@ def write_records(
 ) -> DatasetCard:
     """Write records, in order, as a whole record directory; an earlier one of the same kind and name is replaced.
 
-    `report` is the text of a `report.json` beside them.
+    Each gets its digest, unless it has one. `report` is the text of a `report.json` beside them.
 
     Raises:
         DestinationRefused: something else is at `out`; nothing was written.
@@ -106,7 +106,7 @@ def write_records(
                     writer = ArrayRecordWriter(str(unnumbered[-1]), _WRITER_OPTIONS)
             assert writer is not None
             with _writing(out):
-                writer.write(record.model_dump_json().encode())
+                writer.write(record.sealed().model_dump_json().encode())
             count += 1
         if writer is not None:
             with _writing(out):
@@ -277,7 +277,7 @@ def export_jsonl(directory: Path, path: Path) -> int:
             f"{path}: expected a file outside of the record directory, which is a whole of known bytes, found one in "
             "it; name another"
         )
-    source: RecordSource[Record] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
+    source: RecordSource[KeptRecord] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
     with whole_file(path) as partial, partial.open("w", encoding="utf-8") as lines:
         for record in source:
             lines.write(json.dumps(record.model_dump(mode="json"), ensure_ascii=False) + "\n")

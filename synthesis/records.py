@@ -16,11 +16,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 JsonValue: TypeAlias = Any
 """Whatever `json.loads` returns."""
@@ -59,6 +59,26 @@ class Record(BaseModel):
     """A frozen model that refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, ser_json_inf_nan="constants")
+
+
+class KeptRecord(Record):
+    """A record that directories hold: it says which version it is of, and what it was when it was written.
+
+    Decided: docs/decisions/synthesis.md, “A record holds its digest, and what can be replayed is replayed”.
+    """
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    digest: str = ""
+    """SHA-256 of the record without this field; empty until it is written. It finds a change, but proves no author."""
+    id: str
+
+    def sealed(self) -> Self:
+        """Return the record with its digest; one that has a digest keeps it, whatever has become of the record."""
+        return self if self.digest else self.model_copy(update={"digest": self.computed_digest()})
+
+    def computed_digest(self) -> str:
+        """Return the SHA-256 of the record as JSON with an empty digest, in hexadecimal digits."""
+        return sha256(self.model_copy(update={"digest": ""}).model_dump_json().encode()).hexdigest()
 
 
 class Provenance(Record):
@@ -112,11 +132,9 @@ class ToolDocument(Record):
         return tuple(self.parameters.get("required", ()))
 
 
-class ServerDocument(Record):
+class ServerDocument(KeptRecord):
     """The tools that one server offers together."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
-    id: str
     name: str
     domain: str
     language: Language
@@ -261,11 +279,9 @@ class InjectedFailure(Record):
     kind: Literal["timeout", "server_error", "rate_limit", "malformed"]
 
 
-class Trajectory(Record):
+class Trajectory(KeptRecord):
     """Messages kept as data: a task, the tools that were offered, what was said and called, and its reward axes."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
-    id: str
     server: str
     domain: str
     language: Language
@@ -361,11 +377,9 @@ class Demonstration(Record):
     messages: tuple[Message, ...]
 
 
-class Environment(Record):
+class Environment(KeptRecord):
     """A verified, executable environment: a question, its decomposition with gold answers, the tools to find them."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
-    id: str
     domain: str
     language: Language
     scenario: Scenario

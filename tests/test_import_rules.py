@@ -38,6 +38,7 @@ FLOORS = {
             "record_io",
             "diversity",
             "stage",
+            "verification",
             "answers",
             "questions",
             "teacher",

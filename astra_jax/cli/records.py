@@ -10,6 +10,7 @@ from pathlib import Path
 
 from astra_jax.cli.arguments import Commands, add_sandbox, whole_number
 from astra_jax.cli.surroundings import sandbox_for
+from synthesis.records import KeptRecord
 
 
 def add_records(commands: Commands) -> None:
@@ -29,7 +30,9 @@ def add_records(commands: Commands) -> None:
         help="also say how much of these environments' questions and sets of tools stands in the environments of DIR",
     )
     stats.set_defaults(run=_stats)
-    verify = records.add_parser("verify", help="re-run every gold answer in the sandbox")
+    verify = records.add_parser(
+        "verify", help="replay what can be replayed, in the sandbox or by rule; compare the digests"
+    )
     add_sandbox(verify)
     verify.set_defaults(run=_verify)
     export = records.add_parser("export", help="write JSON lines for any other trainer")
@@ -81,16 +84,24 @@ def _seen_in(training: Path, held_out: Path) -> dict[str, float]:
 
 def _verify(options: argparse.Namespace) -> int | None:
     from synthesis.environments.verification import verify_environments
+    from synthesis.procedural.teacher import ProceduralTeacher
     from synthesis.record_io import check_shards, read_card
+    from synthesis.trajectories.verification import verify_trajectories
+    from synthesis.verification import check_digest, verify_records
 
-    card = read_card(options.directory)
-    if card.kind != "environment":  # other kinds have no gold answers: their bytes and their schema are what can fail
+    kind = read_card(options.directory).kind
+    if kind == "environment":
+        with sandbox_for(options) as url:
+            verified = asyncio.run(verify_environments(options.directory, url))
+    elif kind == "trajectory":
+        verified = asyncio.run(verify_trajectories(options.directory, ProceduralTeacher()))
+    else:  # documents have nothing that could be run again
+
+        async def verify(record: KeptRecord) -> None:
+            check_digest(record)
+
         check_shards(options.directory)
-        count = sum(1 for _ in _record_source(options.directory))
-        print(f"verified {count}/{card.count}")
-        return None
-    with sandbox_for(options) as url:
-        verified = asyncio.run(verify_environments(options.directory, url))
+        verified = asyncio.run(verify_records(_record_source(options.directory), verify))
     for name, reason in verified.failures:
         print(f"{name}: {reason}", file=sys.stderr)
     print(verified.closing_line())

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
-from itertools import cycle
+from itertools import cycle, zip_longest
 from typing import Final
 
 from sandbox.client import ExecuteRequest
@@ -45,14 +45,20 @@ def draw_habit(environment: Environment, shares: Mapping[Habit, float], rng: ran
     its first call says nothing to ask it with; nor for stopping early where there is one call.
     """
     drawn = rng.choices([*shares, None], [*shares.values(), max(0.0, 1 - sum(shares.values()))])[0]
-    if drawn is None or environment.state is not None or not environment.sub_tasks:
-        return None
-    room = {
-        "calls_distractor": environment.irrelevant_tools and environment.gold_messages()[1].tool_calls[0].arguments,
-        "repeats_call": True,
-        "stops_early": len(environment.sub_tasks) > 1,
-    }
-    return drawn if room[drawn] else None
+    return drawn if drawn is not None and _has_room(environment, drawn) else None
+
+
+def _has_room(environment: Environment, habit: Habit) -> bool:
+    if environment.state is not None or not environment.sub_tasks:
+        return False
+    match habit:
+        case "calls_distractor":
+            first_call = environment.gold_messages()[1].tool_calls[0]
+            return bool(environment.irrelevant_tools and first_call.arguments)
+        case "stops_early":
+            return len(environment.sub_tasks) > 1
+        case "repeats_call":
+            return True
 
 
 async def demonstrate(environment: Environment, habit: Habit, sandbox: Sandbox, rng: random.Random) -> Demonstration:
@@ -61,39 +67,58 @@ async def demonstrate(environment: Environment, habit: Habit, sandbox: Sandbox, 
     Raises:
         SandboxUnavailable: the sandbox gives no answer.
     """
+    distractor = None
+    if habit == "calls_distractor":
+        distractor = rng.choice([irrelevant.tool for irrelevant in environment.irrelevant_tools])
+    return await _demonstration(environment, habit, sandbox, distractor)
+
+
+async def verify_demonstration(environment: Environment, sandbox: Sandbox) -> None:
+    """Make an environment's demonstration again, from its habit and the gold episode; where it has none, do nothing.
+
+    Raises:
+        Rejected: the environment has no room for its habit; it calls a tool that is no distractor where its habit is to
+            call one; or another demonstration came of it, and the message says which message differs first.
+        SandboxUnavailable: the sandbox gives no answer.
+    """
+    found = environment.demonstration
+    if found is None:
+        return
+    if not _has_room(environment, found.habit):
+        raise Rejected("no room for the demonstration", found.habit)
+    distractor = None
+    if found.habit == "calls_distractor":
+        named = [call.name for message in found.messages for call in message.tool_calls if call.id == _CALL_ID]
+        distractors = [irrelevant.tool for irrelevant in environment.irrelevant_tools]
+        distractor = next((tool for tool in distractors if [tool.document.name] == named), None)
+        if distractor is None:
+            raise Rejected("demonstration calls no distractor", f"expected one, found {named}")
+    made = await _demonstration(environment, found.habit, sandbox, distractor)
+    for ordinal, (expected, message) in enumerate(zip_longest(made.messages, found.messages)):
+        if expected != message:
+            detail = f"message {ordinal}: expected {_shown(expected)}, found {_shown(message)}"
+            raise Rejected("another demonstration", detail)
+
+
+async def _demonstration(
+    environment: Environment, habit: Habit, sandbox: Sandbox, distractor: EnvironmentTool | None
+) -> Demonstration:
     gold = environment.gold_messages()
     if habit == "stops_early":
         return Demonstration(habit=habit, messages=_without_last_call(gold, environment))
-    if habit == "repeats_call":
+    if distractor is None:
         calls, response = gold[1], gold[2]
         again = calls.tool_calls[0].model_copy(update={"id": _CALL_ID})
         turn, place = _turn(again, response.content), 2 + len(calls.tool_calls)
     else:
-        tool = rng.choice([irrelevant.tool for irrelevant in environment.irrelevant_tools])
-        call = ToolCall(id=_CALL_ID, name=tool.document.name, arguments=_arguments(tool, gold[1].tool_calls[0]))
-        turn, place = _turn(call, await _response(call, tool, sandbox)), 1
+        arguments = _arguments(distractor, gold[1].tool_calls[0])
+        call = ToolCall(id=_CALL_ID, name=distractor.document.name, arguments=arguments)
+        turn, place = _turn(call, await _response(call, distractor, sandbox)), 1
     return Demonstration(habit=habit, messages=(*gold[:place], *turn, *gold[place:]))
 
 
-async def verify_demonstration(environment: Environment, sandbox: Sandbox) -> None:
-    """Run every call of an environment's demonstration again; where it has none, do nothing.
-
-    Raises:
-        Rejected: a tool is not among the environment's, or says something else than the demonstration has.
-        SandboxUnavailable: the sandbox gives no answer.
-    """
-    if environment.demonstration is None:
-        return
-    messages = environment.demonstration.messages
-    told = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
-    tools = {tool.document.name: tool for tool in environment.all_tools}
-    for call in (call for message in messages for call in message.tool_calls):
-        if call.name not in tools:
-            raise Rejected("demonstration calls an unknown tool", call.name)
-        if told.get(call.id) != (found := await _response(call, tools[call.name], sandbox)):
-            raise Rejected(
-                "demonstration was told otherwise", f"{call.name}: expected {told.get(call.id)}, found {found}"
-            )
+def _shown(message: Message | None) -> str:
+    return "none" if message is None else repr(message.model_dump(exclude_defaults=True))[:120]
 
 
 def _without_last_call(gold: tuple[Message, ...], environment: Environment) -> tuple[Message, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.demonstrations import verify_demonstration
+from synthesis.environments.irrelevant_tools import BANDS
 from synthesis.environments.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
 from synthesis.environments.siblings import tried_on_gold_calls
 from synthesis.environments.stateful import prove_stateful
@@ -16,29 +16,12 @@ from synthesis.environments.tool_source import check_source
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool
-from synthesis.stage import Rejected, all_in_order
-
-_AT_ONCE = 16
-
-
-@dataclass
-class VerificationReport:
-    """How many records were replayed, and what failed: record id and reason."""
-
-    read: int = 0
-    failures: list[tuple[str, str]] = field(default_factory=list)
-
-    def closing_line(self) -> str:
-        """Return the last line of `astra records verify`.
-
-        >>> VerificationReport(read=3, failures=[("environment-1", "wrong answer")]).closing_line()
-        'verified 2/3'
-        """
-        return f"verified {self.read - len({name for name, _ in self.failures})}/{self.read}"
+from synthesis.stage import Rejected
+from synthesis.verification import VerificationReport, check_digest, verify_records
 
 
 async def verify_environments(directory: Path, sandbox_url: str) -> VerificationReport:
-    """Replay every gold call and every negative test of a record directory through the sandbox.
+    """Replay every gold call and every negative test of a record directory through the sandbox; compare the digests.
 
     Raises:
         RecordDirectoryError: the directory is missing or damaged.
@@ -46,28 +29,15 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
     """
     check_shards(directory)
     source = RecordSource(directory, Environment)
-    report = VerificationReport(read=len(source))
     async with AsyncSandboxClient(sandbox_url) as client:
         sandbox = CallBatches(client)
         executable = ExecutableTools(sandbox)
 
-        async def broken_promise(environment: Environment) -> str | None:
-            try:
-                await verify_environment(environment, sandbox, executable)
-            except Rejected as rejected:
-                return str(rejected)
-            return None
+        async def verify(environment: Environment) -> None:
+            await verify_environment(environment, sandbox, executable)
+            check_digest(environment)  # last: what a replay finds says more
 
-        # Some at a time: records and their replies are held only while they are worked on.
-        for start in range(0, len(source), _AT_ONCE):
-            environments = [source[index] for index in range(start, min(start + _AT_ONCE, len(source)))]
-            broken = await all_in_order(broken_promise(environment) for environment in environments)
-            report.failures += [
-                (environment.id, reason)
-                for environment, reason in zip(environments, broken, strict=True)
-                if reason is not None
-            ]
-    return report
+        return await verify_records(source, verify)
 
 
 async def verify_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:
@@ -136,9 +106,14 @@ def check_shape(environment: Environment) -> None:
     """Check what can be checked of a finished environment without running anything.
 
     Raises:
-        Rejected: its hops or scenario are not those of its sub-tasks, Φ does not give its answer, or a tool that is
-            missing is there.
+        Rejected: its hops or scenario are not those of its sub-tasks, Φ does not give its answer, a tool that is
+            missing is there, or a distractor stands in a band that its similarity is not of.
     """
+    for irrelevant in environment.irrelevant_tools:
+        above, upto = BANDS[irrelevant.band]
+        if not above < irrelevant.similarity <= upto:
+            detail = f"{irrelevant.tool.document.name}: {irrelevant.similarity} is not {irrelevant.band}"
+            raise Rejected("wrong similarity band", detail)
     if environment.expectation != "answer":
         if environment.missing in {tool.document.name for tool in environment.all_tools}:
             raise Rejected("withheld tool is there", f"{environment.missing}")

@@ -24,6 +24,19 @@ _FAILURE_TEXTS: Final[dict[FailureKind, tuple[str, ...]]] = {
     "rate_limit": ("429 too many requests", "rate limit exceeded"),
     "malformed": (),
 }
+_LOST: Final = "\N{REPLACEMENT CHARACTER}"
+"""Ends a response that was cut."""
+
+
+def is_injected_failure(kind: FailureKind, content: str) -> bool:
+    """Say whether a response reads as the emulator's failures of this kind do.
+
+    >>> is_injected_failure("timeout", '{"error": "request timed out"}'), is_injected_failure("timeout", '{"id": 3}')
+    (True, False)
+    """
+    if kind == "malformed":
+        return content.endswith(_LOST)
+    return content in [json.dumps({"error": text}) for text in _FAILURE_TEXTS[kind]]
 
 
 @dataclass(frozen=True)
@@ -101,4 +114,4 @@ class Emulator:
 
 def _cut_short(text: str, rng: Random) -> str:
     """Break a response off in the middle, as a lost connection does; what is left is no longer JSON."""
-    return text[: rng.randint(1, max(1, min(len(text) // 2, 40)))].rstrip('}]"0123456789') + "\ufffd"
+    return text[: rng.randint(1, max(1, min(len(text) // 2, 40)))].rstrip('}]"0123456789') + _LOST

@@ -11,7 +11,7 @@ from pathlib import Path
 from synthesis.destination import records_of, require_destination
 from synthesis.fingerprint import Fingerprint, MadeOtherwise, digest, require_same
 from synthesis.record_io import read_card, write_records
-from synthesis.records import Record
+from synthesis.records import KeptRecord
 from synthesis.stage import StageReport
 from synthesis.track.journal import Journal, JournalError
 
@@ -74,7 +74,7 @@ class TrackRun:
                 for stage, path in self.journal_paths.items()
             ]
 
-    def write(self, report: StageReport, records: Iterable[Record]) -> None:
+    def write(self, report: StageReport, records: Iterable[KeptRecord]) -> None:
         """Write the records of a run that is at its end, unless there are none.
 
         Raises:

@@ -10,9 +10,11 @@ import pytest
 
 from synthesis.record_io import RecordDirectoryError, RecordSource, check_shards, read_card, write_records
 from synthesis.records import Environment, ServerDocument
+from synthesis.stage import Rejected
+from synthesis.verification import check_digest
 from tests.synthesis.trajectories.servers import HOTELS, task
 
-RECORDS = [HOTELS.model_copy(update={"id": f"server-{number}"}) for number in range(7)]
+RECORDS = [HOTELS.model_copy(update={"id": f"server-{number}"}).sealed() for number in range(7)]
 
 
 @pytest.fixture
@@ -38,6 +40,20 @@ def test_every_record_is_found_at_its_place_in_its_shard(written: Path) -> None:
             source[index]
 
 
+def test_a_record_gets_its_digest_when_it_is_written_and_keeps_it_when_it_is_changed_and_written_again(
+    tmp_path: Path,
+) -> None:
+    write_records(tmp_path / "out", [HOTELS], kind="server_document")
+    (record,) = RecordSource(tmp_path / "out", ServerDocument)
+    assert (HOTELS.digest, record.digest) == ("", record.computed_digest())
+    check_digest(record)
+    write_records(tmp_path / "again", [record.model_copy(update={"name": "Inns"})], kind="server_document")
+    (changed,) = RecordSource(tmp_path / "again", ServerDocument)
+    for broken, found in ((changed, record.digest[:12]), (HOTELS, "found none")):
+        with pytest.raises(Rejected, match=f"changed after it was written: expected the digest .*{found}"):
+            check_digest(broken)
+
+
 def test_a_shard_with_other_bytes_than_the_card_says_is_damaged(written: Path) -> None:
     check_shards(written)
     shard = written / "shard-00001-of-00003.array_record"
@@ -59,7 +75,7 @@ def test_a_directory_with_other_shards_than_records_is_damaged(written: Path) ->
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"schema_version": 99}, "expected records of schema version 1, found 99"), ({"kind": "recipe"}, "found kind")],
+    [({"schema_version": 99}, "expected records of schema version 2, found 99"), ({"kind": "recipe"}, "found kind")],
 )
 def test_a_card_of_another_version_or_kind_is_refused(written: Path, changes: dict[str, Any], message: str) -> None:
     change_card(written, **changes)

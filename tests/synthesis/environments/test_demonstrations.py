@@ -81,10 +81,28 @@ def test_what_a_demonstration_was_told_is_found_again_and_a_changed_word_is_caug
     told_otherwise = environment.demonstration.model_copy(
         update={"messages": (*messages[:place], changed, *messages[place + 1 :])}
     )
-    with pytest.raises(Rejected, match="told otherwise"):
+    with pytest.raises(Rejected, match="another demonstration: message"):
         asyncio.run(
             verify_demonstration(environment.model_copy(update={"demonstration": told_otherwise}), InThisProcess())
         )
+
+
+@pytest.mark.parametrize("habit", ["calls_distractor", "repeats_call", "stops_early"])
+def test_another_last_sentence_another_habit_and_a_habit_without_room_are_caught(habit: Habit) -> None:
+    environment = demonstrated(habit)
+    found = environment.demonstration
+    assert found is not None
+    (*before, last) = found.messages
+    other_words = found.model_copy(update={"messages": (*before, last.model_copy(update={"content": "Nobody knows."}))})
+    names: tuple[Habit, ...] = ("calls_distractor", "repeats_call", "stops_early")
+    other_habits = [found.model_copy(update={"habit": name}) for name in names if name != habit]
+    for changed in (other_words, *other_habits):
+        with pytest.raises(Rejected, match=r"another demonstration|demonstration calls no distractor"):
+            asyncio.run(
+                verify_demonstration(environment.model_copy(update={"demonstration": changed}), InThisProcess())
+            )
+    with pytest.raises(Rejected, match="no room for the demonstration"):
+        asyncio.run(verify_demonstration(environment.model_copy(update={"sub_questions": ()}), InThisProcess()))
 
 
 def test_habits_come_in_their_shares_and_only_where_there_is_room() -> None:

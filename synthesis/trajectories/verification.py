@@ -1,0 +1,156 @@
+"""Verification of trajectories: what their tools, their failures and their scores promise, replayed where that can be.
+
+    shape       the task's request comes first; each call has its response; the last message has no call
+    calls       each was possible by its tool's document, or its response says that it was not
+    failures    each that was injected stands in the response, and reads as its kind does
+    scores      tool-call status and conciseness are those of the messages
+    emulator    where the embedded teacher has emulated the tools: each call gets the same response again
+    judges      where the embedded teacher has judged: each axis has the same score again
+    digest      nothing has changed since the record was written
+
+What a real tool server or a language model said cannot be had again: there the digest alone speaks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
+from synthesis.record_io import RecordSource, check_shards
+from synthesis.records import Message, RewardAxes, ToolCall, Trajectory
+from synthesis.stage import Rejected
+from synthesis.teacher.protocol import Teacher
+from synthesis.tools.backends import compact_json, is_injected_failure
+from synthesis.trajectories.collection import call_error
+from synthesis.trajectories.reward_axes import judge_axes, tool_call_status, tool_conciseness
+from synthesis.verification import VerificationReport, check_digest, verify_records
+
+
+async def verify_trajectories(directory: Path, embedded: Teacher) -> VerificationReport:
+    """Verify every trajectory of a record directory; what the `embedded` teacher said is asked of it again.
+
+    Raises:
+        RecordDirectoryError: the directory is missing or damaged.
+    """
+    check_shards(directory)
+
+    async def verify(trajectory: Trajectory) -> None:
+        await verify_trajectory(trajectory, embedded)
+        check_digest(trajectory)  # last: what a replay finds says more
+
+    return await verify_records(RecordSource(directory, Trajectory), verify)
+
+
+async def verify_trajectory(trajectory: Trajectory, embedded: Teacher) -> None:
+    """Check one trajectory, all but its digest.
+
+    Raises:
+        Rejected: the first promise that is broken.
+    """
+    check_shape(trajectory)
+    check_calls(trajectory)
+    _check_scores(trajectory)
+    if trajectory.provenance.teacher == embedded.name:
+        if trajectory.tool_backend == "emulator":
+            await _replay_responses(trajectory, embedded)
+        await _judge_again(trajectory, embedded)
+
+
+def check_shape(trajectory: Trajectory) -> None:
+    """Check that the messages are a whole conversation about the task.
+
+    Raises:
+        Rejected: it does not begin with the task or end with an answer, or a call and its response do not match.
+    """
+    messages = trajectory.messages
+    if not messages or messages[0] != Message(role="user", content=trajectory.task.text):
+        raise Rejected("conversation does not begin with its task", trajectory.task.text[:80])
+    if messages[-1].role != "assistant" or messages[-1].tool_calls or trajectory.stop_reason != "no_tool_call":
+        raise Rejected("conversation has no end", f"{messages[-1].role}, {trajectory.stop_reason}")
+    waiting: list[str] = []
+    for message in messages:
+        if message.role == "tool":
+            if not waiting or message.tool_call_id != waiting.pop(0):
+                raise Rejected("response without its call", str(message.tool_call_id))
+        elif waiting:
+            raise Rejected("call without its response", waiting[0])
+        else:
+            waiting = [call.id for call in message.tool_calls]
+    ids = [call.id for call, _ in calls_and_responses(trajectory)]
+    if len(set(ids)) < len(ids):
+        raise Rejected("call id stands twice", ", ".join(ids))
+
+
+def check_calls(trajectory: Trajectory) -> None:
+    """Check every call against its tool's document, and every failure against what was injected.
+
+    Raises:
+        Rejected: a call that no tool could take has a response all the same, or an injected failure is none.
+    """
+    documents = {tool.name: tool for tool in trajectory.tools}
+    if len(documents) < len(trajectory.tools):
+        raise Rejected("tool name stands twice", ", ".join(tool.name for tool in trajectory.tools))
+    injected = {failure.tool_call_id: failure.kind for failure in trajectory.injected_failures}
+    for call, response in calls_and_responses(trajectory):
+        error = call_error(call, documents)
+        if error is not None and not response.is_error:
+            raise Rejected("call that its tool does not take", f"{call.id}: {error}")
+        kind = injected.pop(call.id, None)
+        if kind is not None and not (response.is_error and is_injected_failure(kind, response.content)):
+            raise Rejected("injected failure is none", f"{call.id}: {kind}, found {response.content[:80]!r}")
+    if injected:
+        raise Rejected("injected failure without its call", ", ".join(injected))
+
+
+def calls_and_responses(trajectory: Trajectory) -> Iterator[tuple[ToolCall, Message]]:
+    """Yield each call with its response, in order, of a conversation whose calls have responses."""
+    calls = (call for message in trajectory.messages for call in message.tool_calls)
+    return zip(calls, (message for message in trajectory.messages if message.role == "tool"), strict=True)
+
+
+def _check_scores(trajectory: Trajectory) -> None:
+    """Compare the axes that a rule alone decides."""
+    counted = {
+        "tool_call_status": tool_call_status(trajectory.messages),
+        "tool_conciseness": tool_conciseness(trajectory.messages, trajectory.tools),
+    }
+    for axis, value in counted.items():
+        _require_score(trajectory.reward, axis, value)
+
+
+def _require_score(reward: RewardAxes, axis: str, value: float | None) -> None:
+    found: float | None = getattr(reward, axis)
+    if (found is None) != (value is None) or not math.isclose(found or 0.0, value or 0.0, abs_tol=1e-9):
+        raise Rejected(f"another {axis.replace('_', ' ')}", f"expected {value}, found {found}")
+
+
+async def _replay_responses(trajectory: Trajectory, embedded: Teacher) -> None:
+    documents = {tool.name: tool for tool in trajectory.tools}
+    injected = {failure.tool_call_id: failure.kind for failure in trajectory.injected_failures}
+    language, state = trajectory.task.language, EmulatorState()
+    for call, response in calls_and_responses(trajectory):
+        if call_error(call, documents) is not None:
+            continue
+        request = EmulateCall(language=language, tool=documents[call.name], arguments=call.arguments, state=state)
+        again = await embedded.ask(request, seed=0)  # the call alone decides what the embedded teacher draws
+        whole = compact_json(again.value)
+        if (kind := injected.get(call.id)) is not None:  # what a failed call would have changed is lost
+            if kind == "malformed" and not whole.startswith(response.content[:-1]):
+                raise Rejected("another response", f"{call.id}: expected a part of {whole[:80]!r}")
+            continue
+        state = again.state
+        error = None if again.error is None else json.dumps({"error": again.error}, ensure_ascii=False)
+        expected, is_error = whole if error is None else error, error is not None
+        if (response.content, response.is_error) != (expected, is_error):
+            raise Rejected(
+                "another response", f"{call.id}: expected {expected[:80]!r}, found {response.content[:80]!r}"
+            )
+
+
+async def _judge_again(trajectory: Trajectory, embedded: Teacher) -> None:
+    reward = await judge_axes(trajectory.task, trajectory.tools, trajectory.messages, embedded, seed=0)
+    for axis in RewardAxes.AXES:
+        _require_score(trajectory.reward, axis, getattr(reward, axis))
