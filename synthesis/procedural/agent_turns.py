@@ -136,6 +136,8 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
     if hopeless is not None or not ready:
         position = pending[0] if hopeless is None else hopeless
         content = _apology(documents[chain.tools[position]], progress.last_error.get(position), language, rng)
+        if told := _told(request, progress):
+            content += {"en": " So far: {}.", "zh": "此前的结果：{}。"}[language].format(told)
         return AgentMessage(reasoning=rng.choice(phrases["give_up"]), content=content)
     positions = _called_now(ready, progress, task.id)
     calls = tuple(RequestedCall(name=chain.tools[position], arguments=ready[position]) for position in positions)
@@ -248,23 +250,25 @@ def _apology(tool: ToolDocument, error: str | None, language: Language, rng: Ran
 
 
 def _final_answer(request: TakeTurn, progress: Progress, rng: Random) -> str:
-    """Report what the last calls for the last request returned: at most three values of each of the last two."""
+    phrases, told = _PHRASES[request.language], _told(request, progress)
+    return rng.choice(phrases["done"]).format(told) if told else rng.choice(phrases["done_bare"])
+
+
+def _told(request: TakeTurn, progress: Progress) -> str:
+    """Say what each call for the last request returned: at most three values of each of the last two, else one."""
     chain, language = request.task.chain, request.language
     assert chain is not None
     documents = {tool.name: tool for tool in request.tools}
     # Neither values that the user said nor values that stand in the answer already are told.
     given = {value_in_words(value, language) for value in request.task.slots.values()}
     parts: list[str] = []
-    for position in sorted(read_progress(chain.tools, since_last_request(request.conversation)).responses)[-2:]:
+    positions = sorted(read_progress(chain.tools, since_last_request(request.conversation)).responses)
+    for position in positions:
         tool = documents[chain.tools[position]]
         facts = [fact for fact in facts_of(progress.responses[position], tool, language) if fact[1] not in given]
         given.update(value for _, value in facts)
-        said = [f"{label} {value}".strip() for label, value in facts[:3]]
-        parts += said
-    separator, phrases = ("，" if language == "zh" else ", "), _PHRASES[language]
-    if not parts:
-        return rng.choice(phrases["done_bare"])
-    return rng.choice(phrases["done"]).format(separator.join(parts))
+        parts += [f"{label} {value}".strip() for label, value in facts[: 3 if position in positions[-2:] else 1]]
+    return ("，" if language == "zh" else ", ").join(parts)
 
 
 def facts_of(response: JsonValue, tool: ToolDocument, language: Language) -> list[tuple[str, str]]:

@@ -138,12 +138,12 @@ def judge_answer_relevance(request: judges.JudgeAnswerRelevance, seed: int) -> j
 
 
 def judge_answer_summary(request: judges.JudgeAnswerSummary, seed: int) -> judges.Judgement:
-    """Score the share of the last two responses of which the answer tells at least one value."""
+    """Score the share of the responses to this request of which the answer tells at least one value."""
     answer, task = request.conversation[-1].content, request.task
     documents = {tool.name: tool for tool in request.tools}
     names = {call.id: call.name for message in request.conversation for call in message.tool_calls}
     recent = since_last_request(request.conversation)
-    good = [message for message in recent if message.role == "tool" and not message.is_error][-2:]
+    good = [message for message in recent if message.role == "tool" and not message.is_error]
     tellable = [
         facts
         for message in good
@@ -152,7 +152,7 @@ def judge_answer_summary(request: judges.JudgeAnswerSummary, seed: int) -> judge
     if not tellable:
         return judges.Judgement(score=1.0, reason="there was nothing to tell")
     asked = " ".join(message.content for message in request.conversation if message.role == "user")
-    told = [any(value in answer or value in asked for _, value in facts) for facts in tellable]
+    told = [any(stands_in(value, answer) or stands_in(value, asked) for _, value in facts) for facts in tellable]
     return judges.Judgement(score=sum(told) / len(told), reason=f"{sum(told)} of {len(told)} responses are told")
 
 
@@ -163,6 +163,17 @@ def says_it_cannot(text: str) -> bool:
     (True, True, False)
     """
     return meets_expectation("refuse", text) or _FAILED.search(text) is not None
+
+
+def stands_in(value: str, text: str) -> bool:
+    """Say whether a value stands whole in a text, and not inside a longer number or word.
+
+    >>> stands_in("3", "seat 13"), stands_in("13", "seat 13."), stands_in("水", "喝水")
+    (False, True, True)
+    """
+    before = r"(?<![A-Za-z0-9])" if value[:1].isascii() and value[:1].isalnum() else ""
+    after = r"(?![A-Za-z0-9])" if value[-1:].isascii() and value[-1:].isalnum() else ""
+    return re.search(f"{before}{re.escape(value)}{after}", text) is not None
 
 
 def _is_same(made: JsonObject, bound: JsonObject, name: str) -> bool:

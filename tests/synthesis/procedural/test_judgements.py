@@ -6,6 +6,7 @@ import pytest
 
 from synthesis.procedural.judgements import (
     judge_answer_relevance,
+    judge_answer_summary,
     judge_query_understanding,
     judge_response_planning,
     judge_response_understanding,
@@ -102,6 +103,21 @@ def test_a_failure_that_may_pass_is_tried_again_and_a_lasting_one_is_told() -> N
     assert next_step(saying("Sorry, I could not find a hotel: no such city."), *lasting) == 1
     assert next_step(saying("Done."), *lasting) == 0.3
     assert next_step(calling("find_hotel", 2, city="Oslo"), *lasting) == 0.3
+
+
+def test_an_answer_covers_every_response_and_not_the_last_two_alone() -> None:
+    done = (
+        *(calling("find_hotel", city="Oslo"), told(FOUND)),
+        *(calling("book_hotel", 2, hotel_id="H1", guest="Ana"), told('{"booking_id": "B7"}', 2)),
+        *(calling("cancel_booking", 3, booking_id="B7"), told('{"refund": 13}', 3)),
+    )
+
+    def summary(content: str) -> float:
+        return score(judge_answer_summary, judges.JudgeAnswerSummary, USER, *done, saying(content))
+
+    assert summary("Hotel H1, booking B7, refund 13.") == 1
+    assert summary("Booking B7, refund 13.") == pytest.approx(2 / 3)
+    assert summary("Hotel H1, booking B7, refund 130.") == pytest.approx(2 / 3)  # 13 does not stand in 130
 
 
 @pytest.mark.parametrize(

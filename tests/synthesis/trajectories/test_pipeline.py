@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from synthesis.procedural.judgements import judge_answer_summary
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.judges import Judgement, JudgePlanning
+from synthesis.prompts.judges import JudgeAnswerSummary, Judgement, JudgePlanning
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import TaskScores, Trajectory
@@ -63,6 +64,7 @@ async def test_order_of_work_and_a_second_run_change_no_byte(tmp_path):
 RUN = """
 import asyncio, sys
 from pathlib import Path
+from synthesis.procedural.judgements import judge_answer_summary
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 
@@ -99,6 +101,12 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path):
     subprocess.run([sys.executable, script, out], env=environment, check=True, capture_output=True, timeout=120)
     assert bytes_of(out) == bytes_of(tmp_path / "undisturbed")
     assert not journals.exists()
+
+
+def test_every_answer_of_the_embedded_teacher_tells_of_every_response(trajectories):
+    for trajectory in trajectories:
+        question = JudgeAnswerSummary(task=trajectory.task, tools=trajectory.tools, conversation=trajectory.messages)
+        assert judge_answer_summary(question, 0).score == 1, trajectory.messages[-1].content
 
 
 def test_every_trajectory_is_whole_and_true_to_its_task(trajectories):
