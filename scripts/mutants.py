@@ -1611,7 +1611,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # No axis is below its threshold.
     Mutant(
         "synthesis/trajectories/reward_axes.py",
-        "if judged[lowest] < thresholds.every_axis:",
+        "if judged[lowest] < least[lowest]:",
         "if False:",
         ("tests/synthesis/trajectories/test_reward_axes.py",),
     ),

@@ -1,4 +1,4 @@
-"""`astra records show|stats|verify|export`: look at, count, verify and export records."""
+"""`astra records show|stats|verify|audit|export`: look at, count, verify and export records, and audit their judge."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from synthesis.records import KeptRecord
 
 
 def add_records(commands: Commands) -> None:
-    """Add the four commands."""
-    records = commands.add_parser("records", help="look at, count, verify and export records").add_subparsers(
+    """Add the five commands."""
+    records = commands.add_parser("records", help="look at, count, verify, audit and export records").add_subparsers(
         dest="action", required=True, metavar="ACTION"
     )
     show = records.add_parser("show", help="print the first records")
@@ -35,11 +35,16 @@ def add_records(commands: Commands) -> None:
     )
     add_sandbox(verify)
     verify.set_defaults(run=_verify)
+    audit = records.add_parser("audit", help="plant nine kinds of badness into trajectories, and see what still passes")
+    audit.add_argument("--count", type=whole_number(1), default=200, help="trajectories that are sampled")
+    audit.add_argument("--seed", type=whole_number(0), default=0)
+    audit.add_argument("--json", action="store_true", help="counts and AUC, on one line")
+    audit.set_defaults(run=_audit)
     export = records.add_parser("export", help="write JSON lines for any other trainer")
     export.add_argument("--format", choices=["jsonl"], default="jsonl")
     export.add_argument("--out", type=Path, required=True, metavar="FILE")
     export.set_defaults(run=_export)
-    for command in (show, stats, verify, export):
+    for command in (show, stats, verify, audit, export):
         command.add_argument("directory", type=Path, metavar="DIR")
 
 
@@ -106,6 +111,16 @@ def _verify(options: argparse.Namespace) -> int | None:
         print(f"{name}: {reason}", file=sys.stderr)
     print(verified.closing_line())
     return 1 if verified.failures else None
+
+
+def _audit(options: argparse.Namespace) -> None:
+    from synthesis.procedural.teacher import ProceduralTeacher
+    from synthesis.trajectories.audit import as_json, audit, table
+    from synthesis.trajectories.reward_axes import RewardThresholds
+
+    judge, thresholds = ProceduralTeacher(), RewardThresholds()
+    audited = asyncio.run(audit(options.directory, judge, thresholds, at_most=options.count, seed=options.seed))
+    print(json.dumps(as_json(audited), ensure_ascii=False) if options.json else table(audited))
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ a conversation in another way. How many: docs/experiments.md, “Catch rates”.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,6 +21,7 @@ from synthesis.procedural.agent_turns import (
     since_last_request,
     worth_another_try,
 )
+from synthesis.procedural.grounding import mislabelled, stands_in, unsourced, words_of_documents
 from synthesis.prompts import judges
 from synthesis.records import JsonObject, Message, Task, canonical_json
 from synthesis.trajectories.reward_axes import ungrounded_share
@@ -27,8 +29,21 @@ from synthesis.trajectories.reward_axes import ungrounded_share
 _FAILED: Final = re.compile(r"\b(?:could not|couldn't)\b|未能|没有办成|做不到", re.IGNORECASE)
 
 
+FAULT: Final = 0.4
+"""The best score of what has a fault: below every default threshold, however much else is right."""
+
+
+def graded(share: float) -> float:
+    """Return 1 where all is right, else at most `FAULT`, by the share that is.
+
+    >>> graded(1.0), graded(0.5)
+    (1.0, 0.2)
+    """
+    return 1.0 if share >= 1.0 else FAULT * share
+
+
 def judge_query_understanding(request: judges.JudgeQueryUnderstanding, seed: int) -> judges.Judgement:
-    """Score half for the right first calls, half for the share of their arguments that are as the chain binds them.
+    """Score the first calls by tool and arguments, as the chain binds them: 1 where all are right, else a fault.
 
     Where no call is right: 1 for a first message that refuses, or asks for what is missing, else 0.1.
     """
@@ -55,40 +70,83 @@ def judge_query_understanding(request: judges.JudgeQueryUnderstanding, seed: int
     share = sum(stated) / len(stated) if stated else 1.0
     names = tuple(call.name for call in first.tool_calls)
     right = names == chain.tools[position : position + len(names)]
-    return judges.Judgement(score=0.5 * right + 0.5 * share, reason=f"{share:.0%} of the arguments are the user's")
+    reason = f"{share:.0%} of the arguments are the user's"
+    return judges.Judgement(score=graded(0.5 * right + 0.5 * share), reason=reason)
 
 
 def judge_planning(request: judges.JudgePlanning, seed: int) -> judges.Judgement:
-    """Score the longest common subsequence of the calls made and the calls expected, over the longer of the two."""
+    """Score 1 for the calls expected in their order, each made until it succeeds or is hopeless; else a fault.
+
+    The fault is graded by the longest common subsequence of both, over the longer of the two.
+    """
     if request.task.chain is None or request.task.expectation == "refuse":
         called = any(message.tool_calls for message in request.conversation)
         return judges.Judgement(score=0.0 if called else 1.0, reason="no tool fits")
-    errors = {message.tool_call_id: message.is_error for message in request.conversation if message.role == "tool"}
-    calls = [call for message in request.conversation for call in message.tool_calls]
-    made = [call.name for call in calls if not errors.get(call.id, True)]
-    expected = request.task.chain.tools
+    tools, progress = request.task.chain.tools, read_progress(request.task.chain.tools, request.conversation)
+    pending = [position for position in range(len(tools)) if position not in progress.responses]
+    # Where nothing more could be done, what was to come after it is not missed.
+    is_stuck = any(not worth_another_try(progress, position) for position in pending)
+    expected = [tool for position, tool in enumerate(tools) if position not in pending or not is_stuck]
+    made = _made(request.conversation)
     common = _longest_common_subsequence(made, expected)
+    longest = max(len(made), len(expected))
     return judges.Judgement(
-        score=common / max(len(made), len(expected)), reason=f"{common} of {len(expected)} in order"
+        score=graded(common / longest if longest else 1.0), reason=f"{common} of {len(expected)} in order"
     )
 
 
-def judge_response_understanding(request: judges.JudgeResponseUnderstanding, seed: int) -> judges.Judgement:
-    """Score 1 if a failure was reacted to; after successes, the share of what is said that stands in a response.
+def _made(conversation: Sequence[Message]) -> list[str]:
+    """Return the tools that were called with success, each where it was first tried, and again if it was called again.
 
-    The reaction is to make a call that failed again, or to say that it cannot be done.
+    Of calls made side by side, one that is made again after a failure has kept its place.
+    """
+    errors = {message.tool_call_id: message.is_error for message in conversation if message.role == "tool"}
+    calls = [call for message in conversation for call in message.tool_calls]
+    succeeded = Counter(call.name for call in calls if not errors.get(call.id, True))
+    tried = [name for name in dict.fromkeys(call.name for call in calls) if succeeded[name]]
+    return [*tried, *(succeeded - Counter(tried)).elements()]
+
+
+def judge_response_understanding(request: judges.JudgeResponseUnderstanding, seed: int) -> judges.Judgement:
+    """Score 1 if failures were reacted to, and all that is said stands in a response or in what the user said.
+
+    The reaction is to make a call that failed again, or to say that it cannot be done. Of what is said the numbers
+    count, and in an answer the words: one that nobody told is a fault, graded by how many there are.
     """
     last = request.conversation[-1]
     failed = {message.tool_call_id for message in _responses_before(request.conversation) if message.is_error}
+    calls = [call for message in request.conversation for call in message.tool_calls]
     if failed:
-        calls = [call for message in request.conversation[:-1] for call in message.tool_calls]
         names = {call.name for call in calls if call.id in failed}
-        seen = any(call.name in names for call in last.tool_calls) or says_it_cannot(last.content)
-        return judges.Judgement(score=1.0 if seen else 0.2, reason="the failure was seen" if seen else "not seen")
+        if not any(call.name in names for call in last.tool_calls) and not says_it_cannot(last.content):
+            return judges.Judgement(score=0.2, reason="the failure was not seen")
     said = last.content or " ".join(str(value) for call in last.tool_calls for value in call.arguments.values())
     told = [message.content for message in request.conversation[:-1] if message.role in ("tool", "user")]
     share = 1.0 - ungrounded_share(said, told)
-    return judges.Judgement(score=share, reason=f"{share:.0%} of what it says stands in the responses")
+    made_up = _made_up(last.content, told, request)
+    reason = f"{share:.0%} of the numbers stand in the responses" + (f"; nobody told {made_up[:3]}" if made_up else "")
+    return judges.Judgement(score=min(graded(share), FAULT / len(made_up) if made_up else 1.0), reason=reason)
+
+
+def _made_up(answer: str, told: Sequence[str], request: judges.JudgeConversation) -> list[str]:
+    """Return the words of an answer that nobody told, and the labels that stand before another value than theirs."""
+    if not answer:
+        return []
+    documents = {tool.name: tool for tool in request.tools}
+    names = {call.id: call.name for message in request.conversation for call in message.tool_calls}
+    known = [documents[name] for name in dict.fromkeys(names.values()) if name in documents]
+    facts = [
+        fact
+        for message in request.conversation
+        if message.role == "tool" and not message.is_error and names.get(str(message.tool_call_id)) in documents
+        for fact in facts_of(
+            parsed(message.content), documents[names[str(message.tool_call_id)]], request.task.language
+        )
+    ]
+    return [
+        *unsourced(answer, [*told, *words_of_documents(known)]),
+        *mislabelled(answer, facts),
+    ]
 
 
 def judge_response_planning(request: judges.JudgeResponsePlanning, seed: int) -> judges.Judgement:
@@ -163,17 +221,6 @@ def says_it_cannot(text: str) -> bool:
     (True, True, False)
     """
     return meets_expectation("refuse", text) or _FAILED.search(text) is not None
-
-
-def stands_in(value: str, text: str) -> bool:
-    """Say whether a value stands whole in a text, and not inside a longer number or word.
-
-    >>> stands_in("3", "seat 13"), stands_in("13", "seat 13."), stands_in("水", "喝水")
-    (False, True, True)
-    """
-    before = r"(?<![A-Za-z0-9])" if value[:1].isascii() and value[:1].isalnum() else ""
-    after = r"(?![A-Za-z0-9])" if value[-1:].isascii() and value[-1:].isalnum() else ""
-    return re.search(f"{before}{re.escape(value)}{after}", text) is not None
 
 
 def _is_same(made: JsonObject, bound: JsonObject, name: str) -> bool:

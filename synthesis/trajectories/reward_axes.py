@@ -6,11 +6,15 @@
     tool-response-conditioned planning     judge, the same
     tool-call status                       rule: successful calls / calls; a failed call counts 0
     tool conciseness                       rule: calls that were needed / calls
-    final answer                           per request, mean of relevance (judge, rule: language)
-                                           and summary (judge, rule: grounded)
+    final answer                           per request, mean of relevance (judge) and summary (judge, rule: grounded);
+                                           0 by rule where it is empty or in another language
 
+Of several judgements on one axis the lowest counts, so that a long conversation hides no bad turn.
 Of a task with follow-ups a judge is given what had been said of it by then.
 A judgement that fails raises `BadReply`, which rejects the trajectory.
+
+Decided: docs/decisions/trajectories.md, “Thresholds are chosen on planted badness, and an axis is as good as its worst
+turn”.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from synthesis.prompts import judges
-from synthesis.records import Message, RewardAxes, Task, ToolDocument, canonical_json
+from synthesis.records import Language, Message, RewardAxes, Task, ToolDocument, canonical_json
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher
-from synthesis.tools.documents import language_of
 from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.follow_ups import request_positions, task_so_far
 
-_NUMBER: Final = re.compile(r"(?<![\w.])-?\d+(?:[.,:]\d+)*(?!\w)")
+_NUMBER: Final = re.compile(r"(?<![\w.])-?\d+(?:[.,:]\d+)*(?![\w]|[.,:]\d)")
+_CHINESE: Final = re.compile(r"[\u3400-\u9fff]+")
 _URL: Final = re.compile(r"https?://[^\s\"'<>)\]}，。]+")
 
 
@@ -44,7 +48,10 @@ class RewardThresholds(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mean: float = Field(default=0.6, ge=0, le=1)
-    every_axis: float = Field(default=0.2, ge=0, le=1)
+    every_axis: float = Field(default=0.5, ge=0, le=1)
+    """For the axes on which the agent alone is judged."""
+    tool_call_status: float = Field(default=0.2, ge=0, le=1)
+    """For the share of calls that succeeded: a tool that fails is not the agent's fault."""
 
 
 def tool_call_status(messages: Sequence[Message]) -> float | None:
@@ -83,9 +90,32 @@ def ungrounded_share(answer: str, sources: Sequence[str]) -> float:
     (0.5, 0.0)
     """
     claims = set(_URL.findall(answer)) | set(_NUMBER.findall(_URL.sub(" ", answer)))  # digits of a URL claim nothing
-    known = {number for source in sources for number in _NUMBER.findall(source)}
-    missing = [claim for claim in claims if claim not in known and not any(claim in source for source in sources)]
+    missing = [claim for claim in claims if not any(_stands_in(claim, source) for source in sources)]
     return len(missing) / len(claims) if claims else 0.0
+
+
+def _stands_in(claim: str, source: str) -> bool:
+    """Say whether a number or URL stands in a text, and not inside a longer number."""
+    if claim not in source:
+        return False
+    before, after = (r"(?<!\d)(?<!\d[.,])" if claim[0].isdigit() else ""), r"(?!\d|[.,]\d)"
+    return re.search(f"{before}{re.escape(claim)}{after if claim[-1].isdigit() else ''}", source) is not None
+
+
+def is_in_language(answer: str, language: Language, told: Sequence[str]) -> bool:
+    """Say whether an answer is in a language; words that stand in a response are nobody's choice.
+
+    >>> is_in_language("Done. 已完成。", "en", []), is_in_language("The guest is 李伟.", "en", ['{"guest": "李伟"}'])
+    (False, True)
+    >>> is_in_language("Result: 李伟.", "zh", ['{"guest": "李伟"}']), is_in_language("结果：AMZN, USD", "zh", [])
+    (False, True)
+    """
+    responses = "\n".join(told)
+    if language == "en":
+        return all(run in responses for run in _CHINESE.findall(answer))
+    chosen = [character for character in "".join(_CHINESE.findall(answer)) if character not in responses]
+    foreign = [word for word in re.findall(r"[A-Za-z]{3,}", answer) if word not in responses]
+    return bool(chosen) or (not foreign and _CHINESE.search(answer) is not None)
 
 
 async def judge_axes(
@@ -119,27 +149,23 @@ async def judge_axes(
     understanding = [await judged(judges.JudgeResponseUnderstanding, upto) for upto in after_responses]
     conditioned = [await judged(judges.JudgeResponsePlanning, upto) for upto in after_responses]
     return RewardAxes(
-        query_understanding=fmean([await judged(judges.JudgeQueryUnderstanding, upto) for upto in reactions]),
+        query_understanding=min([await judged(judges.JudgeQueryUnderstanding, upto) for upto in reactions]),
         planning=await judged(judges.JudgePlanning, len(messages)),
-        tool_response_understanding=fmean(understanding) if understanding else None,
-        tool_response_conditioned_planning=fmean(conditioned) if conditioned else None,
+        tool_response_understanding=min(understanding) if understanding else None,
+        tool_response_conditioned_planning=min(conditioned) if conditioned else None,
         tool_call_status=status,
         tool_conciseness=tool_conciseness(messages, tools),
-        final_answer=fmean([await _final_answer(task, messages[:upto], judged) for upto in answers]),
+        final_answer=min([await _final_answer(task, messages[:upto], judged) for upto in answers]),
     )
 
 
 async def _final_answer(task: Task, messages: tuple[Message, ...], judged: Judge) -> float:
-    """Score the last message, the answer to one request."""
-    return fmean([await _relevance(task, messages, judged), await _summary(messages, judged)])
-
-
-async def _relevance(task: Task, messages: tuple[Message, ...], judged: Judge) -> float:
-    """Judge relevance; an empty answer or one in another language is irrelevant by rule."""
+    """Score the last message, the answer to one request; one that is empty or in another language is worth nothing."""
+    told = [message.content for message in messages[:-1] if message.role == "tool"]
     answer = messages[-1].content
-    if not answer.strip() or (task.language == "zh" and language_of(answer) != "zh"):
+    if not answer.strip() or not is_in_language(answer, task.language, told):
         return 0.0
-    return await judged(judges.JudgeAnswerRelevance, len(messages))
+    return fmean([await judged(judges.JudgeAnswerRelevance, len(messages)), await _summary(messages, judged)])
 
 
 async def _summary(messages: tuple[Message, ...], judged: Judge) -> float:
@@ -153,11 +179,12 @@ def check_thresholds(reward: RewardAxes, thresholds: RewardThresholds) -> None:
     """Keep only what reaches every threshold.
 
     Raises:
-        Rejected: names the lowest axis.
+        Rejected: names the axis that is furthest below its threshold.
     """
     judged = {axis: value for axis in RewardAxes.AXES if (value := getattr(reward, axis)) is not None}
-    lowest = min(judged, key=lambda axis: judged[axis])
-    if judged[lowest] < thresholds.every_axis:
+    least = dict.fromkeys(judged, thresholds.every_axis) | {"tool_call_status": thresholds.tool_call_status}
+    lowest = min(judged, key=lambda axis: judged[axis] - least[axis])
+    if judged[lowest] < least[lowest]:
         raise Rejected(f"low {lowest.replace('_', ' ')}", f"{judged[lowest]:.2f}")
     if reward.mean < thresholds.mean:
         raise Rejected("low mean reward", f"{reward.mean:.2f}")

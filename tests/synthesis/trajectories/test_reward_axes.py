@@ -86,10 +86,30 @@ async def test_numbers_that_no_response_holds_cap_the_summary():
     assert reward.final_answer == pytest.approx((1.0 + 0.25) / 2)
 
 
-async def test_an_answer_in_another_language_is_irrelevant_by_rule():
-    chinese = task("find_hotel", "book_hotel", language="zh")
-    reward = await judge_axes(chinese, HOTELS.tools, GOOD, judged_by(1.0), seed=0)
-    assert reward.final_answer == 0.5
+@pytest.mark.parametrize(
+    ("language", "answer", "is_right"),
+    [
+        ("zh", "Done: booking id B7, price 91.5.", False),
+        ("zh", "办好了：订单 B7，价格 91.5。", True),
+        ("zh", "B7, 91.5 USD。", False),
+        ("en", "Done: booking id B7, price 91.5.", True),
+        ("en", "已完成: booking id B7, price 91.5.", False),
+        ("en", "Done: booking id B7 for 李伟, price 91.5.", False),
+    ],
+)
+async def test_an_answer_in_another_language_is_worth_nothing_by_rule(language, answer, is_right):
+    messages = (*GOOD[:-1], GOOD[-1].model_copy(update={"content": answer}))
+    asked = task("find_hotel", "book_hotel", language=language)
+    reward = await judge_axes(asked, HOTELS.tools, messages, judged_by(1.0), seed=0)
+    assert reward.final_answer == float(is_right)
+
+
+async def test_of_several_judgements_on_an_axis_the_lowest_counts():
+    given = [judges.Judgement(score=score, reason="so") for score in (1.0, 0.25, 1.0)]
+    teacher = judged_by(1.0, script={judges.JudgeResponsePlanning: given})
+    reward = await judge_axes(TASK, HOTELS.tools, GOOD, teacher, seed=0)
+    assert reward.tool_response_conditioned_planning == 0.25
+    assert reward.tool_response_understanding == 1.0
 
 
 async def test_a_task_that_needs_tools_and_got_none_is_rejected_and_a_right_refusal_is_not():
@@ -128,5 +148,8 @@ def test_one_low_axis_or_a_low_mean_rejects_and_what_reaches_its_threshold_is_ke
     check_thresholds(axes(planning=0.25, final_answer=0.75), thresholds)
     with pytest.raises(Rejected, match=r"^low planning: 0\.24$"):
         check_thresholds(axes(planning=0.24, final_answer=1.0), thresholds)
+    check_thresholds(axes(tool_call_status=0.2, final_answer=0.9), thresholds)
+    with pytest.raises(Rejected, match=r"^low tool call status: 0\.19$"):
+        check_thresholds(axes(tool_call_status=0.19, final_answer=1.0), thresholds)
     with pytest.raises(Rejected, match=r"^low mean reward: 0\.49$"):
         check_thresholds(axes(planning=0.4), thresholds)
