@@ -1373,27 +1373,44 @@ MUTANTS: tuple[Mutant, ...] = (
     # Verification runs the tools that no sub-question calls.
     Mutant(
         "synthesis/environments/verification.py",
-        "        await prove(sandbox, proofs_of(environment))\n    else:\n"
-        "        await _verify_states(environment, sandbox)\n    await executable.check(_bystanders(environment))",
-        "        await prove(sandbox, proofs_of(environment))\n    else:\n"
-        "        await _verify_states(environment, sandbox)",
+        "    await executable.check(_unused(environment), environment.irrelevant_tools)\n",
+        "",
         ("tests/synthesis/environments/test_verification.py",),
     ),
     # So does the replay before an environment is written.
     Mutant(
         "synthesis/environments/verification.py",
-        "        await replay_gold_calls(sandbox, proofs_of(environment))\n    else:\n"
-        "        await _verify_states(environment, sandbox)\n    await executable.check(_bystanders(environment))",
-        "        await replay_gold_calls(sandbox, proofs_of(environment))\n    else:\n"
-        "        await _verify_states(environment, sandbox)",
+        "    await executable.check([*_unused(environment), *(each.tool for each in environment.irrelevant_tools)], [])\n",
+        "",
         ("tests/synthesis/environments/test_verification.py",),
     ),
     # A distractor that crashes is none.
     Mutant(
         "synthesis/environments/verification.py",
-        'if reply.error is not None and reply.error.kind.value != "exception":',
+        'if stranger.error is not None and stranger.error.kind.value != "exception":',
         "if False:",
         ("tests/synthesis/environments/test_verification.py",),
+    ),
+    # A distractor that answers all alike is none.
+    Mutant(
+        "synthesis/environments/verification.py",
+        "if known and is_constant(known[0].value, [stranger, *known[1:]]):",
+        "if False:",
+        ("tests/synthesis/environments/test_verification.py",),
+    ),
+    # Other rows give other answers.
+    Mutant(
+        "synthesis/environments/proof.py",
+        "    if is_constant(gold, replies):\n",
+        "    if False:\n",
+        ("tests/synthesis/environments/test_proof.py",),
+    ),
+    # A record that was changed is found by its digest.
+    Mutant(
+        "synthesis/verification.py",
+        "if record.digest != computed:",
+        "if False:",
+        ("tests/synthesis/test_record_io.py",),
     ),
     # A tool that was withheld is nowhere among the tools.
     Mutant(
@@ -1582,8 +1599,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # A tool that needs a state is no distractor.
     Mutant(
         "synthesis/environments/irrelevant_tools.py",
-        "                if environment.state is None:\n",
-        "                if True:\n",
+        "if environment.state is None and name in calls:",
+        "if name in calls:",
         ("tests/synthesis/environments/test_irrelevant_tools.py::test_a_tool_that_needs_a_state_is_no_distractor",),
     ),
     # --- synthesis/trajectories ---

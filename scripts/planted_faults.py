@@ -292,6 +292,11 @@ def gold_for_all(proven: Proven, rng: Random) -> Proven | None:
     return proven.wrapped('return first(**TABLES["usual"])', _usual(proven))
 
 
+def gold_for_all_it_knows(proven: Proven, rng: Random) -> Proven | None:
+    """Let the tool give one gold answer to whatever it has a row for."""
+    return proven.wrapped('FIRST\nreturn first(**TABLES["usual"])', _usual(proven))
+
+
 def gold_for_strangers(proven: Proven, rng: Random) -> Proven | None:
     """Let the tool give one gold answer where it should know none."""
     return proven.wrapped(
@@ -363,6 +368,7 @@ TOOL_FAULTS = (
     Fault("the gold call asks for somebody else", gold_call_of_another),
     Fault("the row that is asked for is not in the data", row_missing),
     Fault("the tool gives a gold answer whatever it is asked", gold_for_all),
+    Fault("the tool gives a gold answer to all that it knows", gold_for_all_it_knows),
     Fault("the tool gives a gold answer to a stranger", gold_for_strangers),
     Fault("the tool gives a stranger somebody else's row", another_row_for_strangers),
     Fault("the gold answer stands in the code", gold_in_code),
@@ -427,8 +433,14 @@ def bystander_dropped(environment: Environment, rng: Random) -> Environment | No
 def _with_distractor(environment: Environment, tool: EnvironmentTool, name: str) -> Environment:
     document = tool.document.model_copy(update={"name": name})
     source = tool.source.replace(f"def {tool.document.name}(", f"def {name}(")
+    known = [
+        task.call.arguments for task in environment.sub_tasks if task.call and task.call.name == tool.document.name
+    ]
     twin = IrrelevantTool(
-        tool=tool.model_copy(update={"document": document, "source": source}), band="high", similarity=1.0
+        tool=tool.model_copy(update={"document": document, "source": source}),
+        band="high",
+        similarity=1.0,
+        arguments=known[0] if known else {},
     )
     return environment.model_copy(update={"irrelevant_tools": (*environment.irrelevant_tools, twin)})
 
@@ -447,6 +459,16 @@ def distractor_does_not_run(environment: Environment, rng: Random) -> Environmen
     first, *rest = environment.irrelevant_tools
     broken = first.tool.model_copy(update={"source": first.tool.source[: len(first.tool.source) // 2] + "("})
     return environment.model_copy(update={"irrelevant_tools": (first.model_copy(update={"tool": broken}), *rest)})
+
+
+def distractor_constant(environment: Environment, rng: Random) -> Environment | None:
+    """Let a distractor give one answer to all that it knows."""
+    if not environment.irrelevant_tools:
+        return None
+    first, *rest = environment.irrelevant_tools
+    proven = Proven(first.tool, (), 0, ()).wrapped('FIRST\nreturn first(**TABLES["usual"])', {"usual": first.arguments})
+    constant = first.model_copy(update={"tool": proven.tool})
+    return environment.model_copy(update={"irrelevant_tools": (constant, *rest)})
 
 
 def withheld_tool_back(environment: Environment, rng: Random) -> Environment | None:

@@ -321,6 +321,8 @@ class IrrelevantTool(Record):
     """Cosine of the documents, min-max normalised over the relevant tool's row; in [0, 1]."""
     cosine: float | None = Field(default=None, exclude_if=lambda cosine: cosine is None)
     """The same before it was normalised; None in records that are older than this field."""
+    arguments: JsonObject = {}
+    """Of a call that the tool answers, which shows that it is alive."""
 
 
 class SubQuestion(Record):

@@ -18,6 +18,7 @@ from synthesis.records import (
     Environment,
     EnvironmentTool,
     IrrelevantTool,
+    JsonObject,
     SimilarityBand,
     ToolDocument,
     canonical_json,
@@ -41,20 +42,24 @@ class ToolPool:
             TeacherUnavailable: the endpoint gives no embeddings.
         """
         documents: dict[str, ToolDocument] = {}
-        found: dict[str, tuple[EnvironmentTool, str]] = {}
+        found: dict[str, tuple[EnvironmentTool, str, JsonObject]] = {}
         for environment in environments:
+            calls = {task.call.name: task.call.arguments for task in environment.sub_tasks if task.call is not None}
             for tool in environment.tools:
-                # Every tool has a row, to be compared with; only those that run without a state can be drawn.
+                # Every tool has a row, to be compared with; only those that run without a state can be drawn, and
+                # that a call is known of.
                 documents.setdefault(_key(tool.document), tool.document)
-                if environment.state is None:
-                    found.setdefault(tool.document.name, (tool, environment.domain))
+                name = tool.document.name
+                if environment.state is None and name in calls:
+                    found.setdefault(name, (tool, environment.domain, calls[name]))
             for sibling in environment.irrelevant_tools:
                 documents.setdefault(_key(sibling.tool.document), sibling.tool.document)
-        self.tools = tuple(tool for tool, _ in found.values())
-        self._domains = np.array([domain for _, domain in found.values()], dtype=np.str_)
+        self.tools = tuple(tool for tool, _, _ in found.values())
+        self._arguments = tuple(arguments for _, _, arguments in found.values())
+        self._domains = np.array([domain for _, domain, _ in found.values()], dtype=np.str_)
         self._columns = {name: column for column, name in enumerate(found)}
         self._rows = {key: row for row, key in enumerate(documents)}
-        if self.tools:
+        if documents:
             self._vectors = embed(list(documents.values()), endpoint)
             pool_rows = [self._rows[_key(tool.document)] for tool in self.tools]
             self._candidates = self._vectors[pool_rows].T.tocsr()
@@ -71,7 +76,7 @@ class ToolPool:
         environment: Environment,
         per_band: Mapping[SimilarityBand, int],
         rng: random.Random,
-        siblings: Sequence[EnvironmentTool] = (),
+        siblings: Sequence[IrrelevantTool] = (),
     ) -> tuple[IrrelevantTool, ...]:
         """Draw up to so many distractors per band, none named as a tool of the environment; siblings are drawn first.
 
@@ -85,13 +90,14 @@ class ToolPool:
         if siblings:
             own, theirs = (
                 self._vectors[[self._rows[_key(document)] for document in side]]
-                for side in (documents, [tool.document for tool in siblings])
+                for side in (documents, [sibling.tool.document for sibling in siblings])
             )
             cosines = np.hstack([cosines, (own @ theirs.T).toarray()])
-        candidates = (*self.tools, *siblings)
+        candidates = (*self.tools, *(sibling.tool for sibling in siblings))
+        arguments = (*self._arguments, *(sibling.arguments for sibling in siblings))
         similarity = normalised(cosines).max(axis=0)
         # NaN lies in no band, so neither a tool under a name of the environment's nor one of its domain is drawn.
-        own_names = [tool.document.name for tool in (*environment.tools, *siblings)]
+        own_names = [tool.document.name for tool in (*environment.tools, *candidates[len(self.tools) :])]
         similarity[[self._columns[name] for name in own_names if name in self._columns]] = np.nan
         drawn: list[tuple[int, SimilarityBand]] = []
         for band, (above, upto) in BANDS.items():
@@ -108,6 +114,7 @@ class ToolPool:
                 band=band,
                 similarity=round(float(similarity[index]), 4),
                 cosine=round(float(np.nanmax(cosines[:, index])), 4),
+                arguments=arguments[index],
             )
             for index, band in drawn
         )
@@ -125,9 +132,11 @@ def normalised(cosines: np.ndarray) -> np.ndarray:
     return ((cosines - lowest) / np.where(spread > 0, spread, 1.0)).round(4)
 
 
-def as_siblings(tools: Sequence[EnvironmentTool]) -> tuple[IrrelevantTool, ...]:
-    """Return siblings as a proven environment carries them until its distractors are drawn."""
-    return tuple(IrrelevantTool(tool=tool, band="high", similarity=1.0) for tool in tools)
+def as_siblings(siblings: Sequence[tuple[EnvironmentTool, JsonObject]]) -> tuple[IrrelevantTool, ...]:
+    """Return siblings, and calls of theirs, as a proven environment carries them until its distractors are drawn."""
+    return tuple(
+        IrrelevantTool(tool=tool, band="high", similarity=1.0, arguments=arguments) for tool, arguments in siblings
+    )
 
 
 def _key(document: ToolDocument) -> str:

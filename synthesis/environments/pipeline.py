@@ -189,8 +189,9 @@ async def _mix_all(
     async def mix(item: tuple[Environment, Variety]) -> JsonValue:
         environment, variety = item
         rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
-        siblings = [irrelevant.tool for irrelevant in environment.irrelevant_tools]
-        drawn = pools[environment.language].draw(environment, config.irrelevant_per_band, rng, siblings)
+        drawn = pools[environment.language].draw(
+            environment, config.irrelevant_per_band, rng, environment.irrelevant_tools
+        )
         mixed = environment.model_copy(update={"irrelevant_tools": drawn})
         # After the draw, which takes no tool under a name of the environment's: the withheld one cannot come back.
         if variety == "withheld_tool":

@@ -6,6 +6,7 @@ Per sub-question, in one batch:
     repeat     the same under another seed       must give the gold answer again
     changed    each argument made a stranger     must not give the gold answer; may fail, but by an ordinary exception
     missing    each required argument left out   must fail
+    row        other rows of the data            of each argument that names one, some must give another answer
 
 and for each optional parameter whose default is documented
 
@@ -17,12 +18,13 @@ and for each optional parameter whose default is documented
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from sandbox.client import ExecuteReply, ExecuteRequest, Limits
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import Sandbox
+from synthesis.environments.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.tool_scaling import documented_defaults
 from synthesis.environments.tool_source import check_source
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion
@@ -40,10 +42,12 @@ PROOF_LIMITS: Final = Limits(wall_seconds=30, cpu_seconds=1)
 class Trial:
     """One call of a proof, and what it is to show."""
 
-    promise: Literal["gold", "repeat", "changed", "missing", "omitted", "default"]
+    promise: Literal["gold", "repeat", "changed", "missing", "row", "omitted", "default"]
     tool: EnvironmentTool
     sub_question: SubQuestion
     arguments: JsonObject
+    varied: str | None = None
+    """For `row`: the argument that names the row."""
 
     def request(self) -> ExecuteRequest:
         """Return the call for the sandbox."""
@@ -61,6 +65,7 @@ def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
 
     Raises:
         ValueError: the sub-question has no call.
+        Rejected: an argument names a row of the data beside which no other stands.
     """
     if sub_question.call is None:
         raise ValueError(f"expected a sub-question with a call, found none on {sub_question.id}")
@@ -73,6 +78,11 @@ def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
         yield Trial("changed", tool, sub_question, {**arguments, name: changed_argument(value)})
     for required in tool.document.required:
         yield Trial("missing", tool, sub_question, {k: v for k, v in arguments.items() if k != required})
+    for name, calls in calls_for_other_rows(tool, arguments).items():
+        if not calls:
+            detail = f"{tool.document.name}: {name}={arguments[name]!r} stands beside no row of other data"
+            raise Rejected("no other row", detail)
+        yield Trial("row", tool, sub_question, calls[0], varied=name)  # what differs is seldom the same in an answer
     for optional, default in defaults.items():
         schema = tool.document.parameters["properties"][optional]
         for setting in other_settings(schema, arguments.get(optional, default)):
@@ -163,8 +173,30 @@ async def _run(
         for sub_question in sub_questions
     ]
     replies = iter(await sandbox.execute_batch([trial.request() for listed, _ in groups for trial in listed]))
+    undecided: list[Trial] = []
     for listed, others in groups:
-        check_replies(listed, [next(replies) for _ in listed], others)
+        told = [next(replies) for _ in listed]
+        check_replies(listed, told, others)
+        undecided += [
+            trial
+            for trial, reply in zip(listed, told, strict=True)
+            if trial.promise == "row" and is_constant(trial.sub_question.answer, [reply])
+        ]
+    for trial in undecided:
+        await _prove_by_further_rows(sandbox, trial)
+
+
+async def _prove_by_further_rows(sandbox: Sandbox, trial: Trial) -> None:
+    """Try the other rows of an argument of which the first gave no other answer."""
+    assert trial.sub_question.call is not None
+    assert trial.varied is not None
+    gold, arguments = trial.sub_question.answer, trial.sub_question.call.arguments
+    further = calls_for_other_rows(trial.tool, arguments)[trial.varied][1:]
+    replies = await sandbox.execute_batch([replace(trial, arguments=call).request() for call in further])
+    if is_constant(gold, replies):
+        name, asked = trial.tool.document.name, f"{trial.varied}={arguments[trial.varied]!r}"
+        told = [reply.value if reply.ok else "an error" for reply in replies]
+        raise Rejected("other rows give no other answer", f"{name}: {asked} gives {gold!r}, further rows {told!r}")
 
 
 def changed_argument(value: JsonValue) -> JsonValue:

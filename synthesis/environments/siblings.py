@@ -11,11 +11,12 @@ from typing import Final, Literal
 from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import Sandbox
+from synthesis.environments.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.proof import PROOF_LIMITS
 from synthesis.environments.tool_source import check_source
 from synthesis.prompts.sibling_tools import WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, EnvironmentTool, JsonValue, SubQuestion
+from synthesis.records import Environment, EnvironmentTool, JsonObject, JsonValue, SubQuestion
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher.protocol import Teacher
 
@@ -24,10 +25,11 @@ SIBLINGS_PER_TOOL: Final = 2
 
 async def write_siblings(
     teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, environment: Environment, *, seed: int
-) -> tuple[EnvironmentTool, ...]:
-    """Have siblings written for every tool that is called, and keep those that tell something else.
+) -> tuple[tuple[EnvironmentTool, JsonObject], ...]:
+    """Have siblings written for every tool that is called; keep those that tell something else, each with such a call.
 
-    Left out are those that are not allowed or do not run, whose name is taken, or that give an answer to a gold call.
+    Left out are those that are not allowed or do not run, whose name is taken, that give an answer to a gold call, or
+    the same to calls for other rows.
 
     Raises:
         BadReply: the teacher has no usable answer for one of the tools.
@@ -52,10 +54,13 @@ async def write_siblings(
     written = [tool for tools in await all_in_order(of_tool(tool) for tool in called) for tool in tools]
     names = {tool.document.name for tool in environment.tools}
     kept = []
-    for sibling, told in zip(written, await tried_on_gold_calls(sandbox, written, environment), strict=True):
+    for sibling, (told, arguments) in zip(
+        written, await tried_on_gold_calls(sandbox, written, environment), strict=True
+    ):
         if told == "something else" and sibling.document.name not in names:
             names.add(sibling.document.name)
-            kept.append(sibling)
+            kept.append((sibling, arguments))
+    kept = [each for each in kept if not await _is_constant(sandbox, *each)]
     if not kept:
         raise Rejected("no sibling tool", f"{len(written)} were written for {sorted(names)[:3]}")
     return tuple(kept)
@@ -63,8 +68,8 @@ async def write_siblings(
 
 async def tried_on_gold_calls(
     sandbox: Sandbox, tools: Sequence[EnvironmentTool], environment: Environment
-) -> list[Literal["an answer", "something else", "nothing"]]:
-    """Say of each tool what it tells for those gold calls of the environment whose arguments it takes.
+) -> list[tuple[Literal["an answer", "something else", "nothing"], JsonObject]]:
+    """Say of each tool what it tells for those gold calls of the environment whose arguments it takes, and for which.
 
     All of them, since a sibling may stand beside one tool and tell what another one does.
 
@@ -74,12 +79,19 @@ async def tried_on_gold_calls(
     golds = [task.answer for task in environment.sub_tasks]
     trials = [_requests(tool, environment) for tool in tools]
     replies = iter(await sandbox.execute_batch([request for requests in trials for request in requests]))
-    told: list[Literal["an answer", "something else", "nothing"]] = []
+    told: list[tuple[Literal["an answer", "something else", "nothing"], JsonObject]] = []
     for requests in trials:
-        values = [reply.value for reply in [next(replies) for _ in requests] if reply.ok]
-        is_answer = any(same_answer(gold, value) for gold in golds for value in values)
-        told.append("an answer" if is_answer else "something else" if values else "nothing")
+        answered = [(request, reply) for request, reply in [(each, next(replies)) for each in requests] if reply.ok]
+        is_answer = any(same_answer(gold, reply.value) for gold in golds for _, reply in answered)
+        arguments = dict(answered[0][0].arguments) if answered else {}
+        told.append(("an answer" if is_answer else "something else" if answered else "nothing", arguments))
     return told
+
+
+async def _is_constant(sandbox: Sandbox, sibling: EnvironmentTool, arguments: JsonObject) -> bool:
+    further = [call for calls in calls_for_other_rows(sibling, arguments).values() for call in calls]
+    replies = await sandbox.execute_batch([_request(sibling, call) for call in (arguments, *further)])
+    return is_constant(replies[0].value, replies[1:])
 
 
 def _is_allowed(sibling: EnvironmentTool, golds: tuple[JsonValue, ...]) -> bool:
@@ -102,16 +114,17 @@ def _required_alone(tool: EnvironmentTool) -> dict[str, JsonValue]:
 
 
 def _requests(sibling: EnvironmentTool, environment: Environment) -> list[ExecuteRequest]:
-    source, name, required = sibling.module_source(), sibling.document.name, sibling.document.required
+    required = sibling.document.required
     # Optional ones as well: a distractor may answer with the unit or the page that the gold call asks for.
     taken = {*required, *sibling.document.parameters.get("properties", {})}
     return [
-        ExecuteRequest(
-            source=source,
-            function=name,
-            arguments={given: value for given, value in task.call.arguments.items() if given in taken},
-            limits=PROOF_LIMITS,
-        )
+        _request(sibling, {given: value for given, value in task.call.arguments.items() if given in taken})
         for task in environment.sub_tasks
         if task.call is not None and set(required) <= set(task.call.arguments)
     ]
+
+
+def _request(sibling: EnvironmentTool, arguments: JsonObject) -> ExecuteRequest:
+    return ExecuteRequest(
+        source=sibling.module_source(), function=sibling.document.name, arguments=arguments, limits=PROOF_LIMITS
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
@@ -9,13 +10,14 @@ from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.demonstrations import verify_demonstration
 from synthesis.environments.irrelevant_tools import BANDS
+from synthesis.environments.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
 from synthesis.environments.siblings import tried_on_gold_calls
 from synthesis.environments.stateful import prove_stateful
 from synthesis.environments.tool_source import check_source
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
-from synthesis.records import Environment, EnvironmentTool
+from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, canonical_json
 from synthesis.stage import Rejected
 from synthesis.verification import VerificationReport, check_digest, verify_records
 
@@ -54,7 +56,7 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
         await prove(sandbox, proofs_of(environment))
     else:
         await _verify_states(environment, sandbox)
-    await executable.check(_bystanders(environment))
+    await executable.check(_unused(environment), environment.irrelevant_tools)
     await verify_demonstration(environment, sandbox)
     if environment.difficulty == "hard":
         await _verify_siblings(environment, sandbox)
@@ -62,7 +64,7 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
 
 async def _verify_siblings(environment: Environment, sandbox: Sandbox) -> None:
     distractors = [irrelevant.tool for irrelevant in environment.irrelevant_tools]
-    for tool, told in zip(distractors, await tried_on_gold_calls(sandbox, distractors, environment), strict=True):
+    for tool, (told, _) in zip(distractors, await tried_on_gold_calls(sandbox, distractors, environment), strict=True):
         if told == "an answer":
             raise Rejected("distractor answers", f"{tool.document.name} gives an answer of {environment.id}")
 
@@ -78,7 +80,8 @@ async def replay_environment(environment: Environment, sandbox: Sandbox, executa
         await replay_gold_calls(sandbox, proofs_of(environment))
     else:
         await _verify_states(environment, sandbox)
-    await executable.check(_bystanders(environment))
+    # Where they come from they are proven, so that they are alive.
+    await executable.check([*_unused(environment), *(each.tool for each in environment.irrelevant_tools)], [])
 
 
 async def _verify_states(environment: Environment, sandbox: Sandbox) -> None:
@@ -87,10 +90,10 @@ async def _verify_states(environment: Environment, sandbox: Sandbox) -> None:
         raise Rejected("wrong final state", f"expected {environment.final_state!r}, found {final_state!r}")
 
 
-def _bystanders(environment: Environment) -> list[EnvironmentTool]:
-    """Return the tools that no sub-question calls: distractors, and those that are left where one was withheld."""
+def _unused(environment: Environment) -> list[EnvironmentTool]:
+    """Return the environment's own tools that no sub-question calls: those that are left where one was withheld."""
     called = {task.call.name for task in environment.sub_tasks if task.call}
-    return [tool for tool in environment.all_tools if tool.document.name not in called]
+    return [tool for tool in environment.tools if tool.document.name not in called]
 
 
 def proofs_of(environment: Environment) -> list[Proof]:
@@ -136,44 +139,64 @@ def check_shape(environment: Environment) -> None:
 
 
 class ExecutableTools:
-    """Remembers which distractors were seen to run, so that one shared by many environments runs once."""
+    """Remembers which tools that no gold call proves were seen to run, so that one shared by many runs once."""
 
     def __init__(self, sandbox: Sandbox):
         self._sandbox = sandbox
         self._verdicts: dict[str, Rejected | None] = {}
 
-    async def check(self, tools: list[EnvironmentTool]) -> None:
-        """Check that each tool's module runs and turns a stranger's arguments away with an ordinary exception.
+    async def check(self, unused: Sequence[EnvironmentTool], distractors: Sequence[IrrelevantTool]) -> None:
+        """Check that each tool runs and turns a stranger away with an ordinary exception; a distractor is alive, too.
+
+        That is: it answers the call that it is kept with, and calls for other rows of its data with something else.
 
         Raises:
-            Rejected: a tool's code is not allowed, or does not run.
+            Rejected: a tool's code is not allowed, does not run, gives no answer or always the same one.
             SandboxUnavailable: the sandbox gives no answer.
         """
-        sources = [tool.module_source() for tool in tools]
-        unknown = [(tool, text) for tool, text in zip(tools, sources, strict=True) if text not in self._verdicts]
-        replies = await self._sandbox.execute_batch([_stranger_call(tool, text) for tool, text in unknown])
-        for (tool, text), reply in zip(unknown, replies, strict=True):
-            self._verdicts[text] = _verdict(tool, reply)
-        for text in sources:
-            if (rejected := self._verdicts[text]) is not None:
+        asked = [(tool, _requests(tool, None)) for tool in unused]
+        asked += [(each.tool, _requests(each.tool, each.arguments)) for each in distractors]
+        keys = [canonical_json([tool.module_source(), *(each.arguments for each in listed)]) for tool, listed in asked]
+        fresh = {key: pair for key, pair in zip(keys, asked, strict=True) if key not in self._verdicts}
+        replies = iter(await self._sandbox.execute_batch([each for _, listed in fresh.values() for each in listed]))
+        for key, (tool, listed) in fresh.items():
+            self._verdicts[key] = _verdict(tool, [next(replies) for _ in listed])
+        for key in keys:
+            if (rejected := self._verdicts[key]) is not None:
                 raise rejected
 
 
-def _stranger_call(tool: EnvironmentTool, module_source: str) -> ExecuteRequest:
+def _requests(tool: EnvironmentTool, arguments: JsonObject | None) -> list[ExecuteRequest]:
+    """Return a stranger's call, and of a distractor the call that it is kept with, and those for other rows."""
+    source = tool.module_source()
+    calls = [_strangers_arguments(tool)]
+    if arguments is not None:
+        calls += [arguments, *(call for each in calls_for_other_rows(tool, arguments).values() for call in each)]
+    return [
+        ExecuteRequest(source=source, function=tool.document.name, arguments=call, limits=PROOF_LIMITS)
+        for call in calls
+    ]
+
+
+def _strangers_arguments(tool: EnvironmentTool) -> JsonObject:
     properties = tool.document.parameters.get("properties", {})
-    arguments = {name: _STRANGERS.get(properties[name].get("type"), "?") for name in tool.document.required}
-    return ExecuteRequest(source=module_source, function=tool.document.name, arguments=arguments, limits=PROOF_LIMITS)
+    return {name: _STRANGERS.get(properties[name].get("type"), "?") for name in tool.document.required}
 
 
 _STRANGERS = {"integer": -1_000_003, "number": -1_000_003.5, "boolean": False, "array": [], "object": {}}
 
 
-def _verdict(tool: EnvironmentTool, reply: ExecuteReply) -> Rejected | None:
+def _verdict(tool: EnvironmentTool, replies: Sequence[ExecuteReply]) -> Rejected | None:
     try:  # without golds: no sub-question of this environment calls the tool
         check_source(tool.source, tool.document, ())
     except Rejected as rejected:
         return rejected
+    name, (stranger, *known) = tool.document.name, replies
     # An ordinary exception is how a tool may turn a stranger's arguments away; a crash or a timeout is not.
-    if reply.error is not None and reply.error.kind.value != "exception":
-        return Rejected("distractor does not run", f"{tool.document.name}: {reply.error.kind.value}")
+    if stranger.error is not None and stranger.error.kind.value != "exception":
+        return Rejected("distractor does not run", f"{name}: {stranger.error.kind.value}")
+    if known and known[0].error is not None:
+        return Rejected("distractor gives no answer", f"{name}: {known[0].error.message}")
+    if known and is_constant(known[0].value, [stranger, *known[1:]]):
+        return Rejected("distractor gives one answer alone", f"{name}: {known[0].value!r}")
     return None

@@ -99,8 +99,11 @@ async def test_a_distractor_is_tried_with_the_optional_arguments_of_the_gold_cal
         source="def costs(flat, yearly=True):\n    return TABLES['rows'][flat] * (12 if yearly else 1)\n",
         tables={"rows": {"Red Gate": 7}},
     )
-    assert await tried_on_gold_calls(InThisProcess(), [distractor], asked) == ["an answer"]
-    assert await tried_on_gold_calls(InThisProcess(), [distractor], environment) == ["something else"]
+    told = await tried_on_gold_calls(InThisProcess(), [distractor], asked)
+    assert told == [("an answer", {"flat": "Red Gate", "yearly": False})]
+    assert await tried_on_gold_calls(InThisProcess(), [distractor], environment) == [
+        ("something else", {"flat": "Red Gate"})
+    ]
 
 
 def request_of(tool: EnvironmentTool, arguments: JsonObject) -> ExecuteRequest:

@@ -16,7 +16,7 @@ from astra_jax.testing import tiny_environment
 from synthesis.environments import irrelevant_tools
 from synthesis.environments.embeddings import EmbeddingEndpoint, embed
 from synthesis.environments.irrelevant_tools import BANDS, ToolPool, as_siblings, normalised
-from synthesis.records import Environment, EnvironmentTool, ToolDocument
+from synthesis.records import Environment, EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.teacher.protocol import TeacherUnavailable
 
 
@@ -26,7 +26,24 @@ def document(name: str, description: str) -> ToolDocument:
 
 def with_tools(environment: Environment, domain: str, documents: list[ToolDocument]) -> Environment:
     tools = tuple(EnvironmentTool(document=item, source="") for item in documents)
-    return environment.model_copy(update={"domain": domain, "tools": tools, "sub_questions": (), "state": None})
+    asked = tuple(
+        SubQuestion(
+            id=item.name,
+            question="?",
+            answer=1,
+            call=ToolCall(id=item.name, name=item.name, arguments={"of": item.name}),
+        )
+        for item in documents
+    )
+    return environment.model_copy(update={"domain": domain, "tools": tools, "sub_questions": asked, "state": None})
+
+
+def test_a_distractor_brings_a_call_that_it_answers_and_a_tool_of_which_none_is_known_is_not_drawn() -> None:
+    asked = with_tools(tiny_environment(), "housing", [document("get_rent", "Rent of an apartment")])
+    other = with_tools(tiny_environment(), "shops", [document("sell", "Sell a shop"), document("buy", "Buy a shop")])
+    other = other.model_copy(update={"sub_questions": other.sub_questions[:1]})
+    drawn = ToolPool([asked, other]).draw(asked, {"high": 5, "medium": 5, "low": 5}, random.Random(0))
+    assert [(irrelevant.tool.document.name, irrelevant.arguments) for irrelevant in drawn] == [("sell", {"of": "sell"})]
 
 
 def test_rows_are_normalised_over_other_domains_alone(environments: list[Environment]) -> None:
@@ -148,8 +165,8 @@ def test_an_endpoint_can_embed_and_its_absence_stops_the_run(monkeypatch: pytest
 def test_siblings_are_embedded_with_the_pool_and_none_later(environments, monkeypatch):
     sibling = document("get_fee", "Fee of an apartment")
     own = with_tools(environments[0], "housing", [document("get_rent", "Rent of an apartment")])
-    siblings = [EnvironmentTool(document=sibling, source="")]
-    carrying = own.model_copy(update={"irrelevant_tools": as_siblings(siblings)})
+    siblings = as_siblings([(EnvironmentTool(document=sibling, source=""), {"apartment": "Amber Fox"})])
+    carrying = own.model_copy(update={"irrelevant_tools": siblings})
     other = with_tools(environments[0], "shops", [document("fly", "Book a flight")])
     other = other.model_copy(update={"irrelevant_tools": ()})
     asked = []
@@ -162,4 +179,5 @@ def test_siblings_are_embedded_with_the_pool_and_none_later(environments, monkey
     endpoint = EmbeddingEndpoint(url="http://nowhere", model="none")
     drawn = ToolPool([carrying, other], endpoint).draw(carrying, {"high": 1}, random.Random(0), siblings)
     assert [irrelevant.tool.document.name for irrelevant in drawn] == ["get_fee"]
+    assert drawn[0].arguments == {"apartment": "Amber Fox"}
     assert asked == [(3, endpoint)]

@@ -62,6 +62,12 @@ PLANTED = {
         "while apartment not in TABLES['rent']:", "    pass", "return TABLES['rent'][apartment]"
     ),
     "syntax error": "def get_rent(apartment) return 1",
+    "knows the names and returns a constant": body(
+        "if apartment not in TABLES['rent']:", "    raise ValueError(apartment)", "return max(TABLES['rent'].values())"
+    ),
+    "knows one name": body(
+        "if apartment != min(TABLES['rent']):", "    raise ValueError(apartment)", "return TABLES['rent'][apartment]"
+    ),
 }
 REASONS = {
     "ignores its arguments": "ignores its arguments",
@@ -81,6 +87,8 @@ REASONS = {
     "answers a stranger": "ignores its arguments",
     "exits on a stranger": "error path fails",
     "syntax error": "code does not parse",
+    "knows the names and returns a constant": "other rows give no other answer",
+    "knows one name": "other rows give no other answer",
 }
 
 
@@ -96,6 +104,36 @@ async def proof(url: str, source: str, sub_questions: list[SubQuestion]) -> None
 
 def test_a_tool_that_looks_its_answer_up_is_accepted(sandbox_url: str) -> None:
     asyncio.run(proof(sandbox_url, GOOD, [rent_of("Amber Fox", 4210), rent_of("Calm Owl", 3050)]))
+
+
+@pytest.mark.parametrize("fault", ["knows the names and returns a constant", "knows one name"])
+@pytest.mark.parametrize(
+    "tables",
+    [
+        TABLES,
+        {"rent": [{"apartment": "Amber Fox", "rent": 4210}, {"apartment": "Calm Owl", "rent": 3050}]},
+        {"rent": ["Amber Fox", "Calm Owl"], "answer": 4210},
+    ],
+)
+def test_a_tool_that_knows_names_and_no_data_is_rejected_however_its_tables_hold_them(
+    fault: str, tables: JsonObject
+) -> None:
+    def constant(arguments: JsonObject, _: int) -> JsonValue:
+        known = ["Amber Fox"] if fault == "knows one name" else ["Amber Fox", "Calm Owl"]
+        return 4210 if arguments.get("apartment") in known else None
+
+    tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables=tables)
+    asyncio.run(replay_gold_calls(Answering(constant), [(tool, [rent_of("Amber Fox", 4210)])]))
+    with pytest.raises(Rejected, match="other rows give no other answer: get_rent: apartment='Amber Fox' gives 4210"):
+        asyncio.run(prove(Answering(constant), [(tool, [rent_of("Amber Fox", 4210)])]))
+    asyncio.run(prove(Answering(rents), [(tool, [rent_of("Amber Fox", 4210)])]))
+
+
+def test_a_row_that_stands_alone_proves_nothing() -> None:
+    for rows in ({"Amber Fox": 4210}, {"Amber Fox": 4210, "Calm Owl": 4210}):
+        tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables={"rent": rows})
+        with pytest.raises(Rejected, match="no other row: get_rent: apartment='Amber Fox' stands beside no row"):
+            asyncio.run(prove(Answering(rents), [(tool, [rent_of("Amber Fox", 4210)])]))
 
 
 @pytest.mark.slow
@@ -180,9 +218,9 @@ def test_a_right_gold_call_alone_is_no_proof(value_of: Callable[[JsonObject, int
 
 
 def test_a_gold_call_that_gives_the_answer_of_another_sub_question_too_is_rejected() -> None:
-    alike = {"Amber Fox": 4210, "Calm Owl": 4210.001}
+    alike = {"Amber Fox": 4210, "Calm Owl": 4210.001, "Dim Elk": 1}
     tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables={"rent": alike})
-    sub_questions = [rent_of(name, rent) for name, rent in alike.items()]  # type: ignore[arg-type]
+    sub_questions = [rent_of(name, rent) for name, rent in list(alike.items())[:2]]  # type: ignore[arg-type]
     sandbox = Answering(lambda arguments, _: alike.get(arguments.get("apartment", "")))
     for run in (prove, replay_gold_calls):
         with pytest.raises(Rejected, match="answers another sub-question"):
@@ -222,6 +260,7 @@ def test_a_call_is_tried_by_every_promise_the_gold_one_first() -> None:
         ("changed", {**fox, "unit": "one", "page": -1_000_004}),
         ("changed", {"apartment": "xoF rebmA?", "unit": "one"}),
         ("missing", {"unit": "one"}),
+        ("row", {"apartment": "Calm Owl", "unit": "one"}),
         ("changed", {**fox, "unit": "dozen"}),
         ("changed", {**fox, "unit": "thousand"}),
         ("omitted", fox),
@@ -254,7 +293,7 @@ def test_the_documented_default_gives_what_leaving_it_out_gives(
 
     def told(trial: Trial, **changes: JsonValue) -> ExecuteReply:
         default = 4210 if "page" in trial.arguments else left_out
-        values = {"gold": 4210, "repeat": 4210, "omitted": left_out, "default": default, **changes}
+        values = {"gold": 4210, "repeat": 4210, "omitted": left_out, "default": default, "row": 3050, **changes}
         return reply_of(values.get(trial.promise))
 
     check_replies(listed, [told(trial) for trial in listed])

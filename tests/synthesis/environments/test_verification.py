@@ -56,16 +56,20 @@ def check(environment: Environment, *, whole: bool = True, sandbox: InThisProces
     asyncio.run(work(environment, sandbox, ExecutableTools(sandbox)))
 
 
+RAIN = "def weather(city):\n    return TABLES['rows'][city]\n"
+
+
 def with_weather(source: str) -> Environment:
-    document = ToolDocument(name="weather", description="Weather", parameters={"type": "object", "properties": {}})
-    weather = EnvironmentTool(document=document, source=source)
-    distractor = IrrelevantTool(tool=weather, band="low", similarity=0.0)
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    document = ToolDocument(name="weather", description="Weather", parameters=parameters)
+    weather = EnvironmentTool(document=document, source=source, tables={"rows": {"Oslo": "rain", "Rome": "sun"}})
+    distractor = IrrelevantTool(tool=weather, band="low", similarity=0.0, arguments={"city": "Oslo"})
     return ENVIRONMENT.model_copy(update={"irrelevant_tools": (distractor,)})
 
 
 def test_a_sound_environment_holds_all_its_promises() -> None:
     for whole in (True, False):
-        check(with_weather("def weather():\n    return 'rain'\n"), whole=whole)
+        check(with_weather(RAIN), whole=whole)
 
 
 def test_a_tool_that_answers_strangers_fails_though_its_gold_call_replays() -> None:
@@ -84,10 +88,21 @@ def test_a_tool_that_answers_strangers_fails_though_its_gold_call_replays() -> N
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_distractor_must_be_allowed_and_run(whole: bool) -> None:
     with pytest.raises(Rejected, match="import not allowed"):
-        check(with_weather("import os\n\ndef weather():\n    return os.name\n"), whole=whole)
+        check(with_weather(f"import os\n\n{RAIN}"), whole=whole)
     with pytest.raises(Rejected, match="distractor does not run: weather: crashed"):
-        check(with_weather("def weather():\n    return 'rain'\n"), whole=whole, sandbox=CrashingWeather())
-    check(with_weather("def weather():\n    raise ValueError('no weather')\n"), whole=whole)
+        check(with_weather(RAIN), whole=whole, sandbox=CrashingWeather())
+    check(with_weather(RAIN), whole=whole)
+    for source, reason in (
+        ("    raise ValueError('no weather')\n", "distractor gives no answer: weather: ValueError: no weather"),
+        ("    return 'rain'\n", "distractor gives one answer alone: weather: 'rain'"),
+        ("    assert city in TABLES['rows']\n    return 'rain'\n", "distractor gives one answer alone"),
+    ):
+        dead = with_weather(f"def weather(city):\n{source}")
+        if whole:
+            with pytest.raises(Rejected, match=reason):
+                check(dead)
+        else:  # in a run, distractors are tools that were proven where they come from
+            check(dead, whole=False)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +124,7 @@ def test_a_record_that_contradicts_itself_fails(changes: dict[str, Any], reason:
 
 def test_an_environment_that_withholds_a_tool_has_no_gold_call_to_replay() -> None:
     withheld = {"sub_questions": (), "expectation": "refuse", "missing": "get_owner"}
-    environment = with_weather("def weather():\n    return 'rain'\n").model_copy(update=withheld)
+    environment = with_weather(RAIN).model_copy(update=withheld)
     assert proofs_of(environment) == []
     for whole in (True, False):
         check(environment, whole=whole)
@@ -135,12 +150,12 @@ def twin_of_find_flat(answers: str) -> Environment:
         source=f"def find_home(owner: str):\n    return TABLES['rows']{answers}\n",
         tables=find_flat.tables,
     )
-    distractor = IrrelevantTool(tool=twin, band="high", similarity=0.9)
+    distractor = IrrelevantTool(tool=twin, band="high", similarity=0.9, arguments={"owner": "Copper Lynx"})
     return ENVIRONMENT.model_copy(update={"irrelevant_tools": (distractor,)})
 
 
 def test_only_a_hard_environment_promises_that_no_distractor_answers() -> None:
-    answers, tells_else = twin_of_find_flat("[owner]"), twin_of_find_flat("['Copper Lynx']")
+    answers, tells_else = twin_of_find_flat("[owner]"), twin_of_find_flat("[owner] + '!'")
     check(answers)
     check(tells_else.model_copy(update={"difficulty": "hard"}))
     hard = answers.model_copy(update={"difficulty": "hard"})
@@ -203,7 +218,7 @@ class Recording(InThisProcess):
         return await super().execute_batch(requests)
 
 
-def test_a_distractor_is_called_once_with_arguments_of_its_types_that_it_cannot_know() -> None:
+def test_an_unused_tool_is_called_once_with_arguments_of_its_types_that_it_cannot_know() -> None:
     kinds = ["string", "integer", "number", "boolean", "array", "object"]
     properties = {**{f"a_{kind}": {"type": kind} for kind in kinds}, "untyped": {}, "optional": {"type": "string"}}
     required = [name for name in properties if name != "optional"]
@@ -219,8 +234,8 @@ def test_a_distractor_is_called_once_with_arguments_of_its_types_that_it_cannot_
     executable = ExecutableTools(sandbox)
 
     async def check_twice() -> None:
-        await executable.check([tool])
-        await executable.check([tool])
+        await executable.check([tool], [])
+        await executable.check([tool], [])
 
     asyncio.run(check_twice())
     (request,) = sandbox.requests
@@ -244,7 +259,7 @@ def test_a_distractor_is_called_once_with_arguments_of_its_types_that_it_cannot_
 def test_a_distractor_that_was_found_not_to_run_fails_every_environment_that_shows_it() -> None:
     sandbox = CrashingWeather()
     executable = ExecutableTools(sandbox)
-    environment = with_weather("def weather():\n    return 'rain'\n")
+    environment = with_weather(RAIN)
     for _ in range(2):
         with pytest.raises(Rejected, match="distractor does not run"):
             asyncio.run(verify_environment(environment, sandbox, executable))
