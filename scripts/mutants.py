@@ -1289,9 +1289,9 @@ MUTANTS: tuple[Mutant, ...] = (
     # Who goes on after a question has not asked back.
     Mutant(
         "synthesis/answers/expectation.py",
-        'text.rstrip().endswith(("?", "？"))',
-        '"?" in text or "？" in text',
-        ("tests/synthesis/answers/test_same_answer.py",),
+        'return sentences[-1].endswith(("?", "？"))',
+        'return any(each.endswith(("?", "？")) for each in sentences)',
+        ("tests/synthesis/answers/test_expectation.py",),
     ),
     # A message of many values tells none.
     Mutant(
@@ -1380,8 +1380,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # So does the replay before an environment is written.
     Mutant(
         "synthesis/environments/verification.py",
-        "    await executable.check([*_unused(environment), *(each.tool for each in environment.irrelevant_tools)], [])\n",
-        "",
+        "[*_unused(environment), *(each.tool for each in environment.irrelevant_tools)]",
+        "_unused(environment)",
         ("tests/synthesis/environments/test_verification.py",),
     ),
     # A distractor that crashes is none.

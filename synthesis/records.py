@@ -430,10 +430,12 @@ class Environment(KeptRecord):
                     f"environment {self.id}: sub-question {sub_question.id!r} calls {sub_question.call.name!r}, "
                     f"which is not among its tools {names}"
                 )
-        if (self.expectation == "answer") != (self.missing is None) or (self.missing is not None and self.sub_tasks):
+        if (self.expectation == "answer") != (self.missing is None) or (
+            self.expectation == "ask_back" and self.sub_tasks
+        ):
             raise ValueError(
-                f"environment {self.id}: expected `missing`, and no calls, exactly for `refuse` and `ask_back`, "
-                f"found {self.expectation}, missing {self.missing!r}, {len(self.sub_tasks)} calls"
+                f"environment {self.id}: expected `missing` exactly for `refuse` and `ask_back`, and no calls for "
+                f"`ask_back`, found {self.expectation}, missing {self.missing!r}, {len(self.sub_tasks)} calls"
             )
         return self
 
@@ -488,6 +490,11 @@ class Environment(KeptRecord):
             return "I have everything.", f"答案是{said}。" if zh else f"The answer is {said}."
         missing = (self.missing or "").removeprefix("get_").replace("_", " ")
         if self.expectation == "refuse":
+            if found := ", ".join(_plain_text(sub_task.answer) for sub_task in self.sub_tasks):
+                rest = f"查到了{found}。没有合适的工具，无法回答其余部分。"
+                return f"No tool gives {missing}.", (
+                    rest if zh else f"I found {found}. I cannot answer the rest: no tool gives {missing}."
+                )
             sentence = "没有合适的工具，无法回答。" if zh else f"I cannot answer: no tool gives {missing}."
             return f"No tool gives {missing}.", sentence
         return f"The {missing} is not said.", "请问您指的是哪一个？" if zh else f"Which {missing} do you mean?"

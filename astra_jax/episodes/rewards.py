@@ -8,7 +8,9 @@ F1 says: solve all, and call no tool in vain.
 
 Arguments are not compared, only what tools return. Where the ending is checked (a final state, a refusal, a question
 back) n and c are one more, and n̂ too if the ending is right; the final message is read for a refusal or a question,
-never for an answer. `synthesis/answers/counting.py` counts all three.
+never for an answer. Where a tool is missing, n counts what the others allow: F1 is 1 for doing that and refusing the
+rest, and 2 / (2 + k) for refusing at once where k sub-questions could have been answered.
+`synthesis/answers/counting.py` counts all three.
 
 The others are functions of the same counts and of little else (`EpisodeResult`), so that `astra rescore` can apply
 them to logged episodes. A run names its own (`reward` in its config); one more is a function here and its name.
@@ -173,17 +175,19 @@ def partial_credit_reward(result: EpisodeResult) -> float:
 
 
 def refusals_reward(result: EpisodeResult) -> float:
-    """Return F1 where there is something to solve, unless it was refused; else 1 for a refusal, whatever came before.
+    """Return F1 where nothing is to be refused, and 0 if it was; else r for a refusal: what was done of what could be.
 
     Of F1 a refusal after a call that was tried is worth less than one at once; here trying is free.
 
     >>> refusals_reward(EpisodeResult(1, 1, 4, 0, True, True, True))
     1.0
+    >>> refusals_reward(EpisodeResult(1, 2, 1, 0, True, True, True))
+    0.5
     >>> refusals_reward(EpisodeResult(2, 2, 2, 0, False, False, True))
     0.0
     """
     if result.must_refuse:
-        return float(result.has_refused)
+        return recall_reward(result) if result.has_refused else 0.0
     return 0.0 if result.has_refused else f1_reward(result)
 
 

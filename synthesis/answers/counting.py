@@ -74,7 +74,7 @@ def count_episode(
     is one more sub-task and counts as one more call, so that precision stays within 1 and calling less than was needed
     gains nothing.
     """
-    # Where a refusal or a question back is expected, there are no sub-tasks: the ending is all that can be solved.
+    # Where a refusal is expected, sub-tasks are what the tools allow; where a question back is, there are none.
     solved = count_solved(environment.sub_tasks, outcomes)
     if environment.expectation != "answer":
         ends_well = meets_expectation(environment.expectation, final_text)

@@ -49,7 +49,7 @@ def draw_habit(environment: Environment, shares: Mapping[Habit, float], rng: ran
 
 
 def _has_room(environment: Environment, habit: Habit) -> bool:
-    if environment.state is not None or not environment.sub_tasks:
+    if environment.state is not None or environment.expectation != "answer" or not environment.sub_tasks:
         return False
     match habit:
         case "calls_distractor":

@@ -1,7 +1,7 @@
 """Refusal environments: a needed tool is withheld, or the question leaves a needed value out.
 
-The right behaviour is to say so at once, or to ask; every call is in vain. `answers.expectation` judges the
-episode's last words by rule.
+Where a tool is withheld, the right behaviour is to do what the other tools allow, and to refuse the rest; where a value
+is left out it is to ask at once, and every call is in vain. `answers.expectation` judges the episode's last words.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ from synthesis.teacher.protocol import Teacher
 
 
 def withhold_tool(environment: Environment, rng: random.Random) -> Environment:
-    """Take one needed tool away; what is left cannot answer the question."""
+    """Take one needed tool away; sub-questions that need it, or the answer of one that does, have no call any more."""
     withheld = rng.choice(environment.tools).document.name
     tools = tuple(tool for tool in environment.tools if tool.document.name != withheld)
-    return _unanswerable(environment, "refuse", withheld).model_copy(update={"tools": tools})
+    lost: set[str] = set()
+    for sub_question in environment.sub_questions:  # in an order in which they can be answered
+        needs_it = sub_question.call is not None and sub_question.call.name == withheld
+        if needs_it or lost.intersection(sub_question.depends_on):
+            lost.add(sub_question.id)
+    return _unanswerable(environment, "refuse", withheld, lost).model_copy(update={"tools": tools})
 
 
 async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: Environment, *, seed: int) -> Environment:
@@ -44,12 +49,16 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
     for sub_question in environment.sub_questions:
         if mentions(reply.question, sub_question.answer) and not mentions(environment.question, sub_question.answer):
             raise Rejected("leaked answer", reply.question)
-    return _unanswerable(environment, "ask_back", reply.argument).model_copy(update={"question": reply.question})
+    every = {sub_question.id for sub_question in environment.sub_questions}
+    return _unanswerable(environment, "ask_back", reply.argument, every).model_copy(update={"question": reply.question})
 
 
-def _unanswerable(environment: Environment, expectation: Expectation, missing: str) -> Environment:
-    # Without calls there are no sub-tasks: only the ending of the episode is counted.
-    sub_questions = tuple(sub_question.model_copy(update={"call": None}) for sub_question in environment.sub_questions)
+def _unanswerable(environment: Environment, expectation: Expectation, missing: str, lost: set[str]) -> Environment:
+    """Take the calls of the sub-questions that are `lost`: what is left, and the ending of the episode, is counted."""
+    sub_questions = tuple(
+        sub_question.model_copy(update={"call": None}) if sub_question.id in lost else sub_question
+        for sub_question in environment.sub_questions
+    )
     return environment.model_copy(
         update={"sub_questions": sub_questions, "expectation": expectation, "missing": missing}
     )

@@ -98,11 +98,12 @@ def _unused(environment: Environment) -> list[EnvironmentTool]:
 
 def proofs_of(environment: Environment) -> list[Proof]:
     """Return each of the environment's tools with the sub-questions that call it."""
-    return [
+    proofs: list[Proof] = [
         (tool, [task for task in environment.sub_tasks if task.call and task.call.name == tool.document.name])
         for tool in environment.tools
-        if environment.expectation == "answer"
     ]
+    # Where something is missing, the tools that nothing calls any more are run as distractors are.
+    return [proof for proof in proofs if proof[1] or environment.expectation == "answer"]
 
 
 def check_shape(environment: Environment) -> None:
@@ -120,7 +121,7 @@ def check_shape(environment: Environment) -> None:
     if environment.expectation != "answer":
         if environment.missing in {tool.document.name for tool in environment.all_tools}:
             raise Rejected("withheld tool is there", f"{environment.missing}")
-        return  # no sub-question has a call, so there is no shape to compare
+        return  # its shape is that of the question before something was taken away
     sub_tasks = environment.sub_tasks
     if not sub_tasks:
         raise Rejected("no sub-task")

@@ -260,6 +260,19 @@ async def test_where_no_tool_fits_saying_so_is_rewarded_and_calling_in_vain_cost
     assert episode_reward(made_up) == episode_reward(only_thought) == 0
 
 
+async def test_where_a_tool_is_missing_doing_what_the_others_allow_and_refusing_the_rest_is_worth_most():
+    find, rent = ENVIRONMENT.sub_questions
+    asked = (find, rent.model_copy(update={"call": None}))
+    missing = {"expectation": "refuse", "missing": "get_rent", "composition": None}
+    environment = changed(sub_questions=asked, tools=ENVIRONMENT.tools[:1], **missing)
+    refusal = "I found Amber Falcon. I cannot answer the rest: no tool gives the rent."
+    found = call("find_flat", owner="Quartz Heron")
+    episodes = [await after(environment, *said) for said in ((found, refusal), (refusal,), (found, "2150."))]
+    rewards = {name: [episode_reward(episode, name) for episode in episodes] for name in ("f1", "refusals")}
+    assert rewards["f1"] == pytest.approx([1.0, 2 / 3, 2 / 4], abs=1e-5)
+    assert rewards["refusals"] == [1.0, 0.5, 0.0]
+
+
 async def test_the_state_an_episode_leaves_behind_is_a_sub_task():
     environment = changed(state={"count": 0}, final_state={"count": 1})
     gold = [call("find_flat", owner="Quartz Heron"), call("get_rent", flat="Amber Falcon")]

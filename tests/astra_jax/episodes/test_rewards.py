@@ -48,7 +48,7 @@ def test_rewards_differ_from_f1_as_their_formulas_say(result):
     assert earned["partial_credit"] == pytest.approx(f1 + result.num_attempted / (subtasks + calls + PRECISION_EPSILON))
     assert earned["f1_and_answer"] == pytest.approx((f1 + result.is_answer_accurate) / 2)
     refusing = result._replace(has_refused=True)
-    assert REWARDS["refusals"](refusing) == result.must_refuse
+    assert REWARDS["refusals"](refusing) == (solved / subtasks if result.must_refuse else 0)
     if not result.has_refused:
         assert earned["refusals"] == pytest.approx(0 if result.must_refuse else f1)
 

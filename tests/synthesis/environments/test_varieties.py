@@ -11,6 +11,7 @@ import pytest
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import count_episode
+from synthesis.answers.expectation import meets_expectation
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.quotas import plan_environments
 from synthesis.environments.stateful import prove_stateful
@@ -71,8 +72,8 @@ def test_the_gold_ending_is_counted_as_one_more_solved_sub_task(varied: Path) ->
 def test_answering_where_a_tool_is_missing_solves_nothing(varied: Path) -> None:
     for environment in RecordSource(varied, Environment):
         if environment.expectation != "answer":
-            solved, _, _ = gold_counts(environment, final_text=f"It is {environment.answer}.", final_state=None)
-            assert solved == 0
+            solved, subtasks, _ = gold_counts(environment, final_text=f"It is {environment.answer}.", final_state=None)
+            assert solved == subtasks - 1 == len(environment.sub_tasks)  # what the tools allow, and not the ending
 
 
 def test_leaving_the_state_as_it_was_misses_the_final_state(stateful: Environment) -> None:
@@ -121,6 +122,36 @@ def test_withholding_takes_a_needed_tool_and_leaves_distractors(varied: Path) ->
         if environment.expectation == "refuse":
             assert environment.missing not in {tool.document.name for tool in environment.all_tools}
             assert environment.irrelevant_tools
+
+
+def test_what_needs_no_withheld_tool_is_still_to_be_done_and_is_told_in_the_refusal(varied: Path) -> None:
+    refusals = [each for each in RecordSource(varied, Environment) if each.expectation == "refuse"]
+    assert sum(bool(each.sub_tasks) for each in refusals) > 0
+    for environment in refusals:
+        asked = {each.id: each for each in environment.sub_questions}
+        names = {tool.document.name for tool in environment.tools}
+        for sub_task in environment.sub_tasks:
+            assert sub_task.call is not None
+            assert sub_task.call.name in names
+            assert all(asked[parent].call is not None for parent in sub_task.depends_on)
+        last = environment.gold_messages()[-1].content
+        assert meets_expectation("refuse", last)
+        assert all(str(sub_task.answer) in last for sub_task in environment.sub_tasks)
+
+
+def test_an_answer_of_a_remaining_tool_that_was_changed_is_found(
+    varied: Path, tmp_path: Path, sandbox_url: str
+) -> None:
+    partial = next(
+        each for each in RecordSource(varied, Environment) if each.expectation == "refuse" and each.sub_tasks
+    )
+    changed = tuple(
+        each.model_copy(update={"answer": "Nobody"}) if each.call is not None else each
+        for each in partial.sub_questions
+    )
+    write_records(tmp_path / "out", [partial.model_copy(update={"sub_questions": changed})], kind="environment")
+    report = asyncio.run(verify_environments(tmp_path / "out", sandbox_url))
+    assert [reason.split(":")[0] for _, reason in report.failures] == ["wrong answer"]
 
 
 def test_more_stateful_environments_than_multi_hop_places_are_refused() -> None:
