@@ -54,7 +54,8 @@ def embedded_run(count: int, settings: dict[str, Any]) -> dict[str, float | int 
 async def endpoint_run(url: str, num_calls: int) -> dict[str, float]:
     """Ask an endpoint `num_calls` different questions."""
     from synthesis.prompts.task_scoring import ScoreTask
-    from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
+    from synthesis.teacher.config import OpenAITeacherConfig
+    from synthesis.teacher.openai import OpenAITeacher
 
     os.environ["BENCH_KEY"] = "none"
     teacher = OpenAITeacher(

@@ -25,7 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from synthesis.errors import SynthesisError
 from synthesis.teacher.cache import CachedReply, ReplyFile
-from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
+from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.openai import OpenAITeacher
 from synthesis.teacher.protocol import Teacher
 
 Worker = TypeVar("Worker", covariant=True)

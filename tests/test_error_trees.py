@@ -14,7 +14,6 @@ NOT_OURS = {
     "ToolError": "in the jail, beside a tool",
     "GivenUp": "a run that was ended has not failed",
     "Terminated": "a run that was ended has not failed",
-    "_BrokenCompletion": "never leaves its file",
     "_DeadEnd": "never leaves its file",
     "_Lost": "never leaves its file",
     "_UnknownSource": "never leaves its file",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from synthesis.destination import Result
-    from synthesis.teacher.openai import OpenAITeacherConfig
+    from synthesis.teacher.config import OpenAITeacherConfig
     from synthesis.teacher.protocol import Teacher
 
 

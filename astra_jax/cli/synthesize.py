@@ -13,7 +13,7 @@ from astra_jax.cli.surroundings import lock_beside, sandbox_for, teacher_for
 if TYPE_CHECKING:
     from synthesis.cost.estimate import CostEstimate
     from synthesis.stage import StageReport
-    from synthesis.teacher.openai import OpenAITeacherConfig
+    from synthesis.teacher.config import OpenAITeacherConfig
 
 _GOES_ON = "; what is finished is kept, and the same command goes on from there"
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.teacher.openai import OpenAITeacherConfig
+from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.protocol import Reply, Request
 
 BYTES_PER_TOKEN: Final = 3.5

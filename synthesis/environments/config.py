@@ -12,7 +12,7 @@ from synthesis.environments.quality import Percentile
 from synthesis.environments.quotas import Variety
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
-from synthesis.teacher.openai import OpenAITeacherConfig
+from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.workers import RayConfig
 
 

@@ -1,7 +1,10 @@
 """Whoever answers the questions of synthesis.
 
     protocol              `Teacher`, `Request`, `BadReply`
-    openai                any OpenAI-compatible endpoint, with adaptive_concurrency
+    config                which models are asked, and within what limits
+    status_rules          what an HTTP status means for the question, and for the run
+    endpoint              one endpoint and its completions, with adaptive_concurrency
+    openai                the teacher: a typed question, its reply
     cache, usage          replies that were paid for; tokens and money
     scripted              a queue of replies, for tests
 The embedded teacher stands in `synthesis.procedural`, above both tracks.

@@ -54,6 +54,8 @@ class QuestionCosts:
     repairs: int = 0
     bad_replies: int = 0
     seconds: float = 0.0
+    dropped_fields: set[str] = field(default_factory=set)
+    """What of the calls the endpoint does not take; they go on without it."""
     usage: Usage = field(default_factory=Usage)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from synthesis.teacher.openai import OpenAITeacherConfig
+from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.tools.documents import ToolDocumentFilters
 from synthesis.tools.mcp_servers import McpServerConfig
 from synthesis.trajectories.reward_axes import RewardThresholds

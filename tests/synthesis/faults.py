@@ -16,7 +16,7 @@ import pytest
 
 from synthesis.records import JsonObject
 from synthesis.stage import StageReport
-from synthesis.teacher.openai import OpenAITeacherConfig
+from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.track.journal import Journal
 from tests.synthesis.teacher.mock_endpoint import FAULTS, MockEndpoint
 from tests.synthesis.trajectories.mortal_run import ToldTeacher
@@ -56,7 +56,7 @@ async def survive_faults(
         return json.dumps(reply | {name: score for name, score in SCORES.items() if name in reply})
 
     monkeypatch.setenv("TEST_KEY", KEY)
-    monkeypatch.setattr("synthesis.teacher.openai._FIRST_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr("synthesis.teacher.endpoint._FIRST_DELAY_SECONDS", 0.01)
     monkeypatch.setattr(Journal, "append", watched_append)
     async with MockEndpoint(answer, fault_rate=0.3, seed=3).serving() as endpoint:
         settings = {"model": "mock", "base_url": endpoint.url, "api_key_env": "TEST_KEY", "request_seconds": 2.0}

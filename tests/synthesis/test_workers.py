@@ -25,7 +25,8 @@ from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.record_io import RecordSource, read_card
 from synthesis.records import Trajectory
 from synthesis.stage import Rejected
-from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
+from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.openai import OpenAITeacher
 from synthesis.teacher.protocol import TeacherUnavailable
 from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories

@@ -16,6 +16,9 @@ FAULTS = ("429", "500", "hang", "cut", "not_json", "wrong_schema", "refusal")
 class MockEndpoint:
     """Counts what it is asked; `answer` makes the reply's text from the request's body."""
 
+    refuse: Callable[[dict], tuple[str, object] | None] = staticmethod(lambda body: None)
+    """Gives the status line and the body for a request that is not to be answered; a text is sent as it is."""
+
     def __init__(self, answer: Callable[[dict], str], *, latency_seconds=0.0, fault_rate=0.0, faults=FAULTS, seed=0):
         self.answer = answer
         self.prompt_tokens: Callable[[dict], int] = lambda _: 100
@@ -66,6 +69,9 @@ class MockEndpoint:
         if fault:
             self.injected[fault] += 1
         await asyncio.sleep(self.latency_seconds)
+        if (refusal := self.refuse(body)) is not None:
+            self._send(writer, *refusal, "Retry-After: 0.01\r\n")
+            return True
         message = {"role": "assistant", "content": None, "refusal": None}
         if fault in ("429", "500"):
             self._send(writer, f"{fault} Fault", {"error": {"message": "no"}}, "Retry-After: 0.01\r\n")
@@ -92,8 +98,8 @@ class MockEndpoint:
         return True
 
     @staticmethod
-    def _send(writer: asyncio.StreamWriter, status: str, body: dict, more: str = "") -> None:
-        data = json.dumps(body).encode()
+    def _send(writer: asyncio.StreamWriter, status: str, body: object, more: str = "") -> None:
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n{more}\r\n"
         writer.write(head.encode() + data)
 

@@ -14,7 +14,8 @@ from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.record_io import RecordSource
 from synthesis.records import TaskScores, Trajectory
 from synthesis.teacher.adaptive_concurrency import AdaptiveConcurrency
-from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
+from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.openai import OpenAITeacher
 from synthesis.teacher.protocol import BadReply, TeacherUnavailable
 from synthesis.teacher.usage import metered_usage
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
@@ -27,7 +28,7 @@ KEY = "sk-test-0123456789-secret"
 @pytest.fixture(autouse=True)
 def key(monkeypatch):
     monkeypatch.setenv("TEST_KEY", KEY)
-    monkeypatch.setattr("synthesis.teacher.openai._FIRST_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr("synthesis.teacher.endpoint._FIRST_DELAY_SECONDS", 0.01)
 
 
 def scored(_: dict) -> str:
@@ -109,7 +110,7 @@ async def test_one_call_is_retried_at_most_three_times_and_a_dead_endpoint_stops
 
 
 async def test_the_wait_that_the_endpoint_asks_for_is_kept(monkeypatch):
-    monkeypatch.setattr("synthesis.teacher.openai._FIRST_DELAY_SECONDS", 30.0)
+    monkeypatch.setattr("synthesis.teacher.endpoint._FIRST_DELAY_SECONDS", 30.0)
     async with MockEndpoint(scored, fault_rate=1.0, faults=("429",)).serving() as endpoint:
         teacher = teacher_of(endpoint)
         started = time.monotonic()

@@ -25,7 +25,8 @@ import datasketch  # noqa: F401
 import openai  # noqa: F401
 
 from synthesis.procedural.teacher import ANSWERS, ProceduralTeacher
-from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig
+from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.openai import OpenAITeacher
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 

@@ -1,0 +1,198 @@
+"""One endpoint: its connections, how many calls it bears at once, and what it was seen not to take.
+
+What fails is told apart by `status_rules`; a connection that breaks, a reply that is cut or is no completion may pass,
+as a 5xx may. What may pass is tried again, at most `max_retries` times, with jitter or after the `Retry-After` that the
+endpoint asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections import defaultdict
+from typing import Any, Final
+
+import httpx
+
+from synthesis.records import JsonObject
+from synthesis.teacher.adaptive_concurrency import AdaptiveConcurrency
+from synthesis.teacher.completion import Completion, completion_of
+from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.protocol import BadReply, TeacherUnavailable
+from synthesis.teacher.status_rules import Rule, rule_of, status_in
+from synthesis.teacher.usage import QuestionCosts
+
+_FIRST_DELAY_SECONDS: Final = 0.5
+_LONGEST_DELAY_SECONDS: Final = 60.0
+_CONNECT_SECONDS: Final = 5.0
+
+
+class Endpoint:
+    """Sends calls to one base URL with one key; the key is held in memory by the client, and written nowhere."""
+
+    def __init__(self, base_url: str, api_key_env: str, limits: OpenAITeacherConfig):
+        """Open the client.
+
+        Raises:
+            TeacherUnavailable: the `openai` package or the key is missing.
+        """
+        try:
+            import aiohttp  # noqa: F401 - the client's transport, part of the extra
+            import openai
+        except ImportError as error:
+            raise TeacherUnavailable(
+                "the OpenAI teacher needs the `openai` package; run: pip install 'astra-jax[openai]'"
+            ) from error
+        key = os.environ.get(api_key_env)
+        if not key:
+            raise TeacherUnavailable(
+                f"expected the endpoint's key in the environment variable {api_key_env}, found none; set it, or "
+                "any text for an endpoint that wants no key"
+            )
+        self._base_url, self._api_key_env, self._limits = base_url, api_key_env, limits
+        self._openai: Any = openai
+        self._client: Any = openai.AsyncOpenAI(
+            api_key=key,
+            base_url=base_url,
+            max_retries=0,  # `completed` tries again itself: it counts, and tells faults apart
+            timeout=openai.Timeout(limits.request_seconds, connect=min(_CONNECT_SECONDS, limits.request_seconds)),
+            http_client=openai.DefaultAioHttpClient(),  # a fifth of the CPU per call of the default client
+        )
+        self._concurrency = AdaptiveConcurrency(start=min(32, limits.max_concurrency), maximum=limits.max_concurrency)
+        self._refused_fields: defaultdict[str, set[str]] = defaultdict(set)
+        """Of each model: what the endpoint does not take from it."""
+        self._failures_in_a_row = 0
+        self._has_answered = False
+        self._jitter = random.Random(0)  # spreads retries in time; nothing that is written depends on it
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def completed(self, question: str, call: JsonObject, costs: QuestionCosts) -> Completion:
+        """Return the completion of one call, a body of `/chat/completions`; what may pass is tried again.
+
+        Raises:
+            BadReply: the question is refused, or every retry used up.
+            TeacherUnavailable: no question can be answered just now.
+        """
+        problem, tries_left, attempt = "", self._limits.max_retries, 0
+        while True:
+            sent = self._taken_fields(call)
+            delay = _FIRST_DELAY_SECONDS * 2**attempt * self._jitter.uniform(0.5, 1.5)
+            try:
+                async with self._concurrency.slot():
+                    started = time.monotonic()
+                    costs.calls += 1
+                    # The typed `chat.completions.create` takes twice the CPU; the call is the same.
+                    body = await self._client.post("/chat/completions", body=sent, cast_to=object)
+                    self._has_answered = True
+                    # Measured inside the slot: the wait for a place is not the endpoint's latency.
+                    seconds = time.monotonic() - started
+                    costs.seconds += seconds
+                if (status := status_in(body)) is not None:
+                    problem = f"HTTP 200 with an error {status}"
+                    rule = self._obeyed(rule_of(status, body, sent), question, sent, problem, costs)
+                    delay = 0.0 if rule.action == "drop" else delay
+                elif (completion := completion_of(body)) is None:
+                    problem, rule = "a completion without a message", Rule("again")
+                else:
+                    self._concurrency.succeeded(seconds)
+                    self._failures_in_a_row = 0
+                    return completion
+            except self._openai.APIResponseValidationError as error:
+                problem, rule = type(error).__name__, Rule("again")
+            except self._openai.APIStatusError as error:
+                problem = f"HTTP {error.status_code}"
+                rule = self._obeyed(rule_of(error.status_code, error.body, sent), question, sent, problem, costs)
+                delay = 0.0 if rule.action == "drop" else _retry_after(error, delay)
+                if error.status_code == 429:
+                    self._concurrency.pushed_back()
+            except self._openai.APIConnectionError as error:
+                # Time-outs and cut streams among them; their text may hold the request.
+                problem, rule = type(error).__name__, Rule("again")
+                self._require_somebody(error, attempt)
+            except ValueError:
+                problem, rule = "a body that is no JSON", Rule("again")
+            if rule.action == "again":  # a field that is dropped costs no try: each is dropped once
+                if not tries_left:
+                    break
+                tries_left, attempt = tries_left - 1, attempt + 1
+                costs.retries += 1
+            await asyncio.sleep(min(delay, _LONGEST_DELAY_SECONDS))
+        self._count_failure(problem)
+        raise BadReply(f"{question}: no answer after {self._limits.max_retries} retries, the last with {problem}")
+
+    def _taken_fields(self, call: JsonObject) -> JsonObject:
+        """Return the call without what the endpoint was seen not to take of this model."""
+        refused = self._refused_fields[call["model"]]
+        sent = {name: value for name, value in call.items() if name not in refused}
+        # Two names of one limit: the older one where the newer is not known.
+        if "max_completion_tokens" in refused and "max_completion_tokens" in call and "max_tokens" not in refused:
+            sent["max_tokens"] = call["max_completion_tokens"]
+        return sent
+
+    def _obeyed(self, rule: Rule, question: str, sent: JsonObject, problem: str, costs: QuestionCosts) -> Rule:
+        """Do what a rule says, and return it where the question goes on.
+
+        Raises:
+            BadReply: the question is refused.
+            TeacherUnavailable: the run is to stop.
+        """
+        if rule.action == "stop":
+            raise TeacherUnavailable(
+                f"{self._base_url} refuses model {sent['model']!r} ({problem}); check the address, the model's name "
+                f"and the key in {self._api_key_env}"
+            ) from None
+        if rule.action == "budget":
+            raise TeacherUnavailable(
+                f"the budget at {self._base_url} is used up ({problem}); add to it and run the same command again"
+            ) from None
+        if rule.action == "too_long":
+            raise BadReply(f"{question}: too long for model {sent['model']!r} ({problem})") from None
+        if rule.action == "reject":
+            self._count_failure(problem)
+            raise BadReply(f"{question}: the endpoint refuses the question ({problem})") from None
+        if rule.action == "drop":
+            self._refused_fields[sent["model"]].add(rule.field)
+            costs.dropped_fields.add(rule.field)
+        return rule
+
+    def _count_failure(self, problem: str) -> None:
+        """Count a question that got no answer.
+
+        Raises:
+            TeacherUnavailable: it was one too many in a row.
+        """
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= self._limits.max_failures_in_a_row:
+            raise TeacherUnavailable(
+                f"{self._base_url} has left {self._failures_in_a_row} questions in a row unanswered, the last "
+                f"with {problem}; run the same command again when it is back"
+            ) from None
+
+    def _require_somebody(self, error: Exception, attempt: int) -> None:
+        """Require that the endpoint has been connected to: nobody was ever there after one retry stops the run.
+
+        Raises:
+            TeacherUnavailable: nobody listens, there is no such host, or no network.
+        """
+        cause = error.__cause__
+        if self._has_answered or attempt < min(1, self._limits.max_retries):
+            return
+        if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
+            raise TeacherUnavailable(
+                f"no connection to the teacher at {self._base_url}: {str(cause) or type(cause).__name__}; start it, or "
+                "check the address (teacher.base_url) and the network"
+            ) from None
+
+
+def _retry_after(error: Any, delay: float) -> float:
+    """Return the seconds that the endpoint asks to wait, else our own."""
+    asked = error.response.headers.get("retry-after", "")
+    try:
+        return max(0.0, float(asked))
+    except ValueError:  # not there, or the other form of the header, a date
+        return delay
