@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from synthesis.errors import SynthesisError
+from synthesis.records import JsonObject
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -46,6 +47,8 @@ class StageReport:
     """The first few that differ, in full: reason and what was found."""
     out: str = ""
     seconds: float = 0.0
+    usage: JsonObject = field(default_factory=dict)
+    """What a language model was asked for it, by kind of question; empty without one."""
     already_complete: bool = False
     """Whether an earlier run with equal config did it, and this one only says so."""
 
@@ -112,6 +115,7 @@ class StageReport:
                 "rejected": dict(sorted(self.rejected.items())),
                 "out": self.out,
                 "seconds": round(self.seconds, 3),
+                **({"usage": self.usage} if self.usage else {}),
                 **({"already_complete": True} if self.already_complete else {}),
             }
         )

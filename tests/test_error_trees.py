@@ -16,7 +16,9 @@ NOT_OURS = {
     "Terminated": "a run that was ended has not failed",
     "_DeadEnd": "never leaves its file",
     "_Lost": "never leaves its file",
+    "_NotJson": "never leaves its file",
     "_UnknownSource": "never leaves its file",
+    "Unreadable": "the teacher makes a BadReply of it",
 }
 
 

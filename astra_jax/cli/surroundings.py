@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from synthesis.destination import Result
+    from synthesis.stage import StageReport
     from synthesis.teacher.config import OpenAITeacherConfig
     from synthesis.teacher.protocol import Teacher
 
@@ -62,3 +65,12 @@ async def teacher_for(config: OpenAITeacherConfig | None) -> AsyncIterator[Teach
         yield teacher
     finally:
         await teacher.close()
+        if teacher.ledger.questions:  # also of a run that was stopped: it has cost as much
+            print(teacher.ledger.table(), file=sys.stderr)
+
+
+def with_usage(report: StageReport, teacher: Teacher) -> StageReport:
+    """Return a report that also says what a language model was asked for it."""
+    from synthesis.teacher.openai import OpenAITeacher
+
+    return replace(report, usage=teacher.ledger.summary()) if isinstance(teacher, OpenAITeacher) else report

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astra_jax.cli.arguments import Commands, add_sandbox, config_command
-from astra_jax.cli.surroundings import lock_beside, sandbox_for, teacher_for
+from astra_jax.cli.surroundings import lock_beside, sandbox_for, teacher_for, with_usage
 
 if TYPE_CHECKING:
     from synthesis.cost.estimate import CostEstimate
@@ -67,7 +67,7 @@ def _trajectories(options: argparse.Namespace) -> None:
 
     async def run() -> StageReport:
         async with teacher_for(config.teacher) as teacher:
-            return await synthesize_trajectories(config, teacher)
+            return with_usage(await synthesize_trajectories(config, teacher), teacher)
 
     with lock_beside(config.out, TRAJECTORIES, config.tool_documents):
         report = asyncio.run(run())
@@ -88,7 +88,7 @@ def _environments(options: argparse.Namespace) -> None:
 
     async def run(url: str) -> StageReport:
         async with teacher_for(config.teacher) as teacher:
-            return await synthesize_environments(config, teacher, url)
+            return with_usage(await synthesize_environments(config, teacher, url), teacher)
 
     sources = (*config.knowledge, *config.disjoint_from)
     with lock_beside(config.out, ENVIRONMENTS, sources), sandbox_for(options) as url:

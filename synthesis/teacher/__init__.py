@@ -4,6 +4,7 @@
     config                which models are asked, and within what limits
     status_rules          what an HTTP status means for the question, and for the run
     endpoint              one endpoint and its completions, with adaptive_concurrency
+    lenient_json, reading from a model's text to a typed reply
     openai                the teacher: a typed question, its reply
     cache, usage          replies that were paid for; tokens and money
     scripted              a queue of replies, for tests

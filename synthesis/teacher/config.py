@@ -26,6 +26,8 @@ class OpenAITeacherConfig(BaseModel):
     deadline_seconds: float = Field(default=900.0, gt=0)
     """Time limit of one question, its retries and repair included."""
     max_retries: int = Field(default=3, ge=0)
+    max_repairs: int = Field(default=2, ge=0)
+    """How often a question whose reply cannot be read is asked again, with what is wrong with it quoted."""
     max_failures_in_a_row: int = Field(default=32, ge=1)
     """So many questions without an answer, and none with one between, are an outage."""
     usd_per_million_prompt_tokens: float = Field(default=0.0, ge=0)

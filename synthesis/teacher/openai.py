@@ -1,7 +1,7 @@
 """A language model behind any OpenAI-compatible endpoint as the teacher.
 
-    typed request ─► prompt + JSON schema ─► reply ─► parse, validate ─► typed reply
-                     (cache by content)              └─ once: repair question that quotes the error
+    typed request ─► prompt + JSON schema ─► reply ─► read leniently, validate ─► typed reply
+                     (cache by content)              └─ twice at most: repair question that quotes the error
 
 A reply that stays unusable is `BadReply`, and rejects what it was for; an endpoint that refuses the key, answers nobody
 for a while, or cannot even be connected to at first contact, is `TeacherUnavailable`, and stops the run until later
@@ -16,7 +16,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from synthesis.records import canonical_json
 from synthesis.teacher.cache import CachedReply, ReplyCache, ReplyFile
@@ -24,6 +24,7 @@ from synthesis.teacher.completion import Completion
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.endpoint import Endpoint
 from synthesis.teacher.protocol import BadReply, Reply, Request
+from synthesis.teacher.reading import read_reply
 from synthesis.teacher.usage import Ledger, record_usage
 
 _REPAIR: Final = (
@@ -118,26 +119,33 @@ class OpenAITeacher:
     async def _valid_reply(
         self, kind: type[Request[Any]], messages: list[dict[str, str]], schema: dict[str, Any], seed: int
     ) -> CachedReply:
-        """Ask; if the reply is not valid, ask once more with the error quoted."""
-        asked = list(messages)
+        """Ask; if the reply is not valid, ask again with the error quoted, `max_repairs` times.
+
+        Raises:
+            BadReply: it stays unusable.
+            TeacherUnavailable: no question can be answered just now.
+        """
+        asked, costs = list(messages), self.ledger.of(kind.__name__)
         prompt_tokens = completion_tokens = 0
-        for is_repair in (False, True):
+        for repairs_left in reversed(range(self.config.max_repairs + 1)):
             completion = await self._completed(kind, asked, schema, seed)
-            text = completion.content
             prompt_tokens += completion.prompt_tokens
             completion_tokens += completion.completion_tokens
+            said = completion.content or completion.reasoning  # some endpoints take the whole reply for thoughts
             try:
-                reply = kind.reply_type.model_validate(json.loads(_json_part(text)))
-            except (ValueError, RecursionError) as error:  # thousands of nested brackets are a bad reply, too
-                problem = _problem(error)
+                reply, mended = read_reply(said, kind.reply_type)
+                text = reply.model_dump_json()
+            except ValueError as error:  # `Unreadable`, and what no JSON text can hold
+                problem = str(error)
             else:
-                cost = self._cost(prompt_tokens, completion_tokens)  # of both calls, where one was a repair
-                return CachedReply(reply.model_dump_json(), prompt_tokens, completion_tokens, cost)
-            if not is_repair:
-                self.ledger.of(kind.__name__).repairs += 1
+                costs.mended += mended
+                cost = self._cost(prompt_tokens, completion_tokens)  # of all calls, where some were repairs
+                return CachedReply(text, prompt_tokens, completion_tokens, cost)
+            if repairs_left:
+                costs.repairs += 1
                 repair = {"role": "user", "content": _REPAIR.format(problem)}
-                asked = [*asked, {"role": "assistant", "content": text}, repair]
-        raise BadReply(f"{kind.__name__}: not a valid reply after a repair: {problem}")
+                asked = [*asked, {"role": "assistant", "content": said}, repair]
+        raise BadReply(f"{kind.__name__}: no valid reply after {self.config.max_repairs} repairs: {problem}")
 
     def _cost(self, prompt_tokens: int, completion_tokens: int) -> float:
         config = self.config
@@ -184,22 +192,3 @@ class OpenAITeacher:
 @lru_cache(maxsize=256)
 def _reply_schema(reply_type: type[BaseModel]) -> dict[str, Any]:
     return reply_type.model_json_schema()
-
-
-def _json_part(text: str) -> str:
-    """Return the JSON of a reply that has thoughts before it or a code fence around it.
-
-    >>> _json_part('<think>hm {</think>\\n```json\\n{"a": 1}\\n```')
-    '{"a": 1}'
-    """
-    text = text.rsplit("</think>", 1)[-1].strip()
-    if text.startswith("```"):
-        text = text.split("\n", 1)[-1].rsplit("```", 1)[0]
-    return text.strip()
-
-
-def _problem(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return f"{'/'.join(map(str, first['loc'])) or 'reply'}: {first['msg']}"[:300]
-    return f"not JSON: {error}"[:300]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+
+from synthesis.records import JsonObject
 
 
 @dataclass
@@ -54,6 +57,8 @@ class QuestionCosts:
     repairs: int = 0
     bad_replies: int = 0
     seconds: float = 0.0
+    mended: Counter[str] = field(default_factory=Counter)
+    """What was not as it should be in replies that were read all the same, by kind."""
     dropped_fields: set[str] = field(default_factory=set)
     """What of the calls the endpoint does not take; they go on without it."""
     usage: Usage = field(default_factory=Usage)
@@ -77,6 +82,9 @@ class Ledger:
         >>> print(ledger.table())
         question   calls  cached  retries  repairs  bad  prompt tokens  completion tokens  USD     mean seconds
         WriteTask  2      0       0        0        0    0              0                  0.0000  0.00
+        >>> ledger.of("WriteTask").mended["a fence"] += 1
+        >>> ledger.table().splitlines()[-1]
+        'read leniently: a fence 1'
         """
         head = ("question", "calls", "cached", "retries", "repairs", "bad", "prompt tokens", "completion tokens")
         rows: list[tuple[str, ...]] = [(*head, "USD", "mean seconds")]
@@ -87,6 +95,22 @@ class Ledger:
             mean = costs.seconds / costs.calls if costs.calls else 0.0
             rows.append((name, *map(str, numbers + tokens), f"{usage.cost_usd:.4f}", f"{mean:.2f}"))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        if mended := sum((costs.mended for costs in self.questions.values()), Counter()):
+            lines.append("read leniently: " + ", ".join(f"{kind} {count}" for kind, count in sorted(mended.items())))
+        if dropped := sorted({name for costs in self.questions.values() for name in costs.dropped_fields}):
+            lines.append(f"left out of the calls, for the endpoint does not take it: {', '.join(dropped)}")
+        return "\n".join(lines)
+
+    def summary(self) -> JsonObject:
+        """Return the ledger for a program to read: by kind of question, what the table shows.
+
+        >>> ledger = Ledger()
+        >>> ledger.of("WriteTask").calls = 2
+        >>> ledger.summary()["WriteTask"]["calls"]
+        2
+        """
+        return {
+            name: {**asdict(costs), "dropped_fields": sorted(costs.dropped_fields), "mended": dict(costs.mended)}
+            for name, costs in sorted(self.questions.items())
+        }

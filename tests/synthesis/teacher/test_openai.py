@@ -70,11 +70,12 @@ async def test_an_invalid_reply_is_repaired_once_with_the_error_quoted():
 async def test_a_reply_that_stays_bad_is_a_bad_reply_and_never_a_score(reply):
     async with MockEndpoint(lambda _: reply).serving() as endpoint:
         teacher = teacher_of(endpoint)
-        with pytest.raises(BadReply, match="after a repair"):
+        with pytest.raises(BadReply, match="after 2 repairs"):
             await teacher.ask(question(), seed=0)
         await teacher.close()
-    assert len(endpoint.bodies) == 2
-    assert teacher.ledger.of("ScoreTask").repairs == teacher.ledger.of("ScoreTask").bad_replies == 1
+    assert len(endpoint.bodies) == 3
+    assert teacher.ledger.of("ScoreTask").repairs == 2
+    assert teacher.ledger.of("ScoreTask").bad_replies == 1
 
 
 async def test_with_every_kind_of_fault_no_question_is_lost_and_none_is_answered_by_default():

@@ -1,0 +1,224 @@
+"""How many attempts the sloppy form of a language model costs, on an endpoint that spoils replies: one JSON line.
+
+    python scripts/bench_sloppy_teacher.py [--count 200] [--share 0.2] [--seed 0]
+
+A real HTTP server answers what the embedded teacher would, but a share of its replies is spoiled, in one of twelve ways
+that fits the reply (`WAYS`): in prose, in a fence, after thoughts, with trailing commas, with raw newlines in strings,
+inside a wrapper, with keys too many, with null for an empty field, with objects as texts, with scores on another scale,
+cut off, as Python writes it. Printed of each track: attempts, those that were lost to form (`unusable reply`) and their
+share, beside those of the same run on the same endpoint without spoiling; how often each way was used; what was read
+leniently, by kind; and how many questions were asked again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from sandbox.local import local_sandbox
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.stage import StageReport
+from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig  # type: ignore[attr-defined]
+from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+
+SCORES = ("score", "clarity", "realism", "tool_necessity", "dependency_consistency", "atomicity",
+          "sequential_rationality", "task_completeness")  # fmt: skip
+LOST = "unusable reply"
+
+
+def trailing_commas(value: Any) -> str:
+    """Write JSON with a comma after the last item of everything."""
+    if isinstance(value, dict):
+        return "{" + "".join(f"{json.dumps(key)}: {trailing_commas(item)}, " for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + "".join(f"{trailing_commas(item)}, " for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def null_for_empty(reply: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    """Write null where a field has its empty default; None where no field has."""
+    fields = schema.get("properties", {})
+    empty = [name for name, value in reply.items() if value in ("", [], {}) and "default" in fields.get(name, {})]
+    return json.dumps({**reply, **dict.fromkeys(empty)}) if empty else None
+
+
+def objects_as_texts(reply: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    """Write objects and lists inside as texts that hold JSON; None where there are none that must be one."""
+    typed = {name for name, field in schema.get("properties", {}).items() if field.get("type") in ("object", "array")}
+    inner = {name: json.dumps(reply[name]) for name in typed if reply.get(name)}
+    return json.dumps({**reply, **inner}) if inner else None
+
+
+def another_scale(reply: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    """Write scores from 0 to 10; None where there are none."""
+    scores = {name: reply[name] * 10 for name in SCORES if reply.get(name)}
+    return json.dumps({**reply, **scores}) if scores else None
+
+
+def raw_newlines(reply: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    """Write newlines of texts as they are; None where no text has one."""
+    text = json.dumps(reply, ensure_ascii=False)
+    return text.replace("\\n", "\n") if "\\n" in text and "\\\\n" not in text else None
+
+
+def fenced(reply: dict[str, Any], schema: dict[str, Any]) -> str:
+    """Write a fence, with prose around it."""
+    return f"As you asked:\n\n```json\n{json.dumps(reply, indent=2)}\n```\nTell me if it should be changed."
+
+
+def after_thoughts(reply: dict[str, Any], schema: dict[str, Any]) -> str:
+    """Write thoughts before it, with a draft in them."""
+    return f"<think>\nPerhaps {json.dumps(reply)}? or {{}}. Yes.\n</think>\n\n{json.dumps(reply)}"
+
+
+Way = Callable[[dict[str, Any], dict[str, Any]], str | None]
+WAYS: dict[str, Way] = {
+    "prose": lambda reply, _: f"Here is it {{as JSON}}: {json.dumps(reply)}\nI hope that this helps!",
+    "fence": fenced,
+    "thoughts": after_thoughts,
+    "trailing commas": lambda reply, _: trailing_commas(reply),
+    "raw newlines": raw_newlines,
+    "wrapper": lambda reply, _: json.dumps({"response": reply}),
+    "keys too many": lambda reply, _: json.dumps({"thoughts": "Let me see.", **reply, "confidence": 0.9}),
+    "null for empty": null_for_empty,
+    "objects as texts": objects_as_texts,
+    "another scale": another_scale,
+    "cut off": lambda reply, _: json.dumps(reply)[: len(json.dumps(reply)) * 2 // 3],
+    "python": lambda reply, _: repr(reply),
+}
+"""Each writes a reply, whose schema it is given, badly; None where it does not fit the reply."""
+
+
+class Sloppy:
+    """The endpoint: answers what it was told that the embedded teacher would, a share of it spoiled."""
+
+    def __init__(self, share: float, seed: int):
+        self.replies: dict[str, Any] = {}
+        self.ways: Counter[str] = Counter()
+        self.calls = 0
+        self._share, self._rng = share, random.Random(seed)
+
+    async def complete(self, request: HttpRequest) -> JSONResponse:
+        """Answer one call; one that quotes what was wrong is another try at the same question."""
+        body = await request.json()
+        self.calls += 1
+        seed, messages = body.get("seed"), body["messages"]
+        known = (asked(messages[:end], seed) for end in range(len(messages), 0, -1))
+        reply = self.replies[next(key for key in known if key in self.replies)]
+        content = json.dumps(reply, ensure_ascii=False)
+        if self._rng.random() < self._share:
+            schema = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
+            spoiled = {name: text for name, way in WAYS.items() if (text := way(reply, schema)) is not None}
+            name = self._rng.choice(sorted(spoiled))
+            self.ways[name] += 1
+            content = spoiled[name]
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}
+        return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": 100, "completion_tokens": 10}})
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """Serve on a free port of this machine; yield the address."""
+        app = Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def asked(messages: list[Any], seed: int) -> str:
+    """Name a question; the system message is left out, for the schema is added to it."""
+    return json.dumps([messages[1:], seed], sort_keys=True)
+
+
+class ToldTeacher(OpenAITeacher):
+    """Tells the endpoint, which lives in this process, what the embedded teacher would say to each question."""
+
+    endpoint: Sloppy
+
+    async def ask(self, request: Any, *, seed: int) -> Any:
+        """Tell, then ask."""
+        reply = await ProceduralTeacher().ask(request, seed=seed)
+        self.endpoint.replies[asked(request.messages(), seed % 2**31)] = reply.model_dump(mode="json")
+        return await super().ask(request, seed=seed)
+
+
+async def run(track: Callable[[OpenAITeacher], Awaitable[StageReport]], share: float, seed: int) -> dict[str, Any]:
+    """Run a track on the endpoint, and count."""
+    endpoint = Sloppy(share, seed)
+    async with endpoint.serving() as url:
+        teacher = ToldTeacher(OpenAITeacherConfig(model="sloppy", base_url=url, api_key_env="BENCH_KEY"))
+        teacher.endpoint = endpoint
+        report = await track(teacher)
+        await teacher.close()
+    costs = teacher.ledger.questions.values()
+    mended: Counter[str] = sum((getattr(cost, "mended", Counter()) for cost in costs), Counter())
+    return {
+        "attempts": report.read,
+        "lost_to_form": report.rejected[LOST],
+        "share_lost": round(report.rejected[LOST] / report.read, 4),
+        "kept": report.kept,
+        "calls": endpoint.calls,
+        "ways": dict(sorted(endpoint.ways.items())),
+        "read_leniently": dict(sorted(mended.items())),
+        "asked_again": sum(cost.repairs for cost in costs),
+        "bad_replies": sum(cost.bad_replies for cost in costs),
+    }
+
+
+async def both_tracks(count: int, share: float, seed: int, sandbox_url: str) -> dict[str, Any]:
+    """Run both tracks, spoiled and as they should be."""
+
+    async def trajectories(out: Path, teacher: OpenAITeacher) -> StageReport:
+        config = TrajectoriesConfig(count=count, out=out, seed=seed, follow_up_share=0.3)
+        return await synthesize_trajectories(config, teacher, progress=io.StringIO())
+
+    async def environments(out: Path, teacher: OpenAITeacher) -> StageReport:
+        config = EnvironmentsConfig(count=count, out=out, seed=seed)
+        return await synthesize_environments(config, teacher, sandbox_url)
+
+    line: dict[str, Any] = {"work": "sloppy teacher", "count": count, "share_spoiled": share}
+    with TemporaryDirectory() as folder:
+        for name, track in (("trajectories", trajectories), ("environments", environments)):
+            line[name] = await run(partial(track, Path(folder) / name), share, seed)
+            unspoiled = await run(partial(track, Path(folder) / f"{name}_unspoiled"), 0.0, seed)
+            line[name]["lost_unspoiled"] = unspoiled["lost_to_form"]
+    return line
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--share", type=float, default=0.2)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    os.environ["BENCH_KEY"] = "none"
+    with local_sandbox() as url:
+        print(json.dumps(asyncio.run(both_tracks(options.count, options.share, options.seed, url))))
+
+
+if __name__ == "__main__":
+    main()

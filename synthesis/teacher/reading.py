@@ -1,0 +1,208 @@
+"""From a model's text to a typed reply: what is read leniently is validated by the same types, and counted by kind.
+
+Of a value that does not satisfy its type only the form is changed: keys too many are left out, `null` gives way to a
+field's default, JSON in a text is read, a wrapper is taken off. No score is put on another scale: "8/10" and "80 %" say
+theirs, 8 does not.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from synthesis.records import JsonValue
+from synthesis.teacher.lenient_json import json_values
+
+Typed = TypeVar("Typed", bound=BaseModel)
+
+_MAX_CHANGES: Final = 20
+_LIST_TYPES: Final = frozenset({"list_type", "tuple_type", "set_type", "frozen_set_type"})
+_OBJECT_TYPES: Final = frozenset({"dict_type", "model_type", "model_attributes_type", "mapping_type"})
+_FRACTION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:/\s*(\d+(?:\.\d+)?)|(%))\s*")
+
+
+class Unreadable(ValueError):
+    """A text that is no reply of its type, and why; never leaves the teacher."""
+
+
+def read_reply(text: str, reply_type: type[Typed]) -> tuple[Typed, Counter[str]]:
+    """Return the reply that a text holds, and what had to be mended to read it.
+
+    Raises:
+        Unreadable: it holds none; the message says what is wrong with the likeliest part of it.
+    """
+    problem = "not JSON: expected one JSON object, found none that is whole"
+    is_first = True
+    for found in json_values(text):
+        try:
+            reply, mended = _fitted(found.value, reply_type)
+            reply.model_dump_json()  # half of a character, such as "\\ud800", can be kept nowhere
+        except ValueError as error:
+            if is_first:
+                problem = _problem(error) if isinstance(error, ValidationError) else str(error)
+            is_first = False
+        else:
+            return reply, mended + Counter(found.mended)
+    raise Unreadable(problem[:300])
+
+
+def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[str]]:
+    """Validate a value, with a wrapper taken off and its form changed where that is all that is wrong.
+
+    Raises:
+        ValidationError: it is wrong in another way; what is wrong with it as it came.
+    """
+    try:
+        return reply_type.model_validate(value), Counter()
+    except ValidationError as error:
+        first = error
+    for shape, kind in _unwrapped(value, reply_type):
+        mended = Counter([kind] if kind else [])
+        shape = copy.deepcopy(shape)
+        for _ in range(_MAX_CHANGES):
+            try:
+                return reply_type.model_validate(shape), mended
+            except ValidationError as error:
+                changed = [change(shape, one, reply_type) for one in error.errors() for change in _CHANGES]
+            if not any(changed):
+                break
+            mended += Counter(kind for kind in changed if kind)
+    raise first
+
+
+def _unwrapped(value: JsonValue, reply_type: type[BaseModel]) -> list[tuple[JsonValue, str]]:
+    """Return what may be meant: the value, and what is in it where it has one part."""
+    shapes: list[tuple[JsonValue, str]] = [(value, "")]
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, inner),) = value.items()
+        if _spelling(name) not in map(_spelling, reply_type.model_fields):
+            inner = _parsed(inner) if isinstance(inner, str) else inner
+            shapes += [(inner, "a wrapper")] if isinstance(inner, dict | list) else []
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+        shapes.append((value[0], "a wrapper"))
+    if isinstance(value, list) and len(reply_type.model_fields) == 1:
+        shapes.append(({next(iter(reply_type.model_fields)): value}, "a bare list"))
+    return shapes
+
+
+# --- changes of form: each does one to the place of an error, and returns what it is called; empty for none ---
+
+
+def _without_key_too_many(shape: JsonValue, error: Any, reply_type: type[BaseModel]) -> str:
+    if error["type"] != "extra_forbidden" or (place := _place(shape, error["loc"])) is None:
+        return ""
+    holder, key = place
+    if not isinstance(holder, dict):
+        return ""
+    value = holder.pop(key)
+    right = _names(reply_type).get(_spelling(key))
+    if right is None or right in holder or right == key:
+        return "keys too many"
+    holder[right] = value  # toolCalls for tool_calls
+    return "another spelling of a key"
+
+
+def _without_null(shape: JsonValue, error: Any, _: type[BaseModel]) -> str:
+    place = _place(shape, error["loc"])
+    if place is None or error["type"] == "missing" or error["input"] is not None:
+        return ""
+    holder, key = place
+    # Where the field is required, it is missing from now on.
+    return "null for an empty field" if isinstance(holder, dict) and holder.pop(key, ...) is None else ""
+
+
+def _with_text_read(shape: JsonValue, error: Any, _: type[BaseModel]) -> str:
+    place = _place(shape, error["loc"])
+    if place is None or not isinstance(error["input"], str) or error["type"] not in _LIST_TYPES | _OBJECT_TYPES:
+        return ""
+    value = _parsed(error["input"])
+    if not isinstance(value, dict | list) or (isinstance(value, list) and error["type"] in _OBJECT_TYPES):
+        return ""
+    place[0][place[1]] = value
+    return "JSON in a string"
+
+
+def _with_one_in_a_list(shape: JsonValue, error: Any, _: type[BaseModel]) -> str:
+    place = _place(shape, error["loc"])
+    if place is None or not isinstance(error["input"], dict) or error["type"] not in _LIST_TYPES:
+        return ""
+    place[0][place[1]] = [error["input"]]
+    return "one object for a list"
+
+
+def _with_fraction_read(shape: JsonValue, error: Any, _: type[BaseModel]) -> str:
+    place = _place(shape, error["loc"])
+    found = _FRACTION.fullmatch(error["input"]) if isinstance(error["input"], str) else None
+    if place is None or found is None or error["type"] != "float_parsing":
+        return ""
+    whole = 100.0 if found[3] else float(found[2])
+    if not whole:
+        return ""
+    place[0][place[1]] = float(found[1]) / whole
+    return "a fraction"
+
+
+def _with_number_as_text(shape: JsonValue, error: Any, _: type[BaseModel]) -> str:
+    place, value = _place(shape, error["loc"]), error["input"]
+    if place is None or error["type"] != "string_type" or isinstance(value, bool) or not isinstance(value, int):
+        return ""
+    place[0][place[1]] = str(value)
+    return "a number for a text"
+
+
+_CHANGES: Final[tuple[Callable[[JsonValue, Any, type[BaseModel]], str], ...]] = (
+    _without_key_too_many,
+    _without_null,
+    _with_text_read,
+    _with_one_in_a_list,
+    _with_fraction_read,
+    _with_number_as_text,
+)
+
+
+def _place(shape: JsonValue, location: tuple[int | str, ...]) -> tuple[Any, Any] | None:
+    """Return the dict or list in which the value of an error stands, and its key there; None where there is none."""
+    holder: tuple[Any, Any] | None = None
+    value: Any = shape
+    for step in location:
+        if (isinstance(value, dict) and step in value) or (
+            isinstance(value, list) and isinstance(step, int) and step < len(value)
+        ):
+            inside: Any = value
+            holder, value = (inside, step), inside[step]
+        elif isinstance(step, int) or isinstance(value, dict):
+            return None
+    return holder
+
+
+def _parsed(text: str) -> JsonValue:
+    """Return the first value of a text; None where it has none."""
+    return next((found.value for found in json_values(text)), None)
+
+
+@lru_cache(maxsize=256)
+def _names(reply_type: type[BaseModel]) -> dict[str, str]:
+    """Return the names of all fields of a type, those of its parts included, by their spelling."""
+    schema = reply_type.model_json_schema()
+    parts = [schema, *schema.get("$defs", {}).values()]
+    return {_spelling(name): name for part in parts for name in part.get("properties", {})}
+
+
+def _spelling(name: str) -> str:
+    """Return a name without what spellings differ in.
+
+    >>> _spelling("toolCalls") == _spelling("tool_calls") == _spelling("Tool calls")
+    True
+    """
+    return re.sub(r"[\W_]+", "", name).casefold()
+
+
+def _problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"{'/'.join(map(str, first['loc'])) or 'reply'}: {first['msg']}"

@@ -1,0 +1,144 @@
+"""Replies are read leniently and meant strictly: form is mended and counted, meaning is never made up."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synthesis.prompts.agent_turn import AgentMessage, RequestedCall
+from synthesis.prompts.chain_proposal import ProposedChain, ProposedChains
+from synthesis.prompts.judges import Judgement
+from synthesis.teacher.lenient_json import json_values
+from synthesis.teacher.reading import Unreadable, read_reply
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+NUMBER = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+VALUE = st.recursive(
+    st.none() | st.booleans() | NUMBER | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=10,
+)
+OBJECT = st.dictionaries(TEXT, VALUE, min_size=1, max_size=3)
+PROSE = st.text(st.characters(categories=["L", "Zs", "P"], exclude_characters="[]{}\"'`<"), max_size=12)
+
+
+@given(OBJECT, st.booleans(), st.sampled_from([None, 1]))
+def test_json_is_read_as_json_and_nothing_is_mended(value, ascii_only, indent):
+    (found,) = json_values(json.dumps(value, ensure_ascii=ascii_only, indent=indent))
+    assert found.value == value
+    assert not found.mended
+
+
+@given(OBJECT, PROSE, PROSE)
+def test_an_object_is_found_inside_prose_fences_and_after_thoughts(value, before, after):
+    text = json.dumps(value)
+    for spoiled in (
+        f"{before}\n{text}\n{after}",
+        f"{before}\n```json\n{text}\n```\n{after}",
+        f"<think>{before} {{}} {after}</think>{text}",
+        f"{before}{{}}</think>\n{text}",
+        json.dumps(text),
+    ):
+        assert next(json_values(spoiled)).value == value
+
+
+def as_python(value) -> str:
+    """Write a value as Python does, which is JSON but for quotes and three words."""
+    return repr(value)
+
+
+@given(st.dictionaries(st.text("abc xyz", min_size=1), st.booleans() | st.none() | st.integers() | st.text("abc\n\"'")))
+def test_literals_of_python_single_quotes_and_trailing_commas_are_read(value):
+    text = as_python(value)
+    if value:
+        text = f"{text[:-1]},}}"
+    assert next(json_values(text)).value == value
+
+
+@given(st.dictionaries(TEXT, st.text(st.characters(codec="utf-8"), max_size=12), min_size=1))
+def test_raw_newlines_and_other_control_characters_of_a_text_are_kept(value):
+    def quoted(text):
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    text = "{" + ",".join(f"{quoted(name)}:{quoted(content)}" for name, content in value.items()) + "}"
+    assert next(json_values(text)).value == value
+
+
+@given(OBJECT, st.data())
+def test_what_is_cut_off_is_no_value_and_no_part_of_it_is_taken_for_the_whole(value, data):
+    text = json.dumps(value)
+    cut = text[: data.draw(st.integers(1, len(text) - 1))]
+    assert list(json_values(cut)) == []
+    assert list(json_values(f"Here it is: {cut}")) == []
+
+
+@given(st.text())
+def test_no_text_whatever_raises_anything_but_that_it_is_no_reply(text):
+    for spoiled in (text, f'{{"score": {text}}}', f'{{"score": 1, "reason": "{text}"}}'):
+        with contextlib.suppress(Unreadable):
+            read_reply(spoiled, Judgement)
+
+
+GOOD = Judgement(score=0.5, reason="so")
+READABLE = {
+    "prose": 'Sure {as asked}: {"score": 0.5, "reason": "so"} Anything else?',
+    "a fence": 'As asked:\n```json\n{"score": 0.5, "reason": "so"}\n```',
+    "thoughts": '<think>{"score": 1, "reason": "a draft"}</think>{"score": 0.5, "reason": "so"}',
+    "a trailing comma": '{"score": 0.5, "reason": "so",}',
+    "single quotes": "{'score': 0.5, 'reason': 'so'}",
+    "keys too many": '{"score": 0.5, "reason": "so", "confidence": {"score": 1}}',
+    "another spelling of a key": '{"Score": 0.5, "reason": "so"}',
+    "a wrapper": '{"judgement": {"score": 0.5, "reason": "so"}}',
+    "JSON in a string": json.dumps('{"score": 0.5, "reason": "so"}'),
+    "a fraction": '{"score": "5/10", "reason": "so"}',
+}
+
+
+@pytest.mark.parametrize("kind", READABLE)
+def test_what_is_mended_is_counted_by_kind(kind):
+    reply, mended = read_reply(READABLE[kind], Judgement)
+    assert reply == GOOD
+    assert mended[kind] == 1
+
+
+def test_calls_are_read_with_arguments_as_text_null_for_empty_fields_and_one_call_for_a_list():
+    text = '{"reasoning": "a", "content": null, "tool_calls": {"name": "f", "arguments": "{\\"x\\": [1]}"}}'
+    reply, mended = read_reply(text, AgentMessage)
+    assert reply == AgentMessage(reasoning="a", tool_calls=(RequestedCall(name="f", arguments={"x": [1]}),))
+    assert dict(mended) == {"null for an empty field": 1, "one object for a list": 1, "JSON in a string": 1}
+
+
+def test_arguments_are_data_and_nothing_in_them_is_mended():
+    arguments = {"x": None, "toolCalls": "{}", "y": "5/10", "extra": "[1]"}
+    text = json.dumps({"reasoning": "a", "tool_calls": [{"name": "f", "arguments": arguments, "id": 1}]})
+    reply, mended = read_reply(text, AgentMessage)
+    assert reply.tool_calls[0].arguments == arguments
+    assert dict(mended) == {"keys too many": 1}
+
+
+def test_a_bare_list_is_that_of_a_reply_which_has_nothing_else():
+    reply, _ = read_reply('[{"task": "a", "tools": ["x", "y"]}]', ProposedChains)
+    assert reply.proposals == (ProposedChain(task="a", tools=("x", "y")),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"score": 8, "reason": "of ten?"}', '{"score": "high", "reason": "x"}', '{"score": null, "reason": "x"}',
+        '{"reason": "no score"}', '{"score": NaN, "reason": "x"}', '{"score": 1e999, "reason": "x"}',
+        '{"score": 0.5 "reason": {"score": 1, "reason": "inside"}}', '{"score": "3/0", "reason": "x"}',
+        '{"first": {"score": 1, "reason": "a"}, "second": {"score": 0, "reason": "b"}}', "", "null", "[]", "8",
+        '<think>{"score": 1, "reason": "never spoken"}', '{"score": 1, "reason": "\\ud800"}',
+    ],
+)  # fmt: skip
+def test_what_another_meaning_would_have_to_be_given_to_is_no_reply(text):
+    with pytest.raises(Unreadable):
+        read_reply(text, Judgement)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "{" * 100_000, "[1," * 50_000, "'" * 50_000])
+def test_nested_and_endless_texts_end_at_once(text):
+    with pytest.raises(Unreadable):
+        read_reply(text, Judgement)
