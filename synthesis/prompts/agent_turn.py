@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from synthesis.prompts.rendering import messages_shown, question, tools_shown, version_of
 from synthesis.records import JsonObject, Language, Message, Task, ToolDocument
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\
@@ -57,6 +57,7 @@ class TakeTurn(Request[AgentMessage]):
     the user's words.
     """
 
+    role: ClassVar[Role] = "agent"
     prompt_version: ClassVar[str] = version_of(*INSTRUCTIONS.values())
     reply_type: ClassVar[type[AgentMessage]] = AgentMessage
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.prompts.rendering import question, version_of
 from synthesis.records import Chain, Language, ServerDocument, Task
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 Axis = Literal["diversity", "complexity", "persona"]
 
@@ -40,6 +40,7 @@ class AugmentedTask(BaseModel):
 class AugmentTask(Request[AugmentedTask]):
     """Ask for a variant of a task along one axis."""
 
+    role: ClassVar[Role] = "task_writer"
     prompt_version: ClassVar[str] = version_of(*INSTRUCTIONS.values())
     reply_type: ClassVar[type[AugmentedTask]] = AugmentedTask
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.prompts.rendering import question, server_shown, version_of
 from synthesis.records import Language, ServerDocument
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\
@@ -44,6 +44,7 @@ class ProposedChains(BaseModel):
 class ProposeChains(Request[ProposedChains]):
     """Ask for (task, chain) proposals; their consecutive tools become the edges of the tool graph."""
 
+    role: ClassVar[Role] = "task_writer"
     prompt_version: ClassVar[str] = version_of(*INSTRUCTIONS.values())
     reply_type: ClassVar[type[ProposedChains]] = ProposedChains
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.prompts.rendering import question, tools_shown, version_of
 from synthesis.records import Chain, Language, ToolDocument
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\
@@ -34,6 +34,7 @@ class Vote(BaseModel):
 class VoteOnChain(Request[Vote]):
     """Ask for one vote on a chain whose arguments can all be satisfied."""
 
+    role: ClassVar[Role] = "judges"
     prompt_version: ClassVar[str] = version_of(*INSTRUCTIONS.values())
     reply_type: ClassVar[type[Vote]] = Vote
 

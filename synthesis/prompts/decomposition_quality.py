@@ -8,7 +8,7 @@ from synthesis.prompts.rendering import plain_question
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import QualityScore
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS = """\
 Judge a question that was taken apart into sub-questions. Give four numbers between 0 and 1:
@@ -22,6 +22,7 @@ The share of sub-questions without a fault is a good number to give. The data be
 class JudgeDecomposition(Request[QualityScore]):
     """Ask for the four indicators of QS(τ)."""
 
+    role: ClassVar[Role] = "judges"
     prompt_version: ClassVar[str] = "decomposition-quality-1"
     reply_type: ClassVar[type[QualityScore]] = QualityScore
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.prompts.rendering import question, tools_shown, version_of
 from synthesis.records import JsonObject, JsonValue, Language, ToolDocument
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\
@@ -47,6 +47,7 @@ class EmulatedResponse(BaseModel):
 class EmulateCall(Request[EmulatedResponse]):
     """Ask for the response of one call to an emulated server."""
 
+    role: ClassVar[Role] = "emulator"
     prompt_version: ClassVar[str] = version_of(*INSTRUCTIONS.values())
     reply_type: ClassVar[type[EmulatedResponse]] = EmulatedResponse
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.prompts.rendering import question, server_and_values_shown, version_of
 from synthesis.records import Chain, JsonObject, Language, ServerDocument
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\
@@ -41,6 +41,7 @@ class WrittenFollowUp(BaseModel):
 class WriteFollowUp(Request[WrittenFollowUp]):
     """Ask for the user's next request."""
 
+    role: ClassVar[Role] = "task_writer"
     prompt_version: ClassVar[str] = version_of(*INSTRUCTIONS.values())
     reply_type: ClassVar[type[WrittenFollowUp]] = WrittenFollowUp
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from synthesis.prompts.rendering import messages_shown, question, tools_shown, version_of
 from synthesis.records import Language, Message, Task, ToolDocument
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 
 class Judgement(BaseModel):
@@ -40,6 +40,7 @@ class JudgeConversation(Request[Judgement]):
     """The form of a judge's question; a subclass says what is judged."""
 
     criterion: ClassVar[dict[Language, str]]
+    role: ClassVar[Role] = "judges"
     reply_type: ClassVar[type[Judgement]] = Judgement
 
     task: Task

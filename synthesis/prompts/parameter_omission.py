@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from synthesis.prompts.rendering import plain_question
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import ToolCall
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS = """\
 Rewrite the question so that it leaves out one value that the call needs, as a hurried user would, and stays natural.
@@ -29,6 +29,7 @@ class OmittedParameter(BaseModel):
 class OmitParameter(Request[OmittedParameter]):
     """Ask for a question that cannot be answered without asking back."""
 
+    role: ClassVar[Role] = "environment_writer"
     prompt_version: ClassVar[str] = "parameter-omission-1"
     reply_type: ClassVar[type[OmittedParameter]] = OmittedParameter
 

@@ -9,7 +9,7 @@ from synthesis.prompts.unseen_tools import SELDOM_ASKED, seldom
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Scenario, canonical_json
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS = """\
 Write one question that can only be answered by looking several facts up, and take it apart.
@@ -26,6 +26,7 @@ Write one question that can only be answered by looking several facts up, and ta
 class WriteQAInstance(Request[QAInstance]):
     """Ask for a main question, its answer and its decomposition, of a given shape."""
 
+    role: ClassVar[Role] = "environment_writer"
     prompt_version: ClassVar[str] = "qa-instance-1"
     reply_type: ClassVar[type[QAInstance]] = QAInstance
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 from synthesis.prompts.rendering import plain_question
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, Record, ToolCall, ToolDocument
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS = """\
 Write siblings of a tool: executable Python tools of the same domain that look as if they could answer in its place, and
@@ -29,6 +29,7 @@ class SiblingTools(Record):
 class WriteSiblingTools(Request[SiblingTools]):
     """Ask for tools that a question's words may lead to, and that do not answer it."""
 
+    role: ClassVar[Role] = "coder"
     prompt_version: ClassVar[str] = "sibling-tools-1"
     reply_type: ClassVar[type[SiblingTools]] = SiblingTools
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.prompts.rendering import messages_shown, question, version_of
 from synthesis.records import Language, Message, Task
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\
@@ -31,6 +31,7 @@ class UserReply(BaseModel):
 class AnswerAsUser(Request[UserReply]):
     """Ask the teacher, as the user, to answer the agent."""
 
+    role: ClassVar[Role] = "user"
     prompt_version: ClassVar[str] = version_of(*INSTRUCTIONS.values())
     reply_type: ClassVar[type[UserReply]] = UserReply
 

@@ -9,7 +9,7 @@ from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, JsonObject, Record, Scenario, ToolCall
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS = """\
 Write a task that first changes something and then asks for something that depends on the change.
@@ -35,6 +35,7 @@ class StatefulTask(Record):
 class WriteStatefulTask(Request[StatefulTask]):
     """Ask for a stateful task; after a failed proof the last try and what was wrong with it come along."""
 
+    role: ClassVar[Role] = "coder"
     prompt_version: ClassVar[str] = "stateful-task-1"
     reply_type: ClassVar[type[StatefulTask]] = StatefulTask
 

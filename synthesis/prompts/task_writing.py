@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.prompts.rendering import question, server_and_values_shown, version_of
 from synthesis.records import Chain, Expectation, JsonObject, JsonValue, Language, ServerDocument
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\
@@ -42,6 +42,7 @@ class WrittenTask(BaseModel):
 class WriteTask(Request[WrittenTask]):
     """Ask for a user's request, for a given chain or for a server as a whole."""
 
+    role: ClassVar[Role] = "task_writer"
     prompt_version: ClassVar[str] = version_of(*INSTRUCTIONS.values())
     reply_type: ClassVar[type[WrittenTask]] = WrittenTask
 

@@ -10,7 +10,7 @@ from synthesis.prompts.rendering import plain_question
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import JsonObject, ToolDocument
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS = """\
 Give the arguments of the one call of the tool that answers the sub-question, as a JSON object that satisfies the
@@ -28,6 +28,7 @@ class CallArguments(BaseModel):
 class WriteToolCall(Request[CallArguments]):
     """Ask for the arguments with which a tool answers a sub-question."""
 
+    role: ClassVar[Role] = "environment_writer"
     prompt_version: ClassVar[str] = "tool-call-1"
     reply_type: ClassVar[type[CallArguments]] = CallArguments
 

@@ -8,7 +8,7 @@ from synthesis.prompts.rendering import plain_question
 from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import ToolDocument
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS = """\
 Make the document of a tool as complex as that of a real service: add one to three optional parameters, such as a unit,
@@ -22,6 +22,7 @@ a page, a precision, a filter or a mask.
 class ScaleToolDocument(Request[ToolDocument]):
     """Ask for optional parameters; neither question nor answer is told, so that tools of one kind stay of one kind."""
 
+    role: ClassVar[Role] = "environment_writer"
     prompt_version: ClassVar[str] = "tool-document-scaling-1"
     reply_type: ClassVar[type[ToolDocument]] = ToolDocument
 

@@ -10,7 +10,7 @@ from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Language, ToolDocument
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS = """\
 Write the document of one tool that would answer the sub-question, and others of its kind.
@@ -21,6 +21,7 @@ Write the document of one tool that would answer the sub-question, and others of
 class WriteToolDocument(Request[ToolDocument]):
     """Ask for the document of the tool that answers a sub-question."""
 
+    role: ClassVar[Role] = "environment_writer"
     prompt_version: ClassVar[str] = "tool-document-1"
     reply_type: ClassVar[type[ToolDocument]] = ToolDocument
 

@@ -10,7 +10,7 @@ from synthesis.prompts.rendering import correction, plain_question
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import JsonObject, ToolCall, ToolDocument
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS = """\
 Implement the tool in Python so that the call returns the answer.
@@ -33,6 +33,7 @@ class ToolImplementation(BaseModel):
 class WriteToolImplementation(Request[ToolImplementation]):
     """Ask for a tool's code and data; after a failed proof the last try and what was wrong with it come along."""
 
+    role: ClassVar[Role] = "coder"
     prompt_version: ClassVar[str] = "tool-implementation-1"
     reply_type: ClassVar[type[ToolImplementation]] = ToolImplementation
 

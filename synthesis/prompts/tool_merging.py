@@ -7,7 +7,7 @@ from typing import ClassVar
 from synthesis.prompts.rendering import plain_question
 from synthesis.prompts.tool_implementation_writing import ToolImplementation
 from synthesis.records import EnvironmentTool, JsonValue, SubQuestion
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS = """\
 Two tools have the same document and answer different sub-questions. Join them: return one implementation whose data
@@ -17,6 +17,7 @@ covers both, so that every call listed returns its own answer and no other. The 
 class MergeTools(Request[ToolImplementation]):
     """Ask for one implementation in place of two homogeneous ones."""
 
+    role: ClassVar[Role] = "coder"
     prompt_version: ClassVar[str] = "tool-merging-1"
     reply_type: ClassVar[type[ToolImplementation]] = ToolImplementation
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from synthesis.prompts.rendering import plain_question
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.records import JsonValue
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS = """\
 The last sub-question of a task only works on answers that are already known. Say whether answering it still needs a
@@ -28,6 +28,7 @@ class ToolNecessity(BaseModel):
 class JudgeToolNecessity(Request[ToolNecessity]):
     """Ask whether a computation at a leaf of the dependency graph needs a tool."""
 
+    role: ClassVar[Role] = "judges"
     prompt_version: ClassVar[str] = "tool-necessity-1"
     reply_type: ClassVar[type[ToolNecessity]] = ToolNecessity
 

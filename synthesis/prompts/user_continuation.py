@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synthesis.prompts.rendering import messages_shown, question, version_of
 from synthesis.records import FollowUp, Language, Message, Task
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.protocol import Request, Role
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\
@@ -38,6 +38,7 @@ class UserTurn(BaseModel):
 class ContinueAsUser(Request[UserTurn]):
     """Ask the teacher, as the user, to go on with the next request, or to stop."""
 
+    role: ClassVar[Role] = "user"
     prompt_version: ClassVar[str] = version_of(*INSTRUCTIONS.values())
     reply_type: ClassVar[type[UserTurn]] = UserTurn
 

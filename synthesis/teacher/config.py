@@ -1,10 +1,57 @@
-"""Which models are asked, and within what limits."""
+"""Which models are asked, as whom, and within what limits.
+
+Decided: docs/decisions/teacher.md, “A key goes to the address that it was named for”.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from synthesis.records import JsonObject
+from synthesis.teacher.protocol import Role
+
+OUR_FIELDS: Final = frozenset({"model", "messages", "tools", "response_format", "seed", "stream", "n"})
+"""What of a call is the teacher's to say, and cannot stand in `extra_body`."""
+_DECIDES: Final = frozenset({"temperature", "top_p", "max_completion_tokens", "reasoning_effort", "extra_body"})
+
+
+class RoleConfig(BaseModel):
+    """What is other for one role than in `[teacher]`; what is not named here is as it is there.
+
+    >>> base = OpenAITeacherConfig(model="a", temperature=0.5, roles={"judges": RoleConfig(model="b")})
+    >>> base.of("judges").model, base.of("judges").temperature, base.of("agent").model
+    ('b', 0.5, 'a')
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    reasoning_effort: str | None = None
+    extra_body: JsonObject | None = None
+    usd_per_million_prompt_tokens: float | None = Field(default=None, ge=0)
+    usd_per_million_completion_tokens: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _key_of_its_own(self) -> RoleConfig:
+        if self.base_url is not None and self.api_key_env is None:
+            raise ValueError(
+                "expected api_key_env beside base_url, found none; name the variable that holds the key for this "
+                "address: another endpoint's key is not sent there"
+            )
+        return self
+
+    @field_validator("extra_body")
+    @classmethod
+    def _nothing_of_ours(cls, extra_body: JsonObject | None) -> JsonObject | None:
+        return None if extra_body is None else _without_our_fields(extra_body)
 
 
 class OpenAITeacherConfig(BaseModel):
@@ -19,8 +66,15 @@ class OpenAITeacherConfig(BaseModel):
     cache: Path | None = None
     """An SQLite file of replies; without one nothing is remembered between runs."""
     temperature: float = Field(default=1.0, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
     max_completion_tokens: int = Field(default=4096, ge=1)
+    reasoning_effort: str | None = None
+    extra_body: JsonObject = {}
+    """Further fields of each call, as they are, such as `chat_template_kwargs` that make a model think."""
+    roles: dict[Role, RoleConfig] = {}
+    """What is other for the agent, the judges, …: `[teacher.roles.judges]`."""
     max_concurrency: int = Field(default=64, ge=1)
+    """Calls in flight at one endpoint, whatever the roles that it answers as."""
     request_seconds: float = Field(default=120.0, gt=0)
     """Time limit of one call."""
     deadline_seconds: float = Field(default=900.0, gt=0)
@@ -32,3 +86,44 @@ class OpenAITeacherConfig(BaseModel):
     """So many questions without an answer, and none with one between, are an outage."""
     usd_per_million_prompt_tokens: float = Field(default=0.0, ge=0)
     usd_per_million_completion_tokens: float = Field(default=0.0, ge=0)
+
+    @field_validator("extra_body")
+    @classmethod
+    def _nothing_of_ours(cls, extra_body: JsonObject) -> JsonObject:
+        return _without_our_fields(extra_body)
+
+    def of(self, role: Role) -> OpenAITeacherConfig:
+        """Return the configuration under which a role is asked."""
+        if role not in self.roles:
+            return self
+        return self.model_copy(update=self.roles[role].model_dump(exclude_none=True))
+
+    @property
+    def name(self) -> str:
+        """The teacher's name in records: the model, and those of roles that have another.
+
+        >>> OpenAITeacherConfig(model="a", roles={"agent": RoleConfig(model="b"), "user": RoleConfig(top_p=0.9)}).name
+        'openai:a agent:b'
+        """
+        others = [f"{role}:{self.of(role).model}" for role in sorted(self.roles) if self.of(role).model != self.model]
+        return " ".join([f"openai:{self.model}", *others])
+
+    def what_decides(self) -> JsonObject:
+        """Return what decides the replies, beside the name: no address, key, limit of time or price."""
+        of_roles = {role: one.model_dump(include=set(_DECIDES), exclude_none=True) for role, one in self.roles.items()}
+        return {**self.model_dump(include=set(_DECIDES)), "roles": of_roles}
+
+    def sampled_with(self) -> JsonObject:
+        """Return the fields of a call that say how the model is to answer."""
+        fields: dict[str, Any] = {"temperature": self.temperature, "max_completion_tokens": self.max_completion_tokens}
+        fields |= {} if self.top_p is None else {"top_p": self.top_p}
+        fields |= {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        return {**fields, **self.extra_body}
+
+
+def _without_our_fields(extra_body: JsonObject) -> JsonObject:
+    if ours := sorted(OUR_FIELDS & extra_body.keys()):
+        raise ValueError(
+            f"expected further fields of a call in extra_body, found {ours}, which the teacher says itself"
+        )
+    return extra_body

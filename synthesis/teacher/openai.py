@@ -14,7 +14,7 @@ import asyncio
 import json
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
 from pydantic import BaseModel
 
@@ -23,7 +23,7 @@ from synthesis.teacher.cache import CachedReply, ReplyCache, ReplyFile
 from synthesis.teacher.completion import Completion
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.endpoint import Endpoint
-from synthesis.teacher.protocol import BadReply, Reply, Request
+from synthesis.teacher.protocol import BadReply, Reply, Request, Role
 from synthesis.teacher.reading import read_reply
 from synthesis.teacher.usage import Ledger, record_usage
 
@@ -42,9 +42,14 @@ class OpenAITeacher:
             TeacherUnavailable: the `openai` package or the key is missing.
         """
         self.config = config
-        self.name = f"openai:{config.model}"
+        self.name = config.name
         self.ledger = Ledger()
-        self._endpoint = Endpoint(config.base_url, config.api_key_env, config)
+        self._endpoints: dict[tuple[str, str], Endpoint] = {}
+        """By address and key: roles that share both share its connections and its concurrency."""
+        for asked in map(config.of, get_args(Role)):
+            place = (asked.base_url, asked.api_key_env)
+            if place not in self._endpoints:
+                self._endpoints[place] = Endpoint(*place, config)
         self._cache = ReplyFile(config.cache) if cache is None and config.cache is not None else cache
         self._in_flight: dict[str, asyncio.Future[CachedReply]] = {}
 
@@ -58,7 +63,7 @@ class OpenAITeacher:
         """
         kind = type(request)
         messages, schema = request.messages(), _reply_schema(kind.reply_type)
-        key = self._key(kind.__name__, messages, schema, seed)
+        key = self._key(kind, messages, schema, seed)
         reply = None
         while reply is None and key in self._in_flight:  # the same question is being asked: share its answer
             shared = self._in_flight[key]
@@ -75,13 +80,14 @@ class OpenAITeacher:
 
     async def close(self) -> None:
         """Close the connections and the cache."""
-        await self._endpoint.close()
+        for endpoint in self._endpoints.values():
+            await endpoint.close()
         if self._cache is not None:
             await self._cache.close()
 
-    def _key(self, kind: str, messages: list[dict[str, str]], schema: dict[str, Any], seed: int) -> str:
-        config = self.config
-        asked = [config.model, config.temperature, config.max_completion_tokens, kind, messages, schema, seed]
+    def _key(self, kind: type[Request[Any]], messages: list[dict[str, str]], schema: dict[str, Any], seed: int) -> str:
+        config = self.config.of(kind.role)
+        asked = [config.model, config.sampled_with(), kind.__name__, messages, schema, seed]
         return sha256(canonical_json(asked).encode()).hexdigest()
 
     async def _answered_once(
@@ -139,7 +145,7 @@ class OpenAITeacher:
                 problem = str(error)
             else:
                 costs.mended += mended
-                cost = self._cost(prompt_tokens, completion_tokens)  # of all calls, where some were repairs
+                cost = self._cost(kind, prompt_tokens, completion_tokens)  # of all calls, where some were repairs
                 return CachedReply(text, prompt_tokens, completion_tokens, cost)
             if repairs_left:
                 costs.repairs += 1
@@ -147,8 +153,8 @@ class OpenAITeacher:
                 asked = [*asked, {"role": "assistant", "content": said}, repair]
         raise BadReply(f"{kind.__name__}: no valid reply after {self.config.max_repairs} repairs: {problem}")
 
-    def _cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        config = self.config
+    def _cost(self, kind: type[Request[Any]], prompt_tokens: int, completion_tokens: int) -> float:
+        config = self.config.of(kind.role)
         prompt_cost = prompt_tokens * config.usd_per_million_prompt_tokens
         return (prompt_cost + completion_tokens * config.usd_per_million_completion_tokens) / 1e6
 
@@ -161,10 +167,11 @@ class OpenAITeacher:
             BadReply: the question is refused, the reply cut off, or every retry used up.
             TeacherUnavailable: no question can be answered just now.
         """
-        costs = self.ledger.of(kind.__name__)
-        completion = await self._endpoint.completed(kind.__name__, self._call(kind, messages, schema, seed), costs)
+        costs, config = self.ledger.of(kind.__name__), self.config.of(kind.role)
+        endpoint = self._endpoints[config.base_url, config.api_key_env]
+        completion = await endpoint.completed(kind.__name__, self._call(kind, messages, schema, seed), costs)
         prompt_tokens, completion_tokens = completion.prompt_tokens, completion.completion_tokens
-        costs.usage.add(prompt_tokens, completion_tokens, self._cost(prompt_tokens, completion_tokens))
+        costs.usage.add(prompt_tokens, completion_tokens, self._cost(kind, prompt_tokens, completion_tokens))
         if completion.is_refused:
             raise BadReply(f"{kind.__name__}: the model refused")
         if completion.is_cut:
@@ -174,13 +181,13 @@ class OpenAITeacher:
     def _call(
         self, kind: type[Request[Any]], messages: list[dict[str, str]], schema: dict[str, Any], seed: int
     ) -> dict[str, Any]:
+        config = self.config.of(kind.role)
         system, *rest = messages
         asked = f"{system['content']}\n\nReply with one JSON object that satisfies this schema:\n{json.dumps(schema)}"
         call: dict[str, Any] = {
-            "model": self.config.model,
+            **config.sampled_with(),
+            "model": config.model,
             "messages": [{**system, "content": asked}, *rest],
-            "temperature": self.config.temperature,
-            "max_completion_tokens": self.config.max_completion_tokens,
             "seed": seed % 2**31,
         }
         # Strict mode allows neither optional fields nor objects of any keys, and replies have both.

@@ -10,7 +10,7 @@ Failures are closed. `BadReply`: this question got no usable answer; the record 
 
 from __future__ import annotations
 
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,12 +18,16 @@ from synthesis.errors import SynthesisError
 
 Reply = TypeVar("Reply", bound=BaseModel)
 
+Role = Literal["agent", "user", "emulator", "task_writer", "judges", "environment_writer", "coder"]
+"""As whom a question is answered; each role may have a model of its own."""
+
 
 class Request(BaseModel, Generic[Reply]):
     """One question to the teacher; subclasses add its inputs as fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    role: ClassVar[Role]
     prompt_version: ClassVar[str]
     """Changes whenever the wording or the reply changes; part of every record's provenance."""
     reply_type: ClassVar[type[BaseModel]]

@@ -24,7 +24,7 @@ def synthesis_fingerprint(
     teacher, prompts included.
     """
     settings = getattr(config, "teacher", None)
-    asked = {} if settings is None else settings.model_dump(include={"temperature", "max_completion_tokens"})
+    asked = {} if settings is None else settings.what_decides()
     # A teacher's base classes answer too: a subclass in another module keeps its parent's source in.
     teachers = {kind.__module__ for kind in type(teacher).__mro__ if kind.__module__.startswith("synthesis.")}
     return {
