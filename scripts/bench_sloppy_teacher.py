@@ -35,8 +35,10 @@ from starlette.routing import Route
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.judges import JudgeTogether
 from synthesis.stage import StageReport
-from synthesis.teacher.openai import OpenAITeacher, OpenAITeacherConfig  # type: ignore[attr-defined]
+from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.openai import OpenAITeacher
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 
 SCORES = ("score", "clarity", "realism", "tool_necessity", "dependency_consistency", "atomicity",
@@ -158,11 +160,19 @@ class ToldTeacher(OpenAITeacher):
 
     endpoint: Sloppy
 
-    async def ask(self, request: Any, *, seed: int) -> Any:
+    async def _reply(self, request: Any, seed: int, **options: Any) -> Any:
         """Tell, then ask."""
-        reply = await ProceduralTeacher().ask(request, seed=seed)
-        self.endpoint.replies[asked(request.messages(), seed % 2**31)] = reply.model_dump(mode="json")
-        return await super().ask(request, seed=seed)
+        if isinstance(request, JudgeTogether):
+            said = [await ProceduralTeacher().ask(judge, seed=seed) for judge in request.judges]
+            numbered = [
+                {"criterion": number, "reason": judgement.reason, "score": judgement.score}
+                for number, judgement in enumerate(said, 1)
+            ]
+            reply: Any = {"judgements": numbered}
+        else:
+            reply = (await ProceduralTeacher().ask(request, seed=seed)).model_dump(mode="json")
+        self.endpoint.replies[asked(request.messages(), seed % 2**31)] = reply
+        return await super()._reply(request, seed, **options)
 
 
 async def run(track: Callable[[OpenAITeacher], Awaitable[StageReport]], share: float, seed: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ async def estimate_costs(config: EnvironmentsConfig, sandbox_url: str) -> CostEs
         KnowledgeError, PlanImpossible, NothingKept, SandboxUnavailable: as the run itself would.
     """
     sample = min(SAMPLE, config.count)
-    teacher = MeteringTeacher(stand_in=_with_known_knowledge)
+    teacher = MeteringTeacher(_with_known_knowledge, config.teacher)
     with TemporaryDirectory() as folder:
         # No endpoint for embeddings is asked, and the splits to stay apart from need not be there yet.
         changes = {

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.records import canonical_json
+from synthesis.teacher.asking import call_of
 from synthesis.teacher.config import OpenAITeacherConfig
-from synthesis.teacher.protocol import Reply, Request
+from synthesis.teacher.protocol import Reply, Request, Role
 
 BYTES_PER_TOKEN: Final = 3.5
 """Of UTF-8; with Qwen3's tokenizer the prompts and replies of both tracks, English and Chinese, have 3.3 to 4."""
@@ -47,61 +49,85 @@ class Questions:
         """Return the calls and tokens of a run `factor` times as large."""
         return Questions(*(round(amount * factor) for amount in asdict(self).values()))
 
-    def cost_usd(self, prices: OpenAITeacherConfig) -> float:
-        """Return the cost of the tokens in US dollars.
-
-        >>> prices = {"usd_per_million_prompt_tokens": 2, "usd_per_million_completion_tokens": 8}
-        >>> Questions(9, 500_000, 125_000).cost_usd(OpenAITeacherConfig(model="m", **prices))
-        2.0
-        """
-        prompts = self.prompt_tokens * prices.usd_per_million_prompt_tokens
-        return (prompts + self.completion_tokens * prices.usd_per_million_completion_tokens) / 1e6
-
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What a run would ask, by kind of question."""
+    """What a run would ask, by kind of question, and in which role each is asked."""
 
     questions: dict[str, Questions]
+    roles: dict[str, Role]
 
     @property
     def total(self) -> Questions:
         """Calls and tokens of all kinds together."""
         return sum(self.questions.values(), Questions())
 
+    @property
+    def by_role(self) -> dict[Role, Questions]:
+        """Calls and tokens of each role that is asked anything."""
+        return {
+            role: sum((asked for name, asked in self.questions.items() if self.roles[name] == role), Questions())
+            for role in get_args(Role)
+            if role in self.roles.values()
+        }
+
     def scaled(self, factor: float, *, fixed: Set[str] = frozenset()) -> CostEstimate:
         """Return the estimate of a larger run, in which the questions in `fixed` are asked no more often."""
-        return CostEstimate(
-            {name: asked if name in fixed else asked.scaled(factor) for name, asked in self.questions.items()}
-        )
+        scaled = {name: asked if name in fixed else asked.scaled(factor) for name, asked in self.questions.items()}
+        return CostEstimate(scaled, self.roles)
 
     def table(self, prices: OpenAITeacherConfig | None) -> str:
-        """Return the estimate for a person to read: one line per kind of question, then what all of it costs.
+        """Return the estimate for a person to read: a line per kind of question and per role, then what it costs.
 
-        >>> print(CostEstimate({"WriteTask": Questions(1000, 250_000, 30_000)}).table(None))
+        >>> asked = {"WriteTask": Questions(1000, 250_000, 30_000)}
+        >>> print(CostEstimate(asked, {"WriteTask": "task_writer"}).table(None))
         question                         calls  prompt tokens  completion tokens
         WriteTask                        1,000        250,000             30,000
         total                            1,000        250,000             30,000
+        role
+        task_writer                      1,000        250,000             30,000
         a cost needs prices: set teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens
         """
+
+        def line(name: str, asked: Questions, cost: str = "") -> str:
+            counts = f"{asked.calls:>10,}{asked.prompt_tokens:>15,}{asked.completion_tokens:>19,}"
+            return f"{name:28}{counts}{cost}"
+
         lines = [f"{'question':28}{'calls':>10}{'prompt tokens':>15}{'completion tokens':>19}"]
-        for name, asked in (*sorted(self.questions.items()), ("total", self.total)):
-            lines.append(f"{name:28}{asked.calls:>10,}{asked.prompt_tokens:>15,}{asked.completion_tokens:>19,}")
+        lines += [line(name, asked) for name, asked in (*sorted(self.questions.items()), ("total", self.total))]
+        lines.append("role")
+        for role, asked in self.by_role.items():
+            lines.append(line(role, asked, "" if prices is None else f"{self._cost_of(role, prices):>14,.2f} USD"))
         cost = self.cost_usd(prices)
         lines.append(_NO_PRICES if cost is None else f"cost: {cost:,.2f} USD")
         return "\n".join(lines)
 
     def cost_usd(self, prices: OpenAITeacherConfig | None) -> float | None:
-        """Return the cost of all of it in US dollars; None without prices."""
-        if prices is None or not (prices.usd_per_million_prompt_tokens or prices.usd_per_million_completion_tokens):
+        """Return the cost of all of it in US dollars, each role at its own prices; None without prices.
+
+        >>> prices = {"usd_per_million_prompt_tokens": 2, "usd_per_million_completion_tokens": 8}
+        >>> estimate = CostEstimate({"WriteTask": Questions(9, 500_000, 125_000)}, {"WriteTask": "task_writer"})
+        >>> estimate.cost_usd(OpenAITeacherConfig(model="m", **prices))
+        2.0
+        """
+        if prices is None or not any(prices.of(role).has_price for role in get_args(Role)):
             return None
-        return self.total.cost_usd(prices)
+        return sum(self._cost_of(role, prices) for role in self.by_role)
+
+    def _cost_of(self, role: Role, prices: OpenAITeacherConfig) -> float:
+        asked = self.by_role[role]
+        return prices.of(role).cost_usd(asked.prompt_tokens, asked.completion_tokens)
 
     def json_line(self, stage: str, prices: OpenAITeacherConfig | None) -> str:
         """Return the machine-readable line of `astra synthesize … --estimate --json`; a cost without prices is null."""
         questions = {name: asdict(asked) for name, asked in sorted(self.questions.items())}
         total = {**asdict(self.total), "cost_usd": self.cost_usd(prices)}
-        return json.dumps({"stage": stage, "estimate": total, "questions": questions})
+        has_cost = total["cost_usd"] is not None and prices is not None
+        roles = {
+            role: {**asdict(asked), "cost_usd": self._cost_of(role, prices) if has_cost and prices else None}
+            for role, asked in self.by_role.items()
+        }
+        return json.dumps({"stage": stage, "estimate": total, "questions": questions, "roles": roles})
 
 
 @dataclass
@@ -110,8 +136,11 @@ class MeteringTeacher:
 
     stand_in: Callable[[Request[Any]], Request[Any]] = lambda request: request
     """Gives the question that is answered in the place of one that only a language model can answer."""
+    config: OpenAITeacherConfig | None = None
+    """Who would be asked."""
     name: str = "estimate"
     _asked: defaultdict[str, Questions] = field(default_factory=lambda: defaultdict(Questions))
+    _roles: dict[str, Role] = field(default_factory=dict)
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         """Answer one question and measure it.
@@ -119,18 +148,42 @@ class MeteringTeacher:
         Raises:
             BadReply: as the embedded teacher.
         """
-        kind = type(request)
-        schema = json.dumps(kind.reply_type.model_json_schema(), ensure_ascii=False)
-        # Of the request itself: a stand-in only serves to get an answer.
-        prompt = "".join(message["content"] for message in request.messages()) + schema
-        self._asked[kind.__name__] += Questions(1, num_tokens(prompt), 0)
+        self._meter(request, Questions(1, num_tokens(_read_by_a_model(request, self.config)), 0))
         reply: Reply = await ProceduralTeacher().ask(self.stand_in(request), seed=seed)
-        self._asked[kind.__name__] += Questions(0, 0, num_tokens(reply.model_dump_json()))
+        self._meter(request, Questions(0, 0, num_tokens(reply.model_dump_json())))
         return reply
+
+    async def ask_together(self, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
+        """Answer questions that a language model is asked in one call, and measure that call.
+
+        Raises:
+            BadReply: as the embedded teacher.
+        """
+        joint = type(requests[0][0]).together([request for request, _ in requests])
+        replies: list[Reply] = [
+            await ProceduralTeacher().ask(self.stand_in(request), seed=seed) for request, seed in requests
+        ]
+        prompt_tokens = num_tokens(_read_by_a_model(joint, self.config))
+        completion_tokens = sum(num_tokens(reply.model_dump_json()) for reply in replies)
+        self._meter(joint, Questions(1, prompt_tokens, completion_tokens))
+        return replies
+
+    def _meter(self, request: Request[Any], asked: Questions) -> None:
+        self._asked[type(request).__name__] += asked
+        self._roles[type(request).__name__] = request.role
 
     def estimate(self) -> CostEstimate:
         """Return the calls and tokens of everything asked so far."""
-        return CostEstimate(dict(self._asked))
+        return CostEstimate(dict(self._asked), dict(self._roles))
+
+
+def _read_by_a_model(request: Request[Any], config: OpenAITeacherConfig | None) -> str:
+    """Return what of a call its model reads: the messages, whose first one holds the schema, and tools if any."""
+    # Of the request itself: a stand-in only serves to get an answer.
+    call = call_of(request, config or OpenAITeacherConfig(model="any"), seed=0)
+    rest = [{name: value for name, value in message.items() if name != "content"} for message in call["messages"]]
+    texts = [str(message.get("content") or "") for message in call["messages"]]
+    return "".join([*texts, *(canonical_json(part) for part in rest), canonical_json(call.get("tools", []))])
 
 
 def num_tokens(text: str) -> int:

@@ -24,7 +24,7 @@ async def estimate_costs(config: TrajectoriesConfig) -> CostEstimate:
         SourceMissing, ToolServerUnavailable, NoToolDocuments, NothingKept: as the run itself would.
     """
     sample = min(SAMPLE, config.count)
-    teacher = MeteringTeacher()
+    teacher = MeteringTeacher(config=config.teacher)
     with TemporaryDirectory() as folder:
         small = config.model_copy(update={"count": sample, "out": Path(folder) / "estimate", "ray": None})
         await synthesize_trajectories(small, teacher, progress=io.StringIO())

@@ -12,7 +12,7 @@ from synthesis.environments.quality import Percentile
 from synthesis.environments.quotas import Variety
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
-from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.config import OpenAITeacherConfig, require_one_purse
 from synthesis.workers import RayConfig
 
 
@@ -105,4 +105,9 @@ class EnvironmentsConfig(BaseModel):
                 'expected difficulty = "plain" with unseen tools, unseen domains or stateful varieties, found "hard"; '
                 "leave one out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_purse(self) -> EnvironmentsConfig:
+        require_one_purse(self.teacher, is_on_ray=self.ray is not None)
         return self

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
@@ -38,6 +38,7 @@ from synthesis.record_io import read_card
 from synthesis.records import Environment, JsonValue
 from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.protocol import Teacher
+from synthesis.teacher.usage import cost_so_far
 from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.track.journal import Journal, StageResults, run_stage
 from synthesis.track.run import TrackRun
@@ -100,8 +101,9 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         else:
             workers = await stack.enter_async_context(workers_on_ray(config.ray, opened, teacher))
         sources = read_knowledge(config.knowledge) if config.knowledge else []
-        drafts = await _draft_all(config, plans, sources, workers, report, drafted_journal)
-        proven = await _prove_all(config, sources, drafts, workers, report, proven_journal)
+        cost = partial(cost_so_far, teacher)
+        drafts = await _draft_all(config, plans, sources, workers, report, drafted_journal, cost)
+        proven = await _prove_all(config, sources, drafts, workers, report, proven_journal, cost)
         mixed = await _mix_all(config, proven, workers, report, mixed_journal)
         track_run.write(report, (Environment.model_validate(result) for result in mixed))
     track_run.close(report)
@@ -116,6 +118,7 @@ async def _draft_all(
     workers: Workers[EnvironmentsWorker],
     report: StageReport,
     journal: Journal,
+    cost: Callable[[], str],
 ) -> list[tuple[EnvironmentPlan, Draft | None]]:
     """Have every question written and scored, and keep those of sufficient quality; a stateful task has no draft."""
 
@@ -125,7 +128,7 @@ async def _draft_all(
         draft = await workers.do(EnvironmentsWorker.draft, plan, _source(config, sources, plan))
         return {"index": plan.index, "draft": draft.model_dump(mode="json")}
 
-    results = await run_stage(report, plans, write, journal=journal, concurrency=config.concurrency)
+    results = await run_stage(report, plans, write, journal=journal, concurrency=config.concurrency, cost=cost)
     # Rejected items are left out of the results, so each result names its plan.
     drafts = [(plans[result["index"]], result["draft"] and Draft.model_validate(result["draft"])) for result in results]
     scores = [draft.quality.mean for _, draft in drafts if draft is not None]
@@ -144,6 +147,7 @@ async def _prove_all(
     workers: Workers[EnvironmentsWorker],
     report: StageReport,
     journal: Journal,
+    cost: Callable[[], str],
 ) -> list[tuple[Environment, Variety]]:
     """Make each draft executable; failures of this stage are counted into `report`."""
 
@@ -153,7 +157,7 @@ async def _prove_all(
         return {"environment": environment.model_dump(mode="json"), "variety": plan.variety}
 
     proving = StageReport("proofs")
-    results = await run_stage(proving, drafts, prove, journal=journal, concurrency=config.concurrency)
+    results = await run_stage(proving, drafts, prove, journal=journal, concurrency=config.concurrency, cost=cost)
     report.add_rejections(proving)
     return [(Environment.model_validate(result["environment"]), result["variety"]) for result in results]
 

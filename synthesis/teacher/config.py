@@ -6,7 +6,7 @@ Decided: docs/decisions/teacher.md, “A key goes to the address that it was nam
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -84,8 +84,21 @@ class OpenAITeacherConfig(BaseModel):
     """How often a question whose reply cannot be read is asked again, with what is wrong with it quoted."""
     max_failures_in_a_row: int = Field(default=32, ge=1)
     """So many questions without an answer, and none with one between, are an outage."""
+    max_usd: float | None = Field(default=None, gt=0)
+    """What the run may cost, all its commands together; then it stops, and goes on with the same command and more."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """The same in tokens, of prompts and replies together."""
     usd_per_million_prompt_tokens: float = Field(default=0.0, ge=0)
     usd_per_million_completion_tokens: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _dollars_need_prices(self) -> OpenAITeacherConfig:
+        if self.max_usd is not None and not all(self.of(role).has_price for role in get_args(Role)):
+            raise ValueError(
+                "expected prices beside max_usd, found none for some role; set usd_per_million_prompt_tokens and "
+                "usd_per_million_completion_tokens, or max_tokens instead"
+            )
+        return self
 
     @field_validator("extra_body")
     @classmethod
@@ -97,6 +110,21 @@ class OpenAITeacherConfig(BaseModel):
         if role not in self.roles:
             return self
         return self.model_copy(update=self.roles[role].model_dump(exclude_none=True))
+
+    @property
+    def has_price(self) -> bool:
+        """Whether a token costs anything."""
+        return bool(self.usd_per_million_prompt_tokens or self.usd_per_million_completion_tokens)
+
+    def cost_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Return the cost of tokens in US dollars.
+
+        >>> prices = {"usd_per_million_prompt_tokens": 2, "usd_per_million_completion_tokens": 8}
+        >>> OpenAITeacherConfig(model="m", **prices).cost_usd(500_000, 125_000)
+        2.0
+        """
+        prompt_cost = prompt_tokens * self.usd_per_million_prompt_tokens
+        return (prompt_cost + completion_tokens * self.usd_per_million_completion_tokens) / 1e6
 
     @property
     def name(self) -> str:
@@ -127,3 +155,15 @@ def _without_our_fields(extra_body: JsonObject) -> JsonObject:
             f"expected further fields of a call in extra_body, found {ours}, which the teacher says itself"
         )
     return extra_body
+
+
+def require_one_purse(config: OpenAITeacherConfig | None, *, is_on_ray: bool) -> None:
+    """Require that whoever spends counts what all have spent.
+
+    Raises:
+        ValueError: nodes of a cluster would each count for themselves.
+    """
+    if is_on_ray and config is not None and (config.max_usd is not None or config.max_tokens is not None):
+        raise ValueError(
+            "expected no teacher.max_usd or max_tokens with ray, whose nodes each count alone; leave one out"
+        )

@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, Final
 
 import httpx
@@ -71,8 +72,12 @@ class Endpoint:
         """Close the connections."""
         await self._client.close()
 
-    async def completed(self, question: str, call: JsonObject, costs: QuestionCosts) -> Completion:
+    async def completed(
+        self, question: str, call: JsonObject, costs: QuestionCosts, may_send: Callable[[], bool] = lambda: True
+    ) -> Completion | None:
         """Return the completion of one call, a body of `/chat/completions`; what may pass is tried again.
+
+        None where the call's turn has come and it may not be sent any more.
 
         Raises:
             BadReply: the question is refused, or every retry used up.
@@ -84,6 +89,8 @@ class Endpoint:
             delay = _FIRST_DELAY_SECONDS * 2**attempt * self._jitter.uniform(0.5, 1.5)
             try:
                 async with self._concurrency.slot():
+                    if not may_send():
+                        return None
                     started = time.monotonic()
                     costs.calls += 1
                     # The typed `chat.completions.create` takes twice the CPU; the call is the same.

@@ -5,27 +5,26 @@
 
 A reply that stays unusable is `BadReply`, and rejects what it was for; an endpoint that refuses the key, answers nobody
 for a while, or cannot even be connected to at first contact, is `TeacherUnavailable`, and stops the run until later
-(`endpoint`, `status_rules`). The key is read from the environment, held in memory by the client, and written nowhere.
+(`endpoint`, `status_rules`); so does a budget that is used up, when the calls in flight have come back. The key is read
+from the environment, held in memory by the client, and written nowhere.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from functools import lru_cache
-from hashlib import sha256
-from typing import Any, Final, cast, get_args
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn, cast, get_args
 
-from pydantic import BaseModel
-
-from synthesis.records import canonical_json
+from synthesis.records import JsonObject
+from synthesis.teacher.asking import call_of, name_of
+from synthesis.teacher.budget import Budget
 from synthesis.teacher.cache import CachedReply, ReplyCache, ReplyFile
 from synthesis.teacher.completion import Completion
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.endpoint import Endpoint
-from synthesis.teacher.protocol import BadReply, Reply, Request, Role
+from synthesis.teacher.protocol import BadReply, Reply, Request, Role, TeacherUnavailable
 from synthesis.teacher.reading import read_reply
-from synthesis.teacher.usage import Ledger, record_usage
+from synthesis.teacher.usage import Ledger, Usage, record_usage
 
 _REPAIR: Final = (
     "This reply cannot be used: {}\nReply again, with nothing but one JSON object that satisfies the schema."
@@ -50,152 +49,198 @@ class OpenAITeacher:
             place = (asked.base_url, asked.api_key_env)
             if place not in self._endpoints:
                 self._endpoints[place] = Endpoint(*place, config)
-        self._cache = ReplyFile(config.cache) if cache is None and config.cache is not None else cache
+        is_here = cache is None
+        self._cache = ReplyFile(config.cache) if is_here and config.cache is not None else cache
+        self.budget = Budget(config.max_usd, config.max_tokens, config.cache if is_here else None)
         self._in_flight: dict[str, asyncio.Future[CachedReply]] = {}
+        self._num_being_answered = 0
+        self._none_being_answered = asyncio.Event()
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         """Answer one question, from the cache if it was answered before.
 
         Raises:
-            BadReply: refused, cut off, or not a valid reply even after a repair; or the endpoint failed on it.
+            BadReply: refused, cut off, or not a valid reply even after repairs; or the endpoint failed on it.
             TeacherUnavailable: the key is refused, the budget is used up, or the endpoint answers nobody or was never
                 connected to.
         """
-        kind = type(request)
-        messages, schema = request.messages(), _reply_schema(kind.reply_type)
-        key = self._key(kind, messages, schema, seed)
-        reply = None
-        while reply is None and key in self._in_flight:  # the same question is being asked: share its answer
-            shared = self._in_flight[key]
-            try:
-                reply = await asyncio.shield(shared)  # which the others keep if we are cancelled
-            except asyncio.CancelledError:
-                if not shared.cancelled() or cast(asyncio.Task[Any], asyncio.current_task()).cancelling():
-                    raise
-                # Whoever asked it was cancelled, and we were not: ask ourselves.
-        if reply is None:
-            reply = await self._answered_once(key, kind, messages, schema, seed)
+        reply = await self._reply(request, seed)
         record_usage(reply.prompt_tokens, reply.completion_tokens, reply.cost_usd)
-        return cast(Reply, kind.reply_type.model_validate_json(reply.text))
+        return cast(Reply, type(request).reply_type.model_validate_json(reply.text))
+
+    async def ask_together(self, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
+        """Answer questions of one form in one call, but for those that were answered before.
+
+        The reply to each is kept by itself, so that a changed question is the only one that is asked again.
+
+        Raises:
+            BadReply, TeacherUnavailable: as `ask`.
+        """
+        names = [name_of(request, self.config, seed=seed) for request, seed in requests]
+        replies: dict[str, CachedReply] = {}
+        if self._cache is not None:
+            for name, (request, _) in zip(names, requests, strict=True):
+                if (kept := await self._cache.get(name)) is not None:
+                    self.ledger.of(type(request).__name__).cached += 1
+                    replies[name] = kept
+        missing = [(name, *asked) for name, asked in zip(names, requests, strict=True) if name not in replies]
+        if missing:
+            joint = type(missing[0][1]).together([request for _, request, _ in missing])
+            together = await self._reply(joint, missing[0][2], is_kept=False)
+            parts = joint.separated(joint.reply_type.model_validate_json(together.text))
+            for place, ((name, _, _), part) in enumerate(zip(missing, parts, strict=True)):
+                replies[name] = _share(together, part.model_dump_json(), place, len(missing))
+                if self._cache is not None:
+                    await self._cache.put(name, replies[name])
+        for name in names:
+            record_usage(replies[name].prompt_tokens, replies[name].completion_tokens, replies[name].cost_usd)
+        return [
+            cast(Reply, type(request).reply_type.model_validate_json(replies[name].text))
+            for name, (request, _) in zip(names, requests, strict=True)
+        ]
 
     async def close(self) -> None:
-        """Close the connections and the cache."""
+        """Close the connections, the cache and the count of what was spent."""
         for endpoint in self._endpoints.values():
             await endpoint.close()
         if self._cache is not None:
             await self._cache.close()
+        self.budget.close()
 
-    def _key(self, kind: type[Request[Any]], messages: list[dict[str, str]], schema: dict[str, Any], seed: int) -> str:
-        config = self.config.of(kind.role)
-        asked = [config.model, config.sampled_with(), kind.__name__, messages, schema, seed]
-        return sha256(canonical_json(asked).encode()).hexdigest()
+    async def _reply(self, request: Request[Any], seed: int, *, is_kept: bool = True) -> CachedReply:
+        """Return the reply to a question; who asks what is being asked shares its answer."""
+        name = name_of(request, self.config, seed=seed)
+        while name in self._in_flight:
+            shared = self._in_flight[name]
+            try:
+                return await asyncio.shield(shared)  # which the others keep if we are cancelled
+            except asyncio.CancelledError:
+                if not shared.cancelled() or cast(asyncio.Task[Any], asyncio.current_task()).cancelling():
+                    raise
+                # Whoever asked it was cancelled, and we were not: ask ourselves.
+        return await self._answered_once(name, request, seed, is_kept=is_kept)
 
-    async def _answered_once(
-        self, key: str, kind: type[Request[Any]], messages: list[dict[str, str]], schema: dict[str, Any], seed: int
-    ) -> CachedReply:
+    async def _answered_once(self, name: str, request: Request[Any], seed: int, *, is_kept: bool) -> CachedReply:
         shared: asyncio.Future[CachedReply] = asyncio.get_running_loop().create_future()
         shared.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody need wait for it
-        self._in_flight[key] = shared
+        self._in_flight[name] = shared
+        costs = self.ledger.of(type(request).__name__)
+        cache = self._cache if is_kept else None
+        self._num_being_answered += 1
         try:
-            if self._cache is not None and (kept := await self._cache.get(key)) is not None:
-                self.ledger.of(kind.__name__).cached += 1
+            if cache is not None and (kept := await cache.get(name)) is not None:
+                costs.cached += 1
                 reply = kept
             else:
                 async with asyncio.timeout(self.config.deadline_seconds):
-                    reply = await self._valid_reply(kind, messages, schema, seed)
-                if self._cache is not None:
-                    await self._cache.put(key, reply)
+                    reply = await self._valid_reply(request, seed)
+                if cache is not None:
+                    await cache.put(name, reply)
         except TimeoutError as error:
-            bad = BadReply(f"no usable reply within {self.config.deadline_seconds:g} s")
-            shared.set_exception(bad)
-            self.ledger.of(kind.__name__).bad_replies += 1
-            raise bad from error
+            failed: Exception = BadReply(f"no usable reply within {self.config.deadline_seconds:g} s")
+            if self.budget.is_used_up:  # it waited for the others to come back
+                failed = self._used_up()
+            shared.set_exception(failed)
+            costs.bad_replies += isinstance(failed, BadReply)
+            raise failed from error
         except BaseException as error:
             if isinstance(error, Exception):
                 shared.set_exception(error)
             else:  # this task was cancelled: no answer comes for those who share it
                 shared.cancel()
-            self.ledger.of(kind.__name__).bad_replies += isinstance(error, BadReply)
+            costs.bad_replies += isinstance(error, BadReply)
             raise
         finally:
-            del self._in_flight[key]
+            del self._in_flight[name]
+            self._count_answered()
         shared.set_result(reply)
         return reply
 
-    async def _valid_reply(
-        self, kind: type[Request[Any]], messages: list[dict[str, str]], schema: dict[str, Any], seed: int
-    ) -> CachedReply:
+    def _count_answered(self) -> None:
+        self._num_being_answered -= 1
+        if not self._num_being_answered and self.budget.is_used_up:
+            self._none_being_answered.set()
+
+    async def _stop_for_budget(self) -> NoReturn:
+        """Stop the run when what was paid for has come back and is kept.
+
+        Raises:
+            TeacherUnavailable: the budget is used up.
+        """
+        self._count_answered()
+        try:
+            await self._none_being_answered.wait()
+        finally:
+            self._num_being_answered += 1
+        raise self._used_up()
+
+    def _used_up(self) -> TeacherUnavailable:
+        return TeacherUnavailable(
+            f"the budget of this run is used up ({self.budget}); raise teacher.max_usd or teacher.max_tokens and run "
+            "the same command again"
+        )
+
+    async def _valid_reply(self, request: Request[Any], seed: int) -> CachedReply:
         """Ask; if the reply is not valid, ask again with the error quoted, `max_repairs` times.
 
         Raises:
             BadReply: it stays unusable.
             TeacherUnavailable: no question can be answered just now.
         """
-        asked, costs = list(messages), self.ledger.of(kind.__name__)
-        prompt_tokens = completion_tokens = 0
+        kind, costs = type(request), self.ledger.of(type(request).__name__)
+        call = call_of(request, self.config, seed=seed)
+        usage = Usage()
         for repairs_left in reversed(range(self.config.max_repairs + 1)):
-            completion = await self._completed(kind, asked, schema, seed)
-            prompt_tokens += completion.prompt_tokens
-            completion_tokens += completion.completion_tokens
+            completion = await self._completed(request, call, usage)
             said = completion.content or completion.reasoning  # some endpoints take the whole reply for thoughts
             try:
                 reply, mended = read_reply(said, kind.reply_type)
-                text = reply.model_dump_json()
-            except ValueError as error:  # `Unreadable`, and what no JSON text can hold
-                problem = str(error)
+                request.check(reply)
+            except ValueError as error:
+                problem = str(error)[:300]
             else:
                 costs.mended += mended
-                cost = self._cost(kind, prompt_tokens, completion_tokens)  # of all calls, where some were repairs
-                return CachedReply(text, prompt_tokens, completion_tokens, cost)
+                # What all calls cost, where some were repairs.
+                return CachedReply(
+                    reply.model_dump_json(), usage.prompt_tokens, usage.completion_tokens, usage.cost_usd
+                )
             if repairs_left:
                 costs.repairs += 1
                 repair = {"role": "user", "content": _REPAIR.format(problem)}
-                asked = [*asked, {"role": "assistant", "content": said}, repair]
+                call = {**call, "messages": [*call["messages"], {"role": "assistant", "content": said}, repair]}
         raise BadReply(f"{kind.__name__}: no valid reply after {self.config.max_repairs} repairs: {problem}")
 
-    def _cost(self, kind: type[Request[Any]], prompt_tokens: int, completion_tokens: int) -> float:
-        config = self.config.of(kind.role)
-        prompt_cost = prompt_tokens * config.usd_per_million_prompt_tokens
-        return (prompt_cost + completion_tokens * config.usd_per_million_completion_tokens) / 1e6
-
-    async def _completed(
-        self, kind: type[Request[Any]], messages: list[dict[str, str]], schema: dict[str, Any], seed: int
-    ) -> Completion:
+    async def _completed(self, request: Request[Any], call: JsonObject, usage: Usage) -> Completion:
         """Return one completion, which is neither a refusal nor cut off, and count it.
 
         Raises:
             BadReply: the question is refused, the reply cut off, or every retry used up.
             TeacherUnavailable: no question can be answered just now.
         """
-        costs, config = self.ledger.of(kind.__name__), self.config.of(kind.role)
+        question, config = type(request).__name__, self.config.of(request.role)
+        costs = self.ledger.of(question)
         endpoint = self._endpoints[config.base_url, config.api_key_env]
-        completion = await endpoint.completed(kind.__name__, self._call(kind, messages, schema, seed), costs)
-        prompt_tokens, completion_tokens = completion.prompt_tokens, completion.completion_tokens
-        costs.usage.add(prompt_tokens, completion_tokens, self._cost(kind, prompt_tokens, completion_tokens))
+        completion = await endpoint.completed(question, call, costs, lambda: not self.budget.is_used_up)
+        if completion is None:
+            await self._stop_for_budget()
+        spent = Usage(completion.prompt_tokens, completion.completion_tokens, 0.0)
+        spent.cost_usd = config.cost_usd(spent.prompt_tokens, spent.completion_tokens)
+        self.budget.spend(spent)
+        for counted in (costs.usage, usage):
+            counted.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
         if completion.is_refused:
-            raise BadReply(f"{kind.__name__}: the model refused")
+            raise BadReply(f"{question}: the model refused")
         if completion.is_cut:
-            raise BadReply(f"{kind.__name__}: the reply was cut off at the token limit")
+            raise BadReply(f"{question}: the reply was cut off at the token limit")
         return completion
 
-    def _call(
-        self, kind: type[Request[Any]], messages: list[dict[str, str]], schema: dict[str, Any], seed: int
-    ) -> dict[str, Any]:
-        config = self.config.of(kind.role)
-        system, *rest = messages
-        asked = f"{system['content']}\n\nReply with one JSON object that satisfies this schema:\n{json.dumps(schema)}"
-        call: dict[str, Any] = {
-            **config.sampled_with(),
-            "model": config.model,
-            "messages": [{**system, "content": asked}, *rest],
-            "seed": seed % 2**31,
-        }
-        # Strict mode allows neither optional fields nor objects of any keys, and replies have both.
-        described = {"name": kind.reply_type.__name__, "schema": schema, "strict": False}
-        call["response_format"] = {"type": "json_schema", "json_schema": described}
-        return call
 
+def _share(together: CachedReply, text: str, place: int, count: int) -> CachedReply:
+    """Return one of the replies that came together, with its share of what they cost; the shares add up."""
 
-@lru_cache(maxsize=256)
-def _reply_schema(reply_type: type[BaseModel]) -> dict[str, Any]:
-    return reply_type.model_json_schema()
+    def share(tokens: int) -> int:
+        return tokens // count + (place < tokens % count)
+
+    return CachedReply(
+        text, share(together.prompt_tokens), share(together.completion_tokens), together.cost_usd / count
+    )

@@ -10,7 +10,8 @@ Failures are closed. `BadReply`: this question got no usable answer; the record 
 
 from __future__ import annotations
 
-from typing import ClassVar, Generic, Literal, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
@@ -40,6 +41,34 @@ class Request(BaseModel, Generic[Reply]):
         """
         raise NotImplementedError(type(self).__name__)
 
+    def check(self, reply: BaseModel) -> None:
+        """Check of a reply of the right type what only this question knows of it.
+
+        Raises:
+            ValueError: it does not answer this question; the message says why, to whoever gave it.
+        """
+
+    @classmethod
+    def together(cls, requests: Sequence[Request[Reply]]) -> JointRequest[Reply]:
+        """Return one question that asks several of this form at once.
+
+        Raises:
+            NotImplementedError: this form of question is always asked alone.
+        """
+        raise NotImplementedError(cls.__name__)
+
+
+class JointRequest(Request[Any], Generic[Reply]):
+    """Several questions about the same thing, put as one."""
+
+    def separated(self, reply: BaseModel) -> list[Reply]:
+        """Return the reply to each of the questions, in their order.
+
+        Raises:
+            NotImplementedError: a subclass says how.
+        """
+        raise NotImplementedError(type(self).__name__)
+
 
 class BadReply(SynthesisError):
     """The teacher's reply to one question cannot be used; the message says why."""
@@ -65,3 +94,29 @@ class Teacher(Protocol):
             TeacherUnavailable: the teacher cannot be reached; try the run again later.
         """
         ...
+
+
+@runtime_checkable
+class JointTeacher(Protocol):
+    """A teacher that saves by answering several questions about the same thing at once."""
+
+    async def ask_together(self, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
+        """Answer questions of one form, each with its seed, as `Teacher.ask` answers one.
+
+        Raises:
+            BadReply: the reply stayed unusable.
+            TeacherUnavailable: the teacher cannot be reached; try the run again later.
+        """
+        ...
+
+
+async def ask_together(teacher: Teacher, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
+    """Have questions of one form answered, at once where the teacher does so, else one after the other.
+
+    Raises:
+        BadReply: a reply stayed unusable.
+        TeacherUnavailable: the teacher cannot be reached; try the run again later.
+    """
+    if isinstance(teacher, JointTeacher):
+        return await teacher.ask_together(requests)
+    return [await teacher.ask(request, seed=seed) for request, seed in requests]

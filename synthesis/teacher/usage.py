@@ -114,3 +114,8 @@ class Ledger:
             name: {**asdict(costs), "dropped_fields": sorted(costs.dropped_fields), "mended": dict(costs.mended)}
             for name, costs in sorted(self.questions.items())
         }
+
+
+def cost_so_far(teacher: object) -> str:
+    """Say what a run has spent by now, for its progress line; empty for a teacher that costs nothing."""
+    return str(getattr(teacher, "budget", ""))

@@ -164,11 +164,13 @@ async def run_stage(
     journal: Journal,
     concurrency: int,
     progress: TextIO | None = None,
+    cost: Callable[[], str] = str,
 ) -> StageResults[Item]:
     """Work on every item that the journal does not hold yet, at most `concurrency` at once; fill in the report.
 
     `work` returns a JSON value, or raises `Rejected`; any other exception stops the stage when the items in flight have
-    been cancelled, and what was finished stays in the journal. `progress` is standard error unless told otherwise.
+    been cancelled, and what was finished stays in the journal. `progress` is standard error unless told otherwise; its
+    line ends with what `cost` says.
 
     Raises:
         Exception: as `work` raised it first, where it is no `Rejected`.
@@ -186,6 +188,7 @@ async def run_stage(
             except Rejected as rejected:
                 outcome = {"rejected": rejected.reason, "detail": rejected.detail}
             journal.append(index, outcome)
+            bar.set_postfix_str(cost(), refresh=False)
             bar.update()
 
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.config import OpenAITeacherConfig, require_one_purse
 from synthesis.tools.documents import ToolDocumentFilters
 from synthesis.tools.mcp_servers import McpServerConfig
 from synthesis.trajectories.reward_axes import RewardThresholds
@@ -60,6 +60,9 @@ class TrajectoriesConfig(BaseModel):
     """Of a larger server, the chain's tools and a draw of the others are offered."""
     max_turns: int = Field(default=16, ge=1)
     deadline_seconds: float = Field(default=600.0, gt=0)
+    judges_at_once: bool = False
+    """Whether all judges of a conversation are asked in one call, which shows each of them what came later: about a
+    third of the calls and tokens of judging, and less strict."""
     reward_thresholds: RewardThresholds = RewardThresholds()
 
     teacher: OpenAITeacherConfig | None = None
@@ -77,4 +80,9 @@ class TrajectoriesConfig(BaseModel):
             raise ValueError("expected min_chain_length <= max_chain_length")
         if self.refuse_share + self.ask_back_share > 1:
             raise ValueError("expected refuse_share + ask_back_share <= 1")
+        return self
+
+    @model_validator(mode="after")
+    def _one_purse(self) -> TrajectoriesConfig:
+        require_one_purse(self.teacher, is_on_ray=self.ray is not None)
         return self

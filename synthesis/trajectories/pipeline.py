@@ -24,6 +24,7 @@ from synthesis.fingerprint import Fingerprint
 from synthesis.records import Chain, JsonObject, ServerDocument, Task, Trajectory
 from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.protocol import Teacher
+from synthesis.teacher.usage import cost_so_far
 from synthesis.tools.ingestion import (
     JOURNALS,
     NoToolDocuments,
@@ -97,7 +98,14 @@ async def synthesize_trajectories(
             mcp_servers = {server_id: pool.config for server_id, pool in servers.pools.items()}
             opened = partial(opened_worker, config, mcp_servers)
             workers = await stack.enter_async_context(workers_on_ray(config.ray, opened, teacher))
-        run = _Run(config, servers, workers, stack.enter_context(track_run.open_journals()), progress)
+        run = _Run(
+            config,
+            servers,
+            workers,
+            stack.enter_context(track_run.open_journals()),
+            progress,
+            partial(cost_so_far, teacher),
+        )
         await run.propose_chains()
         report = await run.collect_trajectories()
         track_run.write(report, run.trajectories())
@@ -126,8 +134,10 @@ class _Run:
         workers: Workers[TrajectoriesWorker],
         journals: Sequence[Journal],
         progress: TextIO,
+        cost: Callable[[], str],
     ):
-        self.config, self.servers, self.workers, self.progress = config, servers, workers, progress
+        self.config, self.servers, self.workers = config, servers, workers
+        self.progress, self.cost = progress, cost
         self._chains_journal, self._tasks_journal, self._trajectories_journal = journals
         self._chains: list[list[Chain]] = []
         self._order = list(range(len(servers.documents)))
@@ -141,7 +151,13 @@ class _Run:
     ) -> StageReport:
         report = StageReport(name)
         await run_stage(
-            report, range(count), work, journal=journal, concurrency=self.config.concurrency, progress=self.progress
+            report,
+            range(count),
+            work,
+            journal=journal,
+            concurrency=self.config.concurrency,
+            progress=self.progress,
+            cost=self.cost,
         )
         return report
 

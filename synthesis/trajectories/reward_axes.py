@@ -9,6 +9,9 @@
     final answer                           per request, mean of relevance (judge) and summary (judge, rule: grounded);
                                            0 by rule where it is empty or in another language
 
+Judges of the same message are asked together, and none sees what came after it; `judges_at_once` asks all of them in
+one call, with the whole conversation before them.
+
 Of several judgements on one axis the lowest counts, so that a long conversation hides no bad turn.
 Of a task with follow-ups a judge is given what had been said of it by then.
 A judgement that fails raises `BadReply`, which rejects the trajectory.
@@ -20,7 +23,7 @@ turn”.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Final
 
@@ -29,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from synthesis.prompts import judges
 from synthesis.records import Language, Message, RewardAxes, Task, ToolDocument, canonical_json
 from synthesis.stage import Rejected
-from synthesis.teacher.protocol import Request, Teacher
+from synthesis.teacher.protocol import Request, Teacher, ask_together
 from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.follow_ups import request_positions, task_so_far
 
@@ -38,8 +41,7 @@ _CHINESE: Final = re.compile(r"[\u3400-\u9fff]+")
 _URL: Final = re.compile(r"https?://[^\s\"'<>)\]}，。]+")
 
 
-Judge = Callable[[type[Request[judges.Judgement]], int], Awaitable[float]]
-"""Asks one question about the first so many messages; returns the score."""
+Judge = type[judges.JudgeConversation]
 
 
 class RewardThresholds(BaseModel):
@@ -119,7 +121,13 @@ def is_in_language(answer: str, language: Language, told: Sequence[str]) -> bool
 
 
 async def judge_axes(
-    task: Task, tools: tuple[ToolDocument, ...], messages: tuple[Message, ...], teacher: Teacher, *, seed: int
+    task: Task,
+    tools: tuple[ToolDocument, ...],
+    messages: tuple[Message, ...],
+    teacher: Teacher,
+    *,
+    seed: int,
+    judges_at_once: bool = False,
 ) -> RewardAxes:
     """Score a whole conversation on the seven axes.
 
@@ -128,13 +136,6 @@ async def judge_axes(
         Rejected: a task that needs tools was answered without any.
         TeacherUnavailable: the teacher cannot be asked.
     """
-
-    async def judged(request: type[Request[judges.Judgement]], upto: int) -> float:
-        # Cut off here, and not by the prompt: a judge cannot be swayed by what came later.
-        said = task_so_far(task, messages[:upto])
-        question = request(task=said, tools=tools, conversation=messages[:upto])  # type: ignore[call-arg]
-        return (await teacher.ask(question, seed=derived_seed(seed, request.__name__, upto))).score
-
     status = tool_call_status(messages)
     if status is None and task.expectation != "refuse":
         raise Rejected("answered without a tool call", task.text[:80])
@@ -146,33 +147,79 @@ async def judge_axes(
         for index in range(1, len(messages))
         if messages[index].role == "assistant" and messages[index - 1].role == "tool"
     ]
-    understanding = [await judged(judges.JudgeResponseUnderstanding, upto) for upto in after_responses]
-    conditioned = [await judged(judges.JudgeResponsePlanning, upto) for upto in after_responses]
+    told = [upto for upto in answers if _tells_something(task, messages[:upto])]  # the others are worth nothing by rule
+    wanted: list[tuple[Judge, int]] = [
+        *((judges.JudgeQueryUnderstanding, upto) for upto in reactions),
+        *((judges.JudgeResponseUnderstanding, upto) for upto in after_responses),
+        *((judges.JudgeResponsePlanning, upto) for upto in after_responses),
+        (judges.JudgePlanning, len(messages)),
+        *((judges.JudgeAnswerRelevance, upto) for upto in told),
+        *((judges.JudgeAnswerSummary, upto) for upto in told),
+    ]
+    scores = await _judged(task, tools, messages, teacher, wanted, seed=seed, at_once=judges_at_once)
+
+    def lowest(judge: Judge, places: Sequence[int]) -> float | None:
+        return min((scores[judge, upto] for upto in places), default=None)
+
+    def final_answer(upto: int) -> float:
+        """Score an answer: relevance, and the summary, at most as good as the share of it that was said before."""
+        if upto not in told:
+            return 0.0
+        sources = [message.content for message in messages[: upto - 1] if message.role in ("user", "tool")]
+        grounded = 1.0 - ungrounded_share(messages[upto - 1].content, sources)
+        return fmean(
+            [scores[judges.JudgeAnswerRelevance, upto], min(grounded, scores[judges.JudgeAnswerSummary, upto])]
+        )
+
     return RewardAxes(
-        query_understanding=min([await judged(judges.JudgeQueryUnderstanding, upto) for upto in reactions]),
-        planning=await judged(judges.JudgePlanning, len(messages)),
-        tool_response_understanding=min(understanding) if understanding else None,
-        tool_response_conditioned_planning=min(conditioned) if conditioned else None,
+        query_understanding=min(scores[judges.JudgeQueryUnderstanding, upto] for upto in reactions),
+        planning=scores[judges.JudgePlanning, len(messages)],
+        tool_response_understanding=lowest(judges.JudgeResponseUnderstanding, after_responses),
+        tool_response_conditioned_planning=lowest(judges.JudgeResponsePlanning, after_responses),
         tool_call_status=status,
         tool_conciseness=tool_conciseness(messages, tools),
-        final_answer=min([await _final_answer(task, messages[:upto], judged) for upto in answers]),
+        final_answer=min(final_answer(upto) for upto in answers),
     )
 
 
-async def _final_answer(task: Task, messages: tuple[Message, ...], judged: Judge) -> float:
-    """Score the last message, the answer to one request; one that is empty or in another language is worth nothing."""
+async def _judged(
+    task: Task,
+    tools: tuple[ToolDocument, ...],
+    messages: tuple[Message, ...],
+    teacher: Teacher,
+    wanted: Sequence[tuple[Judge, int]],
+    *,
+    seed: int,
+    at_once: bool,
+) -> dict[tuple[Judge, int], float]:
+    """Return the score of each judge about the first so many messages.
+
+    Decided: docs/decisions/teacher.md, “Judges of one message are asked together, and none sees further”.
+    """
+
+    def question(judge: Judge, upto: int) -> tuple[Request[judges.Judgement], int]:
+        # Cut off here, and not by the prompt: a judge cannot be swayed by what came later.
+        said = task_so_far(task, messages[:upto])
+        request = judge(task=said, tools=tools, conversation=messages[:upto])
+        # A reply that was given in sight of the end is another one.
+        return request, derived_seed(seed, judge.__name__, upto, *(["at once"] if at_once else []))
+
+    places = [list(wanted)] if at_once else []
+    if not at_once:
+        # The earliest message first: what a call shows begins with what the one before it showed.
+        places = [[one for one in wanted if one[1] == upto] for upto in sorted({upto for _, upto in wanted})]
+    scores: dict[tuple[Judge, int], float] = {}
+    for place in places:
+        judgements = await ask_together(teacher, [question(judge, upto) for judge, upto in place])
+        scores |= {one: judgement.score for one, judgement in zip(place, judgements, strict=True)}
+    return scores
+
+
+def _tells_something(task: Task, messages: Sequence[Message]) -> bool:
+    """Say whether the last message is an answer that a judge need be asked about: not empty, in the task's language."""
     told = [message.content for message in messages[:-1] if message.role == "tool"]
     answer = messages[-1].content
-    if not answer.strip() or not is_in_language(answer, task.language, told):
-        return 0.0
-    return fmean([await judged(judges.JudgeAnswerRelevance, len(messages)), await _summary(messages, judged)])
-
-
-async def _summary(messages: tuple[Message, ...], judged: Judge) -> float:
-    """Judge the summary, at most as good as the share of its numbers and URLs that stand in what was said before."""
-    sources = [message.content for message in messages[:-1] if message.role in ("user", "tool")]
-    grounded = 1.0 - ungrounded_share(messages[-1].content, sources)
-    return min(grounded, await judged(judges.JudgeAnswerSummary, len(messages)))
+    return bool(answer.strip()) and is_in_language(answer, task.language, told)
 
 
 def check_thresholds(reward: RewardAxes, thresholds: RewardThresholds) -> None:

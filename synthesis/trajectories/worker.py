@@ -16,7 +16,7 @@ from synthesis.prompts.chain_proposal import ProposeChains
 from synthesis.prompts.chain_vote import VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
 from synthesis.prompts.follow_up_writing import WriteFollowUp
-from synthesis.prompts.judges import JUDGES
+from synthesis.prompts.judges import JUDGES, JudgeTogether
 from synthesis.prompts.rendering import version_of
 from synthesis.prompts.simulated_user import AnswerAsUser
 from synthesis.prompts.task_scoring import ScoreTask
@@ -53,17 +53,24 @@ Item = ParamSpec("Item")
 
 PROMPTS: Final[tuple[type[Request[Any]], ...]] = (
     ProposeChains, VoteOnChain, WriteTask, AugmentTask, ScoreTask, TakeTurn, AnswerAsUser, EmulateCall,
-    *JUDGES,
+    JudgeTogether, *JUDGES,
 )  # fmt: skip
 """Every question that any run of the track asks."""
 FOLLOW_UP_PROMPTS: Final[tuple[type[Request[Any]], ...]] = (WriteFollowUp, ContinueAsUser)
 """What is asked besides where tasks have follow-ups."""
+_EMBEDDED_VERSIONS: Final = {False: "404758c73f41", True: "109de969cbec"}
+"""Without and with follow-ups: stands where the wording would, so that the embedded teacher's records hang on none.
+
+Decided: docs/decisions/teacher.md, “The embedded teacher's records hang on no wording”.
+"""
 _AUGMENTATION_AXES: Final[tuple[Axis, ...]] = ("diversity", "complexity", "persona")
 _TRIES_PER_DEAD_SERVER: Final = 3
 
 
-def prompt_version_of(config: TrajectoriesConfig) -> str:
+def prompt_version_of(config: TrajectoriesConfig, teacher: Teacher) -> str:
     """Name the wording of every question that a run asks."""
+    if teacher.name == "procedural":  # it reads no prompt, and draws on ids that hold the version
+        return _EMBEDDED_VERSIONS[config.follow_up_share > 0]
     prompts = PROMPTS + (FOLLOW_UP_PROMPTS if config.follow_up_share else ())
     return version_of("".join(prompt.prompt_version for prompt in prompts))
 
@@ -103,7 +110,7 @@ class TrajectoriesWorker:
     def __init__(self, config: TrajectoriesConfig, teacher: Teacher, pools: Mapping[str, McpPool]):
         """`pools` are the real tool servers, by the ids of their documents."""
         self._config, self._teacher, self._pools = config, teacher, pools
-        self._prompt_version = prompt_version_of(config)
+        self._prompt_version = prompt_version_of(config, teacher)
 
     @_metered
     async def chains(self, server: ServerDocument) -> JsonObject:
@@ -256,7 +263,14 @@ class TrajectoriesWorker:
         if conversation.stop_reason != "no_tool_call":
             raise Rejected(f"ended at {conversation.stop_reason}", task.text)
         task = task_so_far(task, conversation.messages)  # follow-ups that the user left unsaid are not in the record
-        reward = await judge_axes(task, tools, conversation.messages, self._teacher, seed=derived_seed(seed, "judge"))
+        reward = await judge_axes(
+            task,
+            tools,
+            conversation.messages,
+            self._teacher,
+            seed=derived_seed(seed, "judge"),
+            judges_at_once=config.judges_at_once,
+        )
         check_thresholds(reward, config.reward_thresholds)
         trajectory = Trajectory(
             id=record_id("trajectory", task.id, [tool.name for tool in tools]),

@@ -19,7 +19,7 @@ from synthesis.stage import StageReport
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.track.journal import Journal
 from tests.synthesis.teacher.mock_endpoint import FAULTS, MockEndpoint
-from tests.synthesis.trajectories.mortal_run import ToldTeacher
+from tests.synthesis.teacher.told_teacher import ToldTeacher, told
 
 SCORES = {
     "score": 0.8125,
@@ -32,6 +32,15 @@ MAX_CALLS = 4
 """A call and its three retries."""
 
 
+def with_scores(reply: Any) -> Any:
+    """Put the endpoint's own scores in the place of those of a reply, wherever they stand in it."""
+    if isinstance(reply, list):
+        return [with_scores(part) for part in reply]
+    if isinstance(reply, dict):
+        return {name: SCORES.get(name, with_scores(value)) for name, value in reply.items()}
+    return reply
+
+
 async def survive_faults(
     folder: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[ToldTeacher], Any]
 ) -> tuple[StageReport, Counter[str]]:
@@ -40,7 +49,7 @@ async def survive_faults(
     Checked here, for any track: each kind of fault did happen, each item of each stage has its outcome, each rejection
     says what was found, nothing was asked more than four times, and the key is in no file of `folder`.
     """
-    replies: dict[str, str] = {}
+    replies: dict[str, JsonObject] = {}
     rejected: Counter[str] = Counter()
     append = Journal.append
 
@@ -52,8 +61,8 @@ async def survive_faults(
         append(journal, item, outcome)
 
     def answer(body: JsonObject) -> str:
-        reply = json.loads(replies[f"{body['messages'][1]['content']} {body['seed']}"])
-        return json.dumps(reply | {name: score for name, score in SCORES.items() if name in reply})
+        reply = told(replies, body)
+        return json.dumps(with_scores(reply))
 
     monkeypatch.setenv("TEST_KEY", KEY)
     monkeypatch.setattr("synthesis.teacher.endpoint._FIRST_DELAY_SECONDS", 0.01)

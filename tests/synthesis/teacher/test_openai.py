@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
-from synthesis.procedural.teacher import ANSWERS
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.record_io import RecordSource
 from synthesis.records import TaskScores, Trajectory
@@ -20,6 +19,7 @@ from synthesis.teacher.protocol import BadReply, TeacherUnavailable
 from synthesis.teacher.usage import metered_usage
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
+from tests.synthesis.teacher.told_teacher import ToldTeacher, told
 
 SCORES = TaskScores(clarity=0.9, realism=0.8, tool_necessity=0.7)
 KEY = "sk-test-0123456789-secret"
@@ -50,7 +50,10 @@ async def test_a_valid_reply_comes_back_typed_and_is_asked_for_with_its_schema()
         assert await teacher.ask(question(), seed=0) == SCORES
         await teacher.close()
     (body,) = endpoint.bodies
-    assert body["response_format"]["json_schema"]["schema"] == TaskScores.model_json_schema()
+    asked = body["response_format"]["json_schema"]["schema"]
+    score = {"maximum": 1, "minimum": 0, "type": "number"}
+    assert asked["properties"] == {"clarity": score, "realism": score, "tool_necessity": score}
+    assert asked["required"] == list(SCORES.model_dump())
     assert teacher.name == "openai:mock"
 
 
@@ -249,23 +252,12 @@ async def test_what_two_ask_at_once_is_asked_once_although_the_cache_is_far_away
     assert len(endpoint.bodies) == 1
 
 
-class OracleTeacher(OpenAITeacher):
-    """Tells the endpoint what the embedded teacher would say to each prompt."""
-
-    oracle: dict[str, tuple]
-
-    async def ask(self, request, *, seed):
-        self.oracle[request.messages()[1]["content"] + str(seed % 2**31)] = (request, seed)
-        return await super().ask(request, seed=seed)
-
-
 @pytest.mark.parametrize("fault_rate", [0.0, 0.3])
 async def test_the_whole_track_runs_on_a_language_model_and_survives_its_faults(tmp_path, fault_rate):
-    oracle: dict[str, tuple] = {}
+    replies: dict[str, dict] = {}
 
     def answer(body: dict) -> str:
-        request, seed = oracle[body["messages"][1]["content"] + str(body["seed"])]
-        return ANSWERS[type(request)](request, seed).model_dump_json()
+        return json.dumps(told(replies, body))
 
     config = TrajectoriesConfig(
         count=8, out=tmp_path / "out", max_offered_tools=6, proposals_per_server=4, walks_per_server=3, chain_votes=1
@@ -274,8 +266,8 @@ async def test_the_whole_track_runs_on_a_language_model_and_survives_its_faults(
         answer, fault_rate=fault_rate, faults=("429", "500", "cut", "not_json")
     ).serving() as endpoint:
         teacher = teacher_of(endpoint, cache=tmp_path / "replies.sqlite", request_seconds=20)
-        teacher.__class__ = OracleTeacher
-        teacher.oracle = oracle
+        teacher.__class__ = ToldTeacher
+        teacher.replies = replies
         with open(tmp_path / "log", "w") as log:
             report = await synthesize_trajectories(config, teacher, progress=log)
         asked = len(endpoint.bodies)

@@ -41,7 +41,8 @@ async def test_a_role_is_asked_at_its_own_address_with_its_own_key_model_and_sam
     async with MockEndpoint(said).serving() as base, MockEndpoint(said).serving() as other:
         judges = RoleConfig(
             base_url=other.url, api_key_env="OTHER_KEY", model="judge", temperature=0.0, top_p=0.9,
-            max_completion_tokens=9, reasoning_effort="high", extra_body={"chat_template_kwargs": {"enable_thinking": True}},
+            max_completion_tokens=9, reasoning_effort="high",
+            extra_body={"chat_template_kwargs": {"enable_thinking": True}},
             usd_per_million_prompt_tokens=10.0,
         )  # fmt: skip
         teacher = teacher_of(

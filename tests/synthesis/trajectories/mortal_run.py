@@ -24,22 +24,11 @@ import aiohttp  # noqa: F401 - imported here, so that a life is spent on work
 import datasketch  # noqa: F401
 import openai  # noqa: F401
 
-from synthesis.procedural.teacher import ANSWERS, ProceduralTeacher
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.teacher.config import OpenAITeacherConfig
-from synthesis.teacher.openai import OpenAITeacher
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-
-
-class ToldTeacher(OpenAITeacher):
-    """Tells the endpoint, which lives in the same process, what the embedded teacher would say to each prompt."""
-
-    replies: dict[str, str]
-
-    async def ask(self, request, *, seed):
-        prompt = request.messages()[1]["content"]
-        self.replies[f"{prompt} {seed % 2**31}"] = ANSWERS[type(request)](request, seed).model_dump_json()
-        return await super().ask(request, seed=seed)
+from tests.synthesis.teacher.told_teacher import ToldTeacher, told
 
 
 async def run_procedural(directory: Path) -> None:
@@ -54,13 +43,13 @@ async def run_openai(directory: Path) -> None:
         count=12, out=directory / "out", follow_up_share=0.5, proposals_per_server=4, walks_per_server=3, chain_votes=1,
         concurrency=8,
     )  # fmt: skip
-    replies: dict[str, str] = {}
+    replies: dict[str, dict] = {}
     with (directory / "asked").open("a") as asked:
 
         def answer(body: dict) -> str:
             asked.write(f"{call_number(body)}\n")
             asked.flush()
-            return replies[f"{body['messages'][1]['content']} {body['seed']}"]
+            return json.dumps(told(replies, body))
 
         endpoint = MockEndpoint(answer, latency_seconds=0.01)
         endpoint.prompt_tokens = call_number

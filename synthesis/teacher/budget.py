@@ -1,0 +1,70 @@
+"""What a run may spend, and has spent: the calls of all its commands together, also those whose replies were no use.
+
+Decided: docs/decisions/teacher.md, “A run counts what all its commands have spent”.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from synthesis.teacher.usage import Usage
+
+
+class Budget:
+    """Counts tokens and dollars against `max_tokens` and `max_usd`; in a file, the count outlives the process.
+
+    >>> budget = Budget(max_usd=1.0)
+    >>> budget.spend(Usage(1000, 200, 0.75)), budget.is_used_up, str(budget)
+    (None, False, '0.75 of 1.00 USD')
+    >>> budget.spend(Usage(1000, 200, 0.25)), budget.is_used_up
+    (None, True)
+    """
+
+    def __init__(self, max_usd: float | None = None, max_tokens: int | None = None, file: Path | None = None):
+        self._max_usd, self._max_tokens = max_usd, max_tokens
+        self.spent = Usage()
+        self._database: sqlite3.Connection | None = None
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=NORMAL")
+            self._database.execute(
+                "CREATE TABLE IF NOT EXISTS spent (prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,"
+                " cost_usd REAL NOT NULL)"
+            )
+            row = self._database.execute(
+                "SELECT total(prompt_tokens), total(completion_tokens), total(cost_usd) FROM spent"
+            ).fetchone()
+            self.spent = Usage(int(row[0]), int(row[1]), row[2])
+
+    def spend(self, usage: Usage) -> None:
+        """Count one call."""
+        self.spent.add(usage.prompt_tokens, usage.completion_tokens, usage.cost_usd)
+        if self._database is not None:
+            values = (usage.prompt_tokens, usage.completion_tokens, usage.cost_usd)
+            self._database.execute("INSERT INTO spent VALUES (?, ?, ?)", values)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing more may be asked."""
+        tokens = self.spent.prompt_tokens + self.spent.completion_tokens
+        return (self._max_usd is not None and self.spent.cost_usd >= self._max_usd - 1e-9) or (
+            self._max_tokens is not None and tokens >= self._max_tokens
+        )
+
+    def __str__(self) -> str:
+        """Say what was spent, and of how much, for a progress line."""
+        tokens = self.spent.prompt_tokens + self.spent.completion_tokens
+        said = []
+        if self.spent.cost_usd or self._max_usd is not None:
+            said.append(f"{self.spent.cost_usd:.2f}{'' if self._max_usd is None else f' of {self._max_usd:.2f}'} USD")
+        if not said or self._max_tokens is not None:
+            said.append(f"{tokens:,}{'' if self._max_tokens is None else f' of {self._max_tokens:,}'} tokens")
+        return ", ".join(said)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._database is not None:
+            self._database.close()

@@ -1,0 +1,43 @@
+"""A teacher whose endpoint, in the same process, answers as the embedded teacher would."""
+
+from __future__ import annotations
+
+import json
+
+from synthesis.procedural.teacher import ANSWERS
+from synthesis.prompts.judges import Judgements, JudgeTogether, NumberedJudgement
+from synthesis.teacher.openai import OpenAITeacher
+
+
+def name_of_call(messages: list[dict], seed: int) -> str:
+    """Name a question as a call has it: without the system message, to which the schema is added."""
+    return json.dumps([messages[1:], seed % 2**31], sort_keys=True)
+
+
+def reply_of(request, seed: int) -> dict:
+    """Return what the embedded teacher says to a question, also to one that only language models are asked."""
+    if isinstance(request, JudgeTogether):
+        said = [ANSWERS[type(judge)](judge, seed) for judge in request.judges]
+        numbered = [
+            NumberedJudgement(criterion=number, reason=judgement.reason, score=judgement.score)
+            for number, judgement in enumerate(said, 1)
+        ]
+        return Judgements(judgements=tuple(numbered)).model_dump(mode="json")
+    return ANSWERS[type(request)](request, seed).model_dump(mode="json")
+
+
+class ToldTeacher(OpenAITeacher):
+    """Tells the endpoint what the embedded teacher would say to each question."""
+
+    replies: dict[str, dict]
+
+    async def _reply(self, request, seed, **options):
+        self.replies[name_of_call(request.messages(), seed)] = reply_of(request, seed)
+        return await super()._reply(request, seed, **options)
+
+
+def told(replies: dict[str, dict], body: dict) -> dict:
+    """Return what the endpoint was told to reply to a call; a repair is another try at the same question."""
+    messages = body["messages"]
+    names = (name_of_call(messages[:end], body["seed"]) for end in range(len(messages), 0, -1))
+    return replies[next(name for name in names if name in replies)]

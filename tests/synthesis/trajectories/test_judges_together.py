@@ -1,0 +1,85 @@
+"""Judges of a message are asked in one call; each judgement is kept by itself, and none is given in sight of more."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+pytest.importorskip("openai", reason="needs the extra `openai`")
+
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts import judges
+from synthesis.teacher.protocol import BadReply
+from synthesis.teacher.usage import metered_usage
+from synthesis.trajectories.reward_axes import judge_axes
+from tests.synthesis.teacher.mock_endpoint import MockEndpoint
+from tests.synthesis.teacher.test_openai import key, teacher_of  # noqa: F401 - a fixture
+from tests.synthesis.teacher.told_teacher import ToldTeacher, told
+from tests.synthesis.trajectories.servers import HOTELS
+from tests.synthesis.trajectories.test_reward_axes import GOOD, TASK
+
+
+async def judged(endpoint, tmp_path, *, at_once=False):
+    replies: dict[str, dict] = {}
+    endpoint.answer = lambda body: json.dumps(told(replies, body))
+    teacher = teacher_of(endpoint, cache=tmp_path / "replies.sqlite", request_seconds=5)
+    teacher.__class__ = ToldTeacher
+    teacher.replies = replies
+    with metered_usage() as usage:
+        reward = await judge_axes(TASK, HOTELS.tools, GOOD, teacher, seed=0, judges_at_once=at_once)
+    await teacher.close()
+    return reward, usage
+
+
+async def test_a_call_for_each_judged_message_gives_what_a_call_for_each_judge_gives(tmp_path):
+    expected = await judge_axes(TASK, HOTELS.tools, GOOD, ProceduralTeacher(), seed=0)
+    async with MockEndpoint(str).serving() as endpoint:
+        reward, _ = await judged(endpoint, tmp_path)
+    assert reward == expected
+    assert len(endpoint.bodies) == 1 + sum(
+        before.role == "tool" and after.role == "assistant" for before, after in pairwise(GOOD)
+    )
+
+
+async def test_no_judge_sees_what_came_after_its_message_and_later_calls_begin_as_earlier_ones(tmp_path):
+    async with MockEndpoint(str).serving() as endpoint:
+        await judged(endpoint, tmp_path)
+    prompts = [body["messages"][1]["content"] for body in endpoint.bodies]
+    systems = {body["messages"][0]["content"] for body in endpoint.bodies}
+    assert len(systems) == 1
+    for earlier, later in pairwise(prompts):
+        shared = len(earlier.split("]\n</conversation>")[0])
+        assert later.startswith(earlier[:shared])
+    assert GOOD[-1].content not in prompts[0]
+
+
+async def test_at_once_is_one_call_which_says_where_the_conversation_ends_for_each(tmp_path):
+    async with MockEndpoint(str).serving() as endpoint:
+        reward, _ = await judged(endpoint, tmp_path, at_once=True)
+    (body,) = endpoint.bodies
+    assert "the conversation ends with message 2" in body["messages"][1]["content"]
+    assert reward == await judge_axes(TASK, HOTELS.tools, GOOD, ProceduralTeacher(), seed=0)
+
+
+async def test_a_changed_prompt_of_one_judge_asks_that_judge_again_and_no_other(tmp_path, monkeypatch):
+    async with MockEndpoint(str).serving() as endpoint:
+        before, paid = await judged(endpoint, tmp_path)
+        calls = len(endpoint.bodies)
+        again, counted = await judged(endpoint, tmp_path)
+        assert (again, len(endpoint.bodies)) == (before, calls)
+        assert counted == paid  # replies from the cache count as they were paid for
+        changed = {"en": "Judge otherwise.\n" + judges.HOW_TO_SCORE["en"], "zh": "x"}
+        monkeypatch.setattr(judges.JudgePlanning, "criterion", changed)
+        await judged(endpoint, tmp_path)
+    (body,) = endpoint.bodies[calls:]
+    assert body["messages"][1]["content"].endswith("1. Judge otherwise.")
+
+
+async def test_a_reply_that_leaves_a_criterion_out_is_asked_for_again_and_then_rejects(tmp_path):
+    async with MockEndpoint(str).serving() as endpoint:
+        endpoint.answer = lambda body: '{"judgements": [{"criterion": 2, "reason": "so", "score": 1}]}'
+        teacher = teacher_of(endpoint, request_seconds=5)
+        with pytest.raises(BadReply, match="expected one for each of the criteria 1 to 1, found"):
+            await judge_axes(TASK, HOTELS.tools, GOOD, teacher, seed=0)
+        await teacher.close()
+    assert len(endpoint.bodies) == 3
