@@ -5,9 +5,10 @@
 A real HTTP server answers what the embedded teacher would, but a share of its replies is spoiled, in one of twelve ways
 that fits the reply (`WAYS`): in prose, in a fence, after thoughts, with trailing commas, with raw newlines in strings,
 inside a wrapper, with keys too many, with null for an empty field, with objects as texts, with scores on another scale,
-cut off, as Python writes it. Printed of each track: attempts, those that were lost to form (`unusable reply`) and their
-share, beside those of the same run on the same endpoint without spoiling; how often each way was used; what was read
-leniently, by kind; and how many questions were asked again.
+cut off, as Python writes it. The agent's turns have twelve of their own (`spoiled_turns`): thoughts or calls in the
+text, arguments that are no JSON, no text at all, and so on. Printed of each track: attempts, those that were lost to
+form (`unusable reply`) and their share, beside those of the same run on the same endpoint without spoiling; how often
+each way was used; what was read leniently, by kind; and how many questions were asked again.
 """
 
 from __future__ import annotations
@@ -109,6 +110,55 @@ WAYS: dict[str, Way] = {
 """Each writes a reply, whose schema it is given, badly; None where it does not fit the reply."""
 
 
+def as_message(turn: dict[str, Any], write: Callable[[dict[str, Any]], Any] = json.dumps) -> dict[str, Any]:
+    """Write the agent's turn as endpoints give one, with its arguments as `write` has them."""
+    calls = [
+        {"id": f"x{number}", "type": "function", "function": {**call, "arguments": write(call["arguments"])}}
+        for number, call in enumerate(turn["tool_calls"])
+    ]
+    return {
+        "role": "assistant",
+        "content": turn["content"],
+        "reasoning_content": turn["reasoning"],
+        "tool_calls": calls,
+    }
+
+
+def spoiled_turns(turn: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Write the agent's turn badly, in every way of the twelve that fits it."""
+    good = as_message(turn)
+    thoughts, blocks = (
+        turn["reasoning"],
+        [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in turn["tool_calls"]],
+    )
+    ways = {
+        "turn: thoughts in the text": {
+            **good,
+            "reasoning_content": None,
+            "content": f"<think>{thoughts}</think>{turn['content']}",
+        },
+        "turn: thoughts without a start": {
+            **good,
+            "reasoning_content": None,
+            "content": f"{thoughts}</think>{turn['content']}",
+        },
+        "turn: keys too many": {**good, "annotations": [], "audio": None, "provider": {"id": 1}},
+        "turn: empty": {"role": "assistant", "content": None},
+    }
+    if turn["tool_calls"]:
+        ways |= {
+            "turn: trailing commas": as_message(turn, trailing_commas),
+            "turn: python": as_message(turn, repr),
+            "turn: fence": as_message(turn, lambda arguments: f"```json\n{json.dumps(arguments)}\n```"),
+            "turn: objects": as_message(turn, lambda arguments: arguments),
+            "turn: text of text": as_message(turn, lambda arguments: json.dumps(json.dumps(arguments))),
+            "turn: cut off": as_message(turn, lambda arguments: json.dumps(arguments)[:-1]),
+            "turn: null": {**good, "content": None, "refusal": None},
+            "turn: calls in the text": {**good, "tool_calls": None, "content": "".join(blocks)},
+        }
+    return ways
+
+
 class Sloppy:
     """The endpoint: answers what it was told that the embedded teacher would, a share of it spoiled."""
 
@@ -122,17 +172,26 @@ class Sloppy:
         """Answer one call; one that quotes what was wrong is another try at the same question."""
         body = await request.json()
         self.calls += 1
-        seed, messages = body.get("seed"), body["messages"]
-        known = (asked(messages[:end], seed) for end in range(len(messages), 0, -1))
+        seed, messages = body["seed"], body["messages"]
+        ends = range(len(messages), 0, -1)
+        # A turn that could not be read is drawn anew, with the next seed.
+        known = (asked(messages[:end], seed - drawn) for drawn in range(3) for end in ends)
         reply = self.replies[next(key for key in known if key in self.replies)]
-        content = json.dumps(reply, ensure_ascii=False)
+        is_turn = "response_format" not in body
+        message = as_message(reply) if is_turn else {"role": "assistant", "content": json.dumps(reply)}
         if self._rng.random() < self._share:
-            schema = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
-            spoiled = {name: text for name, way in WAYS.items() if (text := way(reply, schema)) is not None}
+            if is_turn:
+                spoiled = spoiled_turns(reply)
+            else:
+                schema = body["response_format"]["json_schema"]["schema"]
+                written = {name: way(reply, schema) for name, way in WAYS.items()}
+                spoiled = {
+                    name: {"role": "assistant", "content": text} for name, text in written.items() if text is not None
+                }
             name = self._rng.choice(sorted(spoiled))
             self.ways[name] += 1
-            content = spoiled[name]
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}
+            message = spoiled[name]
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
         return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": 100, "completion_tokens": 10}})
 
     @asynccontextmanager
@@ -152,7 +211,8 @@ class Sloppy:
 
 def asked(messages: list[Any], seed: int) -> str:
     """Name a question; the system message is left out, for the schema is added to it."""
-    return json.dumps([messages[1:], seed], sort_keys=True)
+    shown = [{name: value for name, value in one.items() if name != "reasoning_content"} for one in messages[1:]]
+    return json.dumps([shown, seed], sort_keys=True)
 
 
 class ToldTeacher(OpenAITeacher):

@@ -12,6 +12,7 @@ SynthesisError
 ├── JournalError             a journal of finished items is damaged, or cannot be written
 ├── TeacherUnavailable       the teacher cannot be asked at all just now
 ├── WorkersUnavailable       the Ray cluster is not there, or loses its workers
+├── TokenizerMissing         there is no tokenizer where the student's was said to be
 ├── ToolServerUnavailable    an MCP server does not start or answer
 └── what concerns one item, which is rejected or tried again, while the run goes on
     ├── Rejected

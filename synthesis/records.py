@@ -167,6 +167,9 @@ class Message(Record):
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     reasoning_content: str | None = None
+    """Word for word as the model gave it."""
+    reasoning_tokens: int | None = Field(default=None, exclude_if=lambda tokens: tokens is None)
+    """How many tokens the reasoning has, where the endpoint says so or the student's tokenizer is named."""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     """For role `tool`: which call this answers."""

@@ -20,7 +20,7 @@ def version_of(*texts: str) -> str:
     return sha256("\\0".join(texts).encode()).hexdigest()[:12]
 
 
-def question(instructions: Mapping[Language, str], language: Language, **data: JsonValue) -> list[dict[str, str]]:
+def question(instructions: Mapping[Language, str], language: Language, **data: JsonValue) -> list[JsonObject]:
     """Render a question: the instructions in the task's language, then each field as JSON between its own tags.
 
     What questions share comes first, the instructions and then the documents, so that an endpoint that keeps prefixes
@@ -39,7 +39,7 @@ def question(instructions: Mapping[Language, str], language: Language, **data: J
     ]
 
 
-def plain_question(instructions: str, asked: JsonValue) -> list[dict[str, str]]:
+def plain_question(instructions: str, asked: JsonValue) -> list[JsonObject]:
     """Render a question in one language, with all that is asked as one JSON text.
 
     >>> plain_question("Add.", {"b": 2, "a": 1})[1]["content"]
@@ -48,7 +48,7 @@ def plain_question(instructions: str, asked: JsonValue) -> list[dict[str, str]]:
     return [{"role": "system", "content": instructions}, {"role": "user", "content": canonical_json(asked)}]
 
 
-def correction(last_try: BaseModel | None, failure: str) -> list[dict[str, str]]:
+def correction(last_try: BaseModel | None, failure: str) -> list[JsonObject]:
     """Return the messages that follow a question whose last answer was not accepted; none at the first try."""
     if last_try is None:
         return []
@@ -82,6 +82,7 @@ def server_and_values_shown(server: ServerDocument) -> JsonObject:
 def messages_shown(messages: tuple[Message, ...]) -> list[JsonObject]:
     """Return messages as a model is shown them: whether a call failed must be read from its response."""
     return [
-        message.model_dump(mode="json", exclude={"is_error"}, exclude_defaults=True) | {"role": message.role}
+        message.model_dump(mode="json", exclude={"is_error", "reasoning_tokens"}, exclude_defaults=True)
+        | {"role": message.role}
         for message in messages
     ]

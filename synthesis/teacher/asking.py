@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from synthesis.records import JsonObject, JsonValue, canonical_json
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.protocol import Request
+from synthesis.teacher.turn import with_reasoning_as
 
 
 @lru_cache(maxsize=256)
@@ -43,16 +44,19 @@ def _bare(schema: JsonValue) -> JsonValue:
 def call_of(request: Request[Any], config: OpenAITeacherConfig, *, seed: int) -> JsonObject:
     """Return the body of the call that asks a question of the model that answers in its role."""
     asked = config.of(request.role)
+    common = {**asked.sampled_with(), "model": asked.model, "seed": seed % 2**31}
+    if request.is_turn:
+        messages = [with_reasoning_as(asked.earlier_reasoning, message) for message in request.messages()]
+        tools = {"tools": request.offered()} if request.offered() else {}
+        return {**common, "messages": messages, **tools}
     system, *rest = request.messages()
     schema = reply_schema(request.reply_type)
     wanted = f"Reply with one JSON object that satisfies this schema:\n{json.dumps(schema, ensure_ascii=False)}"
     # Strict mode allows neither optional fields nor objects of any keys, and replies have both.
     described = {"name": request.reply_type.__name__, "schema": schema, "strict": False}
     return {
-        **asked.sampled_with(),
-        "model": asked.model,
+        **common,
         "messages": [{**system, "content": f"{system['content']}\n\n{wanted}"}, *rest],
-        "seed": seed % 2**31,
         "response_format": {"type": "json_schema", "json_schema": described},
     }
 
@@ -60,5 +64,7 @@ def call_of(request: Request[Any], config: OpenAITeacherConfig, *, seed: int) ->
 def name_of(request: Request[Any], config: OpenAITeacherConfig, *, seed: int) -> str:
     """Name a question by all that its reply depends on, for replies to be kept by."""
     asked = config.of(request.role)
-    question = [type(request).__name__, request.messages(), reply_schema(request.reply_type)]
+    question: list[JsonValue] = [type(request).__name__, request.messages(), reply_schema(request.reply_type)]
+    if request.is_turn:
+        question += [request.offered(), asked.earlier_reasoning]
     return sha256(canonical_json([asked.model, asked.sampled_with(), *question, seed]).encode()).hexdigest()

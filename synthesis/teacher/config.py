@@ -12,10 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from synthesis.records import JsonObject
 from synthesis.teacher.protocol import Role
+from synthesis.teacher.turn import EarlierReasoning
 
 OUR_FIELDS: Final = frozenset({"model", "messages", "tools", "response_format", "seed", "stream", "n"})
 """What of a call is the teacher's to say, and cannot stand in `extra_body`."""
-_DECIDES: Final = frozenset({"temperature", "top_p", "max_completion_tokens", "reasoning_effort", "extra_body"})
+_DECIDES: Final = frozenset(
+    {"temperature", "top_p", "max_completion_tokens", "reasoning_effort", "earlier_reasoning", "extra_body"}
+)
 
 
 class RoleConfig(BaseModel):
@@ -35,6 +38,7 @@ class RoleConfig(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     reasoning_effort: str | None = None
+    earlier_reasoning: EarlierReasoning | None = None
     extra_body: JsonObject | None = None
     usd_per_million_prompt_tokens: float | None = Field(default=None, ge=0)
     usd_per_million_completion_tokens: float | None = Field(default=None, ge=0)
@@ -69,6 +73,8 @@ class OpenAITeacherConfig(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_completion_tokens: int = Field(default=4096, ge=1)
     reasoning_effort: str | None = None
+    earlier_reasoning: EarlierReasoning = "hidden"
+    """How the agent is shown what it thought in earlier turns, as the template of its model wants it."""
     extra_body: JsonObject = {}
     """Further fields of each call, as they are, such as `chat_template_kwargs` that make a model think."""
     roles: dict[Role, RoleConfig] = {}

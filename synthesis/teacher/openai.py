@@ -12,6 +12,7 @@ from the environment, held in memory by the client, and written nowhere.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn, cast, get_args
 
@@ -24,11 +25,14 @@ from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.endpoint import Endpoint
 from synthesis.teacher.protocol import BadReply, Reply, Request, Role, TeacherUnavailable
 from synthesis.teacher.reading import read_reply
+from synthesis.teacher.turn import turn_of
 from synthesis.teacher.usage import Ledger, Usage, record_usage
 
 _REPAIR: Final = (
     "This reply cannot be used: {}\nReply again, with nothing but one JSON object that satisfies the schema."
 )
+_LARGER: Final = 2
+"""A reply that is cut off at the token limit is asked for once more with so many times the limit."""
 
 
 class OpenAITeacher:
@@ -192,9 +196,8 @@ class OpenAITeacher:
         usage = Usage()
         for repairs_left in reversed(range(self.config.max_repairs + 1)):
             completion = await self._completed(request, call, usage)
-            said = completion.content or completion.reasoning  # some endpoints take the whole reply for thoughts
             try:
-                reply, mended = read_reply(said, kind.reply_type)
+                reply, mended = _read(completion, kind)
                 request.check(reply)
             except ValueError as error:
                 problem = str(error)[:300]
@@ -204,10 +207,17 @@ class OpenAITeacher:
                 return CachedReply(
                     reply.model_dump_json(), usage.prompt_tokens, usage.completion_tokens, usage.cost_usd
                 )
-            if repairs_left:
-                costs.repairs += 1
+            if not repairs_left:
+                break
+            costs.repairs += 1
+            if kind.is_turn:  # drawn anew: a complaint would be a part of the conversation
+                call = {**call, "seed": (call["seed"] + 1) % 2**31}
+            else:
                 repair = {"role": "user", "content": _REPAIR.format(problem)}
-                call = {**call, "messages": [*call["messages"], {"role": "assistant", "content": said}, repair]}
+                call = {
+                    **call,
+                    "messages": [*call["messages"], {"role": "assistant", "content": _said(completion)}, repair],
+                }
         raise BadReply(f"{kind.__name__}: no valid reply after {self.config.max_repairs} repairs: {problem}")
 
     async def _completed(self, request: Request[Any], call: JsonObject, usage: Usage) -> Completion:
@@ -220,19 +230,42 @@ class OpenAITeacher:
         question, config = type(request).__name__, self.config.of(request.role)
         costs = self.ledger.of(question)
         endpoint = self._endpoints[config.base_url, config.api_key_env]
-        completion = await endpoint.completed(question, call, costs, lambda: not self.budget.is_used_up)
-        if completion is None:
-            await self._stop_for_budget()
-        spent = Usage(completion.prompt_tokens, completion.completion_tokens, 0.0)
-        spent.cost_usd = config.cost_usd(spent.prompt_tokens, spent.completion_tokens)
-        self.budget.spend(spent)
-        for counted in (costs.usage, usage):
-            counted.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
+        for limit in (config.max_completion_tokens, _LARGER * config.max_completion_tokens):
+            sent = {**call, "max_completion_tokens": limit}
+            answered = await endpoint.completed(question, sent, costs, lambda: not self.budget.is_used_up)
+            completion = answered or await self._stop_for_budget()
+            spent = Usage(completion.prompt_tokens, completion.completion_tokens, 0.0)
+            spent.cost_usd = config.cost_usd(spent.prompt_tokens, spent.completion_tokens)
+            self.budget.spend(spent)
+            for counted in (costs.usage, usage):
+                counted.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
+            if not completion.is_cut:
+                break
+            costs.cut_off += 1
         if completion.is_refused:
             raise BadReply(f"{question}: the model refused")
         if completion.is_cut:
-            raise BadReply(f"{question}: the reply was cut off at the token limit")
+            raise BadReply(f"{question}: the reply was cut off at the token limit, also at {limit} tokens")
         return completion
+
+
+def _read(completion: Completion, kind: type[Request[Reply]]) -> tuple[Reply, Counter[str]]:
+    """Return the typed reply that a completion is, and what had to be mended to read it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not kind.is_turn:
+        reply, mended = read_reply(_said(completion), kind.reply_type)
+        return cast(Reply, reply), mended
+    turn, mended = turn_of(completion)
+    turned = kind.reply_type.model_validate(turn)
+    turned.model_dump_json()  # half of a character can be kept nowhere
+    return cast(Reply, turned), mended
+
+
+def _said(completion: Completion) -> str:
+    return completion.content or completion.reasoning  # some endpoints take the whole reply for thoughts
 
 
 def _share(together: CachedReply, text: str, place: int, count: int) -> CachedReply:

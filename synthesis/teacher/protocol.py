@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_c
 from pydantic import BaseModel, ConfigDict
 
 from synthesis.errors import SynthesisError
+from synthesis.records import JsonObject
 
 Reply = TypeVar("Reply", bound=BaseModel)
 
@@ -32,8 +33,14 @@ class Request(BaseModel, Generic[Reply]):
     prompt_version: ClassVar[str]
     """Changes whenever the wording or the reply changes; part of every record's provenance."""
     reply_type: ClassVar[type[BaseModel]]
+    is_turn: ClassVar[bool] = False
+    """Whether the model's next message is the reply, as it comes, with what `offered` gives to call; else JSON is."""
 
-    def messages(self) -> list[dict[str, str]]:
+    def offered(self) -> list[JsonObject]:
+        """Return the tools that the model may call, in OpenAI's form."""
+        return []
+
+    def messages(self) -> list[JsonObject]:
         """Render the question for a chat model: role and content, the system message first, documents quoted as data.
 
         Raises:

@@ -56,6 +56,8 @@ class QuestionCosts:
     retries: int = 0
     repairs: int = 0
     bad_replies: int = 0
+    cut_off: int = 0
+    """Replies that ended at the token limit: the first time, asked for again with a larger one."""
     seconds: float = 0.0
     mended: Counter[str] = field(default_factory=Counter)
     """What was not as it should be in replies that were read all the same, by kind."""
@@ -80,17 +82,17 @@ class Ledger:
         >>> ledger = Ledger()
         >>> ledger.of("WriteTask").calls = 2
         >>> print(ledger.table())
-        question   calls  cached  retries  repairs  bad  prompt tokens  completion tokens  USD     mean seconds
-        WriteTask  2      0       0        0        0    0              0                  0.0000  0.00
+        question   calls  cached  retries  repairs  cut  bad  prompt tokens  completion tokens  USD     mean seconds
+        WriteTask  2      0       0        0        0    0    0              0                  0.0000  0.00
         >>> ledger.of("WriteTask").mended["a fence"] += 1
         >>> ledger.table().splitlines()[-1]
         'read leniently: a fence 1'
         """
-        head = ("question", "calls", "cached", "retries", "repairs", "bad", "prompt tokens", "completion tokens")
+        head = ("question", "calls", "cached", "retries", "repairs", "cut", "bad", "prompt tokens", "completion tokens")
         rows: list[tuple[str, ...]] = [(*head, "USD", "mean seconds")]
         for name, costs in sorted(self.questions.items()):
             usage = costs.usage
-            numbers = (costs.calls, costs.cached, costs.retries, costs.repairs, costs.bad_replies)
+            numbers = (costs.calls, costs.cached, costs.retries, costs.repairs, costs.cut_off, costs.bad_replies)
             tokens = (usage.prompt_tokens, usage.completion_tokens)
             mean = costs.seconds / costs.calls if costs.calls else 0.0
             rows.append((name, *map(str, numbers + tokens), f"{usage.cost_usd:.4f}", f"{mean:.2f}"))

@@ -81,7 +81,13 @@ async def _converse(
         )
         num_calls += len(calls)
         messages.append(
-            Message(role="assistant", content=reply.content, reasoning_content=reply.reasoning, tool_calls=calls)
+            Message(
+                role="assistant",
+                content=reply.content,
+                reasoning_content=reply.reasoning or None,
+                reasoning_tokens=reply.reasoning_tokens,
+                tool_calls=calls,
+            )
         )
         for call in calls:  # one after the other: a later one may read what an earlier one wrote
             response = await _respond(call, documents, backend)

@@ -60,6 +60,11 @@ class TrajectoriesConfig(BaseModel):
     """Of a larger server, the chain's tools and a draw of the others are offered."""
     max_turns: int = Field(default=16, ge=1)
     deadline_seconds: float = Field(default=600.0, gt=0)
+    student: Path | None = None
+    """A HuggingFace folder with the tokenizer of the model that is to learn from the samples; without one their length
+    in tokens is not looked at."""
+    max_sample_tokens: int = Field(default=20_000, ge=1)
+    """The longest sample that is kept, in the student's tokens, tools included."""
     judges_at_once: bool = False
     """Whether all judges of a conversation are asked in one call, which shows each of them what came later: about a
     third of the calls and tokens of judging, and less strict."""

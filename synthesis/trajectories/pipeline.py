@@ -44,6 +44,7 @@ from synthesis.track.seeds import derived_random
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import requests_of
 from synthesis.trajectories.near_duplicate_tasks import near_duplicates
+from synthesis.trajectories.sample_length import contents_of
 from synthesis.trajectories.worker import TrajectoriesWorker, opened_worker
 from synthesis.workers import WorkerHere, Workers, workers_on_ray
 
@@ -66,6 +67,7 @@ async def synthesize_trajectories(
         SourceMissing, ToolServerUnavailable, NoToolDocuments: there is nothing to work on.
         RecordDirectoryError: the earlier result in `config.out` has a damaged `dataset.json`.
         JournalError: a journal is damaged, or the disk is full or not writable.
+        TokenizerMissing: there is no tokenizer in `config.student`.
         NothingKept: no trajectory came of it; an earlier `out` stays, and the same command starts anew.
         TeacherUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the next one.
     """
@@ -120,7 +122,10 @@ async def synthesize_trajectories(
 
 def fingerprint_of(config: TrajectoriesConfig, teacher: Teacher, documents: Sequence[ServerDocument]) -> Fingerprint:
     """Return what decides the records; the documents that were read stand in the place of their paths."""
-    contents = {"tool_documents": [document.model_dump(mode="json") for document in documents]}
+    contents = {
+        "tool_documents": [document.model_dump(mode="json") for document in documents],
+        "student": contents_of(config.student),
+    }
     return synthesis_fingerprint(__name__, config, teacher, contents)
 
 

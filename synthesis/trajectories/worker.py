@@ -45,6 +45,7 @@ from synthesis.trajectories.collection import Conversation, collect_conversation
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import calls_per_request, first_calls, requests_of, task_so_far, write_follow_ups
 from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
+from synthesis.trajectories.sample_length import SampleLength
 from synthesis.trajectories.task_scores import score_task
 from synthesis.trajectories.tasks import askable_slots, write_task
 from synthesis.trajectories.tool_graph import build_tool_graph, edge_coverage, sample_candidate_chains
@@ -111,6 +112,7 @@ class TrajectoriesWorker:
         """`pools` are the real tool servers, by the ids of their documents."""
         self._config, self._teacher, self._pools = config, teacher, pools
         self._prompt_version = prompt_version_of(config, teacher)
+        self._length = None if config.student is None else SampleLength(config.student, config.max_sample_tokens)
 
     @_metered
     async def chains(self, server: ServerDocument) -> JsonObject:
@@ -262,11 +264,15 @@ class TrajectoriesWorker:
         conversation, backend = await self._conversation(server, task, tools, seed)
         if conversation.stop_reason != "no_tool_call":
             raise Rejected(f"ended at {conversation.stop_reason}", task.text)
-        task = task_so_far(task, conversation.messages)  # follow-ups that the user left unsaid are not in the record
+        messages = conversation.messages
+        if self._length is not None:  # before anybody is paid to judge it
+            self._length.require_fits(messages, tools)
+            messages = tuple(map(self._length.with_reasoning_counted, messages))
+        task = task_so_far(task, messages)  # follow-ups that the user left unsaid are not in the record
         reward = await judge_axes(
             task,
             tools,
-            conversation.messages,
+            messages,
             self._teacher,
             seed=derived_seed(seed, "judge"),
             judges_at_once=config.judges_at_once,
@@ -279,7 +285,7 @@ class TrajectoriesWorker:
             language=task.language,
             task=task,
             tools=tools,
-            messages=conversation.messages,
+            messages=messages,
             tool_backend=backend.kind,
             injected_failures=tuple(backend.injected_failures),
             stop_reason=conversation.stop_reason,

@@ -19,7 +19,7 @@ from synthesis.stage import StageReport
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.track.journal import Journal
 from tests.synthesis.teacher.mock_endpoint import FAULTS, MockEndpoint
-from tests.synthesis.teacher.told_teacher import ToldTeacher, told
+from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 
 SCORES = {
     "score": 0.8125,
@@ -60,9 +60,8 @@ async def survive_faults(
             rejected[outcome["rejected"]] += 1
         append(journal, item, outcome)
 
-    def answer(body: JsonObject) -> str:
-        reply = told(replies, body)
-        return json.dumps(with_scores(reply))
+    def answer(body: JsonObject) -> str | JsonObject:
+        return said(with_scores(told(replies, body)))
 
     monkeypatch.setenv("TEST_KEY", KEY)
     monkeypatch.setattr("synthesis.teacher.endpoint._FIRST_DELAY_SECONDS", 0.01)

@@ -34,7 +34,7 @@ from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_traje
 from synthesis.workers import RayConfig, WorkersUnavailable, workers_on_ray
 from tests.synthesis.journals import finished_items
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-from tests.synthesis.teacher.told_teacher import name_of_call, reply_of
+from tests.synthesis.teacher.told_teacher import name_of_call, reply_of, said
 
 ROOT = Path(__file__).parents[2]
 ZONES = ["Europe/Paris", "Asia/Tokyo", "America/Lima"]
@@ -315,8 +315,8 @@ async def test_what_one_node_has_paid_for_no_node_asks_again(tmp_path, ray_confi
     pytest.importorskip("openai", reason="needs the extra `openai`")
     monkeypatch.chdir(tmp_path)  # nodes work in another folder
 
-    def answer(body: dict) -> str:
-        return told_in(body["messages"], body["seed"]).read_text()
+    def answer(body: dict) -> str | dict:
+        return said(json.loads(told_in(body["messages"], body["seed"]).read_text()))
 
     small = {"count": 8, "proposals_per_server": 4, "walks_per_server": 3, "chain_votes": 1}
     async with MockEndpoint(answer).serving() as endpoint:

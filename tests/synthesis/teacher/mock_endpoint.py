@@ -14,12 +14,14 @@ FAULTS = ("429", "500", "hang", "cut", "not_json", "wrong_schema", "refusal")
 
 
 class MockEndpoint:
-    """Counts what it is asked; `answer` makes the reply's text from the request's body."""
+    """Counts what it is asked; `answer` makes the reply from the request's body: its text, or fields of its message."""
 
     refuse: Callable[[dict], tuple[str, object] | None] = staticmethod(lambda body: None)
     """Gives the status line and the body for a request that is not to be answered; a text is sent as it is."""
 
-    def __init__(self, answer: Callable[[dict], str], *, latency_seconds=0.0, fault_rate=0.0, faults=FAULTS, seed=0):
+    def __init__(
+        self, answer: Callable[[dict], str | dict], *, latency_seconds=0.0, fault_rate=0.0, faults=FAULTS, seed=0
+    ):
         self.answer = answer
         self.prompt_tokens: Callable[[dict], int] = lambda _: 100
         self.latency_seconds, self.fault_rate, self.faults = latency_seconds, fault_rate, faults
@@ -90,9 +92,13 @@ class MockEndpoint:
         elif fault == "wrong_schema":
             message["content"] = '{"unexpected": 1}'
         else:
-            message["content"] = self.answer(body)
+            said = self.answer(body)
+            message |= said if isinstance(said, dict) else {"content": said}
         usage = {"prompt_tokens": self.prompt_tokens(body), "completion_tokens": 10}
-        choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+        if (reasoning_tokens := message.pop("reasoning_tokens", None)) is not None:
+            usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+        finish_reason = "length" if message.pop("cut", False) else "stop"
+        choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
         completion = {"id": "c", "object": "chat.completion", "created": 0, "model": body["model"], "choices": [choice]}
         self._send(writer, "200 OK", completion | {"usage": usage})
         return True

@@ -19,7 +19,7 @@ from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_traje
 from synthesis.workers import RayConfig
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.test_openai import SCORES, key, question, scored, teacher_of  # noqa: F401 - a fixture
-from tests.synthesis.teacher.told_teacher import ToldTeacher, told
+from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 
 PRICES = {"usd_per_million_prompt_tokens": 1000.0, "usd_per_million_completion_tokens": 0.0}
 """A call of the mock endpoint has 100 prompt tokens: 0.10 USD."""
@@ -70,7 +70,7 @@ async def test_a_track_that_ran_out_of_money_goes_on_where_it_was_and_pays_for_n
         count=4, out=tmp_path / "out", max_offered_tools=6, proposals_per_server=4, walks_per_server=3, chain_votes=1
     )
     replies: dict[str, dict] = {}
-    async with MockEndpoint(lambda body: json.dumps(told(replies, body))).serving() as endpoint:
+    async with MockEndpoint(lambda body: said(told(replies, body))).serving() as endpoint:
         for max_usd in (2.0, 5.0, 1000.0):
             teacher = teacher_of(
                 endpoint, cache=tmp_path / "replies.sqlite", request_seconds=20, max_usd=max_usd, **PRICES

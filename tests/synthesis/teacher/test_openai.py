@@ -19,7 +19,7 @@ from synthesis.teacher.protocol import BadReply, TeacherUnavailable
 from synthesis.teacher.usage import metered_usage
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-from tests.synthesis.teacher.told_teacher import ToldTeacher, told
+from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 
 SCORES = TaskScores(clarity=0.9, realism=0.8, tool_necessity=0.7)
 KEY = "sk-test-0123456789-secret"
@@ -256,8 +256,8 @@ async def test_what_two_ask_at_once_is_asked_once_although_the_cache_is_far_away
 async def test_the_whole_track_runs_on_a_language_model_and_survives_its_faults(tmp_path, fault_rate):
     replies: dict[str, dict] = {}
 
-    def answer(body: dict) -> str:
-        return json.dumps(told(replies, body))
+    def answer(body: dict) -> str | dict:
+        return said(told(replies, body))
 
     config = TrajectoriesConfig(
         count=8, out=tmp_path / "out", max_offered_tools=6, proposals_per_server=4, walks_per_server=3, chain_votes=1

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 
 from synthesis.procedural.teacher import ANSWERS
+from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.judges import Judgements, JudgeTogether, NumberedJudgement
 from synthesis.teacher.openai import OpenAITeacher
 
 
 def name_of_call(messages: list[dict], seed: int) -> str:
     """Name a question as a call has it: without the system message, to which the schema is added."""
-    return json.dumps([messages[1:], seed % 2**31], sort_keys=True)
+    shown = [{name: value for name, value in one.items() if name != "reasoning_content"} for one in messages[1:]]
+    return json.dumps([shown, seed % 2**31], sort_keys=True)
 
 
 def reply_of(request, seed: int) -> dict:
@@ -23,7 +25,22 @@ def reply_of(request, seed: int) -> dict:
             for number, judgement in enumerate(said, 1)
         ]
         return Judgements(judgements=tuple(numbered)).model_dump(mode="json")
-    return ANSWERS[type(request)](request, seed).model_dump(mode="json")
+    reply = ANSWERS[type(request)](request, seed).model_dump(mode="json")
+    return as_message(reply) if isinstance(request, TakeTurn) else reply
+
+
+def as_message(turn: dict) -> dict:
+    """Write the agent's turn as endpoints give one."""
+    calls = [
+        {"id": f"x{number}", "type": "function", "function": {**call, "arguments": json.dumps(call["arguments"])}}
+        for number, call in enumerate(turn["tool_calls"])
+    ]
+    return {
+        "role": "assistant",
+        "content": turn["content"],
+        "reasoning_content": turn["reasoning"],
+        "tool_calls": calls,
+    }
 
 
 class ToldTeacher(OpenAITeacher):
@@ -38,6 +55,12 @@ class ToldTeacher(OpenAITeacher):
 
 def told(replies: dict[str, dict], body: dict) -> dict:
     """Return what the endpoint was told to reply to a call; a repair is another try at the same question."""
-    messages = body["messages"]
-    names = (name_of_call(messages[:end], body["seed"]) for end in range(len(messages), 0, -1))
+    messages, seed = body["messages"], body["seed"]
+    ends = range(len(messages), 0, -1)
+    names = [name_of_call(messages[:end], seed - drawn) for drawn in range(3) for end in ends]
     return replies[next(name for name in names if name in replies)]
+
+
+def said(reply: dict) -> str | dict:
+    """Return a reply as `MockEndpoint` takes it: a message as it is, anything else as JSON."""
+    return reply if "role" in reply else json.dumps(reply)

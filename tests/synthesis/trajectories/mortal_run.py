@@ -28,7 +28,7 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-from tests.synthesis.teacher.told_teacher import ToldTeacher, told
+from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 
 
 async def run_procedural(directory: Path) -> None:
@@ -49,7 +49,7 @@ async def run_openai(directory: Path) -> None:
         def answer(body: dict) -> str:
             asked.write(f"{call_number(body)}\n")
             asked.flush()
-            return json.dumps(told(replies, body))
+            return said(told(replies, body))
 
         endpoint = MockEndpoint(answer, latency_seconds=0.01)
         endpoint.prompt_tokens = call_number

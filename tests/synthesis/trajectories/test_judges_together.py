@@ -1,6 +1,5 @@
 """Judges of a message are asked in one call; each judgement is kept by itself, and none is given in sight of more."""
 
-import json
 from itertools import pairwise
 
 import pytest
@@ -14,14 +13,14 @@ from synthesis.teacher.usage import metered_usage
 from synthesis.trajectories.reward_axes import judge_axes
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.test_openai import key, teacher_of  # noqa: F401 - a fixture
-from tests.synthesis.teacher.told_teacher import ToldTeacher, told
+from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 from tests.synthesis.trajectories.servers import HOTELS
 from tests.synthesis.trajectories.test_reward_axes import GOOD, TASK
 
 
 async def judged(endpoint, tmp_path, *, at_once=False):
     replies: dict[str, dict] = {}
-    endpoint.answer = lambda body: json.dumps(told(replies, body))
+    endpoint.answer = lambda body: said(told(replies, body))
     teacher = teacher_of(endpoint, cache=tmp_path / "replies.sqlite", request_seconds=5)
     teacher.__class__ = ToldTeacher
     teacher.replies = replies

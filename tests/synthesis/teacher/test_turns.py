@@ -1,0 +1,220 @@
+"""The agent's turns are a model's own: real messages, real tools, its whole reasoning, several calls at once."""
+
+import json
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+pytest.importorskip("openai", reason="needs the extra `openai`")
+
+from synthesis.prompts.agent_turn import AgentMessage, TakeTurn
+from synthesis.records import Message, Task, TaskScores, ToolCall
+from synthesis.stage import Rejected
+from synthesis.teacher.config import RoleConfig
+from synthesis.teacher.protocol import BadReply
+from synthesis.tools.backends import ToolResponse
+from synthesis.trajectories.collection import collect_conversation
+from synthesis.trajectories.sample_length import SampleLength, TokenizerMissing
+from tests.synthesis.teacher.mock_endpoint import MockEndpoint
+from tests.synthesis.teacher.test_openai import key, teacher_of  # noqa: F401 - a fixture
+from tests.synthesis.trajectories.servers import HOTELS
+
+TASK = Task(
+    id="t", text="Rooms in Oslo and Rome?", language="en", mode="server",
+    scores=TaskScores(clarity=1, realism=1, tool_necessity=1),
+)  # fmt: skip
+THOUGHTS = "\nTwo cities, so two searches.\n\n  Neither needs the other.  \n"
+TOOL = HOTELS.tools[0]
+ARGUMENTS = dict.fromkeys(TOOL.parameters["properties"], "Oslo")
+
+
+def call_of(name: str = TOOL.name, arguments: object = "{}") -> dict:
+    return {"id": "x", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def turn(conversation=(), **fields) -> TakeTurn:
+    said = (Message(role="user", content=TASK.text), *conversation)
+    return TakeTurn(language="en", tools=HOTELS.tools, conversation=said, task=TASK, **fields)
+
+
+EARLIER = (
+    Message(
+        role="assistant",
+        reasoning_content=THOUGHTS,
+        tool_calls=(ToolCall(id="call_1", name=TOOL.name, arguments={"city": "罗马"}),),
+    ),
+    Message(role="tool", content='{"rooms": 3}', tool_call_id="call_1", is_error=True),
+)
+
+
+async def said_by(message: dict, request=None, **settings):
+    async with MockEndpoint(lambda _: message).serving() as endpoint:
+        teacher = teacher_of(endpoint, request_seconds=5, **settings)
+        try:
+            reply = await teacher.ask(request or turn(), seed=0)
+        finally:
+            await teacher.close()
+    return reply, endpoint.bodies, teacher
+
+
+class Rooms:
+    kind = "emulator"
+    injected_failures = ()
+
+    async def call(self, call_id, tool, arguments):
+        return ToolResponse('{"rooms": 3}')
+
+
+async def test_a_conversation_is_asked_for_in_real_messages_and_kept_word_for_word():
+    turns = iter(
+        [
+            {"content": None, "reasoning_content": THOUGHTS, "tool_calls": [call_of(), call_of(arguments='{"a": 1}')]},
+            {"content": "Three each.", "reasoning": "Both are there."},
+        ]
+    )
+    async with MockEndpoint(lambda _: next(turns)).serving() as endpoint:
+        teacher = teacher_of(endpoint, request_seconds=5)
+        conversation = await collect_conversation(
+            TASK, HOTELS.tools, Rooms(), teacher, seed=0, max_turns=4, deadline_seconds=30
+        )
+        await teacher.close()
+    first, second = endpoint.bodies
+    assert first["tools"] == [tool.to_openai() for tool in HOTELS.tools]
+    assert "response_format" not in first
+    assert [message["role"] for message in second["messages"]] == ["system", "user", "assistant", "tool", "tool"]
+    assert first["messages"] == second["messages"][:2]  # what is said grows, and its beginning stays
+    assert first["messages"][1] == {"role": "user", "content": TASK.text}
+    assert [call["id"] for call in second["messages"][2]["tool_calls"]] == ["call_1", "call_2"]
+    _, agent, *_, answer = conversation.messages
+    assert agent.reasoning_content == THOUGHTS
+    assert [call.arguments for call in agent.tool_calls] == [{}, {"a": 1}]
+    assert (answer.reasoning_content, answer.content) == ("Both are there.", "Three each.")
+
+
+@pytest.mark.parametrize(
+    ("message", "reasoning", "content"),
+    [
+        ({"content": "Hi.", "reasoning_content": THOUGHTS}, THOUGHTS, "Hi."),
+        ({"content": "Hi.", "reasoning": THOUGHTS}, THOUGHTS, "Hi."),
+        ({"content": f"<think>{THOUGHTS}</think>\n\nHi."}, THOUGHTS, "Hi."),
+        ({"content": f"{THOUGHTS}</think>\n\nHi."}, THOUGHTS, "Hi."),
+        ({"content": [{"type": "text", "text": "Hi."}]}, "", "Hi."),
+    ],
+)
+async def test_reasoning_is_taken_from_wherever_the_server_puts_it(message, reasoning, content):
+    reply, _, _ = await said_by(message)
+    assert (reply.reasoning, reply.content) == (reasoning, content)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ('{"city": "Oslo"}', {"city": "Oslo"}),
+        ("{'city': 'Oslo',}", {"city": "Oslo"}),
+        ({"city": "Oslo"}, {"city": "Oslo"}),
+        ('"{\\"city\\": null}"', {"city": None}),
+        ("", {}),
+        (None, {}),
+    ],
+)
+async def test_arguments_are_read_as_servers_write_them(arguments, expected):
+    reply, _, _ = await said_by({"content": None, "tool_calls": [call_of(arguments=arguments)]})
+    assert reply == AgentMessage(tool_calls=[{"name": TOOL.name, "arguments": expected}])
+
+
+async def test_calls_that_a_server_leaves_in_the_text_are_taken_out_and_counted():
+    text = 'One moment.\n<tool_call>\n{"name": "a", "arguments": {"x": 1}}\n</tool_call>\n'
+    text += '<tool_call>{"name": "b"}</tool_call>'
+    reply, _, teacher = await said_by({"content": text})
+    assert reply.content == "One moment."
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("a", {"x": 1}), ("b", {})]
+    assert teacher.ledger.of("TakeTurn").mended == {"calls in the text": 1}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": ""}, {"content": None, "reasoning_content": THOUGHTS}, {"content": "<think>no end"},
+        {"content": None, "tool_calls": [call_of(arguments='{"city": "Os')]},
+        {"content": None, "tool_calls": [call_of(arguments="[1]")]},
+        {"content": None, "tool_calls": [call_of(name="")]}, {"content": 'Yes. <tool_call>{"name": "a"'},
+    ],
+)  # fmt: skip
+async def test_a_turn_that_cannot_be_read_is_drawn_anew_without_a_complaint_and_then_rejects(message):
+    async with MockEndpoint(lambda _: message).serving() as endpoint:
+        teacher = teacher_of(endpoint, request_seconds=5)
+        with pytest.raises(BadReply, match="after 2 repairs"):
+            await teacher.ask(turn(), seed=7)
+        await teacher.close()
+    assert [body["seed"] for body in endpoint.bodies] == [7, 8, 9]
+    assert len({json.dumps(body["messages"]) for body in endpoint.bodies}) == 1
+
+
+@pytest.mark.parametrize("shown", ["hidden", "reasoning_content", "reasoning", "think"])
+async def test_reasoning_of_earlier_turns_is_shown_as_the_config_says(shown):
+    roles = {"agent": RoleConfig(earlier_reasoning=shown)}
+    _, (body,), _ = await said_by({"content": "Hi."}, turn(EARLIER), roles=roles)
+    earlier = body["messages"][2]
+    assert earlier["tool_calls"][0]["function"]["arguments"] == '{"city": "罗马"}'
+    assert (THOUGHTS in str(earlier.get(shown))) == (shown in ("reasoning_content", "reasoning"))
+    assert (earlier["content"] == f"<think>{THOUGHTS}</think>\n\n") == (shown == "think")
+    assert ("Two cities" in json.dumps(body)) == (shown != "hidden")
+    assert "is_error" not in json.dumps(body)  # whether a call failed must be read from its response
+
+
+async def test_a_reply_cut_at_the_limit_is_asked_for_once_more_with_a_larger_one_and_then_rejects():
+    async with MockEndpoint(lambda _: {"content": "x", "cut": True}).serving() as endpoint:
+        teacher = teacher_of(endpoint, request_seconds=5, max_completion_tokens=100)
+        with pytest.raises(BadReply, match="cut off at the token limit, also at 200 tokens"):
+            await teacher.ask(turn(), seed=0)
+        assert [body["max_completion_tokens"] for body in endpoint.bodies] == [100, 200]
+        assert teacher.ledger.of("TakeTurn").cut_off == 2
+        endpoint.answer = lambda body: {"content": "Hi.", "cut": body["max_completion_tokens"] == 100}
+        assert (await teacher.ask(turn(), seed=1)).content == "Hi."
+        await teacher.close()
+
+
+def student(folder):
+    """Save a tokenizer of words with a chat template."""
+    words = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    tokenizer.chat_template = (
+        "{% for tool in tools %}{{ tool.function.name }} {% endfor %}"
+        "{% for message in messages %}{{ message.role }} {{ message.reasoning_content }} {{ message.content }} "
+        "{% endfor %}"
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_sample_that_is_longer_in_the_students_tokens_than_it_may_be_is_rejected(tmp_path):
+    messages = (Message(role="user", content="one two three"), Message(role="assistant", content="four"))
+    exactly = len(HOTELS.tools) + 2 + 3 + 1
+    SampleLength(student(tmp_path), exactly).require_fits(messages, HOTELS.tools)
+    with pytest.raises(Rejected, match=f"sample too long: {exactly} tokens of the student, at most {exactly - 1}"):
+        SampleLength(tmp_path, exactly - 1).require_fits(messages, HOTELS.tools)
+
+
+async def test_reasoning_has_its_token_count_from_the_endpoint_or_else_from_the_students_tokenizer(tmp_path):
+    length = SampleLength(student(tmp_path), 100)
+    thought = Message(role="assistant", content="Hi.", reasoning_content="one two three")
+    assert length.with_reasoning_counted(thought).reasoning_tokens == 3
+    told = thought.model_copy(update={"reasoning_tokens": 7})
+    assert length.with_reasoning_counted(told) is told
+    reply, _, _ = await said_by({"content": "Hi.", "reasoning_content": "one two", "reasoning_tokens": 5})
+    assert reply.reasoning_tokens == 5
+
+
+def test_a_student_without_a_tokenizer_or_template_is_told_of_in_one_line(tmp_path):
+    with pytest.raises(TokenizerMissing, match="expected the student's tokenizer in"):
+        SampleLength(tmp_path / "nowhere", 10)
+    folder = student(tmp_path)
+    for path in folder.glob("chat_template*"):
+        path.unlink()
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(TokenizerMissing, match="expected a chat template"):
+        SampleLength(folder, 10)
