@@ -29,14 +29,25 @@ from synthesis.destination import (
     whole_folder,
 )
 from synthesis.errors import SynthesisError
-from synthesis.records import SCHEMA_VERSION, Environment, JsonValue, KeptRecord, ServerDocument, Trajectory
+from synthesis.records import (
+    SCHEMA_VERSION,
+    Environment,
+    JsonValue,
+    KeptRecord,
+    RejectedEnvironment,
+    RejectedTrajectory,
+    ServerDocument,
+    Trajectory,
+)
 
 RecordT = TypeVar("RecordT", bound=KeptRecord)
 
 RECORD_TYPES: Mapping[str, type[KeptRecord]] = {
     "server_document": ServerDocument,
     "trajectory": Trajectory,
+    "rejected_trajectory": RejectedTrajectory,
     "environment": Environment,
+    "rejected_environment": RejectedEnvironment,
 }
 """The kinds of record that a directory can hold."""
 

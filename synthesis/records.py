@@ -298,6 +298,28 @@ class Trajectory(KeptRecord):
     provenance: Provenance
 
 
+class RejectedRecord(KeptRecord):
+    """What a run did not keep, and why."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    id: str
+    slot: int
+    """Its place among all that was worked on; those of a run that stand in no rejection are kept, in order."""
+    reason: str
+    detail: str
+
+
+class RejectedTrajectory(RejectedRecord):
+    """What a run of the trajectories track did not keep: why, and all that was made of it."""
+
+    task_scores: TaskScores | None = None
+    task: Task | None = None
+    messages: tuple[Message, ...] = ()
+    """The conversation as far as it came, where it was not judged."""
+    trajectory: Trajectory | None = None
+    """All of it with its reward axes, where it was judged: another threshold may keep it."""
+
+
 # --- environments ---------------------------------------------------------------------------------------------------
 
 
@@ -501,6 +523,18 @@ class Environment(KeptRecord):
             sentence = "没有合适的工具，无法回答。" if zh else f"I cannot answer: no tool gives {missing}."
             return f"No tool gives {missing}.", sentence
         return f"The {missing} is not said.", "请问您指的是哪一个？" if zh else f"Which {missing} do you mean?"
+
+
+class RejectedEnvironment(RejectedRecord):
+    """What a run of the environments track did not keep: why, and all that was made of it."""
+
+    quality: QualityScore | None = None
+    draft: JsonObject | None = None
+    """The question with its decomposition, where it was written."""
+    environment: Environment | None = None
+    """All of it, where it was made executable: another threshold may keep it, if it passed every proof."""
+    is_whole: bool = False
+    """Whether it passed every proof, and only a threshold speaks against it."""
 
 
 def plain_calls(calls: Sequence[ToolCall]) -> str:

@@ -19,12 +19,16 @@ _REASONS_IN_FULL: Final = 3
 
 
 class Rejected(SynthesisError):
-    """An item is not kept. `reason` is a short fixed phrase that is counted; `detail` says what was found."""
+    """An item is not kept. `reason` is a short fixed phrase that is counted; `detail` says what was found.
 
-    def __init__(self, reason: str, detail: str = ""):
-        super().__init__(reason, detail)  # both, so that it can be pickled on its way from a node of a cluster
+    `made` is what there is of it by then, as JSON: it was paid for, and is kept with the reason.
+    """
+
+    def __init__(self, reason: str, detail: str = "", made: JsonObject | None = None):
+        super().__init__(reason, detail, made)  # all, so that it can be pickled on its way from a node of a cluster
         self.reason = reason
         self.detail = detail
+        self.made = made or {}
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else self.reason

@@ -52,15 +52,15 @@ def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def teacher_for(config: OpenAITeacherConfig | None) -> AsyncIterator[Teacher]:
-    """Yield the endpoint that the config names, or the embedded teacher."""
+async def teacher_for(config: OpenAITeacherConfig | None, out: Path) -> AsyncIterator[Teacher]:
+    """Yield the endpoint that the config names, with its replies kept beside `out`, or the embedded teacher."""
     from synthesis.procedural.teacher import ProceduralTeacher
     from synthesis.teacher.openai import OpenAITeacher
 
     if config is None:
         yield ProceduralTeacher()
         return
-    teacher = OpenAITeacher(config)
+    teacher = OpenAITeacher(config.with_replies_beside(out))
     try:
         yield teacher
     finally:

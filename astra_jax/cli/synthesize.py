@@ -66,7 +66,7 @@ def _trajectories(options: argparse.Namespace) -> None:
         return
 
     async def run() -> StageReport:
-        async with teacher_for(config.teacher) as teacher:
+        async with teacher_for(config.teacher, config.out) as teacher:
             return with_usage(await synthesize_trajectories(config, teacher), teacher)
 
     with lock_beside(config.out, TRAJECTORIES, config.tool_documents):
@@ -87,7 +87,7 @@ def _environments(options: argparse.Namespace) -> None:
         return
 
     async def run(url: str) -> StageReport:
-        async with teacher_for(config.teacher) as teacher:
+        async with teacher_for(config.teacher, config.out) as teacher:
             return with_usage(await synthesize_environments(config, teacher, url), teacher)
 
     sources = (*config.knowledge, *config.disjoint_from)

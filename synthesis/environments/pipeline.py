@@ -30,18 +30,19 @@ from synthesis.environments.irrelevant_tools import ToolPool
 from synthesis.environments.quality import least_quality
 from synthesis.environments.quotas import EnvironmentPlan, Variety, plan_environments
 from synthesis.environments.refusals import withhold_tool
+from synthesis.environments.selection import REJECTED_KIND, rejection, selection_of, too_low
 from synthesis.environments.splits import TakenValues
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
 from synthesis.fingerprint import Fingerprint
 from synthesis.questions.knowledge import Knowledge, read_knowledge
 from synthesis.record_io import read_card
-from synthesis.records import Environment, JsonValue
+from synthesis.records import Environment, JsonObject, JsonValue, RejectedEnvironment
 from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.protocol import Teacher
 from synthesis.teacher.usage import cost_so_far
 from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.track.journal import Journal, StageResults, run_stage
-from synthesis.track.run import TrackRun
+from synthesis.track.run import TrackRun, rejected_beside
 from synthesis.workers import WorkerHere, Workers, workers_on_ray
 
 __all__ = ["ENVIRONMENTS", "EnvironmentsConfig", "fingerprint_of", "synthesize_environments"]
@@ -53,7 +54,8 @@ ENVIRONMENTS: Final = records_of("environment")
 async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, sandbox_url: str) -> StageReport:
     """Synthesise environments into a record directory; run again after an interruption, it goes on where it was.
 
-    Where they already lie there, made with the same, nothing is done but to report of them.
+    Where they already lie there, made with the same, nothing is done but to report of them; made with another quality
+    threshold, what was made is selected from again. What is not kept lies in `<out>.rejected`.
 
     Raises:
         DestinationRefused: `config.out` is neither new nor an earlier result; or one, or a journal, made with
@@ -87,7 +89,9 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         fingerprint_of(config, teacher),
         {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")},
     )
-    finished = track_run.finished_report()
+    require_destination(rejected_beside(config.out), records_of(REJECTED_KIND))
+    selection = selection_of(config, track_run)
+    finished = selection.again(track_run) if selection.is_due(track_run) else track_run.finished_report()
     if finished is not None:
         finished.seconds = time.monotonic() - started
         return finished
@@ -102,9 +106,11 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
             workers = await stack.enter_async_context(workers_on_ray(config.ray, opened, teacher))
         sources = read_knowledge(config.knowledge) if config.knowledge else []
         cost = partial(cost_so_far, teacher)
-        drafts = await _draft_all(config, plans, sources, workers, report, drafted_journal, cost)
-        proven = await _prove_all(config, sources, drafts, workers, report, proven_journal, cost)
-        mixed = await _mix_all(config, proven, workers, report, mixed_journal)
+        rejected: dict[int, RejectedEnvironment] = {}
+        drafts = await _draft_all(config, plans, sources, workers, report, drafted_journal, cost, rejected)
+        proven = await _prove_all(config, sources, drafts, workers, report, proven_journal, cost, rejected)
+        mixed = await _mix_all(config, proven, workers, report, mixed_journal, rejected)
+        track_run.write_rejected(report, (rejected[slot] for slot in sorted(rejected)), REJECTED_KIND)
         track_run.write(report, (Environment.model_validate(result) for result in mixed))
     track_run.close(report)
     report.seconds = time.monotonic() - started
@@ -119,8 +125,12 @@ async def _draft_all(
     report: StageReport,
     journal: Journal,
     cost: Callable[[], str],
+    rejected: dict[int, RejectedEnvironment],
 ) -> list[tuple[EnvironmentPlan, Draft | None]]:
-    """Have every question written and scored, and keep those of sufficient quality; a stateful task has no draft."""
+    """Have every question written and scored, and keep those of sufficient quality; a stateful task has no draft.
+
+    What is not kept goes to `rejected`, by the index of its plan.
+    """
 
     async def write(plan: EnvironmentPlan) -> JsonValue:
         if plan.variety == "stateful":
@@ -133,11 +143,29 @@ async def _draft_all(
     drafts = [(plans[result["index"]], result["draft"] and Draft.model_validate(result["draft"])) for result in results]
     scores = [draft.quality.mean for _, draft in drafts if draft is not None]
     least = least_quality(scores, config.quality_threshold)
+    _note_rejected(journal, [(plan.index, {}) for plan in plans], rejected)
     good = [(plan, draft) for plan, draft in drafts if draft is None or draft.quality.mean >= least]
-    for _, draft in drafts:
+    for plan, draft in drafts:
         if draft is not None and draft.quality.mean < least:
-            report.reject(Rejected("quality below threshold", f"QS {draft.quality.mean:.2f} < {least:.2f}"))
+            reason = too_low(draft.quality.mean, least, _drafted(draft))
+            report.reject(reason)
+            rejected[plan.index] = rejection(plan.index, reason)
     return good
+
+
+def _drafted(draft: Draft | None) -> JsonObject:
+    """Return what there is of an item whose draft was not made executable."""
+    return {} if draft is None else {"quality": draft.quality, "draft": draft.model_dump(mode="json")}
+
+
+def _note_rejected(
+    journal: Journal, items: Sequence[tuple[int, JsonObject]], rejected: dict[int, RejectedEnvironment]
+) -> None:
+    """Note what a stage rejected: its items, in order, are slots and what there was of each."""
+    for number, (slot, made) in enumerate(items):
+        outcome = journal.read(number)
+        if "rejected" in outcome:
+            rejected[slot] = rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made))
 
 
 async def _prove_all(
@@ -148,18 +176,23 @@ async def _prove_all(
     report: StageReport,
     journal: Journal,
     cost: Callable[[], str],
-) -> list[tuple[Environment, Variety]]:
+    rejected: dict[int, RejectedEnvironment],
+) -> list[tuple[int, Environment, Variety]]:
     """Make each draft executable; failures of this stage are counted into `report`."""
 
     async def prove(item: tuple[EnvironmentPlan, Draft | None]) -> JsonValue:
         plan, draft = item
         environment = await workers.do(EnvironmentsWorker.prove, plan, draft, _source(config, sources, plan))
-        return {"environment": environment.model_dump(mode="json"), "variety": plan.variety}
+        dumped = environment.model_dump(mode="json")
+        return {"index": plan.index, "environment": dumped, "variety": plan.variety}
 
     proving = StageReport("proofs")
     results = await run_stage(proving, drafts, prove, journal=journal, concurrency=config.concurrency, cost=cost)
     report.add_rejections(proving)
-    return [(Environment.model_validate(result["environment"]), result["variety"]) for result in results]
+    _note_rejected(journal, [(plan.index, _drafted(draft)) for plan, draft in drafts], rejected)
+    return [
+        (result["index"], Environment.model_validate(result["environment"]), result["variety"]) for result in results
+    ]
 
 
 def _source(config: EnvironmentsConfig, sources: Sequence[Knowledge], plan: EnvironmentPlan) -> Knowledge:
@@ -173,11 +206,12 @@ def _domain_alone(config: EnvironmentsConfig, plan: EnvironmentPlan) -> Knowledg
 
 async def _mix_all(
     config: EnvironmentsConfig,
-    proven: Sequence[tuple[Environment, Variety]],
+    proven: Sequence[tuple[int, Environment, Variety]],
     workers: Workers[EnvironmentsWorker],
     report: StageReport,
     journal: Journal,
-) -> StageResults[tuple[Environment, Variety]]:
+    rejected: dict[int, RejectedEnvironment],
+) -> StageResults[tuple[int, Environment, Variety]]:
     """Draw distractors for each environment, withhold a tool where that is planned, replay the result.
 
     Failures of this stage are counted into `report`.
@@ -185,13 +219,13 @@ async def _mix_all(
     # A stage of its own, since distractors are drawn from the tools of all environments of the language.
     pools = {
         language: ToolPool(
-            [environment for environment, _ in proven if environment.language == language], config.embedding
+            [environment for _, environment, _ in proven if environment.language == language], config.embedding
         )
-        for language in sorted({environment.language for environment, _ in proven})
+        for language in sorted({environment.language for _, environment, _ in proven})
     }
 
-    async def mix(item: tuple[Environment, Variety]) -> JsonValue:
-        environment, variety = item
+    async def mix(item: tuple[int, Environment, Variety]) -> JsonValue:
+        _, environment, variety = item
         rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
         drawn = pools[environment.language].draw(
             environment, config.irrelevant_per_band, rng, environment.irrelevant_tools
@@ -210,6 +244,11 @@ async def _mix_all(
     results = await run_stage(mixing, proven, mix, journal=journal, concurrency=config.concurrency)
     report.kept = mixing.kept  # until now it said how many drafts were written
     report.add_rejections(mixing)
+    _note_rejected(
+        journal,
+        [(slot, {"environment": environment, "quality": environment.quality}) for slot, environment, _ in proven],
+        rejected,
+    )
     return results
 
 

@@ -68,7 +68,10 @@ class OpenAITeacherConfig(BaseModel):
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key; the key itself is nowhere in a configuration."""
     cache: Path | None = None
-    """An SQLite file of replies; without one nothing is remembered between runs."""
+    """An SQLite file of replies, and of what was spent; a run that names none has it beside its output."""
+    keep_replies: bool = True
+    """Whether replies are kept at all; a run that is started again without them pays again for what it had not
+    finished."""
     temperature: float = Field(default=1.0, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_completion_tokens: int = Field(default=4096, ge=1)
@@ -116,6 +119,16 @@ class OpenAITeacherConfig(BaseModel):
         if role not in self.roles:
             return self
         return self.model_copy(update=self.roles[role].model_dump(exclude_none=True))
+
+    def with_replies_beside(self, out: Path) -> OpenAITeacherConfig:
+        """Return the configuration of a run that writes to `out`: its replies are kept beside it unless told otherwise.
+
+        >>> OpenAITeacherConfig(model="m").with_replies_beside(Path("runs/out")).cache.as_posix()
+        'runs/out.replies.sqlite'
+        """
+        if not self.keep_replies:
+            return self.model_copy(update={"cache": None})
+        return self if self.cache else self.model_copy(update={"cache": out.with_name(f"{out.name}.replies.sqlite")})
 
     @property
     def has_price(self) -> bool:

@@ -187,6 +187,7 @@ async def run_stage(
                 outcome: dict[str, JsonValue] = {"result": await work(items[index])}
             except Rejected as rejected:
                 outcome = {"rejected": rejected.reason, "detail": rejected.detail}
+                outcome |= {"made": rejected.made} if rejected.made else {}
             journal.append(index, outcome)
             bar.set_postfix_str(cost(), refresh=False)
             bar.update()

@@ -93,6 +93,23 @@ class TrackRun:
                 made_with=self.fingerprint,
             )
 
+    def write_rejected(self, report: StageReport, records: Iterable[KeptRecord], kind: str) -> None:
+        """Write what was not kept, with every score and reason, into a directory of its own beside the records.
+
+        Raises:
+            DestinationRefused: something else has come to lie there.
+            OSError: the disk is full or not writable.
+        """
+        write_records(
+            rejected_beside(self.out),
+            records,
+            kind=kind,
+            config_hash=digest(self.fingerprint),
+            rejected=report.rejected,
+            read=report.read,
+            made_with=self.fingerprint,
+        )
+
     def close(self, report: StageReport) -> None:
         """Take the closed journals away: their records are written, or there are none.
 
@@ -103,6 +120,15 @@ class TrackRun:
         for path in self.journal_paths.values():
             _delete_journal(path)
         report.require_kept(f"at least one {self.kind}")
+
+
+def rejected_beside(out: Path) -> Path:
+    """Return where what a run did not keep lies.
+
+    >>> rejected_beside(Path("runs/trajectories")).as_posix()
+    'runs/trajectories.rejected'
+    """
+    return out.with_name(f"{out.name}.rejected")
 
 
 def _delete_journal(path: Path) -> None:

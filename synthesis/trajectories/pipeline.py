@@ -21,7 +21,7 @@ from typing import Final, TextIO
 
 from synthesis.destination import records_of, require_destination
 from synthesis.fingerprint import Fingerprint
-from synthesis.records import Chain, JsonObject, ServerDocument, Task, Trajectory
+from synthesis.records import Chain, JsonObject, RejectedTrajectory, ServerDocument, Task, Trajectory
 from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.protocol import Teacher
 from synthesis.teacher.usage import cost_so_far
@@ -39,12 +39,13 @@ from synthesis.tools.ingestion import (
 from synthesis.tools.sources import EXAMPLES_DIRECTORY
 from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.track.journal import Journal, run_stage
-from synthesis.track.run import TrackRun
+from synthesis.track.run import TrackRun, rejected_beside
 from synthesis.track.seeds import derived_random
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import requests_of
 from synthesis.trajectories.near_duplicate_tasks import near_duplicates
 from synthesis.trajectories.sample_length import contents_of
+from synthesis.trajectories.selection import REJECTED_KIND, rejection, selection_of
 from synthesis.trajectories.worker import TrajectoriesWorker, opened_worker
 from synthesis.workers import WorkerHere, Workers, workers_on_ray
 
@@ -59,7 +60,8 @@ async def synthesize_trajectories(
 ) -> StageReport:
     """Run the whole track and write `config.out` as a directory of trajectory records.
 
-    Where they already lie there, made with the same, nothing is done but to report of them.
+    Where they already lie there, made with the same, nothing is done but to report of them; made with other thresholds,
+    what was made is selected from again. What is not kept lies in `<out>.rejected`.
 
     Raises:
         DestinationRefused: `config.out` is neither new nor an earlier result; or one, or a journal, made with
@@ -73,6 +75,7 @@ async def synthesize_trajectories(
     """
     started, progress = time.monotonic(), progress or sys.stderr
     require_destination(config.out, TRAJECTORIES, sources=config.tool_documents)
+    require_destination(rejected_beside(config.out), records_of(REJECTED_KIND))
     work_directory = work_directory_of(config.out)
     require_work_directory(work_directory)
     async with AsyncExitStack() as stack:
@@ -89,7 +92,8 @@ async def synthesize_trajectories(
             {stage: work_directory / f"{stage}.sqlite" for stage in JOURNALS},
         )
         # Only now: the fingerprint needs the documents, and those of a real server are known when it has been started.
-        finished = track_run.finished_report()
+        selection = selection_of(config)
+        finished = selection.again(track_run) if selection.is_due(track_run) else track_run.finished_report()
         if finished is not None:
             finished.seconds = time.monotonic() - started
             return finished
@@ -110,6 +114,7 @@ async def synthesize_trajectories(
         )
         await run.propose_chains()
         report = await run.collect_trajectories()
+        track_run.write_rejected(report, run.rejected(), REJECTED_KIND)
         track_run.write(report, run.trajectories())
     # The folder goes with the journals: it was not empty when the stack was left.
     try:
@@ -230,21 +235,32 @@ class _Run:
         """Have one task worked on, if it was written and is no duplicate."""
         outcome = self._tasks_journal.read(slot)
         if "rejected" in outcome:
-            raise Rejected(outcome["rejected"], outcome["detail"])
+            raise Rejected(outcome["rejected"], outcome["detail"], outcome.get("made"))
         task = Task.model_validate(outcome["result"]["task"])
         if slot in self._duplicates:
-            raise Rejected(self._duplicates[slot], task.text)
+            raise Rejected(self._duplicates[slot], task.text, {"task": outcome["result"]["task"]})
         server = self.servers.documents[self._server_of(slot)]
         return await self.workers.do(TrajectoriesWorker.trajectory, slot, server, task)
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Read what was kept from the journal, in the order of the slots."""
-        # A trajectory's cost is that of its task too; what a server's chains cost is shared by many and left out.
         for slot in range(self._num_slots):
             outcome: JsonObject = self._trajectories_journal.read(slot)
             if "result" in outcome:
-                trajectory = Trajectory.model_validate(outcome["result"]["trajectory"])
-                task_usage = self._tasks_journal.read(slot)["result"]["usage"]
-                total = {name: spent + task_usage[name] for name, spent in outcome["result"]["usage"].items()}
-                provenance = trajectory.provenance.model_copy(update=total)
-                yield trajectory.model_copy(update={"provenance": provenance})
+                yield self._with_cost(slot, outcome["result"])
+
+    def rejected(self) -> Iterator[RejectedTrajectory]:
+        """Read from the journal what was not kept, and what was made of it, in the order of the slots."""
+        for slot in range(self._num_slots):
+            outcome: JsonObject = self._trajectories_journal.read(slot)
+            if "rejected" in outcome:
+                made = outcome.get("made", {})
+                judged = {"trajectory": self._with_cost(slot, made)} if "trajectory" in made else {}
+                yield rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made | judged))
+
+    def _with_cost(self, slot: int, made: JsonObject) -> Trajectory:
+        """Return the trajectory of a slot with what its task cost, too; a server's chains are shared and left out."""
+        trajectory = Trajectory.model_validate(made["trajectory"])
+        task_usage = self._tasks_journal.read(slot)["result"]["usage"]
+        total = {name: spent + task_usage[name] for name, spent in made["usage"].items()}
+        return trajectory.model_copy(update={"provenance": trajectory.provenance.model_copy(update=total)})

@@ -40,7 +40,17 @@ async def score_task(
     """
     request = ScoreTask(text=text, language=language, slots=slots, hidden_slots=hidden_slots, tools=tools)
     scores = await teacher.ask(request, seed=seed)
-    for quality in TaskThresholds.model_fields:
-        if getattr(scores, quality) < getattr(thresholds, quality):
-            raise Rejected(f"low {quality.replace('_', ' ')}", f"{getattr(scores, quality):.2f}: {text[:80]!r}")
+    check_scores(scores, repr(text[:80]), thresholds)
     return scores
+
+
+def check_scores(scores: TaskScores, shown: str, thresholds: TaskThresholds) -> None:
+    """Keep only what reaches every threshold; `shown` is what the reason shows of the task.
+
+    Raises:
+        Rejected: a score stays below its own; the scores come with it.
+    """
+    for quality in TaskThresholds.model_fields:
+        if (score := getattr(scores, quality)) < getattr(thresholds, quality):
+            made = {"task_scores": scores.model_dump(mode="json")}
+            raise Rejected(f"low {quality.replace('_', ' ')}", f"{score:.2f}: {shown}", made)

@@ -26,6 +26,7 @@ from synthesis.records import (
     Chain,
     Expectation,
     JsonObject,
+    Message,
     Provenance,
     ServerDocument,
     Task,
@@ -76,6 +77,10 @@ def prompt_version_of(config: TrajectoriesConfig, teacher: Teacher) -> str:
     return version_of("".join(prompt.prompt_version for prompt in prompts))
 
 
+def _dumped(messages: Sequence[Message]) -> list[JsonObject]:
+    return [message.model_dump(mode="json", exclude_defaults=True) | {"role": message.role} for message in messages]
+
+
 @asynccontextmanager
 async def opened_worker(
     config: TrajectoriesConfig, mcp_servers: Mapping[str, McpServerConfig], teacher: Teacher
@@ -100,7 +105,12 @@ def _metered(work: Callable[Item, Awaitable[JsonObject]]) -> Callable[Item, Coro
     @wraps(work)
     async def metered(*item: Item.args, **named: Item.kwargs) -> JsonObject:
         async with metered_item() as usage:
-            return {**await work(*item, **named), "usage": asdict(usage)}
+            try:
+                return {**await work(*item, **named), "usage": asdict(usage)}
+            except Rejected as rejected:
+                raise Rejected(
+                    rejected.reason, rejected.detail, {**rejected.made, "usage": asdict(usage)}
+                ) from rejected
 
     return metered
 
@@ -262,22 +272,27 @@ class TrajectoriesWorker:
         tools = offered_tools(server, task, config.max_offered_tools, derived_seed(config.seed, "offer", slot))
         seed = derived_seed(config.seed, "conversation", slot)
         conversation, backend = await self._conversation(server, task, tools, seed)
-        if conversation.stop_reason != "no_tool_call":
-            raise Rejected(f"ended at {conversation.stop_reason}", task.text)
-        messages = conversation.messages
-        if self._length is not None:  # before anybody is paid to judge it
-            self._length.require_fits(messages, tools)
-            messages = tuple(map(self._length.with_reasoning_counted, messages))
-        task = task_so_far(task, messages)  # follow-ups that the user left unsaid are not in the record
-        reward = await judge_axes(
-            task,
-            tools,
-            messages,
-            self._teacher,
-            seed=derived_seed(seed, "judge"),
-            judges_at_once=config.judges_at_once,
-        )
-        check_thresholds(reward, config.reward_thresholds)
+        said = {"task": task.model_dump(mode="json"), "messages": _dumped(conversation.messages)}
+        try:
+            if conversation.stop_reason != "no_tool_call":
+                raise Rejected(f"ended at {conversation.stop_reason}", task.text)
+            messages = conversation.messages
+            if self._length is not None:  # before anybody is paid to judge it
+                self._length.require_fits(messages, tools)
+                messages = tuple(map(self._length.with_reasoning_counted, messages))
+            task = task_so_far(task, messages)  # follow-ups that the user left unsaid are not in the record
+            reward = await judge_axes(
+                task,
+                tools,
+                messages,
+                self._teacher,
+                seed=derived_seed(seed, "judge"),
+                judges_at_once=config.judges_at_once,
+            )
+        except Rejected as rejected:
+            raise Rejected(rejected.reason, rejected.detail, {**rejected.made, **said}) from rejected
+        except BadReply as bad:
+            raise Rejected("unusable reply", str(bad), said) from bad
         trajectory = Trajectory(
             id=record_id("trajectory", task.id, [tool.name for tool in tools]),
             server=server.name,
@@ -297,7 +312,12 @@ class TrajectoriesWorker:
                 parents=(server.id, task.id),
             ),
         )
-        return {"trajectory": trajectory.model_dump(mode="json")}
+        made = {"trajectory": trajectory.model_dump(mode="json")}
+        try:
+            check_thresholds(reward, config.reward_thresholds)
+        except Rejected as rejected:
+            raise Rejected(rejected.reason, rejected.detail, made) from rejected
+        return made
 
     async def _conversation(
         self, server: ServerDocument, task: Task, tools: tuple[ToolDocument, ...], seed: int

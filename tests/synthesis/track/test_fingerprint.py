@@ -130,7 +130,7 @@ def test_a_finished_synthesis_is_already_complete_and_with_another_config_refuse
     with pytest.raises(MadeOtherwise, match=r"count: 6 before, 7 now; failure_rate: 0\.2 before, 0\.5 now"):
         trajectories(out, count=7, failure_rate=0.5)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.rejected"]
 
 
 def test_records_that_do_not_say_what_they_were_made_with_are_not_replaced(tmp_path):

@@ -58,7 +58,7 @@ async def test_order_of_work_and_a_second_run_change_no_byte(tmp_path):
     await synthesize(tmp_path / "c", seed=1)
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
     assert bytes_of(tmp_path / "a") != bytes_of(tmp_path / "c")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.rejected", "b", "b.rejected", "c", "c.rejected"]
 
 
 RUN = """

@@ -1,0 +1,85 @@
+"""Which environments of a finished run reach another quality threshold; their distractors stay as they were drawn."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from synthesis.environments.config import EnvironmentsConfig
+from synthesis.environments.quality import least_quality
+from synthesis.records import Environment, JsonObject, RejectedEnvironment, record_id
+from synthesis.stage import Rejected
+from synthesis.track.run import TrackRun
+from synthesis.track.selection import NEVER_WORKED_ON, Selection
+
+REJECTED_KIND: Final = "rejected_environment"
+TOO_LOW: Final = "quality below threshold"
+
+
+def selection_of(config: EnvironmentsConfig, run: TrackRun) -> Selection[Environment, RejectedEnvironment]:
+    """Return how a run with this configuration selects; a percentile is one of all that was scored.
+
+    Raises:
+        RecordDirectoryError: one of the directories is damaged.
+    """
+
+    def selection(least: float) -> Selection[Environment, RejectedEnvironment]:
+        return Selection(
+            Environment,
+            RejectedEnvironment,
+            REJECTED_KIND,
+            ("quality_threshold",),
+            whole=lambda item: item.environment if item.is_whole else None,
+            kept=partial(_kept, least),
+            rejection=rejection,
+        )
+
+    any_quality = selection(0.0)
+    if not any_quality.is_due(run):
+        return any_quality
+    # A stateful task is proven and has no draft: no percentile counts it.
+    drafted = [item for _, item in any_quality.items(run) if not isinstance(item, Environment) or item.state is None]
+    scores = [item.quality.mean for item in drafted if item.quality is not None]
+    return selection(least_quality(scores, config.quality_threshold))
+
+
+def too_low(quality: float, least: float, made: JsonObject | None = None) -> Rejected:
+    """Return the reason of what lies below the threshold."""
+    return Rejected(TOO_LOW, f"QS {quality:.2f} < {least:.2f}", made)
+
+
+def _kept(least: float, item: Environment | RejectedEnvironment, num_kept: int) -> Environment:
+    """Return the environment of a slot if it reaches the threshold.
+
+    Raises:
+        Rejected: it does not, or was never made executable.
+    """
+    environment = item if isinstance(item, Environment) else item.environment if item.is_whole else None
+    if environment is None:
+        assert isinstance(item, RejectedEnvironment)
+        if item.reason not in (TOO_LOW, NEVER_WORKED_ON) or item.quality is None:
+            raise Rejected(item.reason, item.detail)
+        if item.quality.mean < least:
+            raise too_low(item.quality.mean, least)
+        raise Rejected(NEVER_WORKED_ON, item.draft["instance"]["question"] if item.draft else "")
+    if environment.quality.mean < least:
+        raise too_low(environment.quality.mean, least)
+    return environment
+
+
+def rejection(
+    slot: int, rejected: Rejected, item: Environment | RejectedEnvironment | None = None
+) -> RejectedEnvironment:
+    """Return the record of what was not kept, with what was made of it."""
+    if isinstance(item, RejectedEnvironment):
+        return item.model_copy(update={"reason": rejected.reason, "detail": rejected.detail})
+    made = dict(rejected.made)
+    if item is not None:
+        made = {"environment": item, "quality": item.quality, "is_whole": True}
+    return RejectedEnvironment(
+        id=record_id(REJECTED_KIND, slot, rejected.reason, rejected.detail),
+        slot=slot,
+        reason=rejected.reason,
+        detail=rejected.detail,
+        **made,
+    )

@@ -1,0 +1,105 @@
+"""Selecting again, from what a finished run made, under other thresholds: nobody is asked anything.
+
+    out           records that reach the thresholds        ┐ every slot of the run is in one of the two,
+    out.rejected  the others, with scores and reasons      ┘ and moves where its scores put it
+
+What goes to `out.rejected` is there before `out` loses it: a run that is killed in between loses nothing.
+
+Decided: docs/decisions/teacher.md, “Another threshold selects again from what was made”.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
+from synthesis.records import Environment, RejectedRecord, Trajectory
+from synthesis.stage import Rejected, StageReport
+from synthesis.track.run import TrackRun, rejected_beside
+
+NEVER_WORKED_ON: Final = "never worked on"
+"""The reason of an item whose scores would do now, but did not when they were given."""
+
+Kept = TypeVar("Kept", Trajectory, Environment)
+Other = TypeVar("Other", bound=RejectedRecord)
+
+
+@dataclass(frozen=True)
+class Selection(Generic[Kept, Other]):
+    """How the items of one track are selected."""
+
+    kept_type: type[Kept]
+    rejected_type: type[Other]
+    rejected_kind: str
+    thresholds: tuple[str, ...]
+    """How the names of the settings begin that may differ."""
+    whole: Callable[[Other], Kept | None]
+    """Gives the whole record that a rejected item has, if it was made."""
+    kept: Callable[[Kept | Other, int], Kept]
+    """Gives the record of an item, after so many that were kept, or raises `Rejected`."""
+    rejection: Callable[[int, Rejected, Kept | Other], Other]
+    """Writes down why the item of a slot is not kept."""
+
+    def is_due(self, run: TrackRun) -> bool:
+        """Say whether a finished run lies in `out` that differs from this one in its thresholds alone."""
+        if not (run.out / "dataset.json").is_file() or not (rejected_beside(run.out) / "dataset.json").is_file():
+            return False
+        before, now = read_card(run.out).made_with, run.fingerprint
+        changed = [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
+        return bool(changed) and all(name.startswith(self.thresholds) for name in changed)
+
+    def items(self, run: TrackRun) -> Iterator[tuple[int, Kept | Other]]:
+        """Yield what became of each slot: what stands in no rejection is kept, in order.
+
+        Raises:
+            RecordDirectoryError: one of the directories is damaged, or of another run.
+        """
+        kept = list(RecordSource(run.out, self.kept_type))
+        ids = {record.id for record in kept}
+        # In both where an earlier selection was killed: then the records hold.
+        rejected = {
+            item.slot: item
+            for item in RecordSource(rejected_beside(run.out), self.rejected_type)
+            if (whole := self.whole(item)) is None or whole.id not in ids
+        }
+        if len(kept) + len(rejected) != (count := read_card(run.out).read):
+            raise RecordDirectoryError(
+                f"expected {count} items in {run.out} and {rejected_beside(run.out)} together, found {len(kept)} and "
+                f"{len(rejected)}; one of them is of another run"
+            )
+        in_order = iter(kept)
+        for slot in range(count):
+            yield slot, rejected.get(slot) or next(in_order)
+
+    def again(self, run: TrackRun) -> StageReport:
+        """Apply the thresholds to all that was made, and write both directories anew.
+
+        Raises:
+            NothingKept: nothing reaches them; what lies there stays as it is.
+            RecordDirectoryError: one of the directories is damaged.
+            OSError: the disk is full or not writable.
+        """
+        card = read_card(run.out)
+        report = StageReport(run.name, read=card.read, repaired=card.repaired, out=str(run.out))
+        kept: list[Kept] = []
+        rejected: dict[int, Other] = {}
+        rejected_before: dict[int, Other] = {}
+        for slot, item in self.items(run):
+            if isinstance(item, self.rejected_type):
+                rejected_before[slot] = item
+            try:
+                kept.append(self.kept(item, len(kept)))
+            except Rejected as reason:
+                report.reject(reason)
+                rejected[slot] = self.rejection(slot, reason, item)
+        report.kept = len(kept)
+        report.require_kept(f"at least one {run.kind}")
+        self._write_rejected(run, rejected_before | rejected, report)  # what moves is in both until the end
+        run.write(report, kept)
+        self._write_rejected(run, rejected, report)
+        return report
+
+    def _write_rejected(self, run: TrackRun, rejected: Mapping[int, Other], report: StageReport) -> None:
+        run.write_rejected(report, (rejected[slot] for slot in sorted(rejected)), self.rejected_kind)

@@ -1,0 +1,64 @@
+"""What a run of environments made is kept, and another quality threshold selects again and asks nobody."""
+
+import pytest
+
+from synthesis.environments.config import EnvironmentsConfig
+from synthesis.environments.pipeline import synthesize_environments
+from synthesis.environments.quality import Percentile
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.tool_call_writing import WriteToolCall
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, QualityScore, RejectedEnvironment
+from synthesis.teacher.protocol import BadReply
+from synthesis.track.run import rejected_beside
+
+
+class Scoring(ProceduralTeacher):
+    """Gives qualities from 0.7 to 1, and has no call for one in nine tools."""
+
+    async def ask(self, request, *, seed):
+        if isinstance(request, JudgeDecomposition):
+            return QualityScore(
+                dependency_consistency=0.7 + seed % 4 / 10, atomicity=0.7 + seed % 4 / 10,
+                sequential_rationality=0.7 + seed % 4 / 10, task_completeness=0.7 + seed % 4 / 10,
+            )  # fmt: skip
+        if isinstance(request, WriteToolCall) and seed % 9 == 0:
+            raise BadReply("not JSON")
+        return await super().ask(request, seed=seed)
+
+
+class Deaf(ProceduralTeacher):
+    async def ask(self, request, *, seed):
+        raise AssertionError(request)
+
+
+def bytes_of(out):
+    return {str(path.relative_to(out.parent)): path.read_bytes() for path in out.parent.rglob("*") if path.is_file()}
+
+
+async def test_a_changed_quality_threshold_selects_again_and_asks_nobody(tmp_path, sandbox_url):
+    out = tmp_path / "out"
+
+    async def synthesized(teacher, quality_threshold, url="http://127.0.0.1:9"):
+        config = EnvironmentsConfig(seed=0, count=24, out=out, quality_threshold=quality_threshold)
+        return await synthesize_environments(config, teacher, url)
+
+    first = await synthesized(Scoring(), 0.75, sandbox_url)
+    before = bytes_of(out)
+    rejected = list(RecordSource(rejected_beside(out), RejectedEnvironment))
+    assert len(rejected) == first.rejected.total() == first.read - first.kept
+    reasons = {item.reason: item for item in rejected}
+    assert reasons["quality below threshold"].quality.mean == pytest.approx(0.7)
+    assert reasons["quality below threshold"].draft["instance"]["question"]
+    assert reasons["unusable reply"].draft["instance"]["question"]
+    strict = await synthesized(Deaf(), 0.95)
+    assert 0 < strict.kept < first.kept
+    assert all(record.quality.mean > 0.95 for record in RecordSource(out, Environment))
+    lower = await synthesized(Deaf(), 0.5)
+    assert lower.kept == first.kept
+    assert lower.rejected["never worked on"] == first.rejected["quality below threshold"]
+    assert (await synthesized(Deaf(), Percentile(percentile=0))).kept == first.kept
+    again = await synthesized(Deaf(), 0.75)
+    assert (again.kept, again.rejected) == (first.kept, first.rejected)
+    assert bytes_of(out) == before

@@ -1,0 +1,172 @@
+"""What was paid for is kept, and another threshold selects again from it without a question to anybody."""
+
+import asyncio
+import io
+
+import pytest
+
+from synthesis.fingerprint import MadeOtherwise
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.judges import JudgePlanning
+from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.record_io import RecordSource, read_card
+from synthesis.records import RejectedTrajectory, TaskScores, Trajectory
+from synthesis.stage import NothingKept
+from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.protocol import BadReply
+from synthesis.track.run import TrackRun, rejected_beside
+from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+from synthesis.trajectories.reward_axes import RewardThresholds
+from synthesis.trajectories.task_scores import TaskThresholds
+
+STRICT, LAX = RewardThresholds(mean=0.97), RewardThresholds()
+
+
+class Scoring(ProceduralTeacher):
+    """Gives every fourth task a low score for realism, and has no use for every fifth judge's reply."""
+
+    async def ask(self, request, *, seed):
+        if isinstance(request, ScoreTask) and seed % 4 == 0:
+            return TaskScores(clarity=1.0, realism=0.25, tool_necessity=1.0)
+        if isinstance(request, JudgePlanning) and seed % 5 == 0:
+            raise BadReply("not JSON")
+        return await super().ask(request, seed=seed)
+
+
+class Asked(Exception):
+    pass
+
+
+class Deaf(Scoring):
+    async def ask(self, request, *, seed):
+        raise Asked(request)
+
+
+def synthesized(out, teacher=None, **changes):
+    settings = {"count": 30, "max_attempts_per_trajectory": 2, "out": out} | changes
+    config = TrajectoriesConfig(**settings)
+    return asyncio.run(synthesize_trajectories(config, teacher or Scoring(), progress=io.StringIO()))
+
+
+def bytes_of(out):
+    return {
+        str(path.relative_to(out.parent)): path.read_bytes() for path in sorted(out.parent.rglob("*")) if path.is_file()
+    }
+
+
+def rejected_in(out):
+    return list(RecordSource(rejected_beside(out), RejectedTrajectory))
+
+
+def test_what_is_not_kept_lies_beside_the_records_with_every_score_and_its_reason(tmp_path):
+    report = synthesized(tmp_path / "out", reward_thresholds=STRICT)
+    items = rejected_in(tmp_path / "out")
+    assert len(items) == report.rejected.total() == report.read - report.kept
+    by_reason = {item.reason: item for item in items}
+    assert by_reason["low realism"].task_scores.realism == 0.25
+    assert by_reason["low mean reward"].trajectory.reward.mean < 0.97
+    unusable = by_reason["unusable reply"]
+    assert unusable.task is not None
+    assert unusable.messages[0].content == unusable.task.text
+    assert unusable.detail == "not JSON"
+    assert read_card(rejected_beside(tmp_path / "out")).rejected == dict(report.rejected)
+
+
+def test_a_changed_threshold_selects_again_asks_nobody_and_gives_the_same_bytes_on_the_way_back(tmp_path):
+    out = tmp_path / "out"
+    before = synthesized(out)
+    lax = bytes_of(out)
+    strict = synthesized(out, Deaf(), reward_thresholds=STRICT)
+    assert 0 < strict.kept < before.kept
+    assert strict.read == before.read == strict.kept + strict.rejected.total()
+    assert all(record.reward.mean >= 0.97 for record in RecordSource(out, Trajectory))
+    assert synthesized(out, Deaf(), reward_thresholds=STRICT).already_complete
+    again = synthesized(out, Deaf())
+    assert (again.kept, again.rejected) == (before.kept, before.rejected)
+    assert bytes_of(out) == lax
+
+
+def test_a_selection_keeps_what_a_run_of_these_thresholds_would_have_kept_of_the_same_work(tmp_path):
+    synthesized(tmp_path / "a", reward_thresholds=STRICT, max_attempts_per_trajectory=1)
+    synthesized(tmp_path / "b", reward_thresholds=LAX, max_attempts_per_trajectory=1)
+    synthesized(tmp_path / "b", Deaf(), reward_thresholds=STRICT, max_attempts_per_trajectory=1)
+    assert list(RecordSource(tmp_path / "a", Trajectory)) == list(RecordSource(tmp_path / "b", Trajectory))
+
+
+def test_a_lower_threshold_keeps_at_most_count_and_says_what_was_never_worked_on(tmp_path):
+    out = tmp_path / "out"
+    synthesized(out, reward_thresholds=STRICT)
+    report = synthesized(out, Deaf(), reward_thresholds=LAX, task_thresholds=TaskThresholds(realism=0.0))
+    assert report.kept == 30
+    assert report.rejected["never worked on"] > 0
+    assert report.rejected["more than count"] > 0
+    assert report.rejected["low realism"] == 0
+
+
+class Modest(ProceduralTeacher):
+    """Finds something to object to in every plan."""
+
+    async def ask(self, request, *, seed):
+        reply = await super().ask(request, seed=seed)
+        return reply.model_copy(update={"score": 0.5}) if isinstance(request, JudgePlanning) else reply
+
+
+def test_a_selection_that_would_keep_nothing_leaves_everything_as_it_is(tmp_path):
+    out = tmp_path / "out"
+    synthesized(out, Modest())
+    before = bytes_of(out)
+    with pytest.raises(NothingKept):
+        synthesized(out, Modest(), reward_thresholds=RewardThresholds(mean=1.0))
+    assert bytes_of(out) == before
+
+
+@pytest.mark.parametrize("killed_after", [1, 2])
+def test_a_selection_that_is_killed_half_way_loses_nothing(tmp_path, monkeypatch, killed_after):
+    out = tmp_path / "out"
+    synthesized(out, reward_thresholds=STRICT)
+    strict = bytes_of(out)
+    steps = 0
+
+    class Killed(BaseException):
+        pass
+
+    def counted(method):
+        def step(self, *arguments):
+            nonlocal steps
+            if steps == killed_after:
+                raise Killed
+            steps += 1
+            return method(self, *arguments)
+
+        return step
+
+    with monkeypatch.context() as killing:
+        killing.setattr(TrackRun, "write", counted(TrackRun.write))
+        killing.setattr(TrackRun, "write_rejected", counted(TrackRun.write_rejected))
+        with pytest.raises(Killed):
+            synthesized(out, Deaf(), reward_thresholds=LAX)
+    synthesized(out, Deaf(), reward_thresholds=RewardThresholds(mean=0.5))
+    synthesized(out, Deaf(), reward_thresholds=STRICT)
+    assert bytes_of(out) == strict
+
+
+def test_anything_else_that_differs_is_refused_as_ever(tmp_path):
+    synthesized(tmp_path / "out")
+    with pytest.raises(MadeOtherwise, match="failure_rate"):
+        synthesized(tmp_path / "out", Deaf(), failure_rate=0.5, reward_thresholds=STRICT)
+
+
+def test_nothing_of_a_run_that_kept_nothing_is_thrown_away(tmp_path):
+    with pytest.raises(NothingKept):
+        synthesized(tmp_path / "out", Modest(), count=4, reward_thresholds=RewardThresholds(mean=1.0))
+    assert not (tmp_path / "out").exists()
+    assert len(rejected_in(tmp_path / "out")) == 8
+
+
+def test_replies_are_kept_beside_the_output_unless_another_place_or_none_is_named(tmp_path):
+    config = OpenAITeacherConfig(model="m")
+    assert config.with_replies_beside(tmp_path / "out").cache == tmp_path / "out.replies.sqlite"
+    named = OpenAITeacherConfig(model="m", cache=tmp_path / "else.sqlite")
+    assert named.with_replies_beside(tmp_path / "out").cache == tmp_path / "else.sqlite"
+    none = OpenAITeacherConfig(model="m", keep_replies=False)
+    assert none.with_replies_beside(tmp_path / "out").cache is None
