@@ -1603,12 +1603,167 @@ MUTANTS: tuple[Mutant, ...] = (
         "if name in calls:",
         ("tests/synthesis/environments/test_irrelevant_tools.py::test_a_tool_that_needs_a_state_is_no_distractor",),
     ),
+    # --- synthesis/teacher ---
+    # A 402 stops the run and rejects nothing.
+    Mutant(
+        "synthesis/teacher/status_rules.py",
+        "if status == 402 or",
+        "if",
+        ("tests/synthesis/teacher/test_status_rules.py",),
+    ),
+    # A question that is too long is no outage.
+    Mutant(
+        "synthesis/teacher/status_rules.py",
+        "if status == 413 or (",
+        "if (",
+        ("tests/synthesis/teacher/test_status_rules.py",),
+    ),
+    # A field that is left out is named at the end.
+    Mutant(
+        "synthesis/teacher/endpoint.py",
+        "costs.dropped_fields.add(rule.field)",
+        "pass",
+        ("tests/synthesis/teacher/test_status_rules.py",),
+    ),
+    # Refusals in a row stop the run.
+    Mutant(
+        "synthesis/teacher/endpoint.py",
+        "self._failures_in_a_row >= self._limits.max_failures_in_a_row",
+        "False",
+        ("tests/synthesis/teacher/test_status_rules.py",),
+    ),
+    # A part of a broken object is not taken for the whole.
+    Mutant(
+        "synthesis/teacher/lenient_json.py",
+        "            if error.is_broken:",
+        "            if False:",
+        ("tests/synthesis/teacher/test_reading.py",),
+    ),
+    # What stands last is what is meant.
+    Mutant(
+        "synthesis/teacher/lenient_json.py",
+        "yield from reversed(found)",
+        "yield from found",
+        ("tests/synthesis/teacher/test_reading.py",),
+    ),
+    # No score is put on another scale.
+    Mutant(
+        "synthesis/teacher/reading.py",
+        'or error["type"] != "float_parsing"',
+        "",
+        ("tests/synthesis/teacher/test_reading.py",),
+    ),
+    # What was mended is counted.
+    Mutant(
+        "synthesis/teacher/openai.py",
+        "costs.mended += mended",
+        "pass",
+        ("tests/synthesis/teacher/test_turns.py",),
+    ),
+    # Another role has its own address.
+    Mutant(
+        "synthesis/teacher/openai.py",
+        "for asked in map(config.of, get_args(Role)):",
+        "for asked in [config]:",
+        ("tests/synthesis/teacher/test_roles.py",),
+    ),
+    # A key goes nowhere that it was not named for.
+    Mutant(
+        "synthesis/teacher/config.py",
+        "if self.base_url is not None and self.api_key_env is None:",
+        "if False:",
+        ("tests/synthesis/teacher/test_roles.py",),
+    ),
+    # No call is sent beyond the budget.
+    Mutant(
+        "synthesis/teacher/endpoint.py",
+        "if not may_send():",
+        "if False:",
+        ("tests/synthesis/teacher/test_budget.py",),
+    ),
+    # What was spent is remembered.
+    Mutant(
+        "synthesis/teacher/budget.py",
+        "self.spent = Usage(int(row[0]), int(row[1]), row[2])",
+        "pass",
+        ("tests/synthesis/teacher/test_budget.py",),
+    ),
+    # The agent is offered its tools.
+    Mutant(
+        "synthesis/teacher/asking.py",
+        'tools = {"tools": request.offered()} if request.offered() else {}',
+        "tools: JsonObject = {}",
+        ("tests/synthesis/teacher/test_turns.py",),
+    ),
+    # Reasoning is kept word for word.
+    Mutant(
+        "synthesis/teacher/turn.py",
+        'turn = {"reasoning": reasoning,',
+        'turn = {"reasoning": reasoning.strip(),',
+        ("tests/synthesis/teacher/test_turns.py",),
+    ),
+    # Reasoning of earlier turns is shown as the config says.
+    Mutant(
+        "synthesis/teacher/turn.py",
+        'if not reasoning or shown == "hidden":',
+        "if not reasoning:",
+        ("tests/synthesis/teacher/test_turns.py",),
+    ),
+    # A reply that is cut off is asked for again with a larger limit.
+    Mutant(
+        "synthesis/teacher/openai.py",
+        "            if not completion.is_cut:\n",
+        "            if True:\n",
+        ("tests/synthesis/teacher/test_turns.py",),
+    ),
+    # A judgement is kept by itself.
+    Mutant(
+        "synthesis/teacher/openai.py",
+        "await self._cache.put(name, replies[name])",
+        "pass",
+        ("tests/synthesis/trajectories/test_judges_together.py",),
+    ),
+    # Judges of one message are asked in one call.
+    Mutant(
+        "synthesis/teacher/protocol.py",
+        "    if isinstance(teacher, JointTeacher):",
+        "    if False:",
+        ("tests/synthesis/trajectories/test_judges_together.py",),
+    ),
+    # What was rejected is kept before the records lose it.
+    Mutant(
+        "synthesis/track/selection.py",
+        "self._write_rejected(run, rejected_before | rejected, report)",
+        "pass",
+        ("tests/synthesis/trajectories/test_selection.py",),
+    ),
+    # At most as many as were wanted are kept.
+    Mutant(
+        "synthesis/trajectories/selection.py",
+        "if num_kept == config.count:",
+        "if False:",
+        ("tests/synthesis/trajectories/test_selection.py",),
+    ),
+    # Only thresholds may differ.
+    Mutant(
+        "synthesis/track/selection.py",
+        "return bool(changed) and all(name.startswith(self.thresholds) for name in changed)",
+        "return bool(changed)",
+        ("tests/synthesis/trajectories/test_selection.py",),
+    ),
+    # A sample fits the student.
+    Mutant(
+        "synthesis/trajectories/sample_length.py",
+        "if count > self._max_tokens:",
+        "if False:",
+        ("tests/synthesis/teacher/test_turns.py",),
+    ),
     # --- synthesis/trajectories ---
     # A trajectory must reach the thresholds.
     Mutant(
         "synthesis/trajectories/worker.py",
-        "        check_thresholds(reward, config.reward_thresholds)\n",
-        "",
+        "            check_thresholds(reward, config.reward_thresholds)\n",
+        "            pass\n",
         ("tests/synthesis/trajectories/test_pipeline.py::test_what_does_not_reach_a_threshold_or_its_end_is_not_kept",),
     ),
     # The thresholds are the config's.
@@ -1649,8 +1804,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Numbers that nobody has told cap the summary.
     Mutant(
         "synthesis/trajectories/reward_axes.py",
-        "return min(grounded, await judged(judges.JudgeAnswerSummary, len(messages)))",
-        "return await judged(judges.JudgeAnswerSummary, len(messages))",
+        "min(grounded, scores[judges.JudgeAnswerSummary, upto])",
+        "scores[judges.JudgeAnswerSummary, upto]",
         ("tests/synthesis/trajectories/test_reward_axes.py",),
     ),
     # A judge sees nothing of what comes later.
@@ -1663,7 +1818,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A task must reach the threshold of each quality.
     Mutant(
         "synthesis/trajectories/task_scores.py",
-        "if getattr(scores, quality) < getattr(thresholds, quality):",
+        "if (score := getattr(scores, quality)) < getattr(thresholds, quality):",
         "if False:",
         ("tests/synthesis/trajectories/test_tasks.py",),
     ),

@@ -26,7 +26,6 @@ from synthesis.records import (
     Chain,
     Expectation,
     JsonObject,
-    Message,
     Provenance,
     ServerDocument,
     Task,
@@ -77,8 +76,10 @@ def prompt_version_of(config: TrajectoriesConfig, teacher: Teacher) -> str:
     return version_of("".join(prompt.prompt_version for prompt in prompts))
 
 
-def _dumped(messages: Sequence[Message]) -> list[JsonObject]:
-    return [message.model_dump(mode="json", exclude_defaults=True) | {"role": message.role} for message in messages]
+def _said(task: Task, conversation: Conversation) -> JsonObject:
+    """Return what there is of a conversation that was not judged."""
+    messages = [message.model_dump(mode="json") for message in conversation.messages]
+    return {"task": task.model_dump(mode="json"), "messages": messages}
 
 
 @asynccontextmanager
@@ -272,7 +273,7 @@ class TrajectoriesWorker:
         tools = offered_tools(server, task, config.max_offered_tools, derived_seed(config.seed, "offer", slot))
         seed = derived_seed(config.seed, "conversation", slot)
         conversation, backend = await self._conversation(server, task, tools, seed)
-        said = {"task": task.model_dump(mode="json"), "messages": _dumped(conversation.messages)}
+        whole_task = task
         try:
             if conversation.stop_reason != "no_tool_call":
                 raise Rejected(f"ended at {conversation.stop_reason}", task.text)
@@ -290,9 +291,9 @@ class TrajectoriesWorker:
                 judges_at_once=config.judges_at_once,
             )
         except Rejected as rejected:
-            raise Rejected(rejected.reason, rejected.detail, {**rejected.made, **said}) from rejected
+            raise Rejected(rejected.reason, rejected.detail, _said(whole_task, conversation)) from rejected
         except BadReply as bad:
-            raise Rejected("unusable reply", str(bad), said) from bad
+            raise Rejected("unusable reply", str(bad), _said(whole_task, conversation)) from bad
         trajectory = Trajectory(
             id=record_id("trajectory", task.id, [tool.name for tool in tools]),
             server=server.name,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall
 from synthesis.prompts.chain_proposal import ProposedChain, ProposedChains
+from synthesis.prompts.chain_vote import Vote
 from synthesis.prompts.judges import Judgement
 from synthesis.teacher.lenient_json import json_values
 from synthesis.teacher.reading import Unreadable, read_reply
@@ -108,6 +109,16 @@ def test_calls_are_read_with_arguments_as_text_null_for_empty_fields_and_one_cal
     reply, mended = read_reply(text, AgentMessage)
     assert reply == AgentMessage(reasoning="a", tool_calls=(RequestedCall(name="f", arguments={"x": [1]}),))
     assert dict(mended) == {"null for an empty field": 1, "one object for a list": 1, "JSON in a string": 1}
+
+
+def test_of_two_replies_the_last_one_is_meant():
+    text = 'Perhaps {"score": 1, "reason": "a"}. On second thoughts: {"score": 0.5, "reason": "so"}.'
+    assert read_reply(text, Judgement)[0] == GOOD
+
+
+def test_a_fraction_is_read_where_a_number_is_wanted_and_nowhere_else():
+    with pytest.raises(Unreadable):
+        read_reply('{"coherent": "1/1", "reason": "x"}', Vote)
 
 
 def test_arguments_are_data_and_nothing_in_them_is_mended():
