@@ -70,10 +70,17 @@ def objects_as_texts(reply: dict[str, Any], schema: dict[str, Any]) -> str | Non
     return json.dumps({**reply, **inner}) if inner else None
 
 
-def another_scale(reply: dict[str, Any], schema: dict[str, Any]) -> str | None:
-    """Write scores from 0 to 10; None where there are none."""
-    scores = {name: reply[name] * 10 for name in SCORES if reply.get(name)}
-    return json.dumps({**reply, **scores}) if scores else None
+def another_scale(reply: Any, schema: dict[str, Any]) -> str | None:
+    """Write scores from 0 to 10, wherever they stand; None where there are none above 0."""
+
+    def scaled(value: Any) -> Any:
+        if isinstance(value, list):
+            return [scaled(part) for part in value]
+        if isinstance(value, dict):
+            return {name: part * 10 if name in SCORES else scaled(part) for name, part in value.items()}
+        return value
+
+    return json.dumps(scaled(reply)) if scaled(reply) != reply else None
 
 
 def raw_newlines(reply: dict[str, Any], schema: dict[str, Any]) -> str | None:

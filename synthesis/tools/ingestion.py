@@ -27,7 +27,7 @@ TOOL_DOCUMENTS: Final = records_of("server_document")
 """What ingestion makes."""
 JOURNALS: Final = ("chains", "tasks", "trajectories")
 """The stages of the track that keep a journal in the work directory."""
-_OURS: Final = re.compile(rf"({'|'.join(JOURNALS)})\.sqlite(-wal|-shm)?|mcp-\d+")
+_OURS: Final = re.compile(rf"({'|'.join(JOURNALS)})\.sqlite(-wal|-shm|-journal)?|mcp-\d+")
 
 
 class NoToolDocuments(NothingKept):

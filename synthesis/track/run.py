@@ -132,5 +132,5 @@ def rejected_beside(out: Path) -> Path:
 
 
 def _delete_journal(path: Path) -> None:
-    for suffix in ("-wal", "-shm", ""):  # SQLite's own, by name: a copy that the user made stays
+    for suffix in ("-wal", "-shm", "-journal", ""):  # SQLite's own, by name: a copy that the user made stays
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)

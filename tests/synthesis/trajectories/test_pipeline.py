@@ -22,6 +22,7 @@ from synthesis.records import TaskScores, Trajectory
 from synthesis.stage import NothingKept
 from synthesis.teacher.protocol import BadReply, TeacherUnavailable
 from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.tools.ingestion import require_work_directory
 from synthesis.tools.sources import SourceMissing
 from synthesis.trajectories.pipeline import NoToolDocuments, TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.tasks import argument_error, is_stated, leaked_tool_names
@@ -66,6 +67,7 @@ import asyncio, sys
 from pathlib import Path
 from synthesis.procedural.judgements import judge_answer_summary
 from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.tools.ingestion import require_work_directory
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 
 class SlowTeacher(ProceduralTeacher):
@@ -241,3 +243,8 @@ async def test_all_real_documents_go_through_the_whole_track(tmp_path):
     )
     assert report.kept == 900
     assert report.read == report.kept + report.rejected.total()
+
+
+def test_a_journal_that_a_kill_left_half_begun_is_this_runs_own(tmp_path):
+    (tmp_path / "chains.sqlite-journal").touch()
+    require_work_directory(tmp_path)
