@@ -301,8 +301,6 @@ class Trajectory(KeptRecord):
 class RejectedRecord(KeptRecord):
     """What a run did not keep, and why."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
-    id: str
     slot: int
     """Its place among all that was worked on; those of a run that stand in no rejection are kept, in order."""
     reason: str

@@ -72,7 +72,7 @@ def rejection(
 ) -> RejectedEnvironment:
     """Return the record of what was not kept, with what was made of it."""
     if isinstance(item, RejectedEnvironment):
-        return item.model_copy(update={"reason": rejected.reason, "detail": rejected.detail})
+        return item.model_copy(update={"reason": rejected.reason, "detail": rejected.detail, "digest": ""})
     made = dict(rejected.made)
     if item is not None:
         made = {"environment": item, "quality": item.quality, "is_whole": True}

@@ -51,10 +51,12 @@ def _kept(config: TrajectoriesConfig, item: Trajectory | RejectedTrajectory, num
 def rejection(slot: int, rejected: Rejected, item: Trajectory | RejectedTrajectory | None = None) -> RejectedTrajectory:
     """Return the record of what was not kept, with what was made of it."""
     if isinstance(item, RejectedTrajectory):
-        return item.model_copy(update={"reason": rejected.reason, "detail": rejected.detail})
+        return item.model_copy(update={"reason": rejected.reason, "detail": rejected.detail, "digest": ""})
     made = {name: part for name, part in rejected.made.items() if name != "usage"}
     if item is not None:
         made = {"trajectory": item}
+    if isinstance(whole := made.get("trajectory"), Trajectory):
+        made["trajectory"] = whole.sealed()  # as it would lie among the records
     known = made.get("trajectory") or made.get("task") or made
     return RejectedTrajectory(
         id=record_id(REJECTED_KIND, slot, known if isinstance(known, dict) else known.id),
