@@ -870,8 +870,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Norms are computed in float32.
     Mutant(
         "astra_jax/mesh/layouts.py",
-        'return leaf if str(path[-1].key).endswith("norm") else leaf.astype(config.dtype)',
-        "return leaf.astype(config.dtype)",
+        'if not name.endswith("norm"):',
+        "if True:",
         ("tests/astra_jax/mesh/test_layouts.py",),
     ),
     # A checkpoint says where the rollouts stand.
@@ -1097,8 +1097,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Whoever decodes beside an update has weights of its own.
     Mutant(
         "astra_jax/mesh/layouts.py",
-        "jax.tree.map(jnp.copy, params) if laid_out is params else laid_out",
-        "laid_out",
+        "jnp.copy(x) if x is params[name] else x",
+        "x",
         ("tests/astra_jax/rl/test_overlap.py::test_what_is_decoded_with_outlives_what_an_update_gives_away",),
     ),
     # What is on its way while a run learns is given up with it.
