@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.simulated_user import AnswerAsUser
-from synthesis.records import Message, ServerDocument, Task, ToolCall, ToolDocument
-from synthesis.teacher.protocol import Teacher
+from synthesis.records import JsonObject, Message, ServerDocument, Task, ToolCall, ToolDocument
+from synthesis.stage import Rejected
+from synthesis.teacher.protocol import BadReply, Teacher
 from synthesis.tools.backends import ToolBackend, ToolResponse
 from synthesis.track.seeds import derived_random, derived_seed
 from synthesis.trajectories.follow_ups import next_request, task_so_far
@@ -45,8 +46,8 @@ async def collect_conversation(
     has follow-ups, the user goes on with the next one when the agent has answered.
 
     Raises:
-        Rejected: the simulated user left out a fact or fell out of role, or a real tool server broke the protocol.
-        BadReply: the teacher's reply stayed unusable.
+        Rejected: the simulated user left out a fact or fell out of role, a real tool server broke the protocol, or a
+            reply stayed unusable; the conversation as far as it came is with it.
         TeacherUnavailable: the teacher cannot be asked.
         ToolServerDied: a real tool server ended; the task can be tried again from the start.
     """
@@ -56,7 +57,15 @@ async def collect_conversation(
             stop_reason = await _converse(messages, task, tools, backend, teacher, seed=seed, max_turns=max_turns)
     except TimeoutError:
         stop_reason = "deadline"
+    except Rejected as rejected:
+        raise Rejected(rejected.reason, rejected.detail, {"messages": _as_json(messages)}) from rejected
+    except BadReply as bad:
+        raise Rejected("unusable reply", str(bad), {"messages": _as_json(messages)}) from bad
     return Conversation(tuple(messages), stop_reason)
+
+
+def _as_json(messages: Sequence[Message]) -> list[JsonObject]:
+    return [message.model_dump(mode="json") for message in messages]
 
 
 async def _converse(

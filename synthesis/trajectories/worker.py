@@ -272,8 +272,12 @@ class TrajectoriesWorker:
         config = self._config
         tools = offered_tools(server, task, config.max_offered_tools, derived_seed(config.seed, "offer", slot))
         seed = derived_seed(config.seed, "conversation", slot)
-        conversation, backend = await self._conversation(server, task, tools, seed)
         whole_task = task
+        try:
+            conversation, backend = await self._conversation(server, task, tools, seed)
+        except Rejected as rejected:
+            made = {"task": task.model_dump(mode="json"), **rejected.made}
+            raise Rejected(rejected.reason, rejected.detail, made) from rejected
         try:
             if conversation.stop_reason != "no_tool_call":
                 raise Rejected(f"ended at {conversation.stop_reason}", task.text)

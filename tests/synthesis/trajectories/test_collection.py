@@ -8,6 +8,7 @@ import pytest
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
 from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
+from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.tools.backends import Emulator, ToolResponse
@@ -105,8 +106,9 @@ async def test_the_agent_is_not_shown_which_calls_were_made_to_fail():
 
 
 async def test_a_reply_that_stays_bad_is_never_papered_over():
-    with pytest.raises(BadReply):
+    with pytest.raises(Rejected, match="unusable reply: not JSON") as rejected:
         await converse([BadReply("not JSON")])
+    assert [message["role"] for message in rejected.value.made["messages"]] == ["user"]
 
 
 def test_the_tools_of_a_chain_are_offered_and_the_last_one_withheld_where_the_task_must_be_refused():

@@ -7,6 +7,7 @@ import pytest
 
 from synthesis.fingerprint import MadeOtherwise
 from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.judges import JudgePlanning
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.record_io import RecordSource, read_card
@@ -70,6 +71,25 @@ def test_what_is_not_kept_lies_beside_the_records_with_every_score_and_its_reaso
     assert unusable.messages[0].content == unusable.task.text
     assert unusable.detail == "not JSON"
     assert read_card(rejected_beside(tmp_path / "out")).rejected == dict(report.rejected)
+
+
+class Tiring(ProceduralTeacher):
+    """Has no further turn for every second conversation, once a tool has answered."""
+
+    async def ask(self, request, *, seed):
+        if isinstance(request, TakeTurn) and len(request.conversation) > 1 and seed % 2:
+            raise BadReply("cut off")
+        return await super().ask(request, seed=seed)
+
+
+def test_a_conversation_that_breaks_off_is_kept_as_far_as_it_came(tmp_path):
+    synthesized(tmp_path / "out", Tiring(), count=8)
+    broken = [item for item in rejected_in(tmp_path / "out") if item.detail == "cut off"]
+    assert broken
+    for item in broken:
+        assert item.messages[0].content == item.task.text
+        assert item.messages[-1].role in ("tool", "user")
+        assert len(item.messages) > 2
 
 
 def test_a_changed_threshold_selects_again_asks_nobody_and_gives_the_same_bytes_on_the_way_back(tmp_path):
