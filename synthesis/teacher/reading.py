@@ -57,9 +57,10 @@ def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[s
 
     Raises:
         ValidationError: it is wrong in another way; what is wrong with it as it came.
+        Unreadable: it says yes or no where a number is asked for.
     """
     try:
-        return reply_type.model_validate(value), Counter()
+        return _validated(value, reply_type), Counter()
     except ValidationError as error:
         first = error
     for shape, kind in _unwrapped(value, reply_type):
@@ -67,13 +68,31 @@ def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[s
         shape = copy.deepcopy(shape)
         for _ in range(_MAX_CHANGES):
             try:
-                return reply_type.model_validate(shape), mended
+                return _validated(shape, reply_type), mended
             except ValidationError as error:
                 changed = [change(shape, one, reply_type) for one in error.errors() for change in _CHANGES]
             if not any(changed):
                 break
             mended += Counter(kind for kind in changed if kind)
     raise first
+
+
+def _validated(value: JsonValue, reply_type: type[Typed]) -> Typed:
+    reply = reply_type.model_validate(value)
+    _require_no_boolean_read_as_number(value, reply.model_dump(mode="json"), "reply")
+    return reply
+
+
+def _require_no_boolean_read_as_number(given: JsonValue, read: JsonValue, place: str) -> None:
+    """Require that `true` was read as itself: pydantic would take it for a score of 1."""
+    if isinstance(given, bool) and not isinstance(read, bool):
+        raise Unreadable(f"{place}: expected a number, found {str(given).lower()}")
+    if isinstance(given, dict) and isinstance(read, dict):
+        for name in given.keys() & read.keys():
+            _require_no_boolean_read_as_number(given[name], read[name], name)
+    elif isinstance(given, list) and isinstance(read, list):
+        for part, part_read in zip(given, read, strict=False):
+            _require_no_boolean_read_as_number(part, part_read, place)
 
 
 def _unwrapped(value: JsonValue, reply_type: type[BaseModel]) -> list[tuple[JsonValue, str]]:
@@ -182,8 +201,8 @@ def _place(shape: JsonValue, location: tuple[int | str, ...]) -> tuple[Any, Any]
 
 
 def _parsed(text: str) -> JsonValue:
-    """Return the first value of a text; None where it has none."""
-    return next((found.value for found in json_values(text)), None)
+    """Return the value that a text is; None where it is none, or prose with one inside, which may mean another."""
+    return next((found.value for found in json_values(text) if "prose" not in found.mended), None)
 
 
 @lru_cache(maxsize=256)

@@ -41,10 +41,11 @@ def turn_of(completion: Completion) -> tuple[JsonObject, Counter[str]]:
         mended["thoughts in the text"] += 1
     elif content.lstrip().startswith("<think>"):
         raise Unreadable("thoughts that do not end")
-    calls = [_call(call.get("function"), mended) for call in completion.tool_calls if isinstance(call, dict)]
+    # A call that is no object is refused, as one without a name is: the others may not be meant without it.
+    calls = [_call(call.get("function") if isinstance(call, dict) else None, mended) for call in completion.tool_calls]
     if not calls and "<tool_call>" in content:
         calls = [_call(_first_object(block), mended) for block in _CALL.findall(content)]
-        if not calls:
+        if len(calls) < content.count("<tool_call>"):
             raise Unreadable("a tool call that does not end")
         content = content.partition("<tool_call>")[0].rstrip()
         mended["calls in the text"] += 1

@@ -142,6 +142,8 @@ def test_a_bare_list_is_that_of_a_reply_which_has_nothing_else():
         '{"score": 0.5 "reason": {"score": 1, "reason": "inside"}}', '{"score": "3/0", "reason": "x"}',
         '{"first": {"score": 1, "reason": "a"}, "second": {"score": 0, "reason": "b"}}', "", "null", "[]", "8",
         '<think>{"score": 1, "reason": "never spoken"}', '{"score": 1, "reason": "\\ud800"}',
+        '{"score": true, "reason": "of ten?"}', '{"score": False, "reason": "x"}',
+        '{"judgement": {"score": true, "reason": "in a wrapper"}}',
     ],
 )  # fmt: skip
 def test_what_another_meaning_would_have_to_be_given_to_is_no_reply(text):
@@ -153,3 +155,10 @@ def test_what_another_meaning_would_have_to_be_given_to_is_no_reply(text):
 def test_nested_and_endless_texts_end_at_once(text):
     with pytest.raises(Unreadable):
         read_reply(text, Judgement)
+
+
+@pytest.mark.parametrize("said", ["see [1]", 'either ["a"] or ["b"]', "[a] then [b]"])
+def test_brackets_in_the_prose_of_a_field_are_not_the_list_that_it_should_have_been(said):
+    with pytest.raises(Unreadable):
+        read_reply(json.dumps({"task": "a", "tools": said}), ProposedChain)
+    assert read_reply(json.dumps({"task": "a", "tools": '["a", "b"]'}), ProposedChain)[0].tools == ("a", "b")
