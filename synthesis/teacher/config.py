@@ -109,6 +109,15 @@ class OpenAITeacherConfig(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_budget_needs_a_place(self) -> OpenAITeacherConfig:
+        if not self.keep_replies and (self.max_usd is not None or self.max_tokens is not None):
+            raise ValueError(
+                "expected keep_replies beside max_usd or max_tokens, found keep_replies = false; what was spent is "
+                "counted beside the replies, and each command would have the whole budget again: leave one out"
+            )
+        return self
+
     @field_validator("extra_body")
     @classmethod
     def _nothing_of_ours(cls, extra_body: JsonObject) -> JsonObject:

@@ -58,7 +58,7 @@ async def test_what_is_in_flight_when_the_budget_ends_comes_back_and_is_kept(tmp
         cache = tmp_path / "replies.sqlite"
         _, outcomes = await ask_all(endpoint, 12, cache=cache, max_concurrency=6, max_usd=0.1)
         paid = len(endpoint.bodies)
-        assert 1 <= paid <= 12
+        assert 1 <= paid <= 6  # no more than were in flight
         assert outcomes.count(SCORES) == paid
         _, outcomes = await ask_all(endpoint, 12, cache=cache, max_usd=100.0)
         assert outcomes == [SCORES] * 12
@@ -94,6 +94,12 @@ def test_a_budget_in_dollars_needs_prices_of_every_role():
     free = {"judges": RoleConfig(usd_per_million_prompt_tokens=0.0, usd_per_million_completion_tokens=0.0)}
     with pytest.raises(ValidationError, match="expected prices beside max_usd"):
         OpenAITeacherConfig(model="m", max_usd=1.0, roles=free, **PRICES)
+
+
+@pytest.mark.parametrize("limit", [{"max_usd": 1.0}, {"max_tokens": 1}])
+def test_a_budget_is_refused_where_no_command_would_know_what_the_one_before_it_spent(limit):
+    with pytest.raises(ValidationError, match="expected keep_replies beside max_usd or max_tokens"):
+        OpenAITeacherConfig(model="m", keep_replies=False, **limit, **PRICES)
 
 
 def test_a_budget_is_refused_where_nodes_would_each_count_alone(tmp_path):
