@@ -101,6 +101,7 @@ class Endpoint:
                     costs.seconds += seconds
                 if (status := status_in(body)) is not None:
                     problem = f"HTTP 200 with an error {status}"
+                    self._push_back(status)
                     rule = self._obeyed(rule_of(status, body, sent), question, sent, problem, costs)
                     delay = 0.0 if rule.action == "drop" else delay
                 elif (completion := completion_of(body)) is None:
@@ -112,11 +113,11 @@ class Endpoint:
             except self._openai.APIResponseValidationError as error:
                 problem, rule = type(error).__name__, Rule("again")
             except self._openai.APIStatusError as error:
+                self._has_answered = True  # not as asked, but somebody is there
                 problem = f"HTTP {error.status_code}"
+                self._push_back(error.status_code)
                 rule = self._obeyed(rule_of(error.status_code, error.body, sent), question, sent, problem, costs)
                 delay = 0.0 if rule.action == "drop" else _retry_after(error, delay)
-                if error.status_code == 429:
-                    self._concurrency.pushed_back()
             except self._openai.APIConnectionError as error:
                 # Time-outs and cut streams among them; their text may hold the request.
                 problem, rule = type(error).__name__, Rule("again")
@@ -131,6 +132,10 @@ class Endpoint:
             await asyncio.sleep(min(delay, _LONGEST_DELAY_SECONDS))
         self._count_failure(problem)
         raise BadReply(f"{question}: no answer after {self._limits.max_retries} retries, the last with {problem}")
+
+    def _push_back(self, status: int) -> None:
+        if status == 429:
+            self._concurrency.pushed_back()
 
     def _taken_fields(self, call: JsonObject) -> JsonObject:
         """Return the call without what the endpoint was seen not to take of this model."""

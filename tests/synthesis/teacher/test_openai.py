@@ -355,3 +355,14 @@ async def test_an_endpoint_that_has_answered_once_and_then_refuses_connections_r
     with pytest.raises(TeacherUnavailable, match="2 questions in a row unanswered"):
         await teacher.ask(question("b"), seed=0)
     await teacher.close()
+
+
+async def test_an_endpoint_that_was_busy_and_then_refuses_connections_was_connected_to():
+    async with MockEndpoint(scored).serving() as endpoint:
+        endpoint.refuse = lambda _: ("503 Busy", {"error": {"message": "later"}})
+        teacher = teacher_of(endpoint, max_retries=0)
+        with pytest.raises(BadReply, match="HTTP 503"):
+            await teacher.ask(question("a"), seed=0)
+    with pytest.raises(BadReply, match="no answer after 0 retries"):
+        await teacher.ask(question("b"), seed=0)
+    await teacher.close()

@@ -84,6 +84,20 @@ async def test_what_does_not_pass_rejects_the_item_and_many_in_a_row_stop_the_ru
     assert isinstance(outcome, TeacherUnavailable)
 
 
+@pytest.mark.parametrize("line", ["429 Too Many Requests", "200 OK"])
+async def test_a_429_halves_the_calls_in_flight_wherever_it_stands(line):
+    body = {"error": {"code": 429, "message": "slow down"}}
+    async with MockEndpoint(scored).serving() as endpoint:
+        endpoint.refuse = lambda _: (line, body)
+        teacher = teacher_of(endpoint, request_seconds=5, max_retries=0)
+        (at_once,) = teacher._endpoints.values()
+        before = at_once._concurrency.limit
+        with pytest.raises(BadReply):
+            await teacher.ask(question("a"), seed=0)
+        await teacher.close()
+    assert at_once._concurrency.limit == before / 2
+
+
 TOO_LONG = [
     (413, None),
     (413, "<html>Request Entity Too Large</html>"),
