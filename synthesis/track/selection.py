@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from synthesis.fingerprint import Fingerprint
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
 from synthesis.records import Environment, RejectedRecord, Trajectory
 from synthesis.stage import Rejected, StageReport
@@ -46,9 +47,13 @@ class Selection(Generic[Kept, Other]):
         """Say whether a finished run lies in `out` that differs from this one in its thresholds alone."""
         if not (run.out / "dataset.json").is_file() or not (rejected_beside(run.out) / "dataset.json").is_file():
             return False
-        before, now = read_card(run.out).made_with, run.fingerprint
-        changed = [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
-        return bool(changed) and all(name.startswith(self.thresholds) for name in changed)
+        before = read_card(run.out).made_with
+        return before != run.fingerprint and self._is_same_work(before, run.fingerprint)
+
+    def _is_same_work(self, one: Fingerprint, other: Fingerprint) -> bool:
+        """Say whether two fingerprints differ in thresholds alone, if at all."""
+        changed = [name for name in one.keys() | other.keys() if one.get(name) != other.get(name)]
+        return all(name.startswith(self.thresholds) for name in changed)
 
     def items(self, run: TrackRun) -> Iterator[tuple[int, Kept | Other]]:
         """Yield what became of each slot: what stands in no rejection is kept, in order.
@@ -56,6 +61,12 @@ class Selection(Generic[Kept, Other]):
         Raises:
             RecordDirectoryError: one of the directories is damaged, or of another run.
         """
+        before, beside = read_card(run.out).made_with, read_card(rejected_beside(run.out)).made_with
+        if not self._is_same_work(before, beside):
+            raise RecordDirectoryError(
+                f"expected in {rejected_beside(run.out)} what {run.out} did not keep, found that of another run; put "
+                "its own beside it"
+            )
         kept = list(RecordSource(run.out, self.kept_type))
         ids = {record.id for record in kept}
         # In both where an earlier selection was killed: then the records hold.

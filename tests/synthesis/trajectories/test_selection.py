@@ -10,7 +10,7 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.judges import JudgePlanning
 from synthesis.prompts.task_scoring import ScoreTask
-from synthesis.record_io import RecordSource, read_card
+from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
 from synthesis.records import RejectedTrajectory, TaskScores, Trajectory
 from synthesis.stage import NothingKept
 from synthesis.teacher.config import OpenAITeacherConfig
@@ -121,6 +121,17 @@ def test_a_lower_threshold_keeps_at_most_count_and_says_what_was_never_worked_on
     assert report.rejected["never worked on"] > 0
     assert report.rejected["more than count"] > 0
     assert report.rejected["low realism"] == 0
+
+
+def test_what_another_run_did_not_keep_is_never_selected_from(tmp_path):
+    synthesized(tmp_path / "a")
+    synthesized(tmp_path / "b", max_turns=15)  # as many of each, so that no count tells them apart
+    rejected_beside(tmp_path / "a").rename(tmp_path / "elsewhere")
+    rejected_beside(tmp_path / "b").rename(rejected_beside(tmp_path / "a"))
+    before = bytes_of(tmp_path / "a")
+    with pytest.raises(RecordDirectoryError, match="found that of another run"):
+        synthesized(tmp_path / "a", Deaf(), reward_thresholds=STRICT)
+    assert bytes_of(tmp_path / "a") == before
 
 
 class Modest(ProceduralTeacher):
