@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -37,10 +38,18 @@ def selection_of(config: EnvironmentsConfig, run: TrackRun) -> Selection[Environ
     any_quality = selection(0.0)
     if not any_quality.is_due(run):
         return any_quality
-    # A stateful task is proven and has no draft: no percentile counts it.
-    drafted = [item for _, item in any_quality.items(run) if not isinstance(item, Environment) or item.state is None]
-    scores = [item.quality.mean for item in drafted if item.quality is not None]
+    scores = drafted_scores(item for _, item in any_quality.items(run))
     return selection(least_quality(scores, config.quality_threshold))
+
+
+def drafted_scores(items: Iterable[Environment | RejectedEnvironment]) -> list[float]:
+    """Return the scores that a percentile counts; a stateful task is proven, and has no draft that was scored."""
+
+    def is_stateful(item: Environment | RejectedEnvironment) -> bool:
+        environment = item if isinstance(item, Environment) else item.environment
+        return environment is not None and environment.state is not None
+
+    return [item.quality.mean for item in items if item.quality is not None and not is_stateful(item)]
 
 
 def too_low(quality: float, least: float, made: JsonObject | None = None) -> Rejected:
