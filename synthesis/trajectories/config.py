@@ -66,8 +66,8 @@ class TrajectoriesConfig(BaseModel):
     max_sample_tokens: int = Field(default=20_000, ge=1)
     """The longest sample that is kept, in the student's tokens, tools included."""
     judges_at_once: bool = False
-    """Whether all judges of a conversation are asked in one call, which shows each of them what came later: about a
-    third of the calls and tokens of judging, and less strict."""
+    """Whether all judges of a conversation are asked in one call, which shows each of them what came later: less than
+    half of the calls and tokens of judging, and less strict."""
     reward_thresholds: RewardThresholds = RewardThresholds()
 
     teacher: OpenAITeacherConfig | None = None
