@@ -217,7 +217,9 @@ async def _judged(
 
 def _tells_something(task: Task, messages: Sequence[Message]) -> bool:
     """Say whether the last message is an answer that a judge need be asked about: not empty, in the task's language."""
-    told = [message.content for message in messages[:-1] if message.role == "tool"]
+    # A Chinese name that an English request has may stand in its answer as well.
+    roles = ("user", "tool") if task.language == "en" else ("tool",)
+    told = [message.content for message in messages[:-1] if message.role in roles]
     answer = messages[-1].content
     return bool(answer.strip()) and is_in_language(answer, task.language, told)
 

@@ -104,6 +104,14 @@ async def test_an_answer_in_another_language_is_worth_nothing_by_rule(language, 
     assert reward.final_answer == float(is_right)
 
 
+async def test_a_name_that_the_user_has_said_is_no_other_language():
+    asked = TASK.model_copy(update={"text": f"{TASK.text} It is for 李伟."})
+    answer = GOOD[-1].model_copy(update={"content": "Done for 李伟: booking id B7, price 91.5."})
+    messages = (Message(role="user", content=asked.text), *GOOD[1:-1], answer)
+    reward = await judge_axes(asked, HOTELS.tools, messages, judged_by(1.0), seed=0)
+    assert reward.final_answer == 1.0
+
+
 async def test_of_several_judgements_on_an_axis_the_lowest_counts():
     given = [judges.Judgement(score=score, reason="so") for score in (1.0, 0.25, 1.0)]
     teacher = judged_by(1.0, script={judges.JudgeResponsePlanning: given})
