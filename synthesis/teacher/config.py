@@ -14,7 +14,9 @@ from synthesis.records import JsonObject
 from synthesis.teacher.protocol import Role
 from synthesis.teacher.turn import EarlierReasoning
 
-OUR_FIELDS: Final = frozenset({"model", "messages", "tools", "response_format", "seed", "stream", "n"})
+OUR_FIELDS: Final = frozenset(
+    {"model", "messages", "tools", "response_format", "seed", "stream", "n", "max_completion_tokens", "max_tokens"}
+)
 """What of a call is the teacher's to say, and cannot stand in `extra_body`."""
 _DECIDES: Final = frozenset(
     {"temperature", "top_p", "max_completion_tokens", "reasoning_effort", "earlier_reasoning", "extra_body"}

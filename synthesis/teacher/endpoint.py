@@ -37,7 +37,7 @@ class Endpoint:
         """Open the client.
 
         Raises:
-            TeacherUnavailable: the `openai` package or the key is missing.
+            TeacherUnavailable: the `openai` package or the key is missing, or the key cannot be sent.
         """
         try:
             import aiohttp  # noqa: F401 - the client's transport, part of the extra
@@ -51,6 +51,11 @@ class Endpoint:
             raise TeacherUnavailable(
                 f"expected the endpoint's key in the environment variable {api_key_env}, found none; set it, or "
                 "any text for an endpoint that wants no key"
+            )
+        if not (key.isascii() and key.isprintable()):  # a header takes no other, and would fail at every call
+            raise TeacherUnavailable(
+                f"expected the endpoint's key in {api_key_env} as one line of ASCII, found a line end or another "
+                "character in it; set it anew"
             )
         self._base_url, self._api_key_env, self._limits = base_url, api_key_env, limits
         self._openai: Any = openai

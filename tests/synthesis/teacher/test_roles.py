@@ -116,7 +116,15 @@ def test_a_key_that_a_role_needs_is_asked_for_before_anything_is_spent(monkeypat
         OpenAITeacher(OpenAITeacherConfig(model="mock", api_key_env="TEST_KEY", roles=roles))
 
 
-@pytest.mark.parametrize("field", ["model", "messages", "tools", "stream"])
+@pytest.mark.parametrize("spoiled", ["s3cret\n", "s3cr\u00e9t"])
+def test_a_key_that_no_header_can_hold_is_told_of_before_anything_is_asked(monkeypatch, spoiled):
+    monkeypatch.setenv("SPOILED_KEY", spoiled)
+    with pytest.raises(TeacherUnavailable, match="SPOILED_KEY as one line of ASCII") as refused:
+        OpenAITeacher(OpenAITeacherConfig(model="mock", api_key_env="SPOILED_KEY"))
+    assert "s3cr" not in str(refused.value)
+
+
+@pytest.mark.parametrize("field", ["model", "messages", "tools", "stream", "max_completion_tokens", "max_tokens"])
 def test_what_the_teacher_says_itself_cannot_stand_in_extra_body(field):
     for make in (RoleConfig, lambda **fields: OpenAITeacherConfig(model="m", **fields)):
         with pytest.raises(ValidationError, match=field):
