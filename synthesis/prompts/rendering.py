@@ -86,3 +86,8 @@ def messages_shown(messages: tuple[Message, ...]) -> list[JsonObject]:
         | {"role": message.role}
         for message in messages
     ]
+
+
+def messages_heard(messages: tuple[Message, ...]) -> list[JsonObject]:
+    """Return messages as the simulated user is shown them: without what the assistant thought, which no user hears."""
+    return messages_shown(tuple(message.model_copy(update={"reasoning_content": None}) for message in messages))

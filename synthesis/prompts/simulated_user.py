@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.prompts.rendering import messages_shown, question, version_of
+from synthesis.prompts.rendering import messages_heard, question, version_of
 from synthesis.records import Language, Message, Task
 from synthesis.teacher.protocol import Request, Role
 
@@ -40,5 +40,5 @@ class AnswerAsUser(Request[UserReply]):
 
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
-        said = messages_shown(self.conversation)
+        said = messages_heard(self.conversation)
         return question(INSTRUCTIONS, self.task.language, conversation=said, hidden_facts=self.task.hidden_parameters)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.prompts.rendering import messages_shown, question, version_of
+from synthesis.prompts.rendering import messages_heard, question, version_of
 from synthesis.records import FollowUp, Language, Message, Task
 from synthesis.teacher.protocol import Request, Role
 
@@ -49,5 +49,5 @@ class ContinueAsUser(Request[UserTurn]):
 
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
-        said = messages_shown(self.conversation)
+        said = messages_heard(self.conversation)
         return question(INSTRUCTIONS, self.task.language, conversation=said, next_request=self.follow_up.text)

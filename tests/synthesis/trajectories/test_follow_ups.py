@@ -8,6 +8,7 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts import judges
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
 from synthesis.prompts.follow_up_writing import WriteFollowUp, WrittenFollowUp
+from synthesis.prompts.simulated_user import AnswerAsUser
 from synthesis.prompts.user_continuation import ContinueAsUser, UserTurn
 from synthesis.record_io import RecordSource
 from synthesis.records import FollowUp, Task, Trajectory
@@ -99,6 +100,18 @@ async def test_the_user_goes_on_when_the_agent_has_answered_and_the_agent_knows_
     known = [request.task.chain.tools for request in teacher.asked if isinstance(request, TakeTurn)]
     assert known == [("find_hotel",)] * 2 + [("find_hotel", "book_hotel")] * 2
     assert task_so_far(WHOLE, conversation.messages) == WHOLE
+
+
+async def test_the_user_hears_what_the_agent_says_and_nothing_of_what_it_thinks():
+    _, teacher = await converse(SEARCH, FOUND, user=[UserTurn(continues=False)])
+    (goes_on,) = (request for request in teacher.asked if isinstance(request, ContinueAsUser))
+    asks_back = AnswerAsUser(task=WHOLE, conversation=goes_on.conversation)
+    assert goes_on.conversation[-1].reasoning_content == "enough"
+    for request in (goes_on, asks_back):
+        shown = request.messages()[1]["content"]
+        assert "There is one." in shown
+        assert "enough" not in shown
+        assert "reasoning" not in shown
 
 
 async def test_a_user_whose_wish_was_not_done_stops_and_the_task_is_what_was_said():
