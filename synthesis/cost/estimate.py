@@ -87,6 +87,8 @@ class CostEstimate:
         role
         task_writer                      1,000        250,000             30,000
         a cost needs prices: set teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens
+        >>> "USD" in CostEstimate(asked, {"WriteTask": "task_writer"}).table(OpenAITeacherConfig(model="m"))
+        False
         """
 
         def line(name: str, asked: Questions, cost: str = "") -> str:
@@ -96,9 +98,10 @@ class CostEstimate:
         lines = [f"{'question':28}{'calls':>10}{'prompt tokens':>15}{'completion tokens':>19}"]
         lines += [line(name, asked) for name, asked in (*sorted(self.questions.items()), ("total", self.total))]
         lines.append("role")
-        for role, asked in self.by_role.items():
-            lines.append(line(role, asked, "" if prices is None else f"{self._cost_of(role, prices):>14,.2f} USD"))
         cost = self.cost_usd(prices)
+        for role, asked in self.by_role.items():
+            of_role = "" if cost is None or prices is None else f"{self._cost_of(role, prices):>14,.2f} USD"
+            lines.append(line(role, asked, of_role))
         lines.append(_NO_PRICES if cost is None else f"cost: {cost:,.2f} USD")
         return "\n".join(lines)
 
