@@ -8,5 +8,6 @@ tools/                        tool documents and real tool servers
 trajectories/, environments/  the two tracks; each is read in its `pipeline.py`
 procedural/                   the embedded teacher: no network, no key
 by_construction               which figures of a set only say how it was made
+export/                       rows for other trainers, each folder with its schema and card
 cost/                         what a track would cost, before anything is spent
 """

@@ -4,6 +4,7 @@ A destination is new, empty, or an earlier result of the same kind, which is rec
 
     records              dataset.json    names the kind and the shards
     converted checkpoint .astra.json     names the kind and all that the folder holds
+    export of records    .astra.json     the same
     a run                run.json        names the kind; the run goes on, nothing is replaced
     a quickstart         .quickstart     the earlier one is moved aside, nothing is replaced
 

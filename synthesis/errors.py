@@ -9,6 +9,8 @@ SynthesisError
 ├── DestinationRefused       something else lies where a command is to write                                  usage
 │   └── MadeOtherwise        what lies there was made with another config, inputs or code
 ├── RecordDirectoryError     a record directory is missing, damaged or of another kind
+├── ExportImpossible         records have no form in the format that was asked for
+├── RowUnreadable            a line of a file of rows is none
 ├── JournalError             a journal of finished items is damaged, or cannot be written
 ├── TeacherUnavailable       the teacher cannot be asked at all just now
 ├── WorkersUnavailable       the Ray cluster is not there, or loses its workers

@@ -11,7 +11,6 @@ A directory is written beside its final place and renamed when it is whole: a re
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import file_digest
@@ -21,13 +20,7 @@ from typing import Generic, TypeVar
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from pydantic import BaseModel, ValidationError
 
-from synthesis.destination import (
-    DestinationRefused,
-    records_of,
-    require_file_destination,
-    whole_file,
-    whole_folder,
-)
+from synthesis.destination import records_of, whole_folder
 from synthesis.errors import SynthesisError
 from synthesis.records import (
     SCHEMA_VERSION,
@@ -269,42 +262,3 @@ def check_shards(directory: Path) -> None:
         found = _sha256(path) if path.is_file() else "no file"
         if found != expected:
             raise RecordDirectoryError(f"expected SHA-256 {expected} of {path}, found {found}; the shard is damaged")
-
-
-def export_jsonl(directory: Path, path: Path) -> int:
-    """Write every record as one line of JSON; return how many.
-
-    The file appears whole or not at all. It may replace an earlier export, which is a file of which every line is a
-    record.
-
-    Raises:
-        DestinationRefused: something else is at `path`, or it lies in the record directory, a whole of known bytes.
-        RecordDirectoryError: the directory is missing or damaged.
-        FileNotFoundError: the folder of `path` is missing.
-    """
-    require_file_destination(path, "export of records, a record on each line", _is_export)
-    if path.resolve().is_relative_to(directory.resolve()):
-        raise DestinationRefused(
-            f"{path}: expected a file outside of the record directory, which is a whole of known bytes, found one in "
-            "it; name another"
-        )
-    source: RecordSource[KeptRecord] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
-    with whole_file(path) as partial, partial.open("w", encoding="utf-8") as lines:
-        for record in source:
-            lines.write(json.dumps(record.model_dump(mode="json"), ensure_ascii=False) + "\n")
-    return len(source)
-
-
-def _is_export(path: Path) -> bool:
-    with path.open("rb") as lines:
-        return all(_is_record(line) for line in lines)
-
-
-def _is_record(line: bytes) -> bool:
-    for record_type in RECORD_TYPES.values():
-        try:
-            record_type.model_validate_json(line)
-        except ValidationError:
-            continue
-        return True
-    return False

@@ -52,6 +52,7 @@ FLOORS = {
             "environments",
             "procedural",
             "by_construction",
+            "export",
             "cost",
         ),
     ),

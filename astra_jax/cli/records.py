@@ -1,10 +1,11 @@
-"""`astra records show|stats|verify|audit|export`: look at, count, verify and export records, and audit their judge."""
+"""`astra records show|stats|verify|audit|export|import`: look at records, count, verify, write and read them."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from synthesis.records import KeptRecord
 
 
 def add_records(commands: Commands) -> None:
-    """Add the five commands."""
-    records = commands.add_parser("records", help="look at, count, verify, audit and export records").add_subparsers(
-        dest="action", required=True, metavar="ACTION"
-    )
+    """Add the six commands."""
+    records = commands.add_parser(
+        "records", help="look at, count, verify, audit, export and import records"
+    ).add_subparsers(dest="action", required=True, metavar="ACTION")
     show = records.add_parser("show", help="print the first records")
     show.add_argument("--count", type=whole_number(1), default=1, help="how many")
     show.set_defaults(run=_show)
@@ -40,10 +41,16 @@ def add_records(commands: Commands) -> None:
     audit.add_argument("--seed", type=whole_number(0), default=0)
     audit.add_argument("--json", action="store_true", help="counts and AUC, on one line")
     audit.set_defaults(run=_audit)
-    export = records.add_parser("export", help="write JSON lines for any other trainer")
-    export.add_argument("--format", choices=["jsonl"], default="jsonl")
-    export.add_argument("--out", type=Path, required=True, metavar="FILE")
+    export = records.add_parser("export", help="write rows for any other trainer, with a data card")
+    export.add_argument("--format", choices=["jsonl", "openai", "astra", "verl", "trl"], default="jsonl")
+    export.add_argument("--split", type=_split, default="train", metavar="NAME", help="what the rows are for")
+    export.add_argument("--license", default="unknown", metavar="NAME", help="for the data card, e.g. apache-2.0")
+    export.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     export.set_defaults(run=_export)
+    read = records.add_parser("import", help="read environments from rows of the format astra")
+    read.add_argument("file", type=Path, metavar="FILE")
+    read.add_argument("--out", type=Path, required=True, metavar="DIR")
+    read.set_defaults(run=_import)
     for command in (show, stats, verify, audit, export):
         command.add_argument("directory", type=Path, metavar="DIR")
 
@@ -123,11 +130,29 @@ def _audit(options: argparse.Namespace) -> None:
     print(json.dumps(as_json(audited), ensure_ascii=False) if options.json else table(audited))
 
 
-def _export(options: argparse.Namespace) -> None:
-    from synthesis.record_io import export_jsonl
+def _split(text: str) -> str:
+    if not re.fullmatch(r"\w+", text):  # as the hub has it
+        raise argparse.ArgumentTypeError(f"expected letters, digits and underscores, found {text!r}")
+    return text
 
-    count = export_jsonl(options.directory, options.out)
+
+def _export(options: argparse.Namespace) -> None:
+    from synthesis.export.export import export_records
+
+    count = export_records(
+        options.directory, options.out, format_name=options.format, split=options.split, licence=options.license
+    )
     print(f"exported {count} records -> {options.out}")
+
+
+def _import(options: argparse.Namespace) -> None:
+    from synthesis.destination import records_of, require_destination
+    from synthesis.export.astra_rows import read_astra_rows
+    from synthesis.record_io import write_records
+
+    require_destination(options.out, records_of("environment"), sources=[options.file])
+    card = write_records(options.out, read_astra_rows(options.file), kind="environment")
+    print(f"imported {card.count} records -> {options.out}")
 
 
 def _record_source(directory: Path):  # type: ignore[no-untyped-def]

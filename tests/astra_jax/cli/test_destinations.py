@@ -10,7 +10,8 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.testing import tiny_environment
-from synthesis.record_io import read_card, write_records
+from synthesis.record_io import RecordSource, read_card, write_records
+from synthesis.records import Environment
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 COMMANDS = {
@@ -22,6 +23,7 @@ COMMANDS = {
         "synthesize", "environments", f"{CONFIGS}/tiny_environments.toml", "knowledge=['SRC']", "out=OUT",
     ],
     "records export": ["records", "export", "SRC", "--out", "OUT"],
+    "records import": ["records", "import", "SRC/rows.jsonl", "--out", "OUT"],
     "sft": ["sft", f"{CONFIGS}/tiny_sft.toml", "environments=['SRC']", "out=OUT"],
     "rl": ["rl", f"{CONFIGS}/tiny_rl.toml", "environments=SRC", "out=OUT"],
     "evaluate environments": [
@@ -147,18 +149,25 @@ def test_an_earlier_report_is_replaced(places):
     assert sorted(path.name for path in (places / "deep").iterdir()) == ["source", "source.html"]
 
 
-def test_an_export_replaces_an_earlier_export_and_no_other_lines(places, capsys):
-    source, file = places / "deep" / "source", places / "records.jsonl"
+def test_an_export_replaces_an_earlier_export_and_no_other_folder(places, capsys):
+    source, folder = places / "deep" / "source", places / "export"
     command = COMMANDS["records export"]
-    assert run(command, source, str(file)) == 0
-    whole = file.read_bytes()
-    assert run(command, source, str(file)) == 0
-    assert file.read_bytes() == whole
-    file.write_bytes(whole + b'{"mine": true}\n')
-    assert run(command, source, str(file)) == 2
-    assert file.read_bytes() == whole + b'{"mine": true}\n'
-    assert run(command, source, str(source / "records.jsonl")) == 2
+    assert run(command, source, str(folder)) == 0
+    whole = contents(folder)
+    assert run(command, source, str(folder)) == 0
+    assert contents(folder) == whole
+    (folder / "mine.txt").write_text("mine")
+    assert run(command, source, str(folder)) == 2
+    assert contents(folder) == {**whole, "mine.txt": b"mine"}
+    assert run(command, source, str(source / "export")) == 2
     assert "outside of the record directory" in capsys.readouterr().err
+
+
+def test_records_that_are_exported_as_astra_s_rows_and_imported_are_the_same(places):
+    source, rows, again = places / "deep" / "source", places / "rows", places / "again"
+    assert run(["records", "export", "SRC", "--format", "astra", "--out", "OUT"], source, str(rows)) == 0
+    assert run(["records", "import", "SRC", "--out", "OUT"], rows / "train.jsonl", str(again)) == 0
+    assert list(RecordSource(again, Environment)) == list(RecordSource(source, Environment))
 
 
 TOOL = """

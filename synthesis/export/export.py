@@ -1,0 +1,134 @@
+"""A record directory as a folder of rows for another trainer: the rows, and the data card with their schema.
+
+    out/
+      train.jsonl       one row on each line, UTF-8
+      README.md         the data card
+      .astra.json       says that the folder is an export
+
+Decided: docs/decisions/synthesis.md, “An export is a folder that carries its schema”.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pydantic import BaseModel
+
+from synthesis.destination import MARK, DestinationRefused, Result, require_destination, whole_folder
+from synthesis.export.astra_rows import AstraRow, astra_row
+from synthesis.export.data_card import DATA_CARD, Contents, data_card
+from synthesis.export.openai_rows import ExportImpossible, OpenAIRow, openai_row
+from synthesis.export.row_schema import features
+from synthesis.export.trl_rows import TrlRow, trl_row
+from synthesis.export.verl_rows import VerlRow, verl_row
+from synthesis.record_io import RECORD_TYPES, RecordSource, read_card
+from synthesis.records import KeptRecord
+
+EXPORT: Final = Result("export of records", MARK, "export", is_replaced=True)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A form that records are exported in."""
+
+    row_types: Mapping[str, type[BaseModel]]
+    """Kind of record to the class of its rows."""
+    row: Callable[[Any, int, str], BaseModel]
+    """Makes the row of a record, its number and the name of the split."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the rows must know, and what they do not carry."""
+
+
+FORMATS: Final[Mapping[str, Format]] = {
+    "jsonl": Format(RECORD_TYPES, lambda record, *_: cast(BaseModel, record)),
+    "openai": Format(
+        {"trajectory": OpenAIRow, "environment": OpenAIRow},
+        lambda record, *_: openai_row(record),
+        (
+            "`messages` and `tools` are those of OpenAI's chat API; `reasoning_content` is no part of it, and stands "
+            "in messages whose thoughts the records have.",
+            "Of an environment the row is the episode that SFT imitates: the gold one, or one with a planted habit. "
+            "Scores, gold answers and whether a call failed are not carried.",
+        ),
+    ),
+    "astra": Format(
+        {"environment": AstraRow},
+        lambda record, *_: astra_row(record),
+        (
+            "`prompt`, `tool_schema`, `tool_dict` and `sub_qa_dict` are the columns of ASTRA's published RL data.",
+            "They carry question, tools, code and the sub-answers as text, under the tool that returns them. Which "
+            "call finds an answer, what depends on what, which tools are distractors, the state and the types of "
+            "answers stand in `environment`; only `astra records import` reads it.",
+        ),
+    ),
+    "verl": Format(
+        {"environment": VerlRow},
+        lambda record, index, split: verl_row(record, index=index, split=split),
+        (
+            "`create_kwargs` of each tool are what `sandbox.client.AsyncSandboxClient.execute` takes beside the call's "
+            "`arguments` (`state` is JSON text): a tool's `execute` is one call of it. `ground_truth` is JSON text.",
+            "verl knows a tool by its name for a whole run, and wants its schema in the run's tool configuration; here "
+            "the schemas of a row stand in `extra_info.tools`. Rows that have another document under the same name "
+            "cannot be in one run.",
+        ),
+    ),
+    "trl": Format(
+        {"environment": TrlRow},
+        lambda record, *_: trl_row(record),
+        (
+            "`reset` of an environment class and the reward functions get these columns by name. `sandbox_tools` is "
+            "JSON text of what `sandbox.client.AsyncSandboxClient.execute` takes beside the call's `arguments`; "
+            "`state` and `ground_truth` are JSON text.",
+            "TRL takes the tools of a run from Python methods: one method that is given a tool's name and its "
+            "arguments can serve all rows, with the schemas in `tools` shown by the prompt.",
+        ),
+    ),
+}
+"""The formats, by the names that the command knows them by."""
+
+
+def export_records(directory: Path, out: Path, *, format_name: str, split: str, licence: str) -> int:
+    """Write every record of a directory as a row of a format, with a data card; return how many.
+
+    The folder appears whole or not at all, and may replace an earlier export. The same records give the same bytes.
+
+    Raises:
+        DestinationRefused: something else is at `out`, or it lies in the record directory, a whole of known bytes.
+        RecordDirectoryError: the directory is missing or damaged.
+        ExportImpossible: the format has no form for records of this kind, or for one of them.
+    """
+    card, form = read_card(directory), FORMATS[format_name]
+    require_destination(out, EXPORT)
+    if out.resolve().is_relative_to(directory.resolve()):
+        raise DestinationRefused(
+            f"{out}: expected a folder outside of the record directory, which is a whole of known bytes, found one in "
+            "it; name another"
+        )
+    if card.kind not in form.row_types:
+        raise ExportImpossible(
+            f"expected records of kind {' or '.join(form.row_types)} for the format {format_name}, found {card.kind} "
+            f"in {directory}; choose another format"
+        )
+    source: RecordSource[KeptRecord] = RecordSource(directory, RECORD_TYPES[card.kind])
+    contents = Contents()
+    with whole_folder(out, EXPORT) as folder:
+        file = folder / f"{split}.jsonl"
+        with file.open("w", encoding="utf-8") as lines:
+            for index, record in enumerate(source):
+                contents.add(record)
+                lines.write(form.row(record, index, split).model_dump_json() + "\n")
+        text = data_card(
+            card,
+            contents,
+            columns=features(form.row_types[card.kind]),
+            format_name=format_name,
+            notes=form.notes,
+            file=file,
+            split=split,
+            licence=licence,
+        )
+        (folder / DATA_CARD).write_text(text, encoding="utf-8")
+    return len(source)

@@ -1,0 +1,85 @@
+"""Records that the tests of this folder export: small, and with whatever a format could lose."""
+
+from __future__ import annotations
+
+from astra_jax.testing import tiny_environment
+from synthesis.records import (
+    Demonstration,
+    Environment,
+    IrrelevantTool,
+    Message,
+    Provenance,
+    RewardAxes,
+    SubQuestion,
+    ToolCall,
+    Trajectory,
+)
+from tests.synthesis.trajectories.servers import HOTELS, task
+
+
+def environments() -> list[Environment]:
+    """Answers of digits, of a date and of a number; distractors, a state, a habit, a question back."""
+    plain = tiny_environment()
+    # Another owner's tables have other keys, and in another order than the alphabet's.
+    digits = tiny_environment(owner="Zinc Owl", flat="0042", rent=7).model_copy(
+        update={"id": "digits", "answer": "007", "language": "zh", "difficulty": "hard"}
+    )
+    distractor = tiny_environment(owner="Tin Mole", flat="2026-11-23").tools[0]
+    distractor = distractor.model_copy(update={"document": distractor.document.model_copy(update={"name": "a_flat"})})
+    rival = IrrelevantTool(tool=distractor, band="high", similarity=1.0, cosine=0.5, arguments={"owner": "Tin Mole"})
+    mixed = tiny_environment(flat="2026-11-23").model_copy(update={"id": "mixed", "irrelevant_tools": (rival,)})
+    with_state = plain.model_copy(update={"id": "state", "state": {"n": "01"}, "final_state": {"n": 1}})
+    call = ToolCall(id="c1", name="find_flat", arguments={"owner": "Quartz Heron"})
+    repeated = (
+        Message(role="user", content=plain.question),
+        Message(role="assistant", reasoning_content="once", tool_calls=(call,)),
+        Message(role="tool", content='"Amber Falcon"', tool_call_id="c1"),
+        Message(role="assistant", reasoning_content="again", tool_calls=(call,)),
+        Message(role="tool", content='"Amber Falcon"', tool_call_id="c1"),
+        Message(role="assistant", content="2150."),
+    )
+    habit = plain.model_copy(
+        update={"id": "habit", "demonstration": Demonstration(habit="repeats_call", messages=repeated)}
+    )
+    asks = plain.model_copy(
+        update={
+            "id": "asks",
+            "expectation": "ask_back",
+            "missing": "owner",
+            "sub_questions": (SubQuestion(id="q1", question="Which owner?", answer=None),),
+            "composition": None,
+        }
+    )
+    return [record.sealed() for record in (plain, digits, mixed, with_state, habit, asks)]
+
+
+def trajectory(*messages: Message) -> Trajectory:
+    """A conversation on the hotel server."""
+    return Trajectory(
+        id="trajectory-1",
+        server=HOTELS.name,
+        domain=HOTELS.domain,
+        language="en",
+        task=task("find_hotel"),
+        tools=HOTELS.tools,
+        messages=messages,
+        tool_backend="emulator",
+        stop_reason="no_tool_call",
+        reward=RewardAxes(**dict.fromkeys(RewardAxes.AXES, 1.0)),
+        provenance=Provenance(teacher="hand-written", prompt_version="none", seed=0),
+    ).sealed()
+
+
+def conversation() -> tuple[Message, ...]:
+    """Two calls at once, answered out of order, then a second request."""
+    calls = tuple(ToolCall(id=name, name="get_weather", arguments={"city": name, "zip": "0042"}) for name in "ab")
+    return (
+        Message(role="system", content="Be brief."),
+        Message(role="user", content="Weather in a and b?"),
+        Message(role="assistant", reasoning_content="Both.", tool_calls=calls),
+        Message(role="tool", content="12", tool_call_id="b"),
+        Message(role="tool", content="timeout", tool_call_id="a", is_error=True),
+        Message(role="assistant", content="b has 12."),
+        Message(role="user", content="Thanks, and a?"),
+        Message(role="assistant", content="It did not answer."),
+    )

@@ -1,0 +1,189 @@
+"""An export is a folder of known bytes whose card has the type of every column: digits stay text on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from synthesis.destination import DestinationRefused
+from synthesis.export import export
+from synthesis.export.export import FORMATS, export_records
+from synthesis.export.openai_rows import ExportImpossible
+from synthesis.record_io import write_records
+from synthesis.records import JsonObject
+from tests.synthesis.export.examples import conversation, environments, trajectory
+from tests.synthesis.trajectories.servers import HOTELS
+
+RECORDS = {
+    "environment": environments(),
+    "trajectory": [trajectory(*conversation())],
+    "server_document": [HOTELS.sealed()],
+}
+PAIRS = [(kind, name) for name, form in FORMATS.items() for kind in form.row_types if kind in RECORDS]
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> dict[str, Path]:
+    for kind, records in RECORDS.items():
+        made_with = {"seed": 3, "count": len(records)}
+        write_records(tmp_path / kind, records, kind=kind, config_hash="c0ffee", made_with=made_with)
+    return {kind: tmp_path / kind for kind in RECORDS}
+
+
+def exported(directory: Path, out: Path, name: str, *, licence: str = "unknown", split: str = "train") -> Path:
+    export_records(directory, out, format_name=name, split=split, licence=licence)
+    return out
+
+
+def head(folder: Path) -> dict[str, Any]:
+    return yaml.safe_load((folder / "README.md").read_text().split("---\n")[1])
+
+
+def rows_of(folder: Path) -> list[JsonObject]:
+    return [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+
+
+# What `datasets` does with such a head: values of type json become texts, the rest is read as the types say.
+
+
+def arrow_type(feature: Any) -> Any:
+    import pyarrow
+
+    if isinstance(feature, str):
+        return pyarrow.string() if feature == "json" else pyarrow.type_for_alias(feature)
+    if isinstance(feature, list):
+        return pyarrow.struct([(part["name"], arrow_type(part)) for part in feature])
+    if "list" in feature:
+        return pyarrow.list_(arrow_type(feature["list"]))
+    return arrow_type(feature["struct"] if "struct" in feature else feature["dtype"])
+
+
+def converted(value: Any, feature: Any, convert_json: Any) -> Any:
+    """Convert the json values of a row, and leave out what is null, as a row may."""
+    if value is None or feature is None:
+        return value
+    if isinstance(feature, list):
+        parts = {part["name"]: part for part in feature}
+        assert set(value) <= set(parts), set(value) - set(parts)
+        made = {key: converted(item, parts[key], convert_json) for key, item in value.items()}
+        return {key: item for key, item in made.items() if item is not None}
+    if isinstance(feature, dict) and "list" in feature:
+        return [converted(item, feature["list"], convert_json) for item in value]
+    if isinstance(feature, dict):
+        return converted(value, feature["struct"] if "struct" in feature else feature["dtype"], convert_json)
+    return convert_json(value) if feature == "json" else value
+
+
+@pytest.mark.parametrize(("kind", "name"), PAIRS)
+def test_a_reader_that_is_told_the_card_s_types_gets_every_value_in_its_own_type(
+    directories: dict[str, Path], tmp_path: Path, kind: str, name: str
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
+    arrow_json = pytest.importorskip("pyarrow.json", reason="needs pyarrow")
+    folder = exported(directories[kind], tmp_path / "out", name)
+    columns = head(folder)["dataset_info"]["features"]
+    texts = [json.dumps(converted(row, columns, json.dumps)) for row in rows_of(folder)]
+    options = arrow_json.ParseOptions(
+        explicit_schema=pyarrow.schema([(column["name"], arrow_type(column)) for column in columns]),
+        unexpected_field_behavior="error",
+    )
+    table = arrow_json.read_json(pyarrow.BufferReader("\n".join(texts).encode()), parse_options=options)
+    read = [converted(row, columns, json.loads) for row in table.to_pylist()]
+    # As texts, since 1 == 1.0 == True.
+    assert list(map(json.dumps, read)) == [
+        json.dumps(converted(row, columns, lambda value: value)) for row in rows_of(folder)
+    ]
+
+
+def test_without_the_types_a_reader_refuses_or_guesses_what_the_types_keep(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
+    arrow_json = pytest.importorskip("pyarrow.json", reason="needs pyarrow")
+    folder = exported(directories["environment"], tmp_path / "out", "jsonl")
+    with pytest.raises(pyarrow.ArrowInvalid, match=r"answer\) changed from string to number"):
+        arrow_json.read_json(folder / "train.jsonl")
+    guessed = arrow_json.read_json(pyarrow.BufferReader(b'{"answer": "2026-11-23"}'))
+    assert guessed.schema.field("answer").type != pyarrow.string()
+    columns = {column["name"]: column for column in head(folder)["dataset_info"]["features"]}
+    assert columns["answer"]["dtype"] == "json"
+
+
+@pytest.mark.parametrize(("kind", "name"), PAIRS)
+def test_the_same_records_give_the_same_bytes_and_replace_an_earlier_export(
+    directories: dict[str, Path], tmp_path: Path, kind: str, name: str
+) -> None:
+    first, second = (exported(directories[kind], tmp_path / out, name) for out in ("first", "second"))
+    contents = {path.name: path.read_bytes() for path in first.iterdir()}
+    assert sorted(contents) == [".astra.json", "README.md", "train.jsonl"]
+    assert {path.name: path.read_bytes() for path in second.iterdir()} == contents
+    exported(directories["trajectory"], second, "openai", split="test")
+    assert sorted(path.name for path in second.iterdir()) == [".astra.json", "README.md", "test.jsonl"]
+    assert str(tmp_path) not in contents["README.md"].decode()
+
+
+def test_the_card_counts_its_rows_and_says_how_they_were_made(directories: dict[str, Path], tmp_path: Path) -> None:
+    folder = exported(directories["environment"], tmp_path / "out", "openai", licence="mit")
+    card = head(folder)
+    assert card["license"] == "mit"
+    assert card["language"] == ["en", "zh"]
+    assert card["size_categories"] == ["n<1K"]
+    assert card["configs"][0]["data_files"] == [{"split": "train", "path": "train.jsonl"}]
+    size = (folder / "train.jsonl").stat().st_size
+    assert card["dataset_info"]["splits"] == [{"name": "train", "num_bytes": size, "num_examples": 6}]
+    text = (folder / "README.md").read_text()
+    for said in (
+        "| en | 5 |",
+        "| hand-written | 6 |",
+        "`c0ffee`, seed 3",
+        "3 names of tools 0 have several",
+        '"count": 6',
+    ):
+        assert said in text, said
+    assert "licence was not stated" not in text
+    assert (
+        "licence was not stated"
+        in (exported(directories["trajectory"], tmp_path / "o", "jsonl") / "README.md").read_text()
+    )
+
+
+def test_names_of_tools_with_several_documents_are_counted(tmp_path: Path) -> None:
+    plain = environments()[0]
+    tool = plain.tools[0]
+    other = tool.model_copy(update={"document": tool.document.model_copy(update={"description": "Another."})})
+    records = [plain, plain.model_copy(update={"tools": (other, *plain.tools[1:])})]
+    write_records(tmp_path / "records", records, kind="environment")
+    card = exported(tmp_path / "records", tmp_path / "out", "verl") / "README.md"
+    assert "Of 2 names of tools 1 have several documents" in card.read_text()
+
+
+def test_an_export_that_fails_half_way_leaves_what_was_there(
+    directories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = exported(directories["trajectory"], tmp_path / "out", "openai")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+
+    def fail(*_: object, **__: object) -> str:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(export, "data_card", fail)
+    with pytest.raises(OSError, match="disk full"):
+        exported(directories["environment"], out, "openai")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["environment", "out", "server_document", "trajectory"]
+
+
+def test_records_that_a_format_has_no_form_for_are_refused(directories: dict[str, Path], tmp_path: Path) -> None:
+    for kind, name in (("trajectory", "verl"), ("server_document", "openai"), ("trajectory", "astra")):
+        with pytest.raises(ExportImpossible, match=f"for the format {name}, found {kind}"):
+            exported(directories[kind], tmp_path / "out", name)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_is_not_written_into_the_record_directory(directories: dict[str, Path]) -> None:
+    with pytest.raises(DestinationRefused, match="outside of the record directory"):
+        exported(directories["trajectory"], directories["trajectory"] / "out", "jsonl")
