@@ -9,6 +9,7 @@
     ├── HFCheckpointError         a HuggingFace folder does not hold the model that was expected
     ├── ProvenanceError           what a checkpoint says of where it comes from is damaged
     ├── TokenizerError            a tokenizer is missing or is not a Qwen3 one
+    ├── ConversationUnreadable    a line of a file of conversations is none
     ├── RunFolderError            a folder to report on holds no run
     ├── EpisodeLogError           a file of episodes is damaged
     ├── CompilerMissing           the TPU compiler is not installed

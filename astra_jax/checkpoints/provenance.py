@@ -36,14 +36,14 @@ class BaseWeights(BaseModel):
 
 
 class DataSet(BaseModel):
-    """A record directory that a stage learnt from."""
+    """A record directory, or a file of conversations, that a stage learnt from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
     count: int
     card_sha256: str
-    """Of its dataset.json, which has the SHA-256 of every shard."""
+    """Of its dataset.json, which has the SHA-256 of every shard; of the file itself, if it is one."""
 
 
 class TrainingStage(BaseModel):
@@ -99,13 +99,19 @@ def base_model(hf_folder: Path) -> BaseWeights:
 
 
 def training_stage(name: str, config: BaseModel, data: Sequence[Path]) -> TrainingStage:
-    """Describe a run by its config and the record directories that it learns from.
+    """Describe a run by its config and what it learns from: record directories, and files with one conversation a line.
 
     Raises:
         RecordDirectoryError: one of them has no card.
     """
     sets = []
     for directory in data:
+        if directory.is_file():
+            text = directory.read_bytes()
+            count = sum(bool(line.strip()) for line in text.split(b"\n"))
+            digest = hashlib.sha256(text).hexdigest()
+            sets.append(DataSet(kind="conversations", count=count, card_sha256=digest))
+            continue
         card = read_card(directory)
         digest = hashlib.sha256((directory / "dataset.json").read_bytes()).hexdigest()
         sets.append(DataSet(kind=card.kind, count=card.count, card_sha256=digest))

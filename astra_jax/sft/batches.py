@@ -43,6 +43,8 @@ class SFTDataConfig(BaseModel):
     """Record directories of trajectories."""
     environments: tuple[Path, ...] = ()
     """Record directories of environments, whose demonstrations are learnt: gold episodes, or such with a habit."""
+    conversations: tuple[Path, ...] = ()
+    """Files of JSON lines with `messages` and `tools` in OpenAI's form."""
     irrelevant_per_band: dict[SimilarityBand, int] = {}
     """K: the most distractors of each similarity band that a gold episode shows."""
     length_buckets: tuple[int, ...] = Field(min_length=1)
@@ -87,11 +89,13 @@ class SFTBatches:
 
         Raises:
             RecordDirectoryError: a record directory is missing, damaged, or of another kind or schema version.
+            ConversationUnreadable: a line of a file of conversations is none.
             ConfigError: no sample is short enough.
         """
         self._samples = SampleSource(
             config.trajectories,
             config.environments,
+            config.conversations,
             tokenizer,
             irrelevant_per_band=config.irrelevant_per_band,
             seed=config.seed,

@@ -16,6 +16,7 @@ _SOURCES: Final = (
     "astra_jax/chat/format.py",
     "astra_jax/episodes/tool_mixing.py",
     "astra_jax/sft/batches.py",
+    "astra_jax/sft/conversations.py",
     "astra_jax/sft/data.py",
     "astra_jax/sft/sample_source.py",
     "astra_jax/sft/schedule.py",
@@ -45,6 +46,7 @@ def open_sft_run(config: SFTConfig) -> RunRecord:
     contents = {
         "trajectories": digest([digest_of_records(directory) for directory in config.trajectories]),
         "environments": digest([digest_of_records(directory) for directory in config.environments]),
+        "conversations": digest_of_files(config.conversations),
     }
     if config.init is not None:
         contents["init"] = digest_of_policy(config.init)

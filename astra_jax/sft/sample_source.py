@@ -1,4 +1,4 @@
-"""Random access to SFT samples: rendered from the record directories when they are asked for, their lengths known.
+"""Random access to SFT samples: rendered from records and conversations when they are asked for, their lengths known.
 
 Lengths decide what stands in which batch, and only rendering tells them. So everything is rendered once, and the
 lengths are written down; a run that resumes reads them.
@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import ConfigError
+from astra_jax.sft.conversations import Conversation, ConversationFile
 from astra_jax.sft.data import SFTSample, demonstration_sample, render_sample, user_turn_ends
 from synthesis.destination import whole_file
 from synthesis.record_io import RecordSource
@@ -34,7 +35,7 @@ _KEPT_TOKENS = 2**24
 
 
 class SampleSource:
-    """The samples of all records: one per answered user turn of a trajectory, one per environment.
+    """The samples of all records: one per answered user turn of a trajectory or conversation, one per environment.
 
     Read by several threads at once.
     """
@@ -48,6 +49,7 @@ class SampleSource:
         self,
         trajectories: Sequence[Path],
         environments: Sequence[Path],
+        conversations: Sequence[Path],
         tokenizer: Tokenizer,
         *,
         irrelevant_per_band: Mapping[SimilarityBand, int],
@@ -58,10 +60,12 @@ class SampleSource:
 
         Raises:
             RecordDirectoryError: a directory is missing, damaged, or of another kind or schema version.
+            ConversationUnreadable: a line of a file of conversations is none.
         """
-        self._directories: list[RecordSource[Trajectory] | RecordSource[Environment]] = [
+        self._directories: list[RecordSource[Trajectory] | RecordSource[Environment] | ConversationFile] = [
             *(RecordSource(directory, Trajectory) for directory in trajectories),
             *(RecordSource(directory, Environment) for directory in environments),
+            *(ConversationFile(file) for file in conversations),
         ]
         self._tokenizer = tokenizer
         self._irrelevant_per_band = irrelevant_per_band
@@ -97,7 +101,7 @@ class SampleSource:
             self._rendered[number] = sample
         return sample
 
-    def _render(self, record: Trajectory | Environment, num_messages: int) -> SFTSample:
+    def _render(self, record: Trajectory | Environment | Conversation, num_messages: int) -> SFTSample:
         if isinstance(record, Environment):
             per_band = self._irrelevant_per_band
             return demonstration_sample(record, self._tokenizer, irrelevant_per_band=per_band, seed=self._seed)
@@ -105,7 +109,12 @@ class SampleSource:
 
     def _fingerprint(self) -> str:
         shown = {
-            "shards": [[source.card.kind, sorted(source.card.shards.items())] for source in self._directories],
+            "shards": [
+                ["conversations", source.sha256]
+                if isinstance(source, ConversationFile)
+                else [source.card.kind, sorted(source.card.shards.items())]
+                for source in self._directories
+            ],
             "irrelevant_per_band": sorted(self._irrelevant_per_band.items()),
             "seed": self._seed,  # which distractors a gold episode shows, so how long it is
             "tokenizer": self._tokenizer.backend.to_str(),

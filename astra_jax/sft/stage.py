@@ -39,6 +39,7 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
     Raises:
         ConfigError, CheckpointError, TokenizerError: as `checked_parts`, before anything is written.
         DestinationRefused, RecordDirectoryError: as `open_sft_run`, before anything is written.
+        ConversationUnreadable: a line of a file of conversations is none; the run's record is taken back.
         NotFinite, Terminated: as `train_sft`; the state is saved.
     """
     parts = checked_parts(config)
@@ -53,7 +54,8 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
         state = train_sft(config, parts, state, batches, run)
     dropped = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
     figures = {"steps": steps, "loss": run.closing_metric("loss"), **dropped}
-    return run.finish(state, record, data=(*config.trajectories, *config.environments), figures=figures)
+    data = (*config.trajectories, *config.environments, *config.conversations)
+    return run.finish(state, record, data=data, figures=figures)
 
 
 def checked_parts(config: SFTConfig) -> Parts:
