@@ -27,6 +27,7 @@ from jsonschema.exceptions import SchemaError
 from synthesis.record_io import RecordSource
 from synthesis.records import ServerDocument
 from synthesis.tools.ingestion import synthesize_tools
+from synthesis.tools.statistics import tool_document_statistics
 
 SECONDS_WANTED = 60.0
 
@@ -68,7 +69,7 @@ def ingested(folder: Path) -> dict[str, Any]:
         outcomes = json.loads((out / "report.json").read_text(encoding="utf-8"))["documents"]
         servers = RecordSource(out, ServerDocument)
         checked, invalid = num_invalid_schemas(servers)
-        num_tools = sum(len(server.tools) for server in servers)
+        tools = tool_document_statistics(servers)
     explained = Counter(
         outcome["document"]
         for outcome in outcomes
@@ -80,7 +81,8 @@ def ingested(folder: Path) -> dict[str, Any]:
         "repaired": report.repaired,
         "rejected": dict(sorted(report.rejected.items())),
         "unaccounted": (documents_in(folder) - explained).total(),
-        "tools_kept": num_tools,
+        "tools_kept": tools.tools,
+        **tools.model_dump(exclude={"tools"}),
         "schemas_checked": checked,
         "schemas_invalid": invalid,
         "seconds": round(seconds, 2),

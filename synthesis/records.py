@@ -19,6 +19,7 @@ from hashlib import sha256
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 SCHEMA_VERSION: Final = 2
 
@@ -96,6 +97,10 @@ class Provenance(Record):
 
 # --- tools ----------------------------------------------------------------------------------------------------------
 
+ParametersStatus = Literal["stated", "unknown", "completed"]
+"""`stated`: the source says which parameters there are, or that there are none. `unknown`: it says nothing of them.
+`completed`: it said nothing, and the teacher wrote them."""
+
 LEGAL_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
@@ -110,6 +115,11 @@ class ToolDocument(Record):
     """A JSON Schema of what a successful call returns (MCP's `outputSchema`), where the source says it."""
     original_name: str | None = None
     """The name in the source, kept when it had to be changed to be legal or unique."""
+    # Not in the JSON schema: who is asked for a whole document states its parameters.
+    parameters_status: SkipJsonSchema[ParametersStatus] = Field(
+        default="stated", exclude_if=lambda status: status == "stated"
+    )
+    """Where the parameters come from; those of a tool whose parameters are unknown are empty."""
 
     def to_openai(self) -> JsonObject:
         """Return the document as one entry of a request's `tools`, the form that chat templates render."""

@@ -72,6 +72,10 @@ def _trajectories(counted: TrajectoryStatistics, rejected: Mapping[str, int]) ->
             *table.shares("messages of role", "roles"),
             table.figure("distinct functions offered", "distinct_functions", NUMBER),
             table.figure("distinct functions called", "distinct_functions_called", NUMBER),
+            *(
+                Figure(f"tools of unknown parameters: {outcome}", f"{count:,}")
+                for outcome, count in counted.tools_of_unknown_parameters.items()
+            ),
             table.figure("servers", "servers", NUMBER),
             Figure("domains", f"{len(counted.domains):,}", f"{paper['num_domains']}"),
             table.figure("emulated calls made to fail", "injected_failure_rate", SHARE),

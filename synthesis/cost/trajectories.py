@@ -10,10 +10,11 @@ from typing import Final
 from synthesis.cost.estimate import CostEstimate, MeteringTeacher
 from synthesis.prompts.chain_proposal import ProposeChains
 from synthesis.prompts.chain_vote import VoteOnChain
+from synthesis.prompts.parameter_completion import CompleteParameters
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 
 SAMPLE: Final = 100
-_PER_SERVER: Final = frozenset({ProposeChains.__name__, VoteOnChain.__name__})
+_PER_SERVER: Final = frozenset({CompleteParameters.__name__, ProposeChains.__name__, VoteOnChain.__name__})
 """Questions that are asked per server, however many trajectories are wanted."""
 
 

@@ -29,6 +29,7 @@ from synthesis.prompts.chain_proposal import ProposeChains, ProposedChain, Propo
 from synthesis.prompts.chain_vote import Vote, VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
 from synthesis.prompts.follow_up_writing import WriteFollowUp
+from synthesis.prompts.parameter_completion import CompletedParameters, CompleteParameters
 from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.prompts.task_writing import WriteTask, WrittenTask
@@ -208,7 +209,17 @@ def answer_as_user(request: AnswerAsUser, seed: int) -> UserReply:
     return UserReply(text=rng.choice(forms[language]).format(joined))
 
 
+def complete_parameters(request: CompleteParameters, seed: int) -> CompletedParameters:
+    """Refuse: what a tool takes cannot be computed from what it is called.
+
+    Raises:
+        BadReply: always.
+    """
+    raise BadReply("the document does not say what the tool takes, and the embedded teacher does not invent it")
+
+
 ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
+    CompleteParameters: complete_parameters,
     ProposeChains: propose_chains,
     VoteOnChain: vote_on_chain,
     WriteTask: write_task,

@@ -1,9 +1,11 @@
 """Crawled MCP servers: `{"labels": …, "metadata": {"server_info_crawled": {"tools": […]}}}`, two shapes of tool.
 
 Shape A has `input_schema`, a JSON Schema. Shape B was read off web pages: `parameters: [{name, required, type}]`, the
-type always "string", with words of the page among the parameters.
+type always "string", with words of the page among the parameters. A page that shows none, or words alone, does not say
+that the tool takes none: its parameters are unknown. So are those of a schema that does not speak of properties.
 
-Decided: docs/decisions/tools.md, “Words of a page are taken for a description's only in its order”.
+Decided: docs/decisions/tools.md, “Words of a page are taken for a description's only in its order” and “Unknown
+parameters are not none”.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
+from synthesis.tools.names import is_name_of_number
 
 ORIGIN: Final = "crawled"
+NUMBER_BY_NAME: Final = "number read off a parameter's name"
 _NOT_PARAMETERS: Final = frozenset({"true", "false", "none", "null", ""})
 
 
@@ -43,9 +47,12 @@ def read_crawled(document: JsonValue) -> list[SourceServer] | None:
 def _tool(found: JsonObject, repairs: set[str]) -> SourceTool:
     parameters = found.get("input_schema")
     if isinstance(found.get("parameters"), list):
-        parameters = parameters_from_page(
+        from_page = parameters_from_page(
             found["parameters"], str(found.get("name")), str(found.get("description") or ""), repairs
         )
+        parameters = from_page if from_page["properties"] else None
+    elif isinstance(parameters, dict) and not parameters.keys() - {"type", "title", "description", "$schema"}:
+        parameters = None
     return SourceTool(found.get("name"), found.get("description"), parameters, found.get("output_schema"))
 
 
@@ -59,7 +66,7 @@ def parameters_from_page(found: list[JsonValue], tool_name: str, description: st
     ...     found = [{"name": name.rstrip("*"), "required": name.endswith("*")} for name in names.split()]
     ...     return parameters_from_page(found, "create_note", description, set())["properties"]
     >>> properties_from("create_note Create a new title* limit", "Create a new note.")
-    {'title': {'type': 'string'}, 'limit': {'type': 'string'}}
+    {'title': {'type': 'string'}, 'limit': {'type': 'number'}}
     >>> properties_from("tags Add Item", "Create a note with tags.")
     {'tags': {'type': 'array', 'items': {}}}
     """
@@ -74,7 +81,11 @@ def parameters_from_page(found: list[JsonValue], tool_name: str, description: st
             continue
         name = entry["name"]
         is_list = place + 1 in buttons
-        properties[name] = {"type": "array", "items": {}} if is_list else {"type": entry.get("type") or "string"}
+        schema: JsonObject = {"type": "array", "items": {}} if is_list else {"type": entry.get("type") or "string"}
+        if schema == {"type": "string"} and is_name_of_number(name):  # pages call everything a string
+            repairs.add(NUMBER_BY_NAME)
+            schema = {"type": "number"}
+        properties[name] = schema
         if entry.get("required") is True and name not in required:
             required.append(name)
     if len(parameters) - 2 * len(buttons) < len(entries):

@@ -63,6 +63,7 @@ class SourceTool:
     name: JsonValue
     description: JsonValue
     parameters: JsonValue
+    """None where the source does not say which there are."""
     output_schema: JsonValue = None
     reference_document: JsonValue = None
     """What `$ref`s lead into, where that is more than the schema itself."""
@@ -140,11 +141,10 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
                 parameters=parameters,
                 output_schema=repair_output_schema(tool.output_schema, tool.reference_document),
                 original_name=found if name != found else None,
+                parameters_status="stated" if isinstance(tool.parameters, dict) else "unknown",
             )
         )
-    size = sum(len(canonical_json(tool.to_openai())) for tool in tools) // CHARACTERS_PER_TOKEN
-    if size > filters.max_server_tokens:
-        raise Rejected("over the token budget", f"{source.name!r} takes about {size} tokens")
+    require_tools_fit(source.name, tools, filters)
     descriptions = [tool.description for tool in tools]
     return ServerDocument(
         id=record_id("server", source.name, source.origin, [tool.model_dump(mode="json") for tool in tools]),
@@ -158,6 +158,17 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
         repairs=tuple(sorted(repairs)),
         flags=tuple(f"speaks to a model: {tool.name}" for tool in tools if _SPEAKS_TO_A_MODEL.search(tool.description)),
     )
+
+
+def require_tools_fit(server_name: str, tools: Sequence[ToolDocument], filters: ToolDocumentFilters) -> None:
+    """Require that a server's documents can be offered in one prompt.
+
+    Raises:
+        Rejected: they are too long.
+    """
+    size = sum(len(canonical_json(tool.to_openai())) for tool in tools) // CHARACTERS_PER_TOKEN
+    if size > filters.max_server_tokens:
+        raise Rejected("over the token budget", f"{server_name!r} takes about {size} tokens")
 
 
 def _usable(tool: SourceTool, filters: ToolDocumentFilters, repairs: set[str]) -> tuple[str, str, JsonObject]:

@@ -22,10 +22,11 @@ from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normali
 from synthesis.tools.mcp_servers import McpPool, McpServerConfig
 from synthesis.tools.near_duplicate_servers import NearDuplicates
 from synthesis.tools.sources import read_servers, source_files
+from synthesis.tools.statistics import tool_document_statistics
 
 TOOL_DOCUMENTS: Final = records_of("server_document")
 """What ingestion makes."""
-JOURNALS: Final = ("chains", "tasks", "trajectories")
+JOURNALS: Final = ("completions", "chains", "tasks", "trajectories")
 """The stages of the track that keep a journal in the work directory."""
 _OURS: Final = re.compile(rf"({'|'.join(JOURNALS)})\.sqlite(-wal|-shm|-journal)?|mcp-\d+")
 
@@ -155,7 +156,8 @@ async def synthesize_tools(
 ) -> StageReport:
     """Ingest and normalise tool documents only; write them as records of kind `server_document`.
 
-    Beside the records lies `report.json`: what became of each document that was read, and why.
+    Beside the records lies `report.json`: what became of each document that was read, and why; and what the kept ones
+    say of their parameters, or do not.
 
     Raises:
         DestinationRefused: `out` is neither new nor an earlier ingestion, or holds a source.
@@ -171,7 +173,12 @@ async def synthesize_tools(
         servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
     require_servers(servers)
     counts = {"read": servers.report.read, "kept": servers.report.kept, "repaired": servers.report.repaired}
-    report = {**counts, "rejected": dict(sorted(servers.report.rejected.items())), "documents": servers.outcomes}
+    report = {
+        **counts,
+        "rejected": dict(sorted(servers.report.rejected.items())),
+        "tools": tool_document_statistics(servers.documents).model_dump(),
+        "documents": servers.outcomes,
+    }
     write_records(
         out,
         servers.documents,

@@ -12,6 +12,13 @@ from typing import Final
 from synthesis.records import LEGAL_TOOL_NAME
 
 MAX_NAME_LENGTH: Final = 64
+_COUNTED: Final = frozenset({
+    "limit", "offset", "skip", "count", "top", "width", "height", "latitude", "longitude", "lat", "lon", "lng",
+})  # fmt: skip
+_COUNTING: Final = (
+    ("page", "size"), ("per", "page"), ("page", "number"), ("top", "k"), ("max", "results"), ("num", "results"),
+    ("max", "tokens"), ("start", "index"), ("batch", "size"), ("chunk", "size"), ("timeout", "seconds"),
+)  # fmt: skip
 
 
 @lru_cache(maxsize=8192)  # the same few thousand names are asked for millions of times
@@ -23,6 +30,16 @@ def words_of(name: str) -> tuple[str, ...]:
     """
     spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
     return tuple(word for word in re.split(r"[^a-z0-9\u3400-\u9fff]+", spaced.lower()) if word)
+
+
+def is_name_of_number(name: str) -> bool:
+    """Say whether a parameter is a number by its name alone, whatever tool takes it.
+
+    >>> [is_name_of_number(name) for name in ("limit", "page_size", "maxResults", "issue_number", "page", "discount")]
+    [True, True, True, False, False, False]
+    """
+    words = words_of(name)
+    return words[-1:] != () and (words[-1] in _COUNTED or words[-2:] in _COUNTING)
 
 
 def legal_names(names: Iterable[str]) -> list[str]:

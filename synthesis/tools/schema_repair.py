@@ -15,6 +15,7 @@ What is mended, by rule name (a server document lists the rules that were needed
     nullable_converted         OpenAPI's `nullable` became the type `null`
     reference_unresolved       a `$ref` that leads nowhere became "anything"
     reference_cycle_cut        a `$ref` inside itself was cut where it starts again
+    number_typed_as_string     a "string" whose default or limits are numbers became a number
     keyword_dropped            a keyword that JSON Schema does not have, or with a value it does not allow
 
 References inside the document are replaced by what they point to. Dialect marks and titles are left out without a word.
@@ -190,6 +191,7 @@ class _Repair:
             self.rules.add("items_mended")
             mended["items"] = {}
         self._required(mended, found)
+        self._number(mended)
         self._default(mended)
         return mended
 
@@ -327,6 +329,13 @@ class _Repair:
                     required.append(str(name))
         if required:
             mended["required"] = required
+
+    def _number(self, mended: JsonObject) -> None:
+        """Take a string for a number where its default is one, or its limits: as a string it could not have them."""
+        stated = [mended[keyword] for keyword in ("default", *sorted(_BOUNDS)) if keyword in mended]
+        if mended.get("type") == "string" and stated and all(map(_is_number, stated)) and "enum" not in mended:
+            self.rules.add("number_typed_as_string")
+            mended["type"] = "integer" if all(isinstance(value, int) for value in stated) else "number"
 
     def _default(self, mended: JsonObject) -> None:
         if "default" in mended and mended["default"] is None and "null" not in _as_list(mended.get("type", "null")):

@@ -74,8 +74,8 @@ class TrackRun:
                 for stage, path in self.journal_paths.items()
             ]
 
-    def write(self, report: StageReport, records: Iterable[KeptRecord]) -> None:
-        """Write the records of a run that is at its end, unless there are none.
+    def write(self, report: StageReport, records: Iterable[KeptRecord], run_report: str | None = None) -> None:
+        """Write the records of a run that is at its end, unless there are none; `run_report` is their `report.json`.
 
         Raises:
             DestinationRefused: something else has come to lie in `out`.
@@ -91,6 +91,7 @@ class TrackRun:
                 read=report.read,
                 repaired=report.repaired,
                 made_with=self.fingerprint,
+                report=run_report,
             )
 
     def write_rejected(self, report: StageReport, records: Iterable[KeptRecord], kind: str) -> None:

@@ -108,7 +108,8 @@ class Selection(Generic[Kept, Other]):
         report.kept = len(kept)
         report.require_kept(f"at least one {run.kind}")
         self._write_rejected(run, rejected_before | rejected, report)  # what moves is in both until the end
-        run.write(report, kept)
+        beside = run.out / "report.json"  # tells of what was before the thresholds
+        run.write(report, kept, beside.read_text(encoding="utf-8") if beside.is_file() else None)
         self._write_rejected(run, rejected, report)
         return report
 

@@ -1,6 +1,6 @@
 """The trajectories track, in the order of its stages:
 
-    tool documents ─► tool graph, chains ─► tasks ─► conversations, reward axes ─► trajectory records
+    tool documents ─► tools completed ─► tool graph, chains ─► tasks ─► conversations, reward axes ─► trajectory records
     (tools.ingestion) (tool_graph, chains)  (tasks, augmentation, (collection, reward_axes,
                                              task_scores)          tools.backends)
 
@@ -11,17 +11,19 @@ same bytes. What an item becomes depends on the configuration, the seed and the 
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Final, TextIO
 
 from synthesis.destination import records_of, require_destination
 from synthesis.fingerprint import Fingerprint
-from synthesis.records import Chain, JsonObject, RejectedTrajectory, ServerDocument, Task, Trajectory
+from synthesis.records import Chain, JsonObject, RejectedTrajectory, ServerDocument, Task, ToolDocument, Trajectory
 from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.protocol import Teacher
 from synthesis.teacher.usage import cost_so_far
@@ -36,6 +38,7 @@ from synthesis.tools.ingestion import (
     synthesize_tools,
     work_directory_of,
 )
+from synthesis.tools.parameter_completion import tools_of_unknown_parameters, with_completed_tools
 from synthesis.tools.sources import EXAMPLES_DIRECTORY
 from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.track.journal import Journal, run_stage
@@ -112,10 +115,14 @@ async def synthesize_trajectories(
             progress,
             partial(cost_so_far, teacher),
         )
-        await run.propose_chains()
-        report = await run.collect_trajectories()
-        track_run.write_rejected(report, run.rejected(), REJECTED_KIND)
-        track_run.write(report, run.trajectories())
+        unknown, completed = await run.complete_tools()
+        if completed.kept:
+            await run.propose_chains()
+            report = await run.collect_trajectories()
+            track_run.write_rejected(report, run.rejected(), REJECTED_KIND)
+            track_run.write(report, run.trajectories(), run_report(unknown, completed))
+        else:
+            report = replace(completed, stage="trajectories")
     # The folder goes with the journals: it was not empty when the stack was left.
     try:
         track_run.close(report)
@@ -123,6 +130,15 @@ async def synthesize_trajectories(
         clear_workspaces(work_directory)
     report.out, report.seconds = str(config.out), time.monotonic() - started
     return report
+
+
+def run_report(unknown: StageReport, servers: StageReport) -> str | None:
+    """Return what stands beside the records of tools whose parameters were unknown; None where all were stated."""
+    if not unknown.read:
+        return None
+    counts = {"read": unknown.read, "completed": unknown.kept, "rejected": dict(sorted(unknown.rejected.items()))}
+    left_out = dict(sorted(servers.rejected.items()))
+    return json.dumps({"unknown_parameters": counts, "servers_left_out": left_out}, indent=1) + "\n"
 
 
 def fingerprint_of(config: TrajectoriesConfig, teacher: Teacher, documents: Sequence[ServerDocument]) -> Fingerprint:
@@ -148,11 +164,11 @@ class _Run:
     ):
         self.config, self.servers, self.workers = config, servers, workers
         self.progress, self.cost = progress, cost
-        self._chains_journal, self._tasks_journal, self._trajectories_journal = journals
+        self._completions_journal, self._chains_journal, self._tasks_journal, self._trajectories_journal = journals
+        self._documents: list[ServerDocument] = []
+        """The servers that are worked on, their tools completed."""
         self._chains: list[list[Chain]] = []
-        self._order = list(range(len(servers.documents)))
-        # A run with fewer slots than servers takes a fair draw of them, not the first sources.
-        derived_random(config.seed, "order of servers").shuffle(self._order)
+        self._order: list[int] = []
         self._duplicates: dict[int, str] = {}
         self._num_slots = 0
 
@@ -171,11 +187,51 @@ class _Run:
         )
         return report
 
+    # --- tools of unknown parameters ---
+
+    async def complete_tools(self) -> tuple[StageReport, StageReport]:
+        """Have the parameters written of every tool of which they are unknown; leave out what stays unknown.
+
+        Returns what became of these tools, and of all servers.
+        """
+        config, documents = self.config, self.servers.documents
+        unknown = [
+            (index, tool) for index, server in enumerate(documents) for tool in tools_of_unknown_parameters(server)
+        ]
+        tools, servers = StageReport("unknown parameters"), StageReport("servers")
+
+        async def complete(item: tuple[int, ToolDocument]) -> JsonObject:
+            index, tool = item
+            return await self.workers.do(TrajectoriesWorker.completion, documents[index], tool)
+
+        await run_stage(
+            tools, unknown, complete, journal=self._completions_journal, concurrency=config.concurrency,
+            progress=self.progress, cost=self.cost,
+        )  # fmt: skip
+        completed: dict[int, dict[str, ToolDocument]] = {}
+        for item, (index, _) in enumerate(unknown):
+            if "result" in (outcome := self._completions_journal.read(item)):
+                tool = ToolDocument.model_validate(outcome["result"]["tool"])
+                completed.setdefault(index, {})[tool.name] = tool
+        for index, server in enumerate(documents):
+            servers.read += 1
+            try:
+                self._documents.append(with_completed_tools(server, completed.get(index, {}), config.filters))
+                servers.kept += 1
+            except Rejected as rejected:
+                servers.reject(rejected)
+        if unknown:
+            print(tools.closing_line(), servers.closing_line(), sep="\n", file=self.progress)
+        self._order = list(range(len(self._documents)))
+        # A run with fewer slots than servers takes a fair draw of them, not the first sources.
+        derived_random(config.seed, "order of servers").shuffle(self._order)
+        return tools, servers
+
     # --- chains ---
 
     async def propose_chains(self) -> None:
         """Build every server's tool graph and keep the chains that pass verification."""
-        servers = self.servers.documents
+        servers = self._documents
         report = await self._stage("chains", len(servers), self._chains_of_server, self._chains_journal)
         for index in range(len(servers)):
             # A server whose proposals were rejected has no chains; its slots get server-only tasks.
@@ -184,7 +240,7 @@ class _Run:
         print(report.closing_line(), file=self.progress)
 
     async def _chains_of_server(self, index: int) -> JsonObject:
-        return await self.workers.do(TrajectoriesWorker.chains, self.servers.documents[index])
+        return await self.workers.do(TrajectoriesWorker.chains, self._documents[index])
 
     # --- tasks ---
 
@@ -194,7 +250,7 @@ class _Run:
 
     async def _task(self, slot: int) -> JsonObject:
         index = self._server_of(slot)
-        server, chains = self.servers.documents[index], self._chains[index]
+        server, chains = self._documents[index], self._chains[index]
         return await self.workers.do(TrajectoriesWorker.task, slot, server, chains)
 
     def _mark_duplicates(self, num_slots: int) -> None:
@@ -239,7 +295,7 @@ class _Run:
         task = Task.model_validate(outcome["result"]["task"])
         if slot in self._duplicates:
             raise Rejected(self._duplicates[slot], task.text, {"task": outcome["result"]["task"]})
-        server = self.servers.documents[self._server_of(slot)]
+        server = self._documents[self._server_of(slot)]
         return await self.workers.do(TrajectoriesWorker.trajectory, slot, server, task)
 
     def trajectories(self) -> Iterator[Trajectory]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,6 +51,10 @@ class TrajectoryStatistics(BaseModel):
     distinct_functions: int
     """Distinct (server, tool) pairs that were offered."""
     distinct_functions_called: int
+    functions_completed: int
+    """Of those that were offered: how many have parameters that the teacher wrote, since their source says none."""
+    tools_of_unknown_parameters: dict[str, int]
+    """What became of the tools of which the source does not say what they take: `completed`, or why left out."""
     servers: int
     domains: dict[str, int]
     languages: dict[str, int]
@@ -107,6 +112,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     calls_by_number: Counter[int] = Counter()
     functions: set[tuple[str, str]] = set()
     functions_called: set[tuple[str, str]] = set()
+    completed: set[tuple[str, str]] = set()
     emulated_calls = injected = parallel = 0
     axes: defaultdict[str, _Scores] = defaultdict(_Scores)
     task_scores: defaultdict[str, _Scores] = defaultdict(_Scores)
@@ -126,6 +132,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         requests_by_number[1 + len(trajectory.task.follow_ups)] += 1
         parallel += any(len(message.tool_calls) > 1 for message in trajectory.messages)
         functions.update((trajectory.server, tool.name) for tool in trajectory.tools)
+        completed.update((trajectory.server, t.name) for t in trajectory.tools if t.parameters_status == "completed")
         called = {call.name for message in trajectory.messages for call in message.tool_calls}
         functions_called.update((trajectory.server, name) for name in called)
         if trajectory.tool_backend == "emulator":
@@ -153,6 +160,8 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         roles={role: number / messages for role, number in roles.most_common()},
         distinct_functions=len(functions),
         distinct_functions_called=len(functions_called & functions),  # without the tools that an agent made up
+        functions_completed=len(completed),
+        tools_of_unknown_parameters=_unknown_parameters(directory),
         servers=len({server for server, _ in functions}),
         domains=dict(domains.most_common()),
         languages=dict(languages.most_common()),
@@ -168,6 +177,22 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         task_score_tenths={name: tuple(scores.tenths) for name, scores in task_scores.items()},
         diversity=diversity.result(),
     )
+
+
+def _unknown_parameters(directory: Path) -> dict[str, int]:
+    """Read what the run wrote down beside its records; empty where every source said what its tools take."""
+    path = directory / "report.json"
+    if not path.is_file():
+        return {}
+    try:
+        counts = json.loads(path.read_text(encoding="utf-8")).get(
+            "unknown_parameters", {"completed": 0, "rejected": {}}
+        )
+        return {
+            name: count for name, count in {"completed": counts["completed"], **counts["rejected"]}.items() if count
+        }
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise RecordDirectoryError(f"expected the report of a run in {path}, found something else: {error}") from error
 
 
 class _Scores:

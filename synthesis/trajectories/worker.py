@@ -17,6 +17,7 @@ from synthesis.prompts.chain_vote import VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
 from synthesis.prompts.follow_up_writing import WriteFollowUp
 from synthesis.prompts.judges import JUDGES, JudgeTogether
+from synthesis.prompts.parameter_completion import CompleteParameters
 from synthesis.prompts.rendering import version_of
 from synthesis.prompts.simulated_user import AnswerAsUser
 from synthesis.prompts.task_scoring import ScoreTask
@@ -37,6 +38,7 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request, Teacher
 from synthesis.tools.backends import Emulator, ToolBackend
 from synthesis.tools.mcp_servers import McpBackend, McpPool, McpServerConfig, ToolServerDied
+from synthesis.tools.parameter_completion import complete_tool
 from synthesis.track.metering import metered_item
 from synthesis.track.seeds import derived_random, derived_seed
 from synthesis.trajectories.augmentation import augment_task
@@ -53,8 +55,8 @@ from synthesis.trajectories.tool_graph import build_tool_graph, edge_coverage, s
 Item = ParamSpec("Item")
 
 PROMPTS: Final[tuple[type[Request[Any]], ...]] = (
-    ProposeChains, VoteOnChain, WriteTask, AugmentTask, ScoreTask, TakeTurn, AnswerAsUser, EmulateCall,
-    JudgeTogether, *JUDGES,
+    CompleteParameters, ProposeChains, VoteOnChain, WriteTask, AugmentTask, ScoreTask, TakeTurn, AnswerAsUser,
+    EmulateCall, JudgeTogether, *JUDGES,
 )  # fmt: skip
 """Every question that any run of the track asks."""
 FOLLOW_UP_PROMPTS: Final[tuple[type[Request[Any]], ...]] = (WriteFollowUp, ContinueAsUser)
@@ -124,6 +126,18 @@ class TrajectoriesWorker:
         self._config, self._teacher, self._pools = config, teacher, pools
         self._prompt_version = prompt_version_of(config, teacher)
         self._length = None if config.student is None else SampleLength(config.student, config.max_sample_tokens)
+
+    @_metered
+    async def completion(self, server: ServerDocument, tool: ToolDocument) -> JsonObject:
+        """Have the parameters written of a tool of which they are unknown.
+
+        Raises:
+            Rejected: the teacher has none to offer that can be used.
+            TeacherUnavailable: the teacher cannot be asked.
+        """
+        seed = derived_seed(self._config.seed, "complete", server.id, tool.name)
+        completed = await complete_tool(self._teacher, server, tool, seed=seed)
+        return {"tool": completed.model_dump(mode="json")}
 
     @_metered
     async def chains(self, server: ServerDocument) -> JsonObject:

@@ -71,6 +71,8 @@ def test_mending_a_mended_schema_changes_nothing(found):
         ({"enum": ["a", "a"]}, {"enum": ["a"]}, "enum_mended"),
         ({"type": "string", "x-order": 3}, {"type": "string"}, "keyword_dropped"),
         ("string", {"type": "string"}, "not_a_schema"),
+        ({"type": "string", "default": 1000}, {"type": "integer", "default": 1000}, "number_typed_as_string"),
+        ({"type": "string", "minimum": 0.5}, {"type": "number", "minimum": 0.5}, "number_typed_as_string"),
     ],
 )
 def test_each_rule_mends_what_it_is_for(found, property_schema, rule):

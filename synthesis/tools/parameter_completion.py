@@ -1,0 +1,73 @@
+"""Tools whose parameters are unknown: completed by the teacher, or left out where it has no answer.
+
+    tool of unknown parameters ─► the teacher's parameters ─► the same tool, marked `completed`
+                                  none that can be used    ─► left out of its server, counted with the reason
+    server ─► without what was left out ─► left out itself where too few tools are left
+
+Decided: docs/decisions/tools.md, “Unknown parameters are not none”.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from synthesis.prompts.parameter_completion import CompleteParameters
+from synthesis.records import ServerDocument, ToolDocument
+from synthesis.stage import Rejected
+from synthesis.teacher.protocol import BadReply, Teacher
+from synthesis.tools.documents import ToolDocumentFilters, require_tools_fit
+
+UNKNOWN: Final = "parameters stay unknown"
+
+
+def tools_of_unknown_parameters(server: ServerDocument) -> list[ToolDocument]:
+    """Return the tools of a server of which nobody says what they take."""
+    return [tool for tool in server.tools if tool.parameters_status == "unknown"]
+
+
+async def complete_tool(teacher: Teacher, server: ServerDocument, tool: ToolDocument, *, seed: int) -> ToolDocument:
+    """Return the tool with the parameters that the teacher writes for it.
+
+    Raises:
+        Rejected: the teacher has none to offer that can be used.
+        TeacherUnavailable: the teacher cannot be asked.
+    """
+    known = {
+        other.name: tuple(other.parameters.get("properties", {}))
+        for other in server.tools
+        if other.parameters_status != "unknown"
+    }
+    request = CompleteParameters(language=server.language, server=server.name, known_parameters=known, tool=tool)
+    try:
+        reply = await teacher.ask(request, seed=seed)
+    except BadReply as bad:
+        raise Rejected(UNKNOWN, f"{server.name}.{tool.name}: {bad}") from bad
+    return tool.model_copy(update={"parameters": reply.schema_of_arguments(), "parameters_status": "completed"})
+
+
+def with_completed_tools(
+    server: ServerDocument, completed: Mapping[str, ToolDocument], filters: ToolDocumentFilters
+) -> ServerDocument:
+    """Return a server whose tools all say what they take: those of unknown parameters completed, or left out.
+
+    Its id stays, which names the document that was read.
+
+    Raises:
+        Rejected: too few tools are left, or they are too long now.
+    """
+    tools = tuple(
+        completed.get(tool.name, tool)
+        for tool in server.tools
+        if tool.parameters_status != "unknown" or tool.name in completed
+    )
+    if len(tools) == len(server.tools) and not completed:
+        return server
+    if len(tools) < filters.min_tools:
+        detail = f"{server.name!r}: {len(tools)} of {len(server.tools)} tools say what they take"
+        raise Rejected(UNKNOWN, f"{detail}, {filters.min_tools} are needed")
+    require_tools_fit(server.name, tools, filters)
+    left_out = len(tools) < len(server.tools)
+    repairs = {*server.repairs, *({"parameters completed"} if completed else ())}
+    repairs |= {f"tool left out: {UNKNOWN}"} if left_out else set()
+    return server.model_copy(update={"tools": tools, "repairs": tuple(sorted(repairs))})

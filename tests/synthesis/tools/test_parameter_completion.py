@@ -1,0 +1,229 @@
+"""Tools of which the source does not say what they take: told from those that take nothing, completed, or left out."""
+
+import asyncio
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import ValidationError
+
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.parameter_completion import CompletedParameter, CompletedParameters, CompleteParameters
+from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.record_io import RecordSource
+from synthesis.records import ServerDocument, ToolDocument, Trajectory
+from synthesis.stage import NothingKept, Rejected
+from synthesis.teacher.asking import reply_schema
+from synthesis.teacher.protocol import BadReply
+from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normalise_server
+from synthesis.tools.ingestion import synthesize_tools
+from synthesis.tools.parameter_completion import UNKNOWN, complete_tool, with_completed_tools
+from synthesis.tools.sources import read_servers
+from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+from synthesis.trajectories.statistics import trajectory_statistics
+from tests.shared_data import shared_data
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TITLE: dict[str, Any] = {
+    "name": "title",
+    "type": "string",
+    "description": "Title of the issue",
+    "required": True,
+    "example": "Slow",
+}
+STATED = [
+    {"name": f"get_{what}", "description": f"Get the {what} of a city.", "input_schema": CITY}
+    for what in ("weather", "forecast", "humidity")
+]
+UNSAID = {"name": "create_issue", "description": "Create a new issue in a project.", "parameters": []}
+
+
+def crawled(*tools: dict[str, Any], name: str = "Weather and issues") -> dict[str, Any]:
+    return {"metadata": {"server_name": name, "server_info_crawled": {"name": name, "tools": list(tools)}}}
+
+
+def written(path: Path, *tools: dict[str, Any], name: str = "Weather and issues") -> Path:
+    path.write_text(json.dumps(crawled(*tools, name=name)), encoding="utf-8")
+    return path
+
+
+def server_of(path: Path, *tools: dict[str, Any]) -> ServerDocument:
+    (found,) = read_servers(written(path / "s.json", *tools))
+    assert isinstance(found, SourceServer)
+    return normalise_server(found, ToolDocumentFilters(min_tools=1))
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ({"parameters": []}, "unknown"),
+        ({"parameters": [{"name": word} for word in ("Create", "a", "new", "issue")]}, "unknown"),
+        ({"parameters": [{"name": "title"}]}, "stated"),
+        ({}, "unknown"),
+        ({"input_schema": None}, "unknown"),
+        ({"input_schema": {"type": "object"}}, "unknown"),
+        ({"input_schema": {"type": "object", "properties": {}}}, "stated"),
+        ({"input_schema": {"type": "object", "additionalProperties": False}}, "stated"),
+        ({"input_schema": {"anyOf": [CITY]}}, "stated"),
+    ],
+)
+def test_a_document_that_does_not_say_what_a_tool_takes_is_not_one_that_says_nothing_is_taken(tmp_path, said, status):
+    tool = {"name": "create_issue", "description": "Create a new issue in a project."} | said
+    assert server_of(tmp_path, tool).tools[0].parameters_status == status
+
+
+def test_a_document_that_says_what_its_tool_takes_has_the_bytes_that_it_had(tmp_path):
+    (tool,) = server_of(tmp_path, STATED[0]).tools
+    assert list(tool.model_dump(mode="json")) == ["name", "description", "parameters", "output_schema", "original_name"]
+    assert "parameters_status" not in json.dumps(reply_schema(WriteToolDocument.reply_type))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"example": 3},
+        {"example": ""},
+        {"type": "integer", "example": True},
+        {"type": "integer", "example": 2.5},
+        {"type": "array", "example": ["a"]},
+        {"type": "array", "items": "integer", "example": ["a"]},
+        {"type": "array", "items": "integer", "example": []},
+        {"items": "string"},
+        {"description": "Title"},
+        {"description": "标题"},
+        {"name": "issue title"},
+        {"name": "api_key"},
+        {"type": "file"},
+    ],
+)
+def test_a_parameter_that_cannot_be_called_with_is_no_answer(changes):
+    CompletedParameter(**TITLE)
+    with pytest.raises(ValidationError):
+        CompletedParameter(**(TITLE | changes))
+
+
+def test_a_parameter_that_is_written_twice_is_no_answer():
+    with pytest.raises(ValidationError, match="title"):
+        CompletedParameters(parameters=[TITLE, TITLE])
+
+
+async def test_a_tool_takes_what_the_teacher_writes_and_says_who_wrote_it(tmp_path):
+    server = server_of(tmp_path, UNSAID, STATED[0])
+    labels = TITLE | {"name": "labels", "type": "array", "items": "string", "example": ["bug"], "required": False}
+    reply = CompletedParameters(parameters=[TITLE, labels])
+    teacher = ScriptedTeacher({CompleteParameters: [reply]})
+    completed = await complete_tool(teacher, server, server.tools[0], seed=0)
+    assert completed.parameters_status == "completed"
+    assert completed.required == ("title",)
+    Draft202012Validator.check_schema(completed.parameters)
+    for name, schema in completed.parameters["properties"].items():
+        assert schema["description"]
+        Draft202012Validator(schema).validate(schema["examples"][0]), name
+    (asked,) = teacher.asked
+    assert '"get_weather": ["city"]' in asked.messages()[1]["content"]
+    assert ToolDocument.model_validate_json(completed.model_dump_json()) == completed
+
+
+async def test_what_a_teacher_cannot_complete_is_left_out_with_its_reason(tmp_path):
+    server = server_of(tmp_path, UNSAID, *STATED)
+    for teacher in (ProceduralTeacher(), ScriptedTeacher({CompleteParameters: [BadReply("no JSON")]})):
+        with pytest.raises(Rejected) as rejected:
+            await complete_tool(teacher, server, server.tools[0], seed=0)
+        assert rejected.value.reason == UNKNOWN
+    left = with_completed_tools(server, {}, ToolDocumentFilters())
+    assert [tool.name for tool in left.tools] == [tool["name"] for tool in STATED]
+    assert f"tool left out: {UNKNOWN}" in left.repairs
+    with pytest.raises(Rejected, match="3 of 4 tools say what they take"):
+        with_completed_tools(server, {}, ToolDocumentFilters(min_tools=4))
+
+
+def run(source: Path, out: Path, teacher: Any, **changes: Any) -> list[Trajectory]:
+    config = TrajectoriesConfig(
+        **({"count": 12, "out": out, "shipped_examples": False, "tool_documents": (source,)} | changes)
+    )
+    asyncio.run(synthesize_trajectories(config, teacher, progress=io.StringIO()))
+    return list(RecordSource(out, Trajectory))
+
+
+def test_no_conversation_offers_a_tool_that_nobody_says_what_it_takes_and_the_statistics_count_it(tmp_path):
+    (tmp_path / "sources").mkdir()
+    written(tmp_path / "sources" / "a.json", UNSAID, *STATED)
+    written(tmp_path / "sources" / "b.json", *(UNSAID | {"name": f"create_{n}"} for n in "xyz"), name="Unsaid")
+    trajectories = run(tmp_path / "sources", tmp_path / "out", ProceduralTeacher())
+    assert {tool.name for each in trajectories for tool in each.tools} <= {tool["name"] for tool in STATED}
+    assert {each.server for each in trajectories} == {"Weather and issues"}
+    statistics = trajectory_statistics(tmp_path / "out")
+    assert statistics.tools_of_unknown_parameters == {UNKNOWN: 4}
+    assert statistics.functions_completed == 0
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["servers_left_out"] == {UNKNOWN: 1}
+
+
+def test_a_completed_tool_is_offered_called_and_counted_and_stays_so_under_another_threshold(tmp_path):
+    source = written(tmp_path / "a.json", UNSAID, *STATED)
+    script = {CompleteParameters: [CompletedParameters(parameters=[TITLE])]}
+    trajectories = run(source, tmp_path / "out", ScriptedTeacher(script, otherwise=ProceduralTeacher()))
+    calls = [call for each in trajectories for message in each.messages for call in message.tool_calls]
+    assert any(call.name == "create_issue" and call.arguments.get("title") for call in calls)
+    statistics = trajectory_statistics(tmp_path / "out")
+    assert (statistics.functions_completed, statistics.tools_of_unknown_parameters) == (1, {"completed": 1})
+    again = run(source, tmp_path / "out", ScriptedTeacher({}), reward_thresholds={"every_axis": 0.45})
+    assert again
+    assert trajectory_statistics(tmp_path / "out").tools_of_unknown_parameters == {"completed": 1}
+
+
+def test_where_every_tool_stays_unknown_the_run_says_so(tmp_path):
+    source = written(tmp_path / "a.json", *(UNSAID | {"name": f"create_{n}"} for n in "xyz"))
+    with pytest.raises(NothingKept, match=UNKNOWN):
+        run(source, tmp_path / "out", ProceduralTeacher())
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out.work").exists()
+
+
+def test_ingestion_counts_what_documents_do_not_say(tmp_path):
+    source = written(
+        tmp_path / "a.json", UNSAID, *STATED,
+        {"name": "ping", "description": "Ping the server.", "input_schema": {"type": "object", "properties": {}}},
+        {"name": "list", "description": "List all issues.", "input_schema": {
+            "type": "object", "properties": {"limit": {"type": "string", "description": "At most"}}}},
+    )  # fmt: skip
+    asyncio.run(synthesize_tools([source], tmp_path / "out"))
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["tools"] == {
+        "tools": 6, "tools_without_parameters": 1, "tools_of_unknown_parameters": 1, "parameters": 4,
+        "parameters_without_description": 3, "numbers_typed_as_strings": 1,
+    }  # fmt: skip
+
+
+def test_a_number_that_a_page_calls_a_string_is_a_number(tmp_path):
+    names = ["query", "limit", "page_size", "maxResults", "phone_number", "page"]
+    tool = UNSAID | {"parameters": [{"name": name, "type": "string"} for name in names]}
+    server = server_of(tmp_path, tool)
+    types = {name: schema["type"] for name, schema in server.tools[0].parameters["properties"].items()}
+    assert [name for name, found in types.items() if found == "number"] == ["limit", "page_size", "maxResults"]
+    assert "number read off a parameter's name" in server.repairs
+
+
+def test_of_the_real_crawled_documents_no_tool_without_parameters_is_taken_for_one_that_needs_none():
+    folder = shared_data("tool_documents")
+    unknown: set[str] = set()
+    for path in sorted(folder.glob("*.json")):
+        shown = {
+            tool["name"]: tool
+            for tool in json.loads(path.read_text(encoding="utf-8"))["metadata"]["server_info_crawled"]["tools"]
+        }
+        for found in read_servers(path):
+            assert isinstance(found, SourceServer)
+            try:
+                tools = normalise_server(found, ToolDocumentFilters()).tools
+            except Rejected:
+                continue
+            for tool in tools:
+                source = shown[tool.original_name or tool.name]
+                if not tool.parameters["properties"] and "properties" not in (source.get("input_schema") or {}):
+                    assert tool.parameters_status == "unknown" or source["input_schema"].keys() - {"type"}, tool.name
+                    unknown.add(tool.name)
+    assert {"create_merge_request", "drive_restore"} <= unknown
