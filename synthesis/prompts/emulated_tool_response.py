@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from synthesis.answers.schema_fault import schema_fault
 from synthesis.prompts.rendering import question, tools_shown, version_of
 from synthesis.records import JsonObject, JsonValue, Language, ToolDocument
 from synthesis.teacher.protocol import Request, Role
@@ -65,3 +66,15 @@ class EmulateCall(Request[EmulatedResponse]):
             arguments=self.arguments,
             state=self.state.model_dump(mode="json"),
         )
+
+    def check(self, reply: BaseModel) -> None:
+        """Check that a call that succeeds returns what the tool's document says, where it says so.
+
+        Raises:
+            ValueError: it returns something else.
+        """
+        assert isinstance(reply, EmulatedResponse)
+        if reply.error is None and self.tool.output_schema is not None:
+            fault = schema_fault(self.tool.output_schema, reply.value, "value")
+            if fault is not None:
+                raise ValueError(f"expected what {self.tool.name} returns by its output schema, found {fault}")

@@ -2,6 +2,8 @@
 
 The emulator keeps a typed state per trajectory, so that what one call writes a later one reads, and fails on a seeded
 share of its calls. An injected failure changes no state and is written into the record as ground truth.
+
+Decided: docs/decisions/trajectories.md, “What the emulator says is what the tool returns”.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Final, Literal, Protocol
 
 from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
 from synthesis.records import InjectedFailure, JsonObject, JsonValue, Language, ToolDocument
-from synthesis.teacher.protocol import Teacher
+from synthesis.teacher.protocol import BadReply, Teacher
 from synthesis.track.seeds import derived_random, derived_seed
 
 FailureKind = Literal["timeout", "server_error", "rate_limit", "malformed"]
@@ -91,7 +93,7 @@ class Emulator:
         """Emulate one call, which fails by the seeded draw or by the emulated server's own answer.
 
         Raises:
-            BadReply: the teacher's reply stayed unusable.
+            BadReply: the teacher's reply stayed unusable, or is not what the tool returns by its output schema.
             TeacherUnavailable: the teacher cannot be asked.
         """
         rng = derived_random(self._seed, "failure", call_id)  # by call, so that no draw depends on those before it
@@ -100,6 +102,10 @@ class Emulator:
             return self._fail(call_id, failure, json.dumps({"error": rng.choice(_FAILURE_TEXTS[failure])}))
         request = EmulateCall(language=self._language, tool=tool, arguments=arguments, state=self.state)
         response = await self._teacher.ask(request, seed=derived_seed(self._seed, "emulate", call_id))
+        try:  # whoever the teacher is: one behind an endpoint has been told of its mistake before
+            request.check(response)
+        except ValueError as error:
+            raise BadReply(f"EmulateCall: {error}") from error
         if failure is not None:  # `malformed`: a real response, cut; the state that would follow is not kept
             return self._fail(call_id, failure, _cut_short(compact_json(response.value), rng))
         self.state = response.state

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 
-from jsonschema import Draft202012Validator
-
+from synthesis.answers.schema_fault import schema_fault
 from synthesis.prompts.task_writing import WriteTask, WrittenTask
-from synthesis.records import Chain, Expectation, JsonObject, JsonValue, ServerDocument, ToolDocument, canonical_json
+from synthesis.records import Chain, Expectation, JsonObject, JsonValue, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.tools.documents import language_of
@@ -64,7 +61,7 @@ def check_facts(
         if slot not in slots:
             raise Rejected("task without a needed fact", f"{slot!r} for {tool.name}.{argument}")
         value = slots[slot]
-        if not _validator(canonical_json(schema)).is_valid(value):
+        if schema_fault(schema, value, slot):
             raise Rejected("fact that the schema does not allow", f"{slot!r} = {value!r} for {tool.name}.{argument}")
         stated = is_stated(value, text)
         if slot in hidden_slots and stated:
@@ -133,12 +130,6 @@ def askable_slots(chain: Chain, server: ServerDocument) -> set[str]:
     }
 
 
-@lru_cache(maxsize=8192)
-def _validator(schema_json: str) -> Draft202012Validator:
-    return Draft202012Validator(json.loads(schema_json))
-
-
 def argument_error(tool: ToolDocument, arguments: JsonObject) -> str | None:
     """Say what is wrong with a call's arguments by the tool's schema; None if nothing is."""
-    error = next(_validator(canonical_json(tool.parameters)).iter_errors(arguments), None)
-    return None if error is None else f"{'/'.join(map(str, error.path)) or 'arguments'}: {error.message[:160]}"
+    return schema_fault(tool.parameters, arguments, "arguments")

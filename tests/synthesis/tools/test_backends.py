@@ -7,6 +7,7 @@ import pytest
 
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatedResponse, EmulatorState
+from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.tools.backends import FAILURE_KINDS, Emulator
 from tests.synthesis.trajectories.servers import HOTELS, TEXT, tool
@@ -81,3 +82,45 @@ async def test_an_injected_failure_changes_no_state():
         backend = emulator(seed, failure_rate=1.0, teacher=teacher)
         await backend.call("c1", BOOK, {"hotel_id": "H1", "guest": "Ana"})
         assert backend.state == EmulatorState()
+
+
+UNFIT = {"hotel_id": "H1", "stars": "four"}
+
+
+async def test_a_reply_that_is_not_what_the_tool_returns_is_no_response_of_it():
+    reply = EmulatedResponse(value=UNFIT, state=EmulatorState(entities={"H1": {}}))
+    refused = 0
+    for seed in range(40):
+        teacher = ScriptedTeacher({EmulateCall: [reply]})
+        backend = emulator(seed, 0.0 if seed < 20 else 1.0, teacher)
+        try:
+            response = await backend.call("c1", FIND, {"city": "Oslo"})
+        except BadReply:
+            refused += 1
+        else:
+            assert response.is_error
+            assert not teacher.asked, "only a failure of the server's own needs no reply"
+        assert backend.state == EmulatorState()
+    assert refused > 20
+
+
+async def test_a_call_that_fails_need_not_return_what_the_tool_returns():
+    reply = EmulatedResponse(value=None, state=EmulatorState(), error="no such city")
+    response = await emulator(teacher=ScriptedTeacher({EmulateCall: [reply]})).call("c1", FIND, {"city": "Atlantis"})
+    assert response.is_error
+
+
+def test_a_teacher_behind_an_endpoint_is_told_what_of_its_reply_the_tool_does_not_return():
+    request = EmulateCall(language="en", tool=FIND, arguments={"city": "Oslo"}, state=EmulatorState())
+    request.check(EmulatedResponse(value={"hotel_id": "H1", "stars": 4}, state=EmulatorState()))
+    with pytest.raises(ValueError, match="find_hotel returns by its output schema, found stars"):
+        request.check(EmulatedResponse(value=UNFIT, state=EmulatorState()))
+
+
+async def test_what_is_known_is_not_repeated_where_the_tool_cannot_return_it():
+    assign = tool("assign_ticket", {"ticket_id": TEXT}, {"ticket_id": TEXT, "status": {"enum": ["assigned"]}})
+    close = tool("close_ticket", {"ticket_id": TEXT}, {"ticket_id": TEXT, "status": {"enum": ["closed"]}})
+    backend = emulator()
+    for document, status in ((assign, "assigned"), (close, "closed"), (assign, "assigned")):
+        response = await backend.call("c1", document, {"ticket_id": "T7"})
+        assert json.loads(response.content) == {"ticket_id": "T7", "status": status}

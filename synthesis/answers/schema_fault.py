@@ -1,0 +1,27 @@
+"""What a JSON Schema says against a value: arguments of a call by the tool's parameters, a response by its output."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+from jsonschema import Draft202012Validator
+
+from synthesis.records import JsonValue, canonical_json
+
+
+def schema_fault(schema: JsonValue, value: JsonValue, name: str) -> str | None:
+    """Say what is wrong with a value by a schema (draft 2020-12); None if nothing is. `name` stands for the whole.
+
+    >>> schema_fault({"properties": {"stars": {"type": "integer"}}}, {"stars": "four"}, "response")
+    "stars: 'four' is not of type 'integer'"
+    >>> schema_fault({"type": "object"}, [], "response")
+    "response: [] is not of type 'object'"
+    """
+    error = next(_validator(canonical_json(schema)).iter_errors(value), None)
+    return None if error is None else f"{'/'.join(map(str, error.path)) or name}: {error.message[:160]}"
+
+
+@lru_cache(maxsize=8192)  # many calls are of few tools
+def _validator(schema_json: str) -> Draft202012Validator:
+    return Draft202012Validator(json.loads(schema_json))
