@@ -34,6 +34,13 @@ def add_synthesize(commands: Commands) -> None:
     environments = config_command(
         synthesize, "environments", "questions whose sub-answers are proven by running tools", _environments
     )
+    environments.add_argument(
+        "--from-run",
+        type=Path,
+        metavar="RUN",
+        help="make more of what this training run solves sometimes: of the kinds of its environments, which lie in "
+        "`disjoint_from`, those with solved rates from 0.2 to 0.8",
+    )
     add_sandbox(environments)
     for track in (trajectories, environments):
         track.set_defaults(after_signal=_GOES_ON)
@@ -76,21 +83,23 @@ def _trajectories(options: argparse.Namespace) -> None:
 
 def _environments(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
+    from synthesis.environments.frontier import read_frontier
     from synthesis.environments.pipeline import ENVIRONMENTS, EnvironmentsConfig, synthesize_environments
 
     config = load_config(EnvironmentsConfig, options.config, options.overrides)
+    frontier = None if options.from_run is None else read_frontier(options.from_run, config.disjoint_from)
     if options.estimate:
         from synthesis.cost.environments import estimate_costs
 
         with sandbox_for(options) as url:
-            _print_estimate(options, "environments", asyncio.run(estimate_costs(config, url)), config.teacher)
+            _print_estimate(options, "environments", asyncio.run(estimate_costs(config, url, frontier)), config.teacher)
         return
 
     async def run(url: str) -> StageReport:
         async with teacher_for(config.teacher, config.out) as teacher:
-            return with_usage(await synthesize_environments(config, teacher, url), teacher)
+            return with_usage(await synthesize_environments(config, teacher, url, frontier), teacher)
 
-    sources = (*config.knowledge, *config.disjoint_from)
+    sources = (*config.knowledge, *config.disjoint_from, *([options.from_run] if options.from_run else []))
     with lock_beside(config.out, ENVIRONMENTS, sources), sandbox_for(options) as url:
         report = asyncio.run(run(url))
     print(report.json_line() if options.json else report.closing_line())

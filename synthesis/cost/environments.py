@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from synthesis.cost.estimate import CostEstimate, MeteringTeacher
+from synthesis.environments.frontier import Frontier
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.worlds import domains
 from synthesis.questions.knowledge import Knowledge
@@ -15,7 +16,9 @@ from synthesis.teacher.protocol import Request
 SAMPLE: Final = 50
 
 
-async def estimate_costs(config: EnvironmentsConfig, sandbox_url: str) -> CostEstimate:
+async def estimate_costs(
+    config: EnvironmentsConfig, sandbox_url: str, frontier: Frontier | None = None
+) -> CostEstimate:
     """Estimate calls and tokens by kind of question from a small run with the embedded teacher.
 
     Every implementation passes at the first try, as the embedded teacher's do; embeddings are not counted.
@@ -34,7 +37,7 @@ async def estimate_costs(config: EnvironmentsConfig, sandbox_url: str) -> CostEs
             "disjoint_from": (),
             "ray": None,
         }
-        await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url)
+        await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url, frontier)
     return teacher.estimate().scaled(config.count / sample)
 
 

@@ -15,6 +15,7 @@ draws the item is rejected.
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -26,9 +27,10 @@ from synthesis.destination import records_of, require_destination
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.demonstrations import draw_habit
 from synthesis.environments.drafts import Draft
+from synthesis.environments.frontier import Frontier
 from synthesis.environments.irrelevant_tools import ToolPool
 from synthesis.environments.quality import least_quality
-from synthesis.environments.quotas import EnvironmentPlan, Variety, plan_environments
+from synthesis.environments.quotas import EnvironmentPlan, PlanImpossible, Variety, plan_environments
 from synthesis.environments.refusals import withhold_tool
 from synthesis.environments.selection import REJECTED_KIND, rejection, selection_of, too_low
 from synthesis.environments.splits import TakenValues
@@ -51,8 +53,13 @@ ENVIRONMENTS: Final = records_of("environment")
 """What the track makes."""
 
 
-async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, sandbox_url: str) -> StageReport:
+async def synthesize_environments(
+    config: EnvironmentsConfig, teacher: Teacher, sandbox_url: str, frontier: Frontier | None = None
+) -> StageReport:
     """Synthesise environments into a record directory; run again after an interruption, it goes on where it was.
+
+    With a `frontier` more is made of the kinds on it: they take the place of the shares of scenarios, languages,
+    domains, lookups, computations and varieties in the config.
 
     Where they already lie there, made with the same, nothing is done but to report of them; made with another quality
     threshold, what was made is selected from again. What is not kept lies in `<out>.rejected`.
@@ -67,26 +74,17 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
             result in `config.out` is.
         JournalError: a journal is damaged, or the disk is full or not writable.
         NothingKept: no environment came of it; an earlier `out` stays, and the same command starts anew.
-        PlanImpossible: the config asks for more stateful environments than multi-hop ones.
+        PlanImpossible: the config asks for more stateful environments than multi-hop ones, or contradicts the frontier.
     """
     started = time.monotonic()
     require_destination(config.out, ENVIRONMENTS, sources=(*config.knowledge, *config.disjoint_from))
-    plans = plan_environments(
-        config.count,
-        config.seed,
-        scenarios=config.scenarios,
-        languages=config.languages,
-        domains=config.domains,
-        lookups=config.lookups,
-        computations=config.computations,
-        varieties=config.varieties,
-    )
+    plans = _planned(config, frontier)
     out = config.out.resolve()
     track_run = TrackRun(
         "environments",
         config.out,
         ENVIRONMENTS.kind,
-        fingerprint_of(config, teacher),
+        fingerprint_of(config, teacher, frontier),
         {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")},
     )
     require_destination(rejected_beside(config.out), records_of(REJECTED_KIND))
@@ -111,10 +109,36 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         proven = await _prove_all(config, sources, drafts, workers, report, proven_journal, cost, rejected)
         mixed = await _mix_all(config, proven, workers, report, mixed_journal, rejected)
         track_run.write_rejected(report, (rejected[slot] for slot in sorted(rejected)), REJECTED_KIND)
-        track_run.write(report, (Environment.model_validate(result) for result in mixed))
+        beside = None if frontier is None else json.dumps(frontier.report(config.count), indent=1) + "\n"
+        track_run.write(report, (Environment.model_validate(result) for result in mixed), beside)
     track_run.close(report)
     report.seconds = time.monotonic() - started
     return report
+
+
+def _planned(config: EnvironmentsConfig, frontier: Frontier | None) -> list[EnvironmentPlan]:
+    if frontier is None:
+        return plan_environments(
+            config.count,
+            config.seed,
+            scenarios=config.scenarios,
+            languages=config.languages,
+            domains=config.domains,
+            lookups=config.lookups,
+            computations=config.computations,
+            varieties=config.varieties,
+        )
+    if config.knowledge:
+        raise PlanImpossible(
+            "expected no files in `knowledge` with the solved rates of a run, which plan domains, found "
+            f"{config.knowledge[0]}; leave one of them out"
+        )
+    plans = frontier.plans(config.count, config.seed)
+    if config.difficulty == "hard" and any(plan.variety == "stateful" for plan in plans):
+        raise PlanImpossible(
+            'expected difficulty = "plain" with stateful environments, which the run solves sometimes, found "hard"'
+        )
+    return plans
 
 
 async def _draft_all(
@@ -252,7 +276,7 @@ async def _mix_all(
     return results
 
 
-def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher) -> Fingerprint:
+def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher, frontier: Frontier | None = None) -> Fingerprint:
     """Return what decides the records; what was read stands in the place of paths.
 
     Raises:
@@ -261,4 +285,7 @@ def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher) -> Fingerprint:
     """
     sources = [item.model_dump(mode="json") for item in read_knowledge(config.knowledge)] if config.knowledge else []
     apart = [sorted(read_card(directory).shards.values()) for directory in config.disjoint_from]
-    return synthesis_fingerprint(__name__, config, teacher, {"knowledge": sources, "disjoint_from": apart})
+    contents: dict[str, JsonValue] = {"knowledge": sources, "disjoint_from": apart}
+    if frontier is not None:
+        contents["frontier"] = frontier.contents()
+    return synthesis_fingerprint(__name__, config, teacher, contents)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,6 +72,8 @@ class EnvironmentStatistics(BaseModel):
     expectations: dict[str, float]
     stateful_share: float
     quality_mean: float
+    frontier: dict[str, int] = {}
+    """Kinds of which more was to be made for a training run solved them sometimes, and how many were planned."""
     diversity: Diversity
 
 
@@ -83,7 +86,23 @@ def environment_statistics(directory: Path) -> EnvironmentStatistics:
     source = RecordSource(directory, Environment)
     if not source:
         raise RecordDirectoryError(f"expected at least one environment to count in {directory}, found none")
-    return statistics_of(source)
+    return statistics_of(source).model_copy(update={"frontier": _frontier(directory)})
+
+
+def _frontier(directory: Path) -> dict[str, int]:
+    """Read what the run planned, which stands beside its records; empty where no training run was read."""
+    path = directory / "report.json"
+    if not path.is_file():
+        return {}
+    try:
+        kinds = json.loads(path.read_text(encoding="utf-8"))["frontier"]["kinds"]
+        return {
+            f"{kind['domain']}, {kind['scenario']}, {kind['hops']} hops, {kind['variety']}": kind["planned"]
+            for kind in kinds
+            if kind["planned"]
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordDirectoryError(f"expected the report of a run in {path}, found something else: {error}") from error
 
 
 def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
