@@ -92,6 +92,11 @@ def _trajectories(counted: TrajectoryStatistics, rejected: Mapping[str, int]) ->
                     "Messages each", counted.messages_by_number, paper_mean=paper["messages_per_trajectory"]
                 ),
                 number_histogram("Requests of the user each", counted.requests_by_number),
+                *(
+                    [number_histogram("Proposals of each edge of the tool graphs", counted.edges_by_weight)]
+                    if counted.edges_by_weight
+                    else []
+                ),
             ],
             "Task scores": [
                 score_histogram(in_words(name).capitalize(), tenths, mean=counted.task_scores[name])

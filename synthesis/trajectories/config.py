@@ -32,6 +32,9 @@ class TrajectoriesConfig(BaseModel):
     filters: ToolDocumentFilters = ToolDocumentFilters()
 
     proposals_per_server: int = Field(default=24, ge=1)
+    proposal_draws: int = Field(default=1, ge=1)
+    """In how many questions a server's chains are proposed. Within one answer a model repeats itself seldom; what
+    several answers, drawn apart, have in common is what the weights of the tool graph count."""
     walks_per_server: int = Field(default=64, ge=1)
     min_chain_length: int = Field(default=2, ge=1)
     max_chain_length: int = Field(default=5, ge=1)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -120,7 +121,7 @@ async def synthesize_trajectories(
             await run.propose_chains()
             report = await run.collect_trajectories()
             track_run.write_rejected(report, run.rejected(), REJECTED_KIND)
-            track_run.write(report, run.trajectories(), run_report(unknown, completed))
+            track_run.write(report, run.trajectories(), run_report(unknown, completed, run.edge_weights))
         else:
             report = replace(completed, stage="trajectories")
     # The folder goes with the journals: it was not empty when the stack was left.
@@ -132,13 +133,15 @@ async def synthesize_trajectories(
     return report
 
 
-def run_report(unknown: StageReport, servers: StageReport) -> str | None:
-    """Return what stands beside the records of tools whose parameters were unknown; None where all were stated."""
-    if not unknown.read:
-        return None
+def run_report(unknown: StageReport, servers: StageReport, edge_weights: Mapping[int, int]) -> str:
+    """Return what stands beside the records: what became of tools of unknown parameters, and the weights of edges."""
     counts = {"read": unknown.read, "completed": unknown.kept, "rejected": dict(sorted(unknown.rejected.items()))}
-    left_out = dict(sorted(servers.rejected.items()))
-    return json.dumps({"unknown_parameters": counts, "servers_left_out": left_out}, indent=1) + "\n"
+    report = {
+        "unknown_parameters": counts,
+        "servers_left_out": dict(sorted(servers.rejected.items())),
+        "edges_by_weight": dict(sorted(edge_weights.items())),
+    }
+    return json.dumps(report, indent=1) + "\n"
 
 
 def fingerprint_of(config: TrajectoriesConfig, teacher: Teacher, documents: Sequence[ServerDocument]) -> Fingerprint:
@@ -168,6 +171,8 @@ class _Run:
         self._documents: list[ServerDocument] = []
         """The servers that are worked on, their tools completed."""
         self._chains: list[list[Chain]] = []
+        self.edge_weights: Counter[int] = Counter()
+        """Edges of all tool graphs by their weight."""
         self._order: list[int] = []
         self._duplicates: dict[int, str] = {}
         self._num_slots = 0
@@ -235,8 +240,9 @@ class _Run:
         report = await self._stage("chains", len(servers), self._chains_of_server, self._chains_journal)
         for index in range(len(servers)):
             # A server whose proposals were rejected has no chains; its slots get server-only tasks.
-            result = self._chains_journal.read(index).get("result", {"chains": []})
+            result = self._chains_journal.read(index).get("result", {"chains": [], "edge_weights": []})
             self._chains.append([Chain.model_validate(chain) for chain in result["chains"]])
+            self.edge_weights.update(dict(result["edge_weights"]))
         print(report.closing_line(), file=self.progress)
 
     async def _chains_of_server(self, index: int) -> JsonObject:

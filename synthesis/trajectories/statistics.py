@@ -55,6 +55,8 @@ class TrajectoryStatistics(BaseModel):
     """Of those that were offered: how many have parameters that the teacher wrote, since their source says none."""
     tools_of_unknown_parameters: dict[str, int]
     """What became of the tools of which the source does not say what they take: `completed`, or why left out."""
+    edges_by_weight: dict[int, int]
+    """Edges of the servers' tool graphs by how often they were proposed; empty where the run wrote none down."""
     servers: int
     domains: dict[str, int]
     languages: dict[str, int]
@@ -148,6 +150,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         for name in TaskScores.model_fields:
             task_scores[name].add(getattr(trajectory.task.scores, name))
     count, messages = len(source), roles.total()
+    unknown, weights = _run_report(directory)
     return TrajectoryStatistics(
         trajectories=count,
         teachers=dict(teachers.most_common()),
@@ -161,7 +164,8 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         distinct_functions=len(functions),
         distinct_functions_called=len(functions_called & functions),  # without the tools that an agent made up
         functions_completed=len(completed),
-        tools_of_unknown_parameters=_unknown_parameters(directory),
+        tools_of_unknown_parameters=unknown,
+        edges_by_weight=weights,
         servers=len({server for server, _ in functions}),
         domains=dict(domains.most_common()),
         languages=dict(languages.most_common()),
@@ -179,20 +183,18 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     )
 
 
-def _unknown_parameters(directory: Path) -> dict[str, int]:
-    """Read what the run wrote down beside its records; empty where every source said what its tools take."""
+def _run_report(directory: Path) -> tuple[dict[str, int], dict[int, int]]:
+    """Read what the run wrote down beside its records: tools of unknown parameters, and edges by weight."""
     path = directory / "report.json"
     if not path.is_file():
-        return {}
+        return {}, {}
     try:
-        counts = json.loads(path.read_text(encoding="utf-8")).get(
-            "unknown_parameters", {"completed": 0, "rejected": {}}
-        )
-        return {
-            name: count for name, count in {"completed": counts["completed"], **counts["rejected"]}.items() if count
-        }
+        report = json.loads(path.read_text(encoding="utf-8"))
+        counts = {"completed": report["unknown_parameters"]["completed"], **report["unknown_parameters"]["rejected"]}
+        weights = {int(weight): edges for weight, edges in report["edges_by_weight"].items()}
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise RecordDirectoryError(f"expected the report of a run in {path}, found something else: {error}") from error
+    return {outcome: count for outcome, count in counts.items() if count}, weights
 
 
 class _Scores:

@@ -2,6 +2,8 @@
 
 Candidate chains are length-bounded random walks on it, biased by edge weight (ASTRA, SFT data, step 2). Each walk costs
 time linear in its length; nothing is enumerated.
+
+Decided: docs/decisions/trajectories.md, “A server's chains may be proposed in several draws”.
 """
 
 from __future__ import annotations
@@ -26,6 +28,17 @@ class ToolGraph:
         return sum(len(successors) for successors in self.edges.values())
 
 
+def edge_weights(graph: ToolGraph) -> dict[int, int]:
+    """Count the edges of a graph by their weight: where all have weight 1, walks on it are not biased by anything.
+
+    >>> edge_weights(build_tool_graph([["find", "book"], ["find", "book", "pay"], ["find", "rate"]]))
+    {1: 2, 2: 1}
+    """
+    return dict(
+        sorted(Counter(weight for successors in graph.edges.values() for weight in successors.values()).items())
+    )
+
+
 def build_tool_graph(chains: Iterable[Sequence[str]]) -> ToolGraph:
     """Count starts and transitions of the proposed chains.
 
@@ -41,6 +54,15 @@ def build_tool_graph(chains: Iterable[Sequence[str]]) -> ToolGraph:
         for tool, successor in pairwise(chain):
             edges.setdefault(tool, Counter())[successor] += 1
     return ToolGraph(starts, edges)
+
+
+def proposals_per_draw(count: int, draws: int) -> list[int]:
+    """Share proposals out over several draws, as evenly as can be; no draw asks for none.
+
+    >>> proposals_per_draw(24, 5), proposals_per_draw(2, 3)
+    ([5, 5, 5, 5, 4], [1, 1])
+    """
+    return [number for draw in range(draws) if (number := count // draws + (draw < count % draws))]
 
 
 def random_walk(

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, ParamSpec
 
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.augmentation import AugmentTask, Axis
-from synthesis.prompts.chain_proposal import ProposeChains
+from synthesis.prompts.chain_proposal import ProposeChains, ProposedChain
 from synthesis.prompts.chain_vote import VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
 from synthesis.prompts.follow_up_writing import WriteFollowUp
@@ -50,7 +50,13 @@ from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
 from synthesis.trajectories.sample_length import SampleLength
 from synthesis.trajectories.task_scores import score_task
 from synthesis.trajectories.tasks import askable_slots, write_task
-from synthesis.trajectories.tool_graph import build_tool_graph, edge_coverage, sample_candidate_chains
+from synthesis.trajectories.tool_graph import (
+    build_tool_graph,
+    edge_coverage,
+    edge_weights,
+    proposals_per_draw,
+    sample_candidate_chains,
+)
 
 Item = ParamSpec("Item")
 
@@ -148,11 +154,14 @@ class TrajectoriesWorker:
             TeacherUnavailable: the teacher cannot be asked.
         """
         config = self._config
-        request = ProposeChains(server=server, count=config.proposals_per_server)
-        reply = await self._teacher.ask(request, seed=derived_seed(config.seed, "propose", server.id))
+        proposals: list[ProposedChain] = []
+        for draw, count in enumerate(proposals_per_draw(config.proposals_per_server, config.proposal_draws)):
+            drawn = (draw,) if draw else ()  # the first has the seed that it has alone
+            seed = derived_seed(config.seed, "propose", server.id, *drawn)
+            proposals += (await self._teacher.ask(ProposeChains(server=server, count=count), seed=seed)).proposals
         known = {tool.name for tool in server.tools}
         graph = build_tool_graph(
-            proposal.tools for proposal in reply.proposals if proposal.tools and known.issuperset(proposal.tools)
+            proposal.tools for proposal in proposals if proposal.tools and known.issuperset(proposal.tools)
         )
         candidates = sample_candidate_chains(
             graph,
@@ -179,6 +188,7 @@ class TrajectoriesWorker:
             "candidates": len(candidates),
             "dropped": dropped,
             "edge_coverage": edge_coverage(graph, candidates),
+            "edge_weights": list(edge_weights(graph).items()),
         }
 
     @_metered

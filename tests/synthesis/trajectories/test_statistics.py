@@ -1,12 +1,15 @@
 """The paper's table of a set of trajectories, and what a run would cost."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from itertools import pairwise
 
 import pytest
 
 from synthesis.cost.estimate import MeteringTeacher
 from synthesis.cost.trajectories import estimate_costs
-from synthesis.record_io import RecordSource, write_records
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.chain_proposal import ProposeChains
+from synthesis.record_io import RecordDirectoryError, RecordSource, write_records
 from synthesis.records import Message, ToolCall, Trajectory
 from synthesis.trajectories.statistics import trajectory_statistics
 from tests.synthesis.trajectories.test_pipeline import config, synthesize
@@ -77,3 +80,44 @@ async def test_an_estimate_is_near_what_the_whole_run_asks(tmp_path):
     assert estimated.calls == pytest.approx(asked.calls, rel=0.05)
     assert estimated.prompt_tokens == pytest.approx(asked.prompt_tokens, rel=0.05)
     assert estimated.completion_tokens == pytest.approx(asked.completion_tokens, rel=0.05)
+
+
+class Noting(ProceduralTeacher):
+    """Keeps every question for chains, its seed and the reply."""
+
+    def __init__(self):
+        self.proposed = []
+
+    async def ask(self, request, *, seed):
+        reply = await super().ask(request, seed=seed)
+        if isinstance(request, ProposeChains):
+            self.proposed.append((request, seed, reply))
+        return reply
+
+
+@pytest.mark.parametrize(("draws", "counts"), [(1, [24]), (5, [5, 5, 5, 5, 4])])
+async def test_the_weights_of_edges_are_counted_over_all_draws_of_proposals(tmp_path, draws, counts):
+    teacher = Noting()
+    await synthesize(tmp_path / "out", teacher, count=5, proposal_draws=draws)
+    weights = Counter()
+    servers = defaultdict(list)
+    for request, seed, reply in teacher.proposed:
+        servers[request.server.id].append((request.count, seed, reply))
+    for asked in servers.values():
+        assert sorted((count for count, _, _ in asked), reverse=True) == counts
+        assert len({seed for _, seed, _ in asked}) == draws
+        edges = Counter(edge for _, _, reply in asked for chain in reply.proposals for edge in pairwise(chain.tools))
+        weights.update(edges.values())
+    assert len(servers) == 15
+    assert trajectory_statistics(tmp_path / "out").edges_by_weight == weights
+    await synthesize(tmp_path / "again", count=5, proposal_draws=draws)
+    assert (tmp_path / "again" / "report.json").read_bytes() == (tmp_path / "out" / "report.json").read_bytes()
+
+
+async def test_a_report_that_is_none_of_a_run_is_refused_where_it_lies(tmp_path):
+    await synthesize(tmp_path / "out", count=5)
+    (tmp_path / "out" / "report.json").write_text('{"edges_by_weight": 3}')
+    with pytest.raises(RecordDirectoryError, match=r"report\.json"):
+        trajectory_statistics(tmp_path / "out")
+    (tmp_path / "out" / "report.json").unlink()
+    assert trajectory_statistics(tmp_path / "out").edges_by_weight == {}
