@@ -15,7 +15,7 @@ from synthesis.tools.names import words_of
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9]+(?:['’_.:/-][A-Za-z0-9]+)*")
 _OPENING: Final = re.compile(r"(?:^|[.!?:;：。！？；\n-]\s*)$")
-_NOTHING: Final = r"\s*(?:[:：,，.。;；]|如下|(?:is |are )?as follows|$)"
+_NOTHING: Final = re.compile(r"\s*(?:[:：,，.。;；]|如下|(?:is |are )?as follows|$)")
 
 
 def words_of_documents(tools: Iterable[ToolDocument]) -> list[str]:
@@ -91,14 +91,21 @@ def mislabelled(text: str, facts: Sequence[tuple[str, str]]) -> list[str]:
     if not values:
         return []
     # Of labels that begin alike the longest is the one that stands there.
-    labels = "|".join(_whole(label) for label in sorted(values, key=len, reverse=True))
-    claims_nothing = re.compile(rf"{_NOTHING}|\s*(?:{labels})")
-    return [
-        match[0]
-        for match in re.finditer(labels, text)
-        if claims_nothing.match(text, match.end()) is None
-        and not any(stands_in(value, text) for value in values[match[0]])
-    ]
+    places = sorted(
+        ((place, label) for label in values for place in _places(label, text)), key=lambda at: (at[0], -len(at[1]))
+    )
+    label_begins = {place for place, _ in places}
+    found, end = [], 0
+    for place, label in places:
+        if place < end:
+            continue
+        end = place + len(label)
+        after = text[end:]
+        next_place = end + len(after) - len(after.lstrip())
+        claims_nothing = _NOTHING.match(after) is not None or next_place in label_begins
+        if not claims_nothing and not any(stands_in(value, text) for value in values[label]):
+            found.append(label)
+    return found
 
 
 def stands_in(value: str, text: str) -> bool:
@@ -107,10 +114,20 @@ def stands_in(value: str, text: str) -> bool:
     >>> stands_in("3", "seat 13"), stands_in("13", "seat 13."), stands_in("水", "喝水")
     (False, True, True)
     """
-    return value in text and re.search(_whole(value), text) is not None
+    return any(True for _ in _places(value, text))
 
 
-def _whole(value: str) -> str:
-    before = r"(?<![A-Za-z0-9])" if value[:1].isascii() and value[:1].isalnum() else ""
-    after = r"(?![A-Za-z0-9])" if value[-1:].isascii() and value[-1:].isalnum() else ""
-    return f"{before}{re.escape(value)}{after}"
+def _places(value: str, text: str) -> Iterator[int]:
+    """Yield where a value stands whole. No pattern is compiled: there are as many as values."""
+    has_edges = _is_of_a_word(value[:1]), _is_of_a_word(value[-1:])
+    place = text.find(value)
+    while place >= 0:
+        end = place + len(value)
+        is_inside = has_edges[0] and place > 0 and _is_of_a_word(text[place - 1])
+        if not is_inside and not (has_edges[1] and _is_of_a_word(text[end : end + 1])):
+            yield place
+        place = text.find(value, place + 1)
+
+
+def _is_of_a_word(character: str) -> bool:
+    return character.isascii() and character.isalnum()

@@ -98,10 +98,19 @@ def ungrounded_share(answer: str, sources: Sequence[str]) -> float:
 
 def _stands_in(claim: str, source: str) -> bool:
     """Say whether a number or URL stands in a text, and not inside a longer number."""
-    if claim not in source:
-        return False
-    before, after = (r"(?<!\d)(?<!\d[.,])" if claim[0].isdigit() else ""), r"(?!\d|[.,]\d)"
-    return re.search(f"{before}{re.escape(claim)}{after if claim[-1].isdigit() else ''}", source) is not None
+    place = source.find(claim)
+    while place >= 0:
+        before, after = source[:place][-2:], source[place + len(claim) : place + len(claim) + 2]
+        is_inside = claim[0].isdigit() and (before[-1:].isdecimal() or _is_point_of_a_number(before[::-1]))
+        if not is_inside and not (claim[-1].isdigit() and (after[:1].isdecimal() or _is_point_of_a_number(after))):
+            return True
+        place = source.find(claim, place + 1)
+    return False
+
+
+def _is_point_of_a_number(beside: str) -> bool:
+    """Say whether a point, then a digit follow, read away from a number."""
+    return beside[:1] in (".", ",") and beside[1:].isdecimal()
 
 
 def is_in_language(answer: str, language: Language, told: Sequence[str]) -> bool:
