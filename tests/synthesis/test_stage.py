@@ -106,7 +106,7 @@ async def test_journals_that_a_kill_left_beside_finished_records_go_with_the_nex
         with pytest.raises(Killed):
             await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
     journals = sorted(path.name for path in (tmp_path / "out.work").iterdir())
-    assert journals == ["chains.sqlite", "tasks.sqlite", "trajectories.sqlite"]
+    assert journals == ["chains.sqlite", "completions.sqlite", "tasks.sqlite", "trajectories.sqlite"]
     report = await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
     assert report.already_complete
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.rejected"]
