@@ -316,6 +316,11 @@ class RejectedRecord(KeptRecord):
     reason: str
     detail: str
 
+    @property
+    def has_content(self) -> bool:
+        """Whether more than the reason is there: scores, or something that was made."""
+        return any(getattr(self, name) for name in type(self).model_fields.keys() - RejectedRecord.model_fields.keys())
+
 
 class RejectedTrajectory(RejectedRecord):
     """What a run of the trajectories track did not keep: why, and all that was made of it."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from synthesis.destination import records_of, require_destination
 from synthesis.fingerprint import Fingerprint, MadeOtherwise, digest, require_same
 from synthesis.record_io import read_card, write_records
-from synthesis.records import KeptRecord
+from synthesis.records import KeptRecord, RejectedRecord
 from synthesis.stage import StageReport
 from synthesis.track.journal import Journal, JournalError
 
@@ -94,13 +94,19 @@ class TrackRun:
                 report=run_report,
             )
 
-    def write_rejected(self, report: StageReport, records: Iterable[KeptRecord], kind: str) -> None:
+    def write_rejected(self, report: StageReport, records: Iterable[RejectedRecord], kind: str) -> None:
         """Write what was not kept, with every score and reason, into a directory of its own beside the records.
+
+        Where nothing was kept, and of the rest there is nothing but reasons, nothing is written: the error says them.
 
         Raises:
             DestinationRefused: something else has come to lie there.
             OSError: the disk is full or not writable.
         """
+        if not report.kept:
+            records = list(records)
+            if not any(record.has_content for record in records):
+                return
         write_records(
             rejected_beside(self.out),
             records,

@@ -181,10 +181,6 @@ class Row(NamedTuple):
     may_make: tuple[str, ...] = ()
 
 
-REJECTED = ("out.rejected/*",)
-"""What was rejected is kept, also where nothing else is."""
-
-
 def row(command: str, exit_code: int, *words: str, may_make: tuple[str, ...] = ()) -> Row:
     return Row(command, exit_code, words, may_make)
 
@@ -335,21 +331,18 @@ ROWS = [
         "unusable reply: ",
         "the embedded teacher can read tables",
         "found a passage about 'real_estate'",
-        may_make=REJECTED,
     ),
     row(
         "synthesize environments environments.toml knowledge=['few_rows.csv'] --sandbox LIVE",
         1,
         "at least 5 rows",
         "few_rows (2 rows)",
-        may_make=REJECTED,
     ),
     row(
         "synthesize environments environments.toml domains={cheese=1} --sandbox LIVE",
         1,
         "real_estate",
         "found the domain 'cheese'",
-        may_make=REJECTED,
     ),
     row("synthesize environments environments.toml varieties={stateful=1} --sandbox LIVE", 2, "stateful"),
     row(f"synthesize environments environments.toml --sandbox {DEAD}", 1, f"no sandbox listens at {DEAD}"),
@@ -417,7 +410,7 @@ def test_one_line_says_what_is_wrong_and_nothing_is_made(each, world, monkeypatc
         assert {name: after.get(name) for name in before} == before
         assert [name for name in made if not any(Path(name).match(pattern) for pattern in each.may_make)] == []
     finally:
-        for name in ("out", "out.work", "out.rejected"):
+        for name in ("out", "out.work"):
             shutil.rmtree(world / name, ignore_errors=True)
 
 
