@@ -14,7 +14,8 @@
     ├── EpisodeLogError           a file of episodes is damaged
     ├── CompilerMissing           the TPU compiler is not installed
     ├── PromptTooLong             a prompt does not fit into the rollout's cache
-    ├── NoneFinished              an evaluation's episodes were all cut off by the clock
+    ├── NoVerdict                 whether a message refuses, or asks back, could not be judged
+    ├── NoneFinished              an evaluation's episodes were all cut off
     ├── DecoderError              a decoder was asked for what it cannot do
     ├── CannotServe               the server of a policy does not start like this
     ├── RequestRefused            a request to it has no answer

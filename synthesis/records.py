@@ -440,6 +440,9 @@ class Environment(KeptRecord):
     expectation: Expectation = "answer"
     missing: str | None = None
     """For `refuse` the name of the tool that was withheld, for `ask_back` the parameter that the question omits."""
+    left_out: str | None = Field(default=None, exclude_if=lambda left_out: left_out is None)
+    """For `ask_back` the value of that parameter, which the user tells who asks back; without one, as in older records,
+    the question back ends the episode."""
     demonstration: Demonstration | None = Field(default=None, exclude_if=lambda demonstration: demonstration is None)
     """Without one, the gold episode is what is demonstrated."""
     quality: QualityScore
@@ -469,13 +472,28 @@ class Environment(KeptRecord):
                     f"which is not among its tools {names}"
                 )
         if (self.expectation == "answer") != (self.missing is None) or (
-            self.expectation == "ask_back" and self.sub_tasks
+            self.expectation == "ask_back" and bool(self.sub_tasks) != (self.left_out is not None)
         ):
             raise ValueError(
-                f"environment {self.id}: expected `missing` exactly for `refuse` and `ask_back`, and no calls for "
-                f"`ask_back`, found {self.expectation}, missing {self.missing!r}, {len(self.sub_tasks)} calls"
+                f"environment {self.id}: expected `missing` exactly for `refuse` and `ask_back`, and for `ask_back` "
+                f"calls exactly where the value left out is told, found {self.expectation}, missing {self.missing!r}, "
+                f"left out {self.left_out!r}, {len(self.sub_tasks)} calls"
             )
+        if self.left_out is not None and self.expectation != "ask_back":
+            raise ValueError(f"environment {self.id}: expected `left_out` for `ask_back` alone: {self.expectation}")
         return self
+
+    @property
+    def ends_with_answer(self) -> bool:
+        """Whether a perfect episode ends with the answer, and not with a refusal or a question back."""
+        return self.expectation == "answer" or self.left_out is not None
+
+    @property
+    def user_reply(self) -> str | None:
+        """What the user says to a question back; None where there is nothing that the question leaves out."""
+        if self.left_out is None:
+            return None
+        return f"我指的是{self.left_out}。" if self.language == "zh" else f"I mean {self.left_out}."
 
     @property
     def all_tools(self) -> tuple[EnvironmentTool, ...]:
@@ -490,7 +508,8 @@ class Environment(KeptRecord):
     def gold_messages(self) -> tuple[Message, ...]:
         """Return the perfect episode: the calls of one dependency level side by side in one turn, then the answer.
 
-        Tool responses read as they do in a rollout: the JSON text of the tool's value.
+        Tool responses read as they do in a rollout: the JSON text of the tool's value. Where the question leaves a
+        value out, the user is asked for it first.
         """
         # A level holds the calls of equal depth: all that each depends on was answered in turns before.
         depths: dict[str, int] = {}
@@ -501,6 +520,8 @@ class Environment(KeptRecord):
             if sub_question.call is not None:
                 levels.setdefault(depth, []).append((sub_question.call, sub_question.answer))
         messages = [Message(role="user", content=self.question)]
+        if self.user_reply is not None:
+            messages += [self._question_back(), Message(role="user", content=self.user_reply)]
         for _, level in sorted(levels.items()):
             calls = tuple(call for call, _ in level)
             messages.append(Message(role="assistant", reasoning_content=plain_calls(calls), tool_calls=calls))
@@ -517,25 +538,35 @@ class Environment(KeptRecord):
 
     def final_message(self, answer: JsonValue) -> Message:
         """Return the last message of an agent that answers with a value, or with a list of them."""
-        reasoning, sentence = self._ending(answer)
-        return Message(role="assistant", reasoning_content=reasoning, content=sentence)
-
-    def _ending(self, answer: JsonValue) -> tuple[str, str]:
-        zh = self.language == "zh"
-        if self.expectation == "answer":
+        if self.ends_with_answer:
             values = answer if isinstance(answer, list) else [answer]
             said = ", ".join(map(_plain_text, values))
-            return "I have everything.", f"答案是{said}。" if zh else f"The answer is {said}."
-        missing = (self.missing or "").removeprefix("get_").replace("_", " ")
-        if self.expectation == "refuse":
-            if found := ", ".join(_plain_text(sub_task.answer) for sub_task in self.sub_tasks):
-                rest = f"查到了{found}。没有合适的工具，无法回答其余部分。"
-                return f"No tool gives {missing}.", (
-                    rest if zh else f"I found {found}. I cannot answer the rest: no tool gives {missing}."
-                )
-            sentence = "没有合适的工具，无法回答。" if zh else f"I cannot answer: no tool gives {missing}."
-            return f"No tool gives {missing}.", sentence
-        return f"The {missing} is not said.", "请问您指的是哪一个？" if zh else f"Which {missing} do you mean?"
+            return self._said("I have everything.", en=f"The answer is {said}.", zh=f"答案是{said}。")
+        return self._refusal() if self.expectation == "refuse" else self._question_back()
+
+    def _refusal(self) -> Message:
+        reasoning = f"No tool gives {self._missing_words}."
+        if found := ", ".join(_plain_text(sub_task.answer) for sub_task in self.sub_tasks):
+            return self._said(
+                reasoning,
+                en=f"I found {found}. I cannot answer the rest: no tool gives {self._missing_words}.",
+                zh=f"查到了{found}。没有合适的工具，无法回答其余部分。",
+            )
+        en = f"I cannot answer: no tool gives {self._missing_words}."
+        return self._said(reasoning, en=en, zh="没有合适的工具，无法回答。")
+
+    def _question_back(self) -> Message:
+        missing = self._missing_words
+        en, zh = f"Which {missing} do you mean?", "请问您指的是哪一个？"
+        return self._said(f"The {missing} is not said.", en=en, zh=zh)
+
+    def _said(self, reasoning: str, *, en: str, zh: str) -> Message:
+        content = zh if self.language == "zh" else en
+        return Message(role="assistant", reasoning_content=reasoning, content=content)
+
+    @property
+    def _missing_words(self) -> str:
+        return (self.missing or "").removeprefix("get_").replace("_", " ")
 
 
 class RejectedEnvironment(RejectedRecord):

@@ -93,8 +93,10 @@ def segments(messages: Sequence[Message], tools: Sequence[ToolDocument] = ()) ->
     # The template keeps reasoning only after the last query: before it, an assistant message is its content and calls.
     last_query = _last_query_index(messages)
     for index, message in enumerate(messages):
-        if message.role == "user" or (message.role == "system" and index > 0):
-            yield Segment(f"{IM_START}{message.role}\n{message.content}{IM_END}\n", Source.PROMPT)
+        if message.role == "user":
+            yield Segment(user_message(message.content), Source.PROMPT)
+        elif message.role == "system" and index > 0:
+            yield Segment(f"{IM_START}system\n{message.content}{IM_END}\n", Source.PROMPT)
         elif message.role == "assistant":
             yield Segment(f"{IM_START}assistant\n", Source.TEMPLATE)
             body = assistant_body(message, after_query=index > last_query, is_last=index == len(messages) - 1)
@@ -104,6 +106,15 @@ def segments(messages: Sequence[Message], tools: Sequence[ToolDocument] = ()) ->
             is_first = index == 0 or messages[index - 1].role != "tool"
             is_last = index == len(messages) - 1 or messages[index + 1].role != "tool"
             yield from tool_response_segments(message.content, is_first=is_first, is_last=is_last)
+
+
+def user_message(content: str) -> str:
+    """Render what a user says.
+
+    >>> user_message("Hi")
+    '<|im_start|>user\\nHi<|im_end|>\\n'
+    """
+    return f"{IM_START}user\n{content}{IM_END}\n"
 
 
 def tool_response_segments(content: str, *, is_first: bool, is_last: bool) -> Iterator[Segment]:

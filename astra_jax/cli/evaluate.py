@@ -8,7 +8,7 @@ import functools
 import json
 
 from astra_jax.cli.arguments import Commands, add_sandbox, config_command, http_url
-from astra_jax.cli.surroundings import sandbox_for
+from astra_jax.cli.surroundings import ending_judge_for, sandbox_for
 
 
 def add_evaluate(commands: Commands) -> None:
@@ -79,7 +79,7 @@ def _environments(options: argparse.Namespace) -> None:
         params = load_params(config.policy)[1] if endpoint is None else None
 
     async def run(url: str) -> tuple[JsonObject, list[JsonObject]]:
-        async with AsyncSandboxClient(url) as sandbox:
+        async with AsyncSandboxClient(url) as sandbox, ending_judge_for(config.ending_judge, config.out) as judge:
             if options.baseline is not None:
                 evaluation = await evaluate_baseline(options.baseline, environments, config, sandbox)
                 return {"policy": options.baseline, **evaluation.to_json()}, []  # no tokens, so no line of the log
@@ -87,7 +87,7 @@ def _environments(options: argparse.Namespace) -> None:
             if endpoint is not None:
                 end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
                 decoder = functools.partial(HTTPDecoder, endpoint, end_ids=end_ids)
-            engine = RolloutEngine(model, tokenizer, sandbox, config.rollout, decoder)
+            engine = RolloutEngine(model, tokenizer, sandbox, config.rollout, decoder, judge)
             evaluation = await evaluate_environments(engine, params, environments, config, seed=config.seed)
         name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
         figures = {"policy": name, "temperature": config.rollout.temperature, **evaluation.to_json()}

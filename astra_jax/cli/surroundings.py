@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from astra_jax.episodes.endings import EndingJudge
     from synthesis.destination import Result
+    from synthesis.records import Environment
     from synthesis.stage import StageReport
     from synthesis.teacher.config import OpenAITeacherConfig
     from synthesis.teacher.protocol import Teacher
@@ -67,6 +69,40 @@ async def teacher_for(config: OpenAITeacherConfig | None, out: Path) -> AsyncIte
         await teacher.close()
         if teacher.ledger.questions:  # also of a run that was stopped: it has cost as much
             print(teacher.ledger.table(), file=sys.stderr)
+
+
+@contextlib.asynccontextmanager
+async def ending_judge_for(config: Path | None, out: Path) -> AsyncIterator[EndingJudge]:
+    """Yield who judges messages that are to refuse or to ask back: the endpoint that a file names, or the lexicon.
+
+    Raises:
+        ConfigError: the file is missing, or is no config of a teacher.
+    """
+    from astra_jax.config import load_config
+    from astra_jax.episodes.endings import NoVerdict, by_lexicon
+    from synthesis.prompts.ending import JudgeEnding
+    from synthesis.teacher.config import OpenAITeacherConfig
+    from synthesis.teacher.protocol import BadReply
+
+    if config is None:
+        yield by_lexicon
+        return
+    async with teacher_for(load_config(OpenAITeacherConfig, config, []), out) as teacher:
+
+        async def judge(environment: Environment, said: str) -> bool:
+            assert environment.expectation != "answer", "an answer is judged by its sub-tasks"
+            asked = JudgeEnding(
+                language=environment.language,
+                expectation=environment.expectation,
+                asked=environment.question,
+                said=said,
+            )
+            try:
+                return (await teacher.ask(asked, seed=0)).verdict
+            except BadReply as error:
+                raise NoVerdict(str(error)) from error
+
+        yield judge
 
 
 def with_usage(report: StageReport, teacher: Teacher) -> StageReport:

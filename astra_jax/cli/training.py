@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from astra_jax.cli.arguments import Commands, add_sandbox, config_command
-from astra_jax.cli.surroundings import sandbox_for
+from astra_jax.cli.surroundings import ending_judge_for, sandbox_for
 
 
 def add_training(commands: Commands) -> None:
@@ -74,8 +74,9 @@ def _rl(options: argparse.Namespace) -> None:
         join_hosts()
 
     async def run(url: str) -> dict:
-        async with AsyncSandboxClient(url) as sandbox:
-            return await run_rl(config, sandbox)
+        replies_of = host_folder(config.out)  # every host keeps its own
+        async with AsyncSandboxClient(url) as sandbox, ending_judge_for(config.ending_judge, replies_of) as judge:
+            return await run_rl(config, sandbox, judge)
 
     with ending_with_other_hosts(), contextlib.ExitStack() as stack:
         require_shared_folder(config.out)

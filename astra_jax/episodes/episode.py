@@ -8,8 +8,9 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
-from astra_jax.chat.format import Segment, Source, generation_prompt, tool_response_segments
+from astra_jax.chat.format import Segment, Source, generation_prompt, tool_response_segments, user_message
 from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
+from astra_jax.episodes.endings import EndingJudge, NoVerdict, by_lexicon
 from astra_jax.episodes.ledger import TokenLedger
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import EpisodeCounts, count_episode
@@ -25,6 +26,7 @@ StopReason = Literal[
     "max_response_tokens",
     "max_consecutive_invalid_calls",
     "deadline",
+    "no_verdict",
 ]
 MODEL_ERRORS: Final = ("malformed_call", "unknown_tool", "wrong_arguments")
 """What can be wrong with a call itself. What goes wrong in a tool has the sandbox's words (`ErrorKind`)."""
@@ -70,6 +72,8 @@ class Episode:
     """The tools the policy is shown, distractors included, in the order shown."""
     ledger: TokenLedger
     state: JsonObject | None = None
+    met_expectation: bool = False
+    """Whether it refused in the end, or asked back, where the environment expects that."""
     num_turns: int = 0
     outcomes: list[ToolOutcome] = field(default_factory=list)
     stop_reason: StopReason | None = None
@@ -82,8 +86,10 @@ class Episode:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a clock cut it off, which says nothing of the policy: it has no reward, and is in no figure."""
-        return self.stop_reason == "deadline"
+        """Whether a clock cut it off, or nobody could judge it; that says nothing of the policy, so there is no reward,
+        and it is in no figure.
+        """
+        return self.stop_reason in ("deadline", "no_verdict")
 
     @property
     def met_broken_tool(self) -> bool:
@@ -94,19 +100,21 @@ class Episode:
     def counts(self) -> EpisodeCounts:
         """n̂, n and c of the F1 reward; c counts every call asked for, failed and malformed ones included.
 
-        An ending that is checked (a state, a refusal, a question back) is one more sub-task and one more call.
+        What else is checked (a state, a refusal, a question back) is one more sub-task and one more call.
         """
         return count_episode(
             self.environment,
             [(outcome.name, outcome.value) for outcome in self.outcomes if outcome.ok],
             num_tool_calls=len(self.outcomes),
             final_state=self.state,
-            final_text=self.final_text,
+            met_expectation=self.met_expectation,
         )
 
     @property
     def is_answer_accurate(self) -> bool:
         """Whether the final message tells the gold answer, or refuses as it should; F1 does not depend on it."""
+        if not self.environment.ends_with_answer:
+            return self.met_expectation
         return is_answer_accurate(self.environment, self.final_text)
 
     @property
@@ -115,20 +123,24 @@ class Episode:
         return sum(1 for _ in itertools.takewhile(lambda outcome: not outcome.is_valid, reversed(self.outcomes)))
 
     async def take_turn(
-        self, text: str, sandbox: AsyncSandboxClient, shortened: Callable[[str], str] = str
+        self,
+        text: str,
+        sandbox: AsyncSandboxClient,
+        shortened: Callable[[str], str] = str,
+        judge: EndingJudge = by_lexicon,
     ) -> list[Segment]:
-        """Run the tool calls of an assistant message; return what the template and the tools say next.
+        """Run the tool calls of an assistant message; return what the template and the tools say next, or the user.
 
-        Empty when the message calls no tool: the episode has ended. The policy is shown each response as `shortened`
-        leaves it.
+        The user answers the first question back where the environment's question leaves something out. Empty when the
+        message calls no tool otherwise: the episode has ended. The policy is shown each response as `shortened` leaves
+        it.
 
         Raises:
             SandboxUnavailable: the service is down; never a tool response, never a reward.
         """
         said = parse_turn(text)
         if not said.tool_calls:
-            self.stop_reason, self.final_text = "no_tool_call", said.content
-            return []
+            return await self._answered_by_user(said.content, judge)
         if self.state is None:
             outcomes = await all_or_none(self._call(call, sandbox, shortened) for call in said.tool_calls)
         else:  # calls of a stateful environment see one another's changes, so they run in order
@@ -140,6 +152,26 @@ class Episode:
             is_last = index == len(outcomes) - 1
             shown.extend(tool_response_segments(outcome.response, is_first=index == 0, is_last=is_last))
         return [*shown, Segment(generation_prompt(), Source.TEMPLATE)]
+
+    async def _answered_by_user(self, content: str, judge: EndingJudge) -> list[Segment]:
+        """Return what the user says to a message without a call; nothing where it is the last one."""
+        self.final_text = content
+        if self.environment.expectation != "answer" and not self.met_expectation:
+            try:
+                self.met_expectation = await judge(self.environment, content)
+            except NoVerdict:
+                self.stop_reason = "no_verdict"
+                return []
+            reply = self.environment.user_reply
+            if self.met_expectation and reply is not None:
+                self.final_text = ""
+                return [
+                    Segment("\n", Source.TEMPLATE),
+                    Segment(user_message(reply), Source.PROMPT),
+                    Segment(generation_prompt(), Source.TEMPLATE),
+                ]
+        self.stop_reason = "no_tool_call"
+        return []
 
     async def _call(
         self, call: ParsedToolCall | MalformedToolCall, sandbox: AsyncSandboxClient, shortened: Callable[[str], str]

@@ -117,7 +117,7 @@ class LoggedEpisode(BaseModel):
     num_turns: int
     stop_reason: str
     sub_questions: tuple[LoggedSubQuestion, ...]
-    # Logs of older versions have none of the next five; their pages do without.
+    # Logs of older versions have none of the next six; their pages do without.
     tools: tuple[str, ...] = ()
     """The tools that were shown, in order."""
     calls: tuple[LoggedCall, ...] = ()
@@ -125,6 +125,8 @@ class LoggedEpisode(BaseModel):
     """Updates that the policy had seen when it began to speak."""
     expectation: Expectation | None = None
     """What ending is right; None in older logs."""
+    met_expectation: bool | None = None
+    """Whether it refused or asked back, where that was expected, as it was judged then; None in older logs."""
     rolled_out: RolledOut | None = None
     """None where no policy spoke."""
     tokens: tuple[LoggedToken, ...]
@@ -138,7 +140,7 @@ class LoggedEpisode(BaseModel):
         """
         if self.expectation is None:
             raise ValueError("expected calls and the ending that is right, found a line of an older version")
-        names = Counter(call.name for call in self.calls)
+        names, must_refuse = Counter(call.name for call in self.calls), self.expectation == "refuse"
         by_tool: dict[str, list[bool]] = {}
         for sub_question in self.sub_questions:
             if sub_question.tool is not None:
@@ -149,8 +151,9 @@ class LoggedEpisode(BaseModel):
             self.num_tool_calls,
             num_attempted=sum(min(len(solved), names[tool]) - sum(solved) for tool, solved in by_tool.items()),
             is_answer_accurate=self.is_answer_accurate,
-            must_refuse=self.expectation == "refuse",
-            has_refused=meets_expectation("refuse", self.final_text),
+            must_refuse=must_refuse,
+            # Where a refusal is the right ending it is what is accurate.
+            has_refused=self.is_answer_accurate if must_refuse else meets_expectation("refuse", self.final_text),
         )
 
 
@@ -192,6 +195,7 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, rewa
         ),
         policy_version=versions[0] if versions else None,
         expectation=environment.expectation,
+        met_expectation=episode.met_expectation,
         rolled_out=RolledOut.model_validate(episode.rolled_out) if episode.rolled_out is not None else None,
         tokens=tuple(itertools.starmap(LoggedToken, zip(*columns, strict=True))),
     ).model_dump(mode="json")

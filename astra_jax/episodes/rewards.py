@@ -6,8 +6,8 @@ F1 says: solve all, and call no tool in vain.
     n   sub-questions of the environment that need a tool call (`Environment.sub_tasks`)
     c   tool calls asked for, failed and malformed ones included; none in the reasoning or in a message cut off
 
-Arguments are not compared, only what tools return. Where the ending is checked (a final state, a refusal, a question
-back) n and c are one more, and n̂ too if the ending is right; the final message is read for a refusal or a question,
+Arguments are not compared, only what tools return. Where more is checked (a final state, a refusal, a question
+back) n and c are one more, and n̂ too if it is right; messages without a call are read for a refusal or a question,
 never for an answer. Where a tool is missing, n counts what the others allow: F1 is 1 for doing that and refusing the
 rest, and 2 / (2 + k) for refusing at once where k sub-questions could have been answered.
 `synthesis/answers/counting.py` counts all three.
@@ -114,12 +114,13 @@ def result_of(episode: Episode) -> EpisodeResult:
     for name, sub_tasks in by_tool.items():
         num_solved = count_solved(sub_tasks, returned)
         num_attempted += min(len(sub_tasks), names.count(name)) - num_solved
+    must_refuse = episode.environment.expectation == "refuse"
     return EpisodeResult(
         *episode.counts,
         num_attempted=num_attempted,
         is_answer_accurate=episode.is_answer_accurate,
-        must_refuse=episode.environment.expectation == "refuse",
-        has_refused=meets_expectation("refuse", episode.final_text),
+        must_refuse=must_refuse,
+        has_refused=episode.met_expectation if must_refuse else meets_expectation("refuse", episode.final_text),
     )
 
 

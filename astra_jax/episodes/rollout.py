@@ -42,6 +42,7 @@ from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Sessi
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape
 from astra_jax.engine.shared_device import shared
+from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.episode import Episode, all_or_none
 from astra_jax.episodes.exchange import exchanged
 from astra_jax.episodes.ledger import TokenLedger
@@ -101,7 +102,7 @@ class RolloutConfig(BaseModel):
     max_tool_seconds: float | None = Field(default=None, gt=0)
     """How long an episode may wait for its tools, all turns together; then it is cut off (`Episode.is_unfinished`), and
     what is learnt no longer follows from the seed alone. Below the deadline of the sandbox's client (120 s) an outage
-    cuts episodes off before it ends the run. Waiting for one of the client's 256 connections counts."""
+    cuts episodes off before it ends the run. Waiting for one of the client's 256 connections or a judge counts."""
     temperature: float = Field(default=1.0, ge=0)
     """What divides the logits; at 0 each token is the most likely one (greedy)."""
     top_k: int | None = Field(default=None, gt=0)
@@ -162,6 +163,7 @@ class RolloutEngine:
         sandbox: AsyncSandboxClient,
         config: RolloutConfig,
         decoder: Callable[[], Decoder] | None = None,
+        judge: EndingJudge = by_lexicon,
     ):
         """`decoder` makes, for each `run`, what samples in the place of this process's devices."""
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
@@ -171,7 +173,7 @@ class RolloutEngine:
                 f"expected no rollout.kv_dtype where a server samples, found {config.kv_dtype}: its cache is its own"
             )
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
-        self._decoder = decoder
+        self._decoder, self._judge = decoder, judge
         self._at_work: list[Decoder] = []
         """What samples in the `run` that is under way."""
         self.loads: list[Load] = []
@@ -348,7 +350,7 @@ class RolloutEngine:
         try:
             # Only this is on the clock: in the decoder an episode also waits for others, and there nothing is stuck.
             async with asyncio.timeout(None if most is None else most - episode.tool_seconds) as clock:
-                said = await episode.take_turn(text, self.sandbox, self._shortened)
+                said = await episode.take_turn(text, self.sandbox, self._shortened, self._judge)
         except TimeoutError:
             if not clock.expired():
                 raise  # somebody else's

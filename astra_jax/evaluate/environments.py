@@ -30,11 +30,12 @@ from astra_jax.errors import AstraError
 from astra_jax.evaluate.intervals import clustered_interval
 from astra_jax.model.qwen3 import Params
 from astra_jax.training.run_record import EVALUATION, RunRecord, digest_of_policy, digest_of_records, open_run
+from synthesis.fingerprint import digest_of_files
 from synthesis.records import Environment, JsonObject, SimilarityBand
 
 
 class NoneFinished(AstraError):
-    """Every episode was cut off at `max_tool_seconds`, so there are no figures; the message says what to do."""
+    """Every episode was cut off, by the clock or for want of a verdict, so there are no figures."""
 
 
 class EvaluationConfig(BaseModel):
@@ -52,6 +53,9 @@ class EvaluationConfig(BaseModel):
     """`rollout.temperature=0` evaluates greedily."""
     irrelevant_per_band: dict[SimilarityBand, int] = {}
     """K: the most distractors of each similarity band that an episode is shown."""
+    ending_judge: Path | None = None
+    """A TOML file as the `[teacher]` of a synthesis: its role `judges` says whether messages refuse or ask back, where
+    an environment expects that; without one a lexicon does."""
     episodes_per_environment: int = Field(default=1, gt=0)
     environments_at_once: int = Field(default=16, gt=0)
     log_episodes_per_environment: int = Field(default=1, ge=0)
@@ -78,6 +82,7 @@ _SOURCES = (
     "astra_jax/episodes/rewards.py",
     "astra_jax/episodes/tool_mixing.py",
     "astra_jax/episodes/rollout.py",
+    "astra_jax/episodes/endings.py",
     "astra_jax/episodes/episode.py",
     "astra_jax/episodes/figures.py",
     "astra_jax/episodes/ledger.py",
@@ -111,6 +116,7 @@ def open_evaluation(
         contents={
             "policy": policy if endpoint is None else f"{policy} served as {endpoint.model}",
             "environments": digest_of_records(config.environments),
+            **({} if config.ending_judge is None else {"ending_judge": digest_of_files([config.ending_judge])}),
         },
         may_change=("log_episodes_per_environment",),
         sources=_SOURCES,
@@ -209,8 +215,9 @@ def sum_up(
     whole = finished(groups)
     if groups and not whole:
         raise NoneFinished(
-            f"expected episodes that wait for their tools no longer than rollout.max_tool_seconds, found one that was "
-            f"cut off in each of {len(groups)} environments; raise it, or see what the tools wait for"
+            "expected episodes that wait for their tools no longer than rollout.max_tool_seconds, and get a verdict "
+            f"where they need one, found one that was cut off in each of {len(groups)} environments; raise it, or see "
+            "what the tools wait for and what `ending_judge` says"
         )
     episodes = [episode for group in whole for episode in group]
 

@@ -11,6 +11,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from astra_jax.checkpoints.policy import Policy
+from astra_jax.episodes.endings import as_judged_before, by_lexicon
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json
 from astra_jax.episodes.rewards import episode_reward
@@ -77,7 +78,9 @@ async def replay(
             f"expected the tools of {logged.environment_id} in the environments, found none of {missing}; name the "
             "record directory that the episode was run in"
         )
-    engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config)
+    # Whoever judged the episode is not asked again: what a model would say today is no fault of the replay.
+    judge = by_lexicon if logged.met_expectation is None else as_judged_before(logged.met_expectation)
+    engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config, judge=judge)
     start = Start(environment, [by_name[name] for name in logged.tools])
     ((episode,),) = await engine.run(policy.params, [start], group_size=1, seed=how.seed, first_slot=how.slot)
     return compared(logged, episode, policy)

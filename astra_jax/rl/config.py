@@ -14,6 +14,7 @@ from astra_jax.model.sharding import MeshConfig
 from astra_jax.rl.batch_filling import StaleGroups
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
 from astra_jax.training.run_record import RL_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
+from synthesis.fingerprint import digest_of_files
 from synthesis.records import SimilarityBand
 
 _SOURCES: Final = (
@@ -29,6 +30,7 @@ _SOURCES: Final = (
     "astra_jax/engine/sampling.py",
     "astra_jax/engine/schedule.py",
     "astra_jax/engine/shared_device.py",
+    "astra_jax/episodes/endings.py",
     "astra_jax/episodes/episode.py",
     "astra_jax/episodes/exchange.py",
     "astra_jax/episodes/rewards.py",
@@ -131,6 +133,10 @@ class RLConfig(TrainingConfig):
     """What an episode earns; the paper's is F1."""
     environments: Path
     """A record directory of environments."""
+    ending_judge: Path | None = None
+    """A TOML file as the `[teacher]` of a synthesis: its role `judges` says whether messages refuse or ask back, where
+    an environment expects that; without one a lexicon does. The same seed gives the same episodes while its replies are
+    kept, which is beside `out`."""
     rollout: SampledRollout
     group_size: int = Field(gt=1)
     """G: episodes per environment."""
@@ -250,6 +256,7 @@ def open_rl_run(config: RLConfig) -> RunRecord:
         contents={
             "environments": digest_of_records(config.environments),
             "init": digest_of_policy(config.init),
+            **({} if config.ending_judge is None else {"ending_judge": digest_of_files([config.ending_judge])}),
             **({} if held_out is None else {"held_out.environments": digest_of_records(held_out.environments)}),
         },
         may_change=(

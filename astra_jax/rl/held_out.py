@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.checkpoint import TrainState
 from astra_jax.config import ConfigError
+from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.figures import episode_figures
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, finished, none_can_run
@@ -44,6 +45,7 @@ class HeldOut:
         sandbox: AsyncSandboxClient,
         mesh: Mesh | None,
         best_policy: BestPolicy,
+        judge: EndingJudge = by_lexicon,
     ):
         """Open the environments; nothing is rolled out yet. `mesh` is that of decoding.
 
@@ -56,7 +58,7 @@ class HeldOut:
         self._model_config, self._mesh, self.best_policy = model_config, mesh, best_policy
         environments = held_out_environments(config, held_out)
         rollout = RolloutConfig.model_validate(config.rollout.model_dump() | {"temperature": held_out.temperature})
-        self._engine = RolloutEngine(model_config, tokenizer, sandbox, rollout)
+        self._engine = RolloutEngine(model_config, tokenizer, sandbox, rollout, judge=judge)
         starts = [
             Start(each, mix_tools(each, irrelevant_per_band=config.irrelevant_per_band, seed=config.seed))
             for each in environments

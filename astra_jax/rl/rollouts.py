@@ -21,6 +21,7 @@ from jax.sharding import Mesh
 
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.engine.interface import Load
+from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.figures import call_errors, num_sampled_tokens, service_errors
 from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_episodes
 from astra_jax.episodes.rewards import episode_reward
@@ -80,6 +81,7 @@ class Rollouts:
         tokenizer: Tokenizer,
         sandbox: AsyncSandboxClient,
         mesh: Mesh | None,
+        judge: EndingJudge = by_lexicon,
     ):
         """Open the environments; nothing is rolled out yet. `mesh` is that of decoding.
 
@@ -88,7 +90,7 @@ class Rollouts:
             ConfigError: the limits allow episodes beyond the model's context.
         """
         self._config, self._tokenizer = config, tokenizer
-        self._engine = RolloutEngine(model_config, tokenizer, sandbox, config.rollout)
+        self._engine = RolloutEngine(model_config, tokenizer, sandbox, config.rollout, judge=judge)
         self._model_config, self._mesh = model_config, mesh
         self._environments = RecordSource(config.environments, Environment)
         require_records(self._environments)

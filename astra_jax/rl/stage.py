@@ -17,6 +17,7 @@ from astra_jax.checkpoints.checkpoint import TrainState, load_params
 from astra_jax.checkpoints.policy import Policy, read_policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.config import ConfigError
+from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import init_optimizer_state, require_rows, training_mesh
 from astra_jax.model.config import ModelConfig, Params
@@ -36,14 +37,15 @@ from astra_jax.training.wandb_run import require_wandb
 from sandbox.client import AsyncSandboxClient
 
 
-async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any]:
+async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJudge = by_lexicon) -> dict[str, Any]:
     """Run RL to its last step, from the newest whole checkpoint of `out` if there is one; return the closing figures.
 
     Where there are several hosts, each calls this with the same config, on one file system, and with a sandbox of its
     own or the same one. A run that is finished is not run again: its closing figures are returned, with
     `already_complete`.
 
-    Beside the policy after the last step lies `solved_rates.jsonl`, and with `held_out` the best policy, as `best`.
+    `judge` says whether messages refuse or ask back. Beside the policy after the last step lies `solved_rates.jsonl`,
+    and with `held_out` the best policy, as `best`.
 
     Raises:
         ConfigError, CheckpointError, TokenizerError: as `checked_parts`, before anything is written.
@@ -57,8 +59,8 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any
         return record.figures
     # `Rollouts` and `HeldOut` may refuse limits and data: they come before the run leaves a trace in its folder.
     decode_mesh = rollout_mesh(config.rollout_mesh, parts.mesh)
-    rollouts = Rollouts(config, parts.model_config, parts.tokenizer, sandbox, decode_mesh)
-    held_out = opened_held_out(config, parts, sandbox, decode_mesh)
+    rollouts = Rollouts(config, parts.model_config, parts.tokenizer, sandbox, decode_mesh, judge)
+    held_out = opened_held_out(config, parts, sandbox, decode_mesh, judge)
     record.begin()
     with TrainingRun("rl", config, parts, num_steps=config.steps, shown=SHOWN) as run:
         state = run.restore(lambda: first_state(config, parts.mesh))
@@ -82,7 +84,11 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any
 
 
 def opened_held_out(
-    config: RLConfig, parts: Parts, sandbox: AsyncSandboxClient, decode_mesh: Mesh | None
+    config: RLConfig,
+    parts: Parts,
+    sandbox: AsyncSandboxClient,
+    decode_mesh: Mesh | None,
+    judge: EndingJudge = by_lexicon,
 ) -> HeldOut | None:
     """Return what the policy is evaluated on while it learns, if that is wanted; and what keeps its best.
 
@@ -98,7 +104,7 @@ def opened_held_out(
         save_policy(policy, folder, trained_from=config.init, stage=stage)
 
     best = BestPolicy(config.out, save)
-    return HeldOut(config, config.held_out, parts.model_config, parts.tokenizer, sandbox, decode_mesh, best)
+    return HeldOut(config, config.held_out, parts.model_config, parts.tokenizer, sandbox, decode_mesh, best, judge)
 
 
 def checked_parts(config: RLConfig) -> Parts:

@@ -46,9 +46,16 @@ class SFTBatch(NamedTuple):
 
 
 def demonstration_sample(
-    environment: Environment, tokenizer: Tokenizer, *, irrelevant_per_band: Mapping[SimilarityBand, int], seed: int
+    environment: Environment,
+    tokenizer: Tokenizer,
+    *,
+    irrelevant_per_band: Mapping[SimilarityBand, int],
+    seed: int,
+    num_messages: int | None = None,
 ) -> SFTSample:
     """Return the demonstrated episode of an environment, its tools in seeded order among a few distractors.
+
+    Where the user speaks twice, a sample shows the first `num_messages`, up to the last answer to one of theirs.
 
     Raises:
         ValueError: two of its tools have one name.
@@ -56,7 +63,7 @@ def demonstration_sample(
     messages = environment.demonstrated_messages()
     called = {call.name for message in messages for call in message.tool_calls}
     tools = mix_tools(environment, irrelevant_per_band=irrelevant_per_band, seed=seed, called=called)
-    return render_sample(messages, [tool.document for tool in tools], tokenizer)
+    return render_sample(messages[:num_messages], [tool.document for tool in tools], tokenizer)
 
 
 def render_sample(messages: Sequence[Message], tools: Sequence[ToolDocument], tokenizer: Tokenizer) -> SFTSample:

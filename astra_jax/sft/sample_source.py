@@ -73,7 +73,7 @@ class SampleSource:
         self._index = index
         self._rendered: dict[int, SFTSample] = {}
         self.fingerprint = self._fingerprint()
-        # Where a sample comes from: directory, record, and how many of its messages it shows (0: not a conversation).
+        # Where a sample comes from: directory, record, and how many of its messages it shows.
         self._places, self.lengths_tokens = self._read_index() or self._make_index()
         # The first pass keeps these as well, so a resumed run has the same samples in memory.
         self._num_kept = int(np.searchsorted(np.cumsum(self.lengths_tokens), _KEPT_TOKENS, side="right"))
@@ -104,7 +104,13 @@ class SampleSource:
     def _render(self, record: Trajectory | Environment | Conversation, num_messages: int) -> SFTSample:
         if isinstance(record, Environment):
             per_band = self._irrelevant_per_band
-            return demonstration_sample(record, self._tokenizer, irrelevant_per_band=per_band, seed=self._seed)
+            return demonstration_sample(
+                record,
+                self._tokenizer,
+                irrelevant_per_band=per_band,
+                seed=self._seed,
+                num_messages=num_messages,
+            )
         return render_sample(record.messages[:num_messages], record.tools, self._tokenizer)
 
     def _fingerprint(self) -> str:
@@ -161,8 +167,8 @@ class SampleSource:
         def render(place: tuple[int, int]) -> list[tuple[tuple[int, int, int], SFTSample]]:
             directory, number = place
             record = self._directories[directory][number]
-            ends = [0] if isinstance(record, Environment) else user_turn_ends(record.messages)
-            return [((directory, number, end), self._render(record, end)) for end in ends]
+            messages = record.demonstrated_messages() if isinstance(record, Environment) else record.messages
+            return [((directory, number, end), self._render(record, end)) for end in user_turn_ends(messages)]
 
         # Grain's threads finish in any order, but its iterator yields in the records' own, as the schedule needs it.
         options = grain.ReadOptions(num_threads=_THREADS, prefetch_buffer_size=4 * _THREADS)

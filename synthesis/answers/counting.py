@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from synthesis.answers.expectation import meets_expectation
 from synthesis.answers.same_answer import same_answer
 from synthesis.records import Environment, JsonObject, JsonValue, SubQuestion
 
@@ -65,19 +64,19 @@ def count_episode(
     *,
     num_tool_calls: int,
     final_state: JsonObject | None,
-    final_text: str,
+    met_expectation: bool,
 ) -> EpisodeCounts:
     """Count an episode for the F1 reward.
 
     `outcomes` are (tool name, value) of its successful calls in order; `num_tool_calls` counts the failed ones too.
-    Where an environment checks how the episode ends - the state it leaves, or that it refuses or asks back - the ending
-    is one more sub-task and counts as one more call, so that precision stays within 1 and calling less than was needed
-    gains nothing.
+    Where an environment checks more than calls - the state that is left, that the agent refuses (`met_expectation`), or
+    that it asks back - this is one more sub-task and counts as one more call, so that precision stays within 1 and
+    calling less than was needed gains nothing.
     """
-    # Where a refusal is expected, sub-tasks are what the tools allow; where a question back is, there are none.
+    # Where a refusal is expected, sub-tasks are what the tools allow; where a question back is, what its answer allows.
     solved = count_solved(environment.sub_tasks, outcomes)
     if environment.expectation != "answer":
-        ends_well = meets_expectation(environment.expectation, final_text)
+        ends_well = met_expectation
     elif environment.final_state is not None:
         ends_well = same_answer(environment.final_state, final_state)
     else:

@@ -25,7 +25,6 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from synthesis.answers.expectation import meets_expectation
 from synthesis.answers.same_answer import same_answer
 from synthesis.records import Environment, JsonValue
 
@@ -65,11 +64,9 @@ _NO = re.compile(
 def is_answer_accurate(environment: Environment, final_text: str) -> bool:
     """Say whether the final message of an episode tells the environment's gold answer.
 
-    Where the environment expects a refusal, or a question back, `answers.expectation` decides. An episode that a
-    limit ended has no final message, and no answer.
+    An episode that a limit ended has no final message, and no answer. Where none is to be told
+    (`Environment.ends_with_answer`) this is not asked.
     """
-    if environment.expectation != "answer":
-        return meets_expectation(environment.expectation, final_text)
     answers = {sub_question.id: sub_question.answer for sub_question in environment.sub_questions}
     candidates: Iterable[JsonValue] = ()
     if environment.composition is not None and environment.composition.operation not in _DERIVED:

@@ -1,7 +1,7 @@
 """Refusal environments: a needed tool is withheld, or the question leaves a needed value out.
 
 Where a tool is withheld, the right behaviour is to do what the other tools allow, and to refuse the rest; where a value
-is left out it is to ask at once, and every call is in vain. `answers.expectation` judges the episode's last words.
+is left out it is to ask for it; the user tells it, and the episode goes on with the calls that it had before.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 from synthesis.environments.qa_instances import mentions
 from synthesis.prompts.parameter_omission import OmitParameter
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, Expectation
+from synthesis.records import Environment
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 
@@ -25,11 +25,18 @@ def withhold_tool(environment: Environment, rng: random.Random) -> Environment:
         needs_it = sub_question.call is not None and sub_question.call.name == withheld
         if needs_it or lost.intersection(sub_question.depends_on):
             lost.add(sub_question.id)
-    return _unanswerable(environment, "refuse", withheld, lost).model_copy(update={"tools": tools})
+    # What is left is counted, and the refusal with it.
+    sub_questions = tuple(
+        sub_question.model_copy(update={"call": None}) if sub_question.id in lost else sub_question
+        for sub_question in environment.sub_questions
+    )
+    return environment.model_copy(
+        update={"tools": tools, "sub_questions": sub_questions, "expectation": "refuse", "missing": withheld}
+    )
 
 
 async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: Environment, *, seed: int) -> Environment:
-    """Leave out of the question a value that a first call needs and that no tool can tell.
+    """Leave out of the question a value that a first call needs, which the user tells when asked for it.
 
     Raises:
         BadReply: the teacher has no such question.
@@ -49,16 +56,5 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
     for sub_question in environment.sub_questions:
         if mentions(reply.question, sub_question.answer) and not mentions(environment.question, sub_question.answer):
             raise Rejected("leaked answer", reply.question)
-    every = {sub_question.id for sub_question in environment.sub_questions}
-    return _unanswerable(environment, "ask_back", reply.argument, every).model_copy(update={"question": reply.question})
-
-
-def _unanswerable(environment: Environment, expectation: Expectation, missing: str, lost: set[str]) -> Environment:
-    """Take the calls of the sub-questions that are `lost`: what is left, and the ending of the episode, is counted."""
-    sub_questions = tuple(
-        sub_question.model_copy(update={"call": None}) if sub_question.id in lost else sub_question
-        for sub_question in environment.sub_questions
-    )
-    return environment.model_copy(
-        update={"sub_questions": sub_questions, "expectation": expectation, "missing": missing}
-    )
+    left_out = {"missing": reply.argument, "left_out": reply.value}
+    return environment.model_copy(update={"question": reply.question, "expectation": "ask_back", **left_out})

@@ -12,6 +12,7 @@ from synthesis.environments.demonstrations import verify_demonstration
 from synthesis.environments.irrelevant_tools import BANDS
 from synthesis.environments.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
+from synthesis.environments.qa_instances import mentions
 from synthesis.environments.siblings import tried_on_gold_calls
 from synthesis.environments.stateful import prove_stateful
 from synthesis.environments.tool_source import check_source
@@ -110,8 +111,8 @@ def check_shape(environment: Environment) -> None:
     """Check what can be checked of a finished environment without running anything.
 
     Raises:
-        Rejected: its hops or scenario are not those of its sub-tasks, Φ does not give its answer, a tool that is
-            missing is there, or a distractor stands in a band that its similarity is not of.
+        Rejected: its hops or scenario are not those of its sub-tasks, Φ does not give its answer, a tool or a value
+            that is missing is there, or a distractor stands in a band that its similarity is not of.
     """
     for irrelevant in environment.irrelevant_tools:
         above, upto = BANDS[irrelevant.band]
@@ -121,7 +122,9 @@ def check_shape(environment: Environment) -> None:
     if environment.expectation != "answer":
         if environment.missing in {tool.document.name for tool in environment.all_tools}:
             raise Rejected("withheld tool is there", f"{environment.missing}")
-        return  # its shape is that of the question before something was taken away
+        if environment.left_out is None:
+            return  # its shape is that of the question before something was taken away
+        _check_left_out(environment, environment.left_out)
     sub_tasks = environment.sub_tasks
     if not sub_tasks:
         raise Rejected("no sub-task")
@@ -137,6 +140,14 @@ def check_shape(environment: Environment) -> None:
             raise Rejected("composition fails", str(error)) from error
         if not same_answer(environment.answer, computed):
             raise Rejected("composition gives another answer", f"expected {environment.answer!r}, found {computed!r}")
+
+
+def _check_left_out(environment: Environment, value: str) -> None:
+    if mentions(environment.question, value):
+        raise Rejected("nothing left out", f"{value!r} in {environment.question!r}")
+    calls = [sub_task.call.arguments for sub_task in environment.sub_tasks if sub_task.call]
+    if all(arguments.get(environment.missing or "") != value for arguments in calls):
+        raise Rejected("left out for no call", f"{environment.missing}={value!r}")
 
 
 class ExecutableTools:

@@ -8,9 +8,10 @@ import json
 import pytest
 
 from astra_jax.chat.format import Source, render, tool_call_text
+from astra_jax.episodes.endings import NoVerdict
 from astra_jax.episodes.episode import MODEL_ERRORS, Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.episodes.rewards import episode_reward
+from astra_jax.episodes.rewards import episode_reward, result_of
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
@@ -122,6 +123,95 @@ def test_an_error_without_a_message_is_shown_by_its_kind():
     failed = ExecuteReply(status="error", error=ToolError(kind=ErrorKind.TIMEOUT, message=""), usage=usage)
     assert tool_response(failed) == '{"error": "timeout"}'
     assert tool_response(ExecuteReply(status="ok", value={"房": 1.5}, usage=usage)) == '{"房": 1.5}'
+
+
+def asked_back(**more) -> Environment:
+    """The tiny environment, whose question does not say whose flat it is."""
+    asked = {"question": "What is the rent of the flat?", "expectation": "ask_back", "missing": "owner"}
+    return Environment.model_validate(ENVIRONMENT.model_dump() | asked | {"left_out": "Quartz Heron"} | more)
+
+
+def refusing() -> Environment:
+    """The tiny environment without its second tool."""
+    first, second = ENVIRONMENT.sub_questions
+    left = (first, second.model_copy(update={"call": None}))
+    taken = {"expectation": "refuse", "missing": "get_rent", "tools": ENVIRONMENT.tools[:1], "sub_questions": left}
+    return ENVIRONMENT.model_copy(update=taken)
+
+
+async def test_asked_back_the_user_answers_once_and_the_episode_goes_on_to_the_answer():
+    environment, sandbox = asked_back(), InProcessSandbox()
+    question, back, reply, *rest = environment.gold_messages()
+    assert (question.content, back.content) == (environment.question, "Which owner do you mean?")
+    assert (reply.role, reply.content) == ("user", "I mean Quartz Heron.")
+    episode = Episode(environment, environment.tools, TokenLedger())
+    said = await episode.take_turn(back.content + "<|im_end|>", sandbox)
+    following = "\n<|im_start|>user\nI mean Quartz Heron.<|im_end|>\n<|im_start|>assistant\n"
+    assert "".join(segment.text for segment in said) == following
+    assert all(segment.source is not Source.MODEL for segment in said)
+    assert (episode.stop_reason, episode.final_text) == (None, "")
+    for message in rest:
+        if message.tool_calls:
+            await episode.take_turn(tool_call_text(message.tool_calls[0]), sandbox)
+    assert await episode.take_turn("The answer is 2150.<|im_end|>", sandbox) == []
+    assert (episode.counts, episode.is_answer_accurate) == ((3, 3, 3), True)
+    assert (episode.stop_reason, episode.final_text) == ("no_tool_call", "The answer is 2150.")
+
+
+async def test_who_asks_again_is_not_answered_again_and_who_does_not_ask_is_not_answered():
+    episode = Episode(asked_back(), ENVIRONMENT.tools, TokenLedger())
+    assert await episode.take_turn("Which owner do you mean?", InProcessSandbox())
+    assert await episode.take_turn("Which owner do you mean?", InProcessSandbox()) == []
+    assert (episode.counts, episode.is_answer_accurate) == ((1, 3, 1), False)
+    silent = Episode(asked_back(), ENVIRONMENT.tools, TokenLedger())
+    assert await silent.take_turn("It is 2150.", InProcessSandbox()) == []
+    assert silent.counts == (0, 3, 1)  # a guess solves nothing; that it is right is another figure
+    assert silent.is_answer_accurate
+
+
+async def test_where_the_value_is_not_kept_the_question_back_ends_the_episode():
+    unsaid = tuple(each.model_copy(update={"call": None}) for each in ENVIRONMENT.sub_questions)
+    episode = Episode(asked_back(left_out=None, sub_questions=unsaid), ENVIRONMENT.tools, TokenLedger())
+    assert await episode.take_turn("Which owner do you mean?", InProcessSandbox()) == []
+    assert (episode.counts, episode.is_answer_accurate) == ((1, 1, 1), True)
+
+
+@pytest.mark.parametrize("said", ["It is 2150.", "I cannot answer: no tool gives the rent."])
+async def test_where_a_refusal_is_expected_it_is_what_is_accurate(said: str):
+    episode = Episode(refusing(), ENVIRONMENT.tools[:1], TokenLedger())
+    await episode.take_turn(said, InProcessSandbox())
+    refuses = "cannot" in said
+    assert (episode.is_answer_accurate, episode.counts) == (refuses, (int(refuses), 2, 1))
+    result = result_of(episode)
+    assert (result.must_refuse, result.has_refused) == (True, refuses)
+
+
+async def test_a_judge_that_is_given_decides_and_is_asked_once_an_episode():
+    asked = []
+
+    async def judge(environment: Environment, said: str) -> bool:
+        asked.append(said)
+        return True
+
+    episode = Episode(refusing(), ENVIRONMENT.tools[:1], TokenLedger())
+    await episode.take_turn("It is 2150.", InProcessSandbox(), judge=judge)
+    assert (episode.is_answer_accurate, result_of(episode).has_refused) == (True, True)
+    back = Episode(asked_back(), ENVIRONMENT.tools, TokenLedger())
+    for _ in range(2):
+        await back.take_turn("Well.", InProcessSandbox(), judge=judge)
+    assert asked == ["It is 2150.", "Well."]
+    answered = an_episode()
+    await answered.take_turn("I cannot say.", InProcessSandbox(), judge=judge)
+    assert len(asked) == 2  # where an answer is expected nobody is asked
+
+
+async def test_an_episode_without_a_verdict_is_no_episode():
+    async def judge(environment: Environment, said: str) -> bool:
+        raise NoVerdict("expected a verdict, found prose")
+
+    episode = Episode(refusing(), ENVIRONMENT.tools[:1], TokenLedger())
+    assert await episode.take_turn("I cannot.", InProcessSandbox(), judge=judge) == []
+    assert (episode.stop_reason, episode.is_unfinished) == ("no_verdict", True)
 
 
 async def test_a_message_without_a_call_ends_the_episode():

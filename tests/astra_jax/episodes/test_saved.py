@@ -51,7 +51,7 @@ def test_an_episode_comes_back_as_it_was(episode):
 
 
 def test_a_state_comes_back_as_the_episode_left_it(episode):
-    changed = dataclasses.replace(episode, state={"count": 2})
+    changed = dataclasses.replace(episode, state={"count": 2}, met_expectation=True)
     assert restored_episode(json.loads(json.dumps(saved_episode(changed))), ENVIRONMENT) == changed
 
 

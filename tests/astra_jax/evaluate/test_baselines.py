@@ -118,9 +118,8 @@ def test_a_program_is_shown_the_distractors_that_a_policy_is_shown():
 
 def test_the_command_needs_no_policy_for_a_baseline(tmp_path, capsys, records):
     config = EvaluationConfig.model_validate(CONFIG.model_dump() | {"environments": records, "out": tmp_path / "out"})
-    lines = [
-        f"{key} = {json.dumps(value)}" for key, value in config.model_dump(mode="json").items() if key != "rollout"
-    ]
+    written = config.model_dump(mode="json", exclude_none=True)
+    lines = [f"{key} = {json.dumps(value)}" for key, value in written.items() if key != "rollout"]
     lines = [line for line in lines if "{}" not in line]
     rollout = [f"{key} = {json.dumps(value)}" for key, value in config.rollout.model_dump(exclude_none=True).items()]
     (tmp_path / "config.toml").write_text("\n".join([*lines, "[rollout]", *rollout]))

@@ -122,7 +122,7 @@ async def test_every_evaluation_has_the_same_tools_and_draws_and_tells_of_what_i
     named = [environment.model_copy(update={"id": name}) for name in (*names, "too-long")]
     write_records(tmp_path / "held_out", named, kind="environment")
     engine = FakeEngine(names)
-    monkeypatch.setattr(held_out_module, "RolloutEngine", lambda *_: engine)
+    monkeypatch.setattr(held_out_module, "RolloutEngine", lambda *_, judge: engine)
     changes = {"environments": tmp_path / "held_out", "environments_at_once": 3}
     held_out = config.held_out.model_copy(update=changes)
     shown = config.model_copy(update={"irrelevant_per_band": {"high": 1}, "out": tmp_path})

@@ -6,6 +6,7 @@ import pytest
 
 from astra_jax.testing import tiny_environment
 from synthesis.answers.counting import count_episode, count_solved, is_solved
+from synthesis.answers.expectation import meets_expectation
 from synthesis.records import Environment, JsonObject, JsonValue, SubQuestion, ToolCall
 
 FLAT, RENT = ("find_flat", "Amber Falcon"), ("get_rent", 2150)
@@ -18,7 +19,10 @@ def counted(
     text: str = "",
     state: JsonObject | None = None,
 ) -> tuple[int, int, int]:
-    return count_episode(environment, outcomes, num_tool_calls=calls, final_state=state, final_text=text)
+    met_expectation = environment.expectation != "answer" and meets_expectation(environment.expectation, text)
+    return count_episode(
+        environment, outcomes, num_tool_calls=calls, final_state=state, met_expectation=met_expectation
+    )
 
 
 def test_a_sub_task_is_solved_by_its_own_tool_and_its_own_answer_alone() -> None:

@@ -212,17 +212,6 @@ def test_the_last_sentence_that_names_a_candidate_must_choose() -> None:
     assert not is_answer_accurate(asked, "Oak has 9. So it is Elm.")
 
 
-def test_where_a_refusal_is_expected_the_rule_of_refusals_decides() -> None:
-    refuse = question_of(5, expectation="refuse", missing="get_rent")
-    ask_back = question_of(5, expectation="ask_back", missing="flat")
-    assert is_answer_accurate(refuse, "I cannot answer: no tool gives the rent.")
-    assert not is_answer_accurate(refuse, "It is 5.")
-    assert is_answer_accurate(ask_back, "Which flat do you mean?")
-    assert not is_answer_accurate(ask_back, "It is 5.")
-    for environment in (refuse, ask_back):
-        assert is_answer_accurate(environment, environment.gold_messages()[-1].content)
-
-
 @given(st.text(max_size=60), st.one_of(st.text(max_size=8), st.integers(), st.floats(allow_nan=False), st.booleans()))
 def test_any_message_and_any_answer_can_be_read(text: str, gold: object) -> None:
     assert holds_answer(text, gold) in (True, False)

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from astra_jax.sft.sample_source import SampleSource
+from astra_jax.testing import tiny_tokenizer
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import count_episode
 from synthesis.answers.expectation import meets_expectation
+from synthesis.answers.final_answer import is_answer_accurate
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.quotas import plan_environments
 from synthesis.environments.stateful import prove_stateful
@@ -51,33 +54,35 @@ def test_every_variety_comes_in_its_share_and_verifies(varied: Path, sandbox_url
     assert asyncio.run(verify_environments(varied, sandbox_url)).closing_line() == "verified 32/32"
 
 
-def gold_counts(environment: Environment, *, final_text: str, final_state: object) -> tuple[int, int, int]:
+def gold_counts(environment: Environment, *, said: str, final_state: object) -> tuple[int, int, int]:
     outcomes = [(task.call.name, task.answer) for task in environment.sub_tasks if task.call]
     return count_episode(
         environment,
         outcomes,
         num_tool_calls=len(outcomes),
         final_state=final_state,  # type: ignore[arg-type]
-        final_text=final_text,
+        met_expectation=environment.expectation != "answer" and meets_expectation(environment.expectation, said),
     )
 
 
 def test_the_gold_ending_is_counted_as_one_more_solved_sub_task(varied: Path) -> None:
     for environment in RecordSource(varied, Environment):
-        last = environment.gold_messages()[-1].content
-        solved, subtasks, calls = gold_counts(environment, final_text=last, final_state=environment.final_state)
+        # What asks back is its first message, what refuses its last.
+        said = [message.content for message in environment.gold_messages() if message.role == "assistant"]
+        checked = said[0] if environment.expectation == "ask_back" else said[-1]
+        solved, subtasks, calls = gold_counts(environment, said=checked, final_state=environment.final_state)
         assert solved == subtasks == calls > 0
 
 
 def test_answering_where_a_tool_is_missing_solves_nothing(varied: Path) -> None:
     for environment in RecordSource(varied, Environment):
         if environment.expectation != "answer":
-            solved, subtasks, _ = gold_counts(environment, final_text=f"It is {environment.answer}.", final_state=None)
+            solved, subtasks, _ = gold_counts(environment, said=f"It is {environment.answer}.", final_state=None)
             assert solved == subtasks - 1 == len(environment.sub_tasks)  # what the tools allow, and not the ending
 
 
 def test_leaving_the_state_as_it_was_misses_the_final_state(stateful: Environment) -> None:
-    solved, subtasks, calls = gold_counts(stateful, final_text="Done.", final_state=stateful.state)
+    solved, subtasks, calls = gold_counts(stateful, said="Done.", final_state=stateful.state)
     assert (solved, calls) == (subtasks - 1, subtasks)
 
 
@@ -137,6 +142,49 @@ def test_what_needs_no_withheld_tool_is_still_to_be_done_and_is_told_in_the_refu
         last = environment.gold_messages()[-1].content
         assert meets_expectation("refuse", last)
         assert all(str(sub_task.answer) in last for sub_task in environment.sub_tasks)
+
+
+def asks_back(varied: Path) -> Environment:
+    return next(each for each in RecordSource(varied, Environment) if each.expectation == "ask_back")
+
+
+def test_who_asks_back_is_told_what_the_question_leaves_out_and_goes_on_to_the_answer(varied: Path) -> None:
+    for environment in RecordSource(varied, Environment):
+        assert (environment.left_out is not None) == (environment.expectation == "ask_back")
+        if environment.left_out is not None:
+            assert environment.left_out not in environment.question
+            question, back, reply, *rest = environment.gold_messages()
+            assert meets_expectation("ask_back", back.content)
+            assert (question.role, reply.role) == ("user", "user")
+            assert environment.left_out in reply.content
+            first_calls = rest[0].tool_calls
+            assert any(call.arguments.get(environment.missing or "") == environment.left_out for call in first_calls)
+            assert is_answer_accurate(environment, rest[-1].content)
+
+
+@pytest.mark.parametrize("fault", ["nothing left out", "left out for no call"])
+def test_a_value_that_the_question_tells_or_that_no_call_needs_is_found(
+    fault: str, varied: Path, tmp_path: Path, sandbox_url: str
+) -> None:
+    asking = asks_back(varied)
+    told = {"question": f"{asking.left_out}: {asking.question}"}
+    changed = told if fault == "nothing left out" else {"left_out": "Nobody At All"}
+    write_records(tmp_path / "out", [asking.model_copy(update=changed)], kind="environment")
+    report = asyncio.run(verify_environments(tmp_path / "out", sandbox_url))
+    assert [reason.split(":")[0] for _, reason in report.failures] == [fault]
+
+
+def test_sft_learns_to_ask_and_what_follows_the_reply_in_a_sample_each(varied: Path, tmp_path: Path) -> None:
+    asking = asks_back(varied)
+    write_records(tmp_path / "records", [asking], kind="environment")
+    tokenizer, index = tiny_tokenizer(), tmp_path / "lengths.npz"
+    samples = SampleSource([], [tmp_path / "records"], [], tokenizer, irrelevant_per_band={}, seed=0, index=index)
+    assert len(samples) == 2
+    learnt = [tokenizer.decode(each.ids[each.loss_mask > 0].tolist()) for each in (samples[0], samples[1])]
+    _, back, _, *rest = asking.gold_messages()
+    assert back.content in learnt[0]
+    assert back.content not in learnt[1]
+    assert rest[-1].content in learnt[1]
 
 
 def test_an_answer_of_a_remaining_tool_that_was_changed_is_found(

@@ -1,0 +1,44 @@
+"""Who says whether a message refuses, or asks back, as its environment expects: a lexicon, or a model that is asked.
+
+An episode is judged at most once: where a refusal is expected its last message is, where a question back is the first
+message without a call, after which the user answers or the episode ends.
+
+Decided: docs/decisions/rl.md, “Asked back, the user answers once, and a model may judge what was said”.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from astra_jax.errors import AstraError
+from synthesis.answers.expectation import meets_expectation
+from synthesis.records import Environment
+
+
+class NoVerdict(AstraError):
+    """The judge of a message said nothing that could be used; what is judged is then no episode."""
+
+
+class EndingJudge(Protocol):
+    """Judges messages without a tool call, where the environment expects a refusal or a question back."""
+
+    async def __call__(self, environment: Environment, said: str) -> bool:
+        """Say whether a message does what the environment expects.
+
+        Raises:
+            NoVerdict: this message got no verdict.
+        """
+
+
+async def by_lexicon(environment: Environment, said: str) -> bool:
+    """Judge by the lexicon of `synthesis.answers.expectation`: the default, where no model is at hand."""
+    return meets_expectation(environment.expectation, said)
+
+
+def as_judged_before(verdict: bool) -> EndingJudge:
+    """Return the judge of an episode that is run again: it says what was said of it then."""
+
+    async def judge(environment: Environment, said: str) -> bool:
+        return verdict
+
+    return judge
