@@ -33,14 +33,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import jax
 import optax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from astra_jax.checkpoints.hf import PIECE_BYTES
 from astra_jax.errors import AstraError
@@ -65,6 +65,8 @@ class _ToldAsError(logging.Filter):
 for _name in ("absl", "asyncio"):  # what Orbax logs with, and what its event loops do
     logging.getLogger(_name).addFilter(_ToldAsError())
 _AS_IT_IS = ModelOverrides()
+_MANIFEST: Final = TypeAdapter(Annotated[dict[str, tuple[int, int]], Field(min_length=1)])
+"""File to size and CRC-32; a part has at least its description."""
 _CHECKSUM_THREADS: Final = 8
 _JOINED_WITHIN_MS: Final = 600_000
 _joined: Counter[Path] = Counter()
@@ -440,7 +442,10 @@ def _fault_in_share(path: Path, part: str, share: int, num_shares: int) -> str |
     manifest_path = path / f"{part}.whole.json"
     if not manifest_path.is_file():
         return f"{manifest_path.name} is missing (the save did not finish)"
-    manifest = json.loads(manifest_path.read_text(encoding="utf-8"))
+    try:
+        manifest = _MANIFEST.validate_json(manifest_path.read_bytes())
+    except ValidationError as error:
+        return f"{manifest_path.name} is no manifest: {error.errors()[0]['msg']}"
     # Dealt out by size, so that shares are alike; the order of names decides between equals.
     names = sorted(sorted(manifest), key=lambda name: -manifest[name][0])[share::num_shares]
     for name in names:

@@ -143,12 +143,15 @@ def damage(path, how):
         arrays[0].unlink()
     elif how == "no manifest":
         (path / "train.whole.json").unlink()
+    elif how in ("{}", "half a manif"):
+        (path / "params.whole.json").write_text(how)
     elif how == "a changed position":
         (path / "train.json").write_text(json.dumps({"step": 2, "data_position": {"next_record": 0}}))
 
 
 @pytest.mark.parametrize(
-    "how", ["a flipped bit", "a truncated file", "a missing file", "no manifest", "a changed position"]
+    "how",
+    ["a flipped bit", "a truncated file", "a missing file", "no manifest", "a changed position", "{}", "half a manif"],
 )
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(tmp_path, caplog, how):
     checkpoints = Checkpoints(tmp_path, CONFIG)
