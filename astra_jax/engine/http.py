@@ -28,7 +28,17 @@ import aiohttp
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from astra_jax.engine.interface import Capabilities, DecoderError, Finish, Generated, Load, Pause, Sampling, Session
+from astra_jax.engine.interface import (
+    Capabilities,
+    DecoderError,
+    Finish,
+    Generated,
+    Load,
+    Pause,
+    Sampling,
+    Session,
+    Told,
+)
 
 KEY_VARIABLE: Final = "ASTRA_SERVE_KEY"
 _MOST_SEED: Final = 2**62
@@ -162,8 +172,10 @@ class HTTPDecoder:
             programs=0,
         )
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: Session) -> Generated:
-        """Sample the message that follows `ids`, all tokens of the session so far.
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, session: Session, told: Told | None = None
+    ) -> Generated:
+        """Sample the message that follows `ids`, all tokens of the session so far; `told` hears of it as a whole.
 
         Raises:
             DecoderError: the server refuses it, or gave no answer before the deadline; or the session is asked for two
@@ -186,6 +198,8 @@ class HTTPDecoder:
                 if not asking.cancelled():
                     generated = asking.result()
                     self._first_tokens[session] = first_tokens  # what is refused is no call
+                    if told is not None and generated.ids:
+                        told(generated.ids, generated.logprobs)
                     return generated
                 message.is_sent = False  # it was taken back, by `pause`, `abort` or `close`
                 if self._is_closed:

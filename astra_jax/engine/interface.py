@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -110,6 +110,13 @@ class Generated:
     kept: list[list[int]] = field(default_factory=list)
     """Of each token the ids that truncation kept, likeliest first; none where `Sampling.hands_out_kept` is false, or a
     server does not tell them."""
+    computed_tokens: int | None = field(default=None, compare=False)
+    """Of the tokens that it follows, how many were computed for it, the others being found; None where a server does
+    not tell."""
+
+
+Told = Callable[[list[int], list[float]], None]
+"""Is told the ids and log-probs of a message's next tokens as soon as they are sampled; it may abort the session."""
 
 
 class Pause(enum.Enum):
@@ -169,8 +176,12 @@ class Decoder(Protocol):
         """How busy it is."""
         ...
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: Session) -> Generated:
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, session: Session, told: Told | None = None
+    ) -> Generated:
         """Sample the message that follows `ids`, all tokens of the session so far.
+
+        `told` hears of all its tokens, in order, before it is returned; where they come from a server, all at once.
 
         Raises:
             DecoderError: it is too long; an id is none of the vocabulary; or the session is asked for two messages at

@@ -10,7 +10,17 @@ from typing import Any
 
 from astra_jax.engine.call_clock import CallClock
 from astra_jax.engine.device import Device, Said
-from astra_jax.engine.interface import Capabilities, DecoderError, Finish, Generated, Load, Pause, Sampling, Session
+from astra_jax.engine.interface import (
+    Capabilities,
+    DecoderError,
+    Finish,
+    Generated,
+    Load,
+    Pause,
+    Sampling,
+    Session,
+    Told,
+)
 from astra_jax.engine.schedule import Limits, Sample, Schedule, Track
 
 _READS_PER_SAMPLE = 4
@@ -23,6 +33,8 @@ class _Message:
     ids: Sequence[int]
     sampling: Sampling
     done: asyncio.Future[Generated]
+    told: Told | None = None
+    computed_tokens: int = 0
     is_aborted: bool = False
     """It is in a call: it ends with that."""
 
@@ -90,8 +102,10 @@ class PagedDecoder:
             host_pages=sum(host.num_held for host in self._schedule.hosts),
         )
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: Session) -> Generated:
-        """Sample the message that follows `ids`, all tokens of the session so far.
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, session: Session, told: Told | None = None
+    ) -> Generated:
+        """Sample the message that follows `ids`, all tokens of the session so far; `told` hears of tokens call by call.
 
         Raises:
             DecoderError: it is too long; an id is none of the vocabulary; the session is asked for two messages at
@@ -102,7 +116,7 @@ class PagedDecoder:
         self._schedule.require_room(ids, sampling)
         if session in self._messages or session in self._back:
             raise DecoderError(f"expected one message at a time, found two of seed {session.seed} slot {session.slot}")
-        message = _Message(ids, sampling, asyncio.get_running_loop().create_future())
+        message = _Message(ids, sampling, asyncio.get_running_loop().create_future(), told)
         if session in self._due:
             self._back[session] = message
         else:
@@ -272,6 +286,7 @@ class PagedDecoder:
                 await self._device.read(read)
                 for row in rows:
                     self._read_tokens += len(row.ids)
+                    self._messages[row.track.session].computed_tokens += len(row.ids)
                     self._schedule.has_read(row)
         sample = self._schedule.next_sample()
         if sample is not None:
@@ -313,6 +328,8 @@ class PagedDecoder:
             of_row = of_row.first(count)
             self._sampled_tokens += count
             self._schedule.has_sampled(row, of_row)
+            if (told := self._messages[track.session].told) is not None and count:
+                told(of_row.ids, of_row.logprobs)
             if count and of_row.ids[-1] in ends:
                 self._hand_out(track.session, "end")
             elif track.num_left == 0:
@@ -324,7 +341,11 @@ class PagedDecoder:
         # Who was aborted comes back whenever it likes, who was cancelled perhaps never.
         if self._calls_away is not None and finish != "aborted" and not message.done.done():
             self._due[session] = self._num_calls + self._calls_away
-        said = Generated(track.said, track.logprobs, track.versions, finish, track.raw_logprobs, track.kept)
+        said = Generated(
+            *(track.said, track.logprobs, track.versions, finish, track.raw_logprobs, track.kept),
+            # The last token is in no page before the first is sampled after it.
+            computed_tokens=min(len(message.ids), message.computed_tokens + 1),
+        )
         _answer(message, said)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -256,6 +256,34 @@ async def an_aborted_message_returns_what_there_is_and_others_go_on(subject: Sub
     await decoder.close()
 
 
+async def who_listens_hears_every_token_once_and_may_end_the_message(subject: Subject) -> None:
+    session, whole = await a_long_one(subject)
+    heard: list[tuple[int, float]] = []
+    calls: list[int] = []
+
+    def told(ids: list[int], logprobs: list[float]) -> None:
+        heard.extend(zip(ids, logprobs, strict=True))
+        calls.append(len(ids))
+
+    decoder = subject.a_decoder()
+    message = await decoder.generate(PROMPT, LONG, session, told)
+    assert [id_ for id_, _ in heard] == message.ids == whole.ids
+    assert [logprob for _, logprob in heard] == message.logprobs
+    decoder.forget(session)
+
+    def told_to_end(ids: list[int], logprobs: list[float]) -> None:
+        told(ids, logprobs)
+        decoder.abort(again)
+
+    heard.clear()
+    again = replace(session, number=1)
+    ended = await decoder.generate(PROMPT, LONG, again, told_to_end)
+    assert [id_ for id_, _ in heard] == ended.ids == whole.ids[: len(ended.ids)]
+    assert len(ended.ids) in (calls[0], len(whole.ids))  # what comes from a server is whole
+    decoder.forget(again)
+    await decoder.close()
+
+
 async def a_message_that_has_not_begun_is_aborted_too(subject: Subject) -> None:
     decoder = subject.a_decoder()
     first = await decoder.generate(PROMPT, Sampling(1), SESSIONS[0])
@@ -424,6 +452,7 @@ CLAUSES: list[Callable[[Subject], Awaitable[None]]] = [
     ids_that_are_none_of_the_vocabulary_are_refused,
     a_stop_id_ends_a_message_too_and_what_follows_is_as_if_nothing_had_come_after_it,
     an_aborted_message_returns_what_there_is_and_others_go_on,
+    who_listens_hears_every_token_once_and_may_end_the_message,
     a_message_that_has_not_begun_is_aborted_too,
     a_cancelled_message_is_let_go_of,
     one_that_is_cancelled_as_it_ends_holds_up_nobody,
