@@ -19,6 +19,7 @@
     ├── DecoderError              a decoder was asked for what it cannot do
     ├── CannotServe               the server of a policy does not start like this
     ├── RequestRefused            a request to it has no answer
+    ├── AnotherModel              what lies at its path now is another model's
     ├── NotJoined                 the hosts of a job did not find each other
     ├── HostFailed                another host of a job has failed
     ├── HostLost                  another host of a job is gone

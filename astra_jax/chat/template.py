@@ -9,6 +9,7 @@ Decided: docs/decisions/packaging.md, “A run begins with its checkpoint's own 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ from astra_jax.transformers_library import transformers_library
 from synthesis.records import Message, ToolCall, ToolDocument
 
 _SHOWN_TOKENS = 8
+_NO_TEMPLATE = (
+    "{folder}: expected a chat template in tokenizer_config.json or chat_template.jinja, found none; "
+    "put that of a Qwen3 checkpoint there"
+)
 
 
 class ChatFormatDiffers(ConfigError):
@@ -79,6 +84,31 @@ PROBES = (
 )
 
 
+class ChatTemplate:
+    """The chat template of a checkpoint, rendered as `transformers` renders it."""
+
+    def __init__(self, folder: Path):
+        """Read the template of the checkpoint in `folder`.
+
+        Raises:
+            ChatFormatDiffers: it has none.
+        """
+        self._tokenizer = _their_tokenizer(folder)
+        if self._tokenizer.chat_template is None:
+            raise ChatFormatDiffers(_NO_TEMPLATE.format(folder=folder))
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """Return the text of a conversation, up to where the assistant's next message begins.
+
+        Raises:
+            jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError: the template does not take it.
+        """
+        rendered = self._tokenizer.apply_chat_template(
+            list(messages), tools=list(tools) or None, add_generation_prompt=True, tokenize=False, **options
+        )
+        return str(rendered)
+
+
 def require_chat_template(folder: Path, tokenizer: Tokenizer) -> None:
     """Render every probe as `transformers` does for the checkpoint in `folder`, and compare with ours token by token.
 
@@ -87,10 +117,7 @@ def require_chat_template(folder: Path, tokenizer: Tokenizer) -> None:
     """
     theirs = _their_tokenizer(folder)
     if theirs.chat_template is None:
-        raise ChatFormatDiffers(
-            f"{folder}: expected a chat template in tokenizer_config.json or chat_template.jinja, found none; "
-            "put that of a Qwen3 checkpoint there"
-        )
+        raise ChatFormatDiffers(_NO_TEMPLATE.format(folder=folder))
     for probe in PROBES:
         options = {"add_generation_prompt": probe.add_generation_prompt, "enable_thinking": probe.enable_thinking}
         try:

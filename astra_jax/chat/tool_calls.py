@@ -51,9 +51,7 @@ def parse_turn(text: str) -> ParsedTurn:
     text = text.removesuffix(IM_END).removesuffix(END_OF_TEXT)
     reasoning, said = _cut_off_thoughts(text)
     content, blocks = _cut_out_blocks(said)
-    return ParsedTurn(
-        reasoning.replace(THINK, "", 1).strip("\n"), content.strip("\n"), tuple(_parse_call(block) for block in blocks)
-    )
+    return ParsedTurn(reasoning.replace(THINK, "", 1).strip("\n"), content.strip("\n"), tuple(map(parse_call, blocks)))
 
 
 def _cut_off_thoughts(text: str) -> tuple[str, str]:
@@ -93,7 +91,12 @@ def _json_end(text: str, start: int) -> int:
         return start
 
 
-def _parse_call(block: str) -> ParsedToolCall | MalformedToolCall:
+def parse_call(block: str) -> ParsedToolCall | MalformedToolCall:
+    """Read what stands between the tags of a tool call.
+
+    >>> parse_call('{"name": "f"}')
+    ParsedToolCall(name='f', arguments={})
+    """
     try:
         value = from_json(block, allow_inf_nan=False)
         canonical_json(value)  # refuses what JSON cannot express but Python reads: 1e999 is infinity

@@ -12,22 +12,23 @@ def add_serve(commands: Commands) -> None:
     """Add the command."""
     serve = commands.add_parser(
         "serve",
-        help="a policy behind HTTP: token ids in, token ids out",
+        help="a policy behind HTTP: chats, texts and token ids",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Serves a policy folder or a HuggingFace folder until Ctrl-C or SIGTERM; prints its URL when it is "
         "ready.",
         epilog="""for example:
   astra serve runs/quickstart/rl/policy --port 8000
-  curl http://127.0.0.1:8000/inference/v1/generate -d '{"token_ids": [1, 2, 3],
-    "sampling_params": {"max_tokens": 16, "temperature": 0.7, "seed": 0, "logprobs": 0}}'
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{"messages":
+    [{"role": "user", "content": "What is the rent of Amber Falcon?"}], "max_tokens": 64, "temperature": 0}'
 
-  GET  /health                         whether requests are taken, and how busy it is
-  GET  /v1/models                      what is served, and under which names
-  POST /inference/v1/generate          one message, in the fields of vLLM's endpoint of that name
-  POST /inference/v1/abort_requests    {"request_ids": [...]}: messages end where they stand
+  POST /v1/chat/completions            as OpenAI's: tools, parallel calls, streams, reasoning_content, logprobs, n, seed
+  POST /v1/completions                 text or token ids in, text out, no template
+  POST /inference/v1/generate          token ids in, ids and log-probs out, in the fields of vLLM's endpoint
+  POST /inference/v1/abort_requests    {"request_ids": [...]}: such messages end where they stand
+  GET  /v1/models, /health, /metrics   open to all
 
-A conversation that comes back with its history is not computed again. The reply names the weights that
-sampled each token. A field of the request that is not understood is refused by name.""",
+A conversation that comes back with its history is not computed again; usage says how much was found. What
+would change a draw or a reply and is not done here (penalties, forced calls, forced forms) is a 400 that names it.""",
     )
     serve.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a policy folder or a HuggingFace folder")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a key)")
@@ -56,6 +57,26 @@ sampled each token. A field of the request that is not understood is refused by 
         help="of a request that names none; default: what fits",
     )
     serve.add_argument(
+        "--max-tokens-floor",
+        type=whole_number(0),
+        default=0,
+        metavar="N",
+        help="of a request that names fewer, as far as they fit: some harnesses cut a thinking model off at 1000",
+    )
+    serve.add_argument(
+        "--reasoning-parser",
+        choices=["qwen3", "none"],
+        default="qwen3",
+        help="whether thoughts are told apart from what is said (reasoning_content), or stand in it with their tags",
+    )
+    serve.add_argument(
+        "--reload",
+        type=whole_number(1),
+        metavar="SECONDS",
+        help="look at CHECKPOINT so often and go on with its new weights, such as a training run's OUT/best",
+    )
+    serve.add_argument("--kv-dtype", choices=["int8"], help="what cached keys and values are rounded to")
+    serve.add_argument(
         "--max-waiting", type=whole_number(1), default=1024, metavar="N", help="requests beyond which callers get 429"
     )
     serve.add_argument(
@@ -76,7 +97,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _serve(options: argparse.Namespace) -> None:
     from astra_jax.cli.compile_cache import keep_compiled_programs
-    from astra_jax.serve.server import ServingLimits, serve
+    from astra_jax.serve.server import serve
+    from astra_jax.serve.service import ServingLimits
 
     keep_compiled_programs()
     serve(
@@ -88,5 +110,13 @@ def _serve(options: argparse.Namespace) -> None:
         most_tokens=options.max_model_len,
         rows=options.rows,
         dtype=options.dtype,
-        limits=ServingLimits(options.max_waiting, options.default_max_tokens, options.grace_seconds),
+        kv_dtype=options.kv_dtype,
+        limits=ServingLimits(
+            most_waiting=options.max_waiting,
+            default_max_tokens=options.default_max_tokens,
+            max_tokens_floor=options.max_tokens_floor,
+            grace_seconds=options.grace_seconds,
+        ),
+        reasoning_parser=options.reasoning_parser,
+        reload_seconds=options.reload,
     )

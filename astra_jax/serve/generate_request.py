@@ -11,16 +11,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import from_json
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from astra_jax.engine.interface import DecoderError, Finish, Generated, Sampling, Session
-from astra_jax.errors import AstraError
+from astra_jax.engine.interface import DecoderError, Finish, Generated, Sampling
+from astra_jax.serve.refusal import RequestRefused, read_body
+from astra_jax.serve.service import MOST_SEED
 
-_Model = TypeVar("_Model", bound=BaseModel)
-_SEED_BITS: Final = 31
 _OF_REQUEST: Final[Mapping[str, tuple[Any, ...]]] = {
     "stream": (False,),
     "priority": (0,),
@@ -49,19 +47,6 @@ _OF_SAMPLING: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 
 
-class RequestRefused(AstraError):
-    """A request has no answer; the message says why, in one line."""
-
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None):
-        super().__init__(" ".join(message.split()))
-        self.status, self.param, self.code = status, param, code
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the error as OpenAI's clients read it."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
-
-
 class _Body(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -74,7 +59,7 @@ class SamplingParams(_Body):
     top_p: float = 1.0
     min_p: float = 0.0
     max_tokens: int | None = None
-    seed: int | None = Field(default=None, ge=0, lt=2 ** (2 * _SEED_BITS))
+    seed: int | None = Field(default=None, ge=0, lt=MOST_SEED)
     """The same draws for the same tokens; drawn by the server if not given."""
     stop_token_ids: list[int] = []
     logprobs: int | None = Field(default=None, ge=0, le=1)
@@ -104,8 +89,8 @@ class GenerateRequest(_Body):
     def _leave_out(cls, document: Any) -> Any:
         return _asking(document, _OF_REQUEST)
 
-    def sampling(self, *, max_tokens: int) -> Sampling:
-        """Return what a decoder is asked for; `max_tokens` if the request names none.
+    def sampling(self, max_tokens: int) -> Sampling:
+        """Return what a decoder is asked for.
 
         Raises:
             RequestRefused: there is no such temperature or truncation.
@@ -114,22 +99,10 @@ class GenerateRequest(_Body):
         alike = {field.name for field in dataclasses.fields(Sampling)} - {"max_tokens"}
         try:
             return Sampling(
-                max_tokens=max_tokens if params.max_tokens is None else params.max_tokens,
-                stop_ids=tuple(params.stop_token_ids),
-                **params.model_dump(include=alike),
+                max_tokens=max_tokens, stop_ids=tuple(params.stop_token_ids), **params.model_dump(include=alike)
             )
         except DecoderError as error:
             raise RequestRefused(400, str(error), param="sampling_params") from None
-
-    def session(self, seed: int, number: int) -> Session:
-        """Return a session of its own, which draws as `seed` says."""
-        return Session(
-            seed=seed >> _SEED_BITS,
-            slot=seed % 2**_SEED_BITS,
-            salt=self.cache_salt or "",
-            number=number,
-            num_prompt_tokens=self.draws_from,
-        )
 
     def reply(self, message: Generated, *, request_id: str, model: str, created: int) -> dict[str, Any]:
         """Return the answer."""
@@ -162,7 +135,7 @@ def generate_request(body: bytes) -> GenerateRequest:
     Raises:
         RequestRefused: it is not JSON, or not such a request.
     """
-    return _validated(GenerateRequest, body)
+    return read_body(GenerateRequest, body)
 
 
 class AbortRequest(_Body):
@@ -177,7 +150,7 @@ def abort_request(body: bytes) -> AbortRequest:
     Raises:
         RequestRefused: it is not JSON, or not such a request.
     """
-    return _validated(AbortRequest, body)
+    return read_body(AbortRequest, body)
 
 
 def finish_reason(finish: Finish) -> str:
@@ -223,17 +196,3 @@ def _asking(document: Any, neutral: Mapping[str, tuple[Any, ...]]) -> Any:
 def _is_one(value: Any, values: tuple[Any, ...]) -> bool:
     # True is no 1 here.
     return value is None or any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
-
-
-def _validated(model: type[_Model], body: bytes) -> _Model:
-    try:
-        document = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise RequestRefused(400, f"the body is not JSON: {error}") from None
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        fault = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, fault["loc"])) or "the body"
-        why = "this server does not do that" if fault["type"] == "extra_forbidden" else fault["msg"]
-        raise RequestRefused(400, f"{where}: {why}", param=where) from None

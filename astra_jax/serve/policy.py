@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from astra_jax.chat.template import ChatFormatDiffers, ChatTemplate
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.hf import load_hf, read_hf_config
 from astra_jax.checkpoints.policy import Policy, load_policy
@@ -16,6 +17,7 @@ from astra_jax.engine.device import XLADevice
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape
 from astra_jax.model.config import DType, ModelOverrides
+from astra_jax.model.kv_pages import KVDType, require_kv_dtype
 from astra_jax.training.run_record import digest_of_policy
 
 _DEFAULT_MOST_TOKENS: Final = 8192
@@ -35,10 +37,16 @@ class ServedPolicy:
     end_ids: tuple[int, ...]
     created: int
     """When it was opened, in Unix seconds."""
+    kv_dtype: KVDType | None = None
+    """What cached keys and values are rounded to."""
+    template: ChatTemplate | None = None
+    """None where the checkpoint has none: then there is no chat."""
 
     def decoder(self) -> PagedDecoder:
         """Return what samples; to be called in the event loop that it is used in."""
-        device = XLADevice(self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids)
+        device = XLADevice(
+            self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids, kv_dtype=self.kv_dtype
+        )
         return PagedDecoder(device, self.limits, end_ids=self.end_ids)
 
 
@@ -49,6 +57,7 @@ def served_policy(
     most_tokens: int | None = None,
     rows: int,
     dtype: DType | None = None,
+    kv_dtype: KVDType | None = None,
 ) -> ServedPolicy:
     """Open a policy folder or a HuggingFace folder, named as its path is if no name is given.
 
@@ -67,6 +76,7 @@ def served_policy(
             f"expected at most {context} tokens, the context of the model in {folder}, found --max-model-len "
             f"{most_tokens}"
         )
+    require_kv_dtype(policy.model_config, kv_dtype)
     return ServedPolicy(
         policy=policy,
         names=names or (str(folder),),
@@ -74,7 +84,16 @@ def served_policy(
         limits=serving_limits(most_tokens or min(context, _DEFAULT_MOST_TOKENS), rows),
         end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
         created=int(time.time()),
+        kv_dtype=kv_dtype,
+        template=_template(folder),
     )
+
+
+def _template(folder: Path) -> ChatTemplate | None:
+    try:
+        return ChatTemplate(folder)
+    except ChatFormatDiffers:
+        return None
 
 
 def serving_limits(most_tokens: int, rows: int) -> Limits:

@@ -15,7 +15,8 @@ from astra_jax.checkpoints.policy import Policy
 from astra_jax.engine.interface import Decoder
 from astra_jax.engine.schedule import Limits
 from astra_jax.serve.policy import ServedPolicy
-from astra_jax.serve.server import Server, Service, ServingLimits, listen
+from astra_jax.serve.server import Server, listen
+from astra_jax.serve.service import Service, ServingLimits
 from tests.astra_jax.engine.test_conformance import END_IDS, LIMITS
 
 

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from astra_jax.engine import device as device_module
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.serve import server as server_module
-from astra_jax.serve.server import ServingLimits, listen
+from astra_jax.serve import service as service_module
+from astra_jax.serve.server import listen
+from astra_jax.serve.service import ServingLimits
 from tests.astra_jax.serve.running import LIMITS, Running, running, served
 
 PROMPT = list(range(21, 41))
@@ -323,7 +324,7 @@ def test_aborted_by_its_id_a_message_answers_with_what_there_is(server, client, 
 
 
 def test_a_client_that_stalls_in_its_body_is_told_so(server, monkeypatch):
-    monkeypatch.setattr(server_module, "_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(service_module, "_BODY_SECONDS", 0.2)
     with contextlib.closing(http.client.HTTPConnection(server.url.removeprefix("http://"))) as stalled:
         stalled.request("POST", GENERATE, b"{", {"content-length": "9"})
         reply = stalled.getresponse()

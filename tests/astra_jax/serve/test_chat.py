@@ -1,0 +1,570 @@
+"""Chats and texts through the official client: what it reads, what the template is given, what is refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("openai", reason="needs the extra `openai`")
+
+import openai
+
+from astra_jax.chat.format import render
+from astra_jax.chat.template import ChatTemplate
+from astra_jax.serve.service import ServingLimits
+from synthesis.records import Message, ToolCall, ToolDocument
+from tests.astra_jax.serve.running import LIMITS, Running, running, served
+from tests.astra_jax.serve.scripted_decoder import ScriptedDecoder
+
+ROOMY = replace(LIMITS, max_tokens=2048, num_pages=2048)
+DOCUMENT = ToolDocument(
+    name="get_rent",
+    description="The rent of a flat, in €.",
+    parameters={"type": "object", "properties": {"flat": {"type": "string"}}, "required": ["flat"]},
+)
+TOOLS: list[Any] = [DOCUMENT.to_openai()]
+CALL = '<tool_call>\n{"name": "get_rent", "arguments": {"flat": "Amber Falcon"}}\n</tool_call>'
+ASKED: list[Any] = [{"role": "user", "content": "What is the rent of Amber Falcon?"}]
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def policy(untrained, tmp_path_factory) -> Any:
+    folder = tmp_path_factory.mktemp("policy")
+    tokenizer = untrained.tokenizer
+    tokenizer.save(folder, model_max_length=2048)
+    end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
+    return served(untrained, ROOMY, template=ChatTemplate(folder), end_ids=end_ids)
+
+
+@pytest.fixture(scope="module")
+def decoder(policy) -> ScriptedDecoder:
+    return ScriptedDecoder(policy.policy.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def server(policy, decoder) -> Iterator[Running]:
+    with running(policy, decoder=decoder) as up:
+        yield up
+
+
+@pytest.fixture
+def says(decoder) -> Any:
+    def say(text: str, *, failure: Exception | None = None, seconds_a_call: float = 0.0) -> ScriptedDecoder:
+        decoder.text, decoder.failure, decoder.seconds_a_call = text, failure, seconds_a_call
+        decoder.prompts.clear(), decoder.samplings.clear(), decoder.sessions.clear()
+        return decoder
+
+    return say
+
+
+@pytest.fixture(scope="module")
+def client(server) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def http(server) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        yield client
+
+
+def chat(client: Any, **rest: Any) -> Any:
+    return client.chat.completions.create(**{"model": "tiny", "messages": ASKED, **rest})
+
+
+def streamed(client: Any, **rest: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The chunks, and the message that they add up to."""
+    chunks = list(chat(client, stream=True, **rest))
+    message: dict[str, Any] = {"content": "", "reasoning_content": "", "calls": [], "finish": None}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            delta = choice.delta
+            message["content"] += delta.content or ""
+            message["reasoning_content"] += getattr(delta, "reasoning_content", None) or ""
+            for call in delta.tool_calls or []:
+                assert call.index == len(message["calls"])
+                message["calls"].append((call.function.name, call.function.arguments))
+            message["finish"] = choice.finish_reason or message["finish"]
+    return chunks, message
+
+
+# --- what is said ---
+
+
+def test_a_reply_has_text_finish_and_usage(client, says):
+    said = says("It is 2150 €.")
+    reply = chat(client)
+    (choice,) = reply.choices
+    assert (choice.message.role, choice.message.content, choice.message.tool_calls) == (
+        "assistant",
+        "It is 2150 €.",
+        None,
+    )
+    assert (choice.finish_reason, choice.index, reply.model, reply.object) == ("stop", 0, "tiny", "chat.completion")
+    prompt_tokens = len(said._tokenizer.encode(said.prompts[0]))
+    assert reply.usage.prompt_tokens == prompt_tokens
+    assert reply.usage.completion_tokens == len(said._tokenizer.encode("It is 2150 €.")) + 1
+    assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
+    assert reply.usage.prompt_tokens_details.cached_tokens == prompt_tokens - 5
+    assert reply.id.startswith("chatcmpl-")
+    assert abs(reply.created - time.time()) < 100
+
+
+def test_reasoning_and_parallel_calls_are_told_apart(client, says):
+    says(f"<think>\nThe rent first.\n</think>\n\n{CALL}\n{CALL}")
+    message = chat(client, tools=TOOLS).choices[0].message
+    assert message.reasoning_content == "The rent first."
+    assert message.content is None
+    assert [(call.type, call.function.name) for call in message.tool_calls] == [("function", "get_rent")] * 2
+    assert [json.loads(call.function.arguments) for call in message.tool_calls] == [{"flat": "Amber Falcon"}] * 2
+    assert len({call.id for call in message.tool_calls}) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "finish"),
+    [
+        (f"One moment.\n{CALL}", "One moment.", "tool_calls"),
+        ("", "", "stop"),
+        ("<tool_call>\nget_rent(1)\n</tool_call>", "<tool_call>\nget_rent(1)\n</tool_call>", "stop"),
+        ("<think>\nnever ends", "", "stop"),
+    ],
+)
+def test_content_is_a_text_unless_there_are_calls_alone(client, says, text: str, content: str, finish: str):
+    says(text)
+    choice = chat(client, tools=TOOLS).choices[0]
+    assert (choice.message.content, choice.finish_reason) == (content, finish)
+
+
+@pytest.mark.parametrize("rest", [{}, {"tools": TOOLS, "tool_choice": "none"}, {"tools": []}])
+def test_without_tools_a_call_is_text(client, says, rest: dict[str, Any]):
+    says(CALL)
+    choice = chat(client, **rest).choices[0]
+    assert (choice.message.content, choice.message.tool_calls, choice.finish_reason) == (CALL, None, "stop")
+
+
+def test_a_message_that_is_cut_off_ends_by_length_and_half_a_call_is_none(client, says):
+    says(CALL)
+    choice = chat(client, tools=TOOLS, max_tokens=8).choices[0]
+    assert choice.finish_reason == "length"
+    assert choice.message.tool_calls is None
+    assert CALL.startswith(choice.message.content)
+
+
+def test_without_parallel_calls_the_first_ends_the_message(client, says):
+    says(CALL * 3 + "x" * 500)
+    choice = chat(client, tools=TOOLS, parallel_tool_calls=False).choices[0]
+    assert (len(choice.message.tool_calls), choice.finish_reason) == (1, "tool_calls")
+
+
+@pytest.mark.parametrize(
+    ("rest", "reasoning", "content"),
+    [
+        ({}, "So.", "Yes."),
+        ({"extra_body": {"separate_reasoning": False}}, None, "<think>\nSo.\n</think>\n\nYes."),
+        ({"extra_body": {"separate_reasoning": True}}, "So.", "Yes."),
+    ],
+)
+def test_thoughts_are_split_off_as_the_request_says(client, says, rest: Any, reasoning: str | None, content: str):
+    says("<think>\nSo.\n</think>\n\nYes.")
+    message = chat(client, **rest).choices[0].message
+    assert (getattr(message, "reasoning_content", None), message.content) == (reasoning, content)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["It is 2150 €. 房租！", f"<think>\nSo.\n</think>\n\nWell.\n{CALL}\n{CALL}", "", "<think>\nSo", "a\n\nb\n"],
+)
+def test_a_stream_says_what_a_whole_reply_says(client, says, text: str):
+    says(text)
+    whole = chat(client, tools=TOOLS, seed=1).choices[0]
+    chunks, message = streamed(client, tools=TOOLS, seed=1, stream_options={"include_usage": True})
+    assert message["content"] == (whole.message.content or "")
+    assert message["reasoning_content"] == (getattr(whole.message, "reasoning_content", None) or "")
+    calls = [(call.function.name, call.function.arguments) for call in whole.message.tool_calls or []]
+    assert (message["calls"], message["finish"]) == (calls, whole.finish_reason)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert (chunks[-1].choices, chunks[-1].usage.prompt_tokens > 0) == ([], True)
+    assert {chunk.id for chunk in chunks} == {chunks[0].id}
+    assert sum(choice.finish_reason is not None for chunk in chunks for choice in chunk.choices) == 1
+
+
+def test_a_stream_ends_with_done_and_has_usage_only_if_asked(http, says):
+    says("Yes.")
+    for options, has_usage in (({}, False), ({"include_usage": True}, True)):
+        body = {"model": "tiny", "messages": ASKED, "stream": True, "stream_options": options}
+        reply = http.post(CHAT, json=body)
+        lines = [line for line in reply.text.split("\n\n") if line]
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        assert lines[-1] == "data: [DONE]"
+        assert ('"usage": {"prompt_tokens"' in reply.text) == has_usage
+
+
+def test_a_stream_that_fails_late_tells_the_error(client, says):
+    says("Yes, and more and more and more.", failure=RuntimeError("the device is gone"))
+    with pytest.raises(openai.APIError, match="RuntimeError"):
+        streamed(client)
+
+
+def test_several_choices_have_draws_of_their_own_and_one_prompt(client, says):
+    said = says("Yes.")
+    reply = chat(client, n=3, seed=5)
+    assert [choice.index for choice in reply.choices] == [0, 1, 2]
+    assert len({(session.seed, session.slot) for session in said.sessions}) == 3
+    assert reply.usage.prompt_tokens == len(said._tokenizer.encode(said.prompts[0]))
+    chunks, _ = streamed(client, n=3)
+    assert {choice.index for chunk in chunks for choice in chunk.choices} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("stop", "content"), [(["2150"], "It is "), ("€", "It is 2150 "), (["x", "is 2"], "It "), ([], "It is 2150 €.")]
+)
+def test_stop_strings_end_the_message_and_are_no_part_of_it(client, says, stop: Any, content: str):
+    says("It is 2150 €.")
+    choice = chat(client, stop=stop).choices[0]
+    assert (choice.message.content, choice.finish_reason) == (content, "stop")
+    assert streamed(client, stop=stop)[1]["content"] == content
+
+
+def test_log_probs_are_those_of_the_tokens(client, says):
+    said = says("It is 2150 €.")
+    logprobs = chat(client, logprobs=True).choices[0].logprobs.content
+    tokens = [said._tokenizer.decode([id_]) for id_ in said._tokenizer.encode("It is 2150 €.")]
+    assert [each.token for each in logprobs] == [*tokens, "<|im_end|>"]
+    assert {each.logprob for each in logprobs} == {-0.5}
+    chunks, _ = streamed(client, logprobs=True)
+    told = [
+        each.token
+        for chunk in chunks
+        for choice in chunk.choices
+        if choice.logprobs
+        for each in choice.logprobs.content
+    ]
+    assert told == [*tokens, "<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "sampled"),
+    [
+        ({}, {"temperature": 1.0, "top_k": None, "top_p": 1.0, "min_p": 0.0}),
+        ({"temperature": 0}, {"temperature": 0.0}),
+        ({"temperature": 0.001, "top_p": 0.9}, {"temperature": 0.001, "top_p": 0.9}),
+        ({"extra_body": {"top_k": -1, "min_p": 0.1}}, {"top_k": None, "min_p": 0.1}),
+        ({"extra_body": {"top_k": 20}}, {"top_k": 20}),
+        ({"max_tokens": 7}, {"max_tokens": 7}),
+        ({"max_completion_tokens": 9, "max_tokens": 7}, {"max_tokens": 9}),
+        ({"extra_body": {"stop_token_ids": [5]}}, {"stop_ids": (5,)}),
+        ({"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}}, {}),
+        ({"user": "me", "store": False, "metadata": {"a": "b"}, "service_tier": "auto"}, {}),
+        ({"extra_body": {"never_heard_of": {"x": 1}}}, {}),
+        ({"response_format": {"type": "text"}, "tool_choice": "auto"}, {}),
+    ],
+)
+def test_sampling_is_what_is_asked_for_and_what_asks_for_nothing_is_taken(client, says, asked: Any, sampled: Any):
+    said = says("Yes.")
+    assert chat(client, **asked).choices[0].message.content == "Yes."
+    (sampling,) = said.samplings
+    assert {name: getattr(sampling, name) for name in sampled} == sampled
+
+
+def test_a_request_that_names_no_length_gets_what_fits_or_the_servers_default(policy, says, decoder):
+    says("Yes.")
+    limits = ServingLimits(default_max_tokens=11, max_tokens_floor=9)
+    with running(policy, decoder=ScriptedDecoder(policy.policy.tokenizer), limits=limits) as up:
+        for asked, expected in (({}, 11), ({"max_tokens": 4}, 9), ({"max_tokens": 40}, 40)):
+            with up.client() as http:
+                assert http.post(CHAT, json={"messages": ASKED, **asked}).status_code == 200
+            assert up.decoder.samplings[-1].max_tokens == expected
+
+
+# --- what the template is given ---
+
+
+def as_template(policy: Any, messages: list[Message], tools: list[ToolDocument]) -> str:
+    return render(messages, tools, add_generation_prompt=True)
+
+
+def test_the_prompt_is_the_checkpoints_rendering_of_messages_and_tools(policy, client, says):
+    said = says("Yes.")
+    call = ToolCall(id="1", name="get_rent", arguments={"flat": "Amber Falcon"})
+    turns = [
+        Message(role="system", content="Be brief."),
+        Message(role="user", content="The rent?"),
+        Message(role="assistant", reasoning_content="I look.", tool_calls=(call,)),
+        Message(role="tool", content="2150", tool_call_id="1"),
+    ]
+    history = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "The "}, {"type": "text", "text": "rent?"}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            "reasoning_content": "I look.",
+            "tool_calls": [
+                {
+                    "id": "1",
+                    "type": "function",
+                    "name": "get_rent",
+                    "function": {"name": "get_rent", "arguments": '{"flat": "Amber Falcon"}'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "2150"},
+    ]
+    chat(client, messages=history, tools=TOOLS)
+    assert said.prompts == [as_template(policy, turns, [DOCUMENT])]
+
+
+def test_tools_keep_their_order_and_fields_that_are_no_standard(client, says):
+    said = says("Yes.")
+    odd = {
+        "type": "function",
+        "function": {"zebra": 1, **TOOLS[0]["function"], "response": {"type": "number", "说": "明"}},
+    }
+    chat(client, tools=[odd])
+    assert json.dumps(odd, ensure_ascii=False) in said.prompts[0]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [
+            {"role": "system", "content": "Hi"},
+            {"role": "assistant", "content": "Hello"},
+            {"role": "user", "content": "So?"},
+        ],
+        [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}, {"role": "user", "content": "c"}],
+        [{"role": "developer", "content": "Hi"}, {"role": "user", "content": "So?"}],
+        [{"role": "user", "content": "a"}, {"role": "assistant"}, {"role": "user", "content": "c"}],
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": None}],
+        [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": []}, {"role": "user", "content": "c"}],
+        [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "reasoning": "r", "content": "b"},
+            {"role": "user", "content": ""},
+        ],
+        [{"role": "user", "content": None}],
+        [{"role": "user", "content": ["a", {"type": "text", "text": "b"}]}],
+        [
+            {"role": "user", "content": "a"},
+            {"role": "tool", "content": "x"},
+            {"role": "tool", "content": [{"type": "text", "text": "y"}]},
+        ],
+        [{"role": "user", "content": "a", "name": "me"}],
+        [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}]}],
+        [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{broken"}}]}],
+        [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": ""}}]}],
+        [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": None}}]}],
+        [{"role": "user", "content": "<|im_end|> 😀 \u0000 \ud7ff"}],
+    ],
+)
+def test_odd_histories_are_taken(http, says, history: list[Any]):
+    says("Yes.")
+    reply = http.post(CHAT, json={"model": "tiny", "messages": history})
+    assert (reply.status_code, reply.json()["choices"][0]["message"]["content"]) == (200, "Yes.")
+
+
+def test_the_templates_own_options_are_handed_on(client, says):
+    said = says("Yes.")
+    chat(client, extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+    assert said.prompts[0].endswith("<think>\n\n</think>\n\n")
+    assert chat(client, extra_body={"chat_template_kwargs": {}}).choices[0].message.content == "Yes."
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says_why"),
+    [
+        (b"{", 400, "the body is not JSON"),
+        (b"[]", 400, "the body"),
+        ({"model": "tiny"}, 400, "messages"),
+        ({"messages": []}, 400, "messages"),
+        ({"messages": "Hi"}, 400, "messages"),
+        ({"messages": [1]}, 400, "messages.0"),
+        ({"messages": [{"content": "Hi"}]}, 400, "messages.0.role"),
+        ({"messages": [{"role": "robot", "content": "Hi"}]}, 400, "'robot'"),
+        ({"messages": [{"role": "user", "content": 5}]}, 400, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, 400, "'image_url'"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, 400, "messages.0.tool_calls.0"),
+        ({"messages": [{"role": "assistant", "tool_calls": "f"}]}, 400, "messages.0.tool_calls"),
+        ({"messages": ASKED, "model": "other"}, 404, "expected a model of tiny"),
+        ({"messages": ASKED, "temperature": -1}, 400, "temperature"),
+        ({"messages": ASKED, "temperature": "hot"}, 400, "temperature"),
+        ({"messages": ASKED, "top_p": 0}, 400, "top_p"),
+        ({"messages": ASKED, "top_k": -2}, 400, "top_k"),
+        ({"messages": ASKED, "n": 0}, 400, "n:"),
+        ({"messages": ASKED, "n": 1000}, 400, "n:"),
+        ({"messages": ASKED, "max_tokens": 0}, 400, "max_tokens"),
+        ({"messages": ASKED, "max_tokens": 100_000}, 400, "at most 2048 tokens"),
+        ({"messages": [{"role": "user", "content": "word " * 3000}]}, 400, "at most 2048 tokens"),
+        ({"messages": ASKED, "presence_penalty": 1.5}, 400, "presence_penalty: this server does not do that"),
+        ({"messages": ASKED, "frequency_penalty": 0.1}, 400, "frequency_penalty"),
+        ({"messages": ASKED, "repetition_penalty": 1.1}, 400, "repetition_penalty"),
+        ({"messages": ASKED, "logit_bias": {"5": 1}}, 400, "logit_bias"),
+        ({"messages": ASKED, "logprobs": True, "top_logprobs": 5}, 400, "top_logprobs"),
+        ({"messages": ASKED, "response_format": {"type": "json_schema", "json_schema": {}}}, 400, "response_format"),
+        ({"messages": ASKED, "response_format": {"type": "json_object"}}, 400, "response_format"),
+        ({"messages": ASKED, "tools": TOOLS, "tool_choice": "required"}, 400, "tool_choice"),
+        ({"messages": ASKED, "tools": TOOLS, "tool_choice": {"function": {"name": "get_rent"}}}, 400, "tool_choice"),
+        ({"messages": ASKED, "tools": [{"type": "retrieval"}]}, 400, "tools.0"),
+        ({"messages": ASKED, "tools": [{"type": "function", "function": {}}]}, 400, "tools.0.function.name"),
+        ({"messages": ASKED, "tools": {"a": 1}}, 400, "tools"),
+        ({"messages": ASKED, "stop": ["a"] * 17}, 400, "stop"),
+        ({"messages": ASKED, "stop": 5}, 400, "stop"),
+        ({"messages": ASKED, "stop_token_ids": [10**9]}, 400, "token ids"),
+        ({"messages": ASKED, "seed": "x"}, 400, "seed"),
+        ({"messages": ASKED, "stream": "yes"}, 400, "stream"),
+        ({"messages": ASKED, "chat_template_kwargs": {"tokenize": True}}, 400, "chat_template_kwargs"),
+        ({"messages": ASKED, "chat_template_kwargs": {"add_generation_prompt": False}}, 400, "chat_template_kwargs"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_answered_is_refused_in_one_line(http, says, body: Any, status: int, says_why: str):
+    says("Yes.")
+    reply = http.post(CHAT, content=body) if isinstance(body, bytes) else http.post(CHAT, json=body)
+    error = reply.json()["error"]
+    assert (reply.status_code, set(error)) == (status, {"message", "type", "param", "code"})
+    assert says_why in error["message"]
+    assert "\n" not in error["message"]
+    for_length = "tokens, found" in error["message"]
+    assert (error["code"] == "context_length_exceeded") == for_length
+
+
+def test_the_client_raises_its_own_errors(client, says):
+    says("Yes.")
+    with pytest.raises(openai.NotFoundError):
+        chat(client, model="other")
+    with pytest.raises(openai.BadRequestError, match="context_length_exceeded"):
+        chat(client, max_tokens=100_000)
+
+
+FIELDS = ["messages", "tools", "stop", "n", "seed", "temperature", "stream_options", "chat_template_kwargs", "prompt"]
+KEYS = st.sampled_from(["role", "content", "tool_calls", "function", "name", "type"])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING))
+def test_any_body_has_an_answer_or_a_400(http, says, body: dict[str, Any]):
+    says("Yes.")
+    for path in (CHAT, COMPLETIONS):
+        reply = http.post(path, content=json.dumps(body).encode())
+        assert reply.status_code in (200, 400), reply.text
+
+
+# --- plain text ---
+
+
+def test_a_text_is_continued_as_it_is(client, says):
+    said = says("<think>\nSo.\n</think>\n\n" + CALL)
+    reply = client.completions.create(model="tiny", prompt="<|im_start|>user\nHi", max_tokens=200)
+    assert said.prompts == ["<|im_start|>user\nHi"]
+    assert (reply.choices[0].text, reply.choices[0].finish_reason) == (said.text, "stop")
+    chunks = list(client.completions.create(model="tiny", prompt="Hi", max_tokens=200, stream=True))
+    assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == said.text
+
+
+def test_prompts_may_be_several_texts_or_token_ids(client, says):
+    said = says("Yes.")
+    reply = client.completions.create(model="tiny", prompt=["a", "b"], n=2, max_tokens=9)
+    assert [choice.index for choice in reply.choices] == [0, 1, 2, 3]
+    assert said.prompts == ["a", "a", "b", "b"]
+    ids = said._tokenizer.encode("Hello")
+    for prompt in (ids, [ids, ids]):
+        said.prompts.clear()
+        client.completions.create(model="tiny", prompt=prompt, max_tokens=9)
+        assert set(said.prompts) == {"Hello"}
+
+
+def test_log_probs_of_a_text_say_where_its_tokens_begin(client, says):
+    said = says("It is 2150.")
+    logprobs = client.completions.create(model="tiny", prompt="a", max_tokens=99, logprobs=0).choices[0].logprobs
+    assert "".join(logprobs.tokens) == "It is 2150.<|im_end|>"
+    assert logprobs.text_offset == [sum(map(len, logprobs.tokens[:k])) for k in range(len(logprobs.tokens))]
+    chunks = list(client.completions.create(model="tiny", prompt="a", max_tokens=99, logprobs=0, stream=True))
+    told = [choice.logprobs for chunk in chunks for choice in chunk.choices if choice.logprobs]
+    assert [token for each in told for token in each.tokens] == logprobs.tokens
+    assert [offset for each in told for offset in each.text_offset] == logprobs.text_offset
+    assert said.text == "It is 2150."
+
+
+@pytest.mark.parametrize(
+    ("body", "says_why"),
+    [
+        ({}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ""}, "at least one"),
+        ({"prompt": [-1]}, "token ids"),
+        ({"prompt": [10**9]}, "token ids"),
+        ({"prompt": [["a"]]}, "prompt"),
+        ({"prompt": "a", "echo": True}, "echo"),
+        ({"prompt": "a", "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "best_of": 3}, "best_of"),
+        ({"prompt": "a", "logprobs": 5}, "logprobs"),
+    ],
+)
+def test_a_text_that_cannot_be_continued_is_refused(http, says, body: dict[str, Any], says_why: str):
+    says("Yes.")
+    reply = http.post(COMPLETIONS, json=body)
+    assert (reply.status_code, says_why in reply.json()["error"]["message"]) == (400, True)
+
+
+# --- who asks, and who leaves ---
+
+
+def test_models_health_and_metrics_need_no_key_and_the_rest_does(policy):
+    with running(policy, decoder=ScriptedDecoder(policy.policy.tokenizer), key="secret") as up, up.client() as http:
+        for path in ("/v1/models", "/v1/models/tiny", "/v1/models/another/name", "/health", "/metrics"):
+            assert http.get(path).status_code == 200
+        assert http.get("/v1/models/none").status_code == 404
+        for path in (CHAT, COMPLETIONS):
+            assert http.post(path, json={"messages": ASKED, "prompt": "a"}).status_code == 401
+        with openai.OpenAI(base_url=f"{up.url}/v1", api_key="secret") as client:
+            assert chat(client).choices[0].message.content == ""
+            assert [model.id for model in client.models.list()] == ["tiny", "another/name"]
+
+
+def test_who_leaves_a_stream_lets_go_of_its_message(server, http, says, decoder):
+    says("and so on " * 300, seconds_a_call=0.02)
+    with http.stream("POST", CHAT, json={"messages": ASKED, "stream": True}) as reply:
+        next(reply.iter_lines())
+        assert decoder.load.sessions == 1
+    for _ in range(500):
+        if decoder.load.sessions == 0 and http.get("/health").json()["requests"] == 0:
+            break
+        time.sleep(0.01)
+    assert decoder.load.sessions == 0
+    assert http.get("/health").json()["requests"] == 0
+
+
+def test_the_metrics_tell_what_was_done(policy):
+    with running(policy, decoder=ScriptedDecoder(policy.policy.tokenizer)) as up, up.client() as http:
+        up.decoder.text = "Yes."
+        http.post(CHAT, json={"messages": ASKED})
+        http.post(CHAT, json={"messages": []})
+        up.decoder.text = ""
+        http.post(CHAT, json={"messages": ASKED})
+        lines = dict(line.rsplit(" ", 1) for line in http.get("/metrics").text.splitlines() if not line.startswith("#"))
+    assert lines['astra_serve_requests_total{path="/v1/chat/completions",status="200"}'] == "2"
+    assert lines['astra_serve_requests_total{path="/v1/chat/completions",status="400"}'] == "1"
+    assert lines["astra_serve_empty_replies_total"] == "1"
+    assert lines["astra_serve_first_token_seconds_count"] == "2"
+    assert int(lines["astra_serve_cached_prompt_tokens_total"]) > 0
