@@ -52,6 +52,8 @@ class Limits:
     """Sequences that a call reads the first tokens of, on each shard."""
     first_read_tokens: int
     """The most of each."""
+    first_sample_tokens: int | None = None
+    """The most where a message begins, for somebody who waits for its first word; none: as many."""
     host: HostMemory | None = None
     """Where pages are set aside; none: what is let go of is read again."""
 
@@ -76,7 +78,11 @@ class Limits:
         """How many pages of its own a row of a call has, one of three: half of a longest response's, all, a sequence's.
 
         What follows a prefix may begin within its last page; and a session's first call may be short, others long.
+        Where nobody knows how long a prompt is, a sixteenth of a longest sequence, a quarter, all.
         """
+        if self.max_prompt_tokens == 0:
+            longest = self.pages_for(self.max_tokens)
+            return -(-longest // 16), -(-longest // 4), longest
         response = self.pages_for(self.max_tokens - self.max_prompt_tokens + self.page_tokens - 1)
         return -(-response // 2), response, max(response, self.pages_for(self.max_tokens))
 
@@ -392,7 +398,9 @@ class Schedule:
         for track in order:
             if track.num_unread > 0:
                 continue  # it gave way to one that asked before
-            count = min(self.limits.sample_tokens, track.num_left)
+            first = self.limits.first_sample_tokens
+            most = self.limits.sample_tokens if first is None or track.said else first
+            count = min(most, track.num_left)
             room = self._room_for(track, count, taken)
             if room is None:
                 continue

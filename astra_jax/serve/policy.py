@@ -111,6 +111,7 @@ def serving_limits(most_tokens: int, rows: int) -> Limits:
         page_tokens=_PAGE_TOKENS,
         row_shapes=tuple(RowShape(count, 1) for count in (rows, _FEW_ROWS, 1) if count == rows or count < rows),
         sample_tokens=16,
+        first_sample_tokens=1,
         read_rows=min(_FEW_ROWS, rows),
         read_tokens=32,
         first_read_rows=1,
