@@ -34,6 +34,7 @@ from astra_jax.engine.interface import Decoder, Sampling, Session
 from astra_jax.errors import AstraError
 from astra_jax.model.config import DType
 from astra_jax.model.kv_pages import KVDType
+from astra_jax.serve.head_timeout import HeadTimeoutProtocol
 from astra_jax.serve.metrics import ServerMetrics
 from astra_jax.serve.policy import ServedPolicy, served_policy
 from astra_jax.serve.refusal import RequestRefused
@@ -127,6 +128,7 @@ class Server(uvicorn.Server):
                 log_level="warning",
                 lifespan="off",
                 ws="none",
+                http=HeadTimeoutProtocol,
                 backlog=2048,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=int(grace_seconds) + _AFTER_GRACE_SECONDS,

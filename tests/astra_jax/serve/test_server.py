@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from astra_jax.engine import device as device_module
 from astra_jax.engine.interface import Sampling, Session
+from astra_jax.serve import head_timeout
 from astra_jax.serve import service as service_module
 from astra_jax.serve.server import listen
 from astra_jax.serve.service import ServingLimits
@@ -332,6 +333,27 @@ def test_a_client_that_stalls_in_its_body_is_told_so(server, monkeypatch):
             408,
             "the body did not come within 0.2 s",
         )
+
+
+def test_a_client_that_stalls_in_its_head_is_let_go_of_and_one_that_goes_on_is_not(server, client, monkeypatch):
+    monkeypatch.setattr(head_timeout, "_HEAD_SECONDS", 0.3)
+    address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+    head = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+    with socket.create_connection(address, timeout=5) as silent, socket.create_connection(address, timeout=5) as slow:
+        for byte in head[:20]:  # more of a head does not make its time longer
+            with contextlib.suppress(OSError):
+                slow.sendall(bytes([byte]))
+            time.sleep(0.02)
+        assert silent.recv(1) == b""
+        with contextlib.suppress(ConnectionResetError):
+            assert slow.recv(1) == b""
+    with contextlib.closing(http.client.HTTPConnection(*address, timeout=5)) as well:
+        for _ in range(3):
+            well.request("GET", "/health")
+            reply = well.getresponse()
+            assert (reply.status, reply.read()[:1]) == (200, b"{")
+            assert well.sock is not None  # the same connection, which may rest between two requests
+            time.sleep(0.4)
 
 
 def test_only_who_has_the_key_is_let_in_and_it_is_shown_nowhere(untrained):
