@@ -1,4 +1,4 @@
-"""Who answers a tool call: a real MCP server (`mcp_servers`), or the emulator for tools known by document alone.
+"""Who answers a tool call: a real MCP server (`mcp_pool`), or the emulator for tools known by document alone.
 
 The emulator keeps a typed state per trajectory, so that what one call writes a later one reads, and fails on a seeded
 share of its calls. An injected failure changes no state and is written into the record as ground truth.

@@ -19,7 +19,8 @@ from synthesis.record_io import write_records
 from synthesis.records import JsonObject, ServerDocument
 from synthesis.stage import NothingKept, Rejected, StageReport
 from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normalise_server
-from synthesis.tools.mcp_servers import McpPool, McpServerConfig
+from synthesis.tools.mcp_pool import McpPool
+from synthesis.tools.mcp_servers import McpServerConfig
 from synthesis.tools.near_duplicate_servers import NearDuplicates
 from synthesis.tools.sources import read_servers, source_files
 from synthesis.tools.statistics import tool_document_statistics

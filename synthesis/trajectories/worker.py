@@ -37,7 +37,8 @@ from synthesis.records import (
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request, Teacher
 from synthesis.tools.backends import Emulator, ToolBackend
-from synthesis.tools.mcp_servers import McpBackend, McpPool, McpServerConfig, ToolServerDied
+from synthesis.tools.mcp_pool import McpBackend, McpPool
+from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied
 from synthesis.tools.parameter_completion import complete_tool
 from synthesis.track.metering import metered_item
 from synthesis.track.seeds import derived_random, derived_seed

@@ -16,13 +16,8 @@ pytest.importorskip("mcp", reason="needs the extra `mcp`")
 from synthesis.stage import Rejected
 from synthesis.tools.backends import ToolResponse
 from synthesis.tools.documents import ToolDocumentFilters, normalise_server
-from synthesis.tools.mcp_servers import (
-    McpBackend,
-    McpPool,
-    McpServerConfig,
-    ToolServerDied,
-    ToolServerUnavailable,
-)
+from synthesis.tools.mcp_pool import McpBackend, McpPool
+from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable
 
 RAW_SERVER = Path(__file__).with_name("raw_server.py")
 CLOCK = "2026-03-02T09:00:00+00:00"

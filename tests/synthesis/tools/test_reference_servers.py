@@ -26,7 +26,9 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
 from synthesis.tools.documents import ToolDocumentFilters
-from synthesis.tools.mcp_servers import McpPool, McpServerConfig, McpSession
+from synthesis.tools.mcp_pool import McpPool
+from synthesis.tools.mcp_servers import McpServerConfig
+from synthesis.tools.mcp_session import McpSession
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.tools.test_mcp_servers import GIT, TIME
 from tests.synthesis.trajectories.test_pipeline import bytes_of

@@ -1,0 +1,149 @@
+"""The sessions of real tool servers: lent to one trajectory at a time, restored, replaced when they die.
+
+Each session is a process of its own with a workspace of its own. A trajectory leases a session alone, and finds the
+workspace as it was prepared, so that trajectories see nothing of one another and their order changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+from synthesis.records import InjectedFailure, JsonObject, ToolDocument
+from synthesis.tools.backends import ToolResponse
+from synthesis.tools.documents import SourceServer
+from synthesis.tools.mcp_servers import ORIGIN, McpServerConfig, ToolServerUnavailable, command_of, python_path
+from synthesis.tools.mcp_session import McpSession
+from synthesis.tools.tools_list import mcp_tool
+
+
+class McpPool:
+    """The sessions of one server: at most `max_sessions`, started when needed, replaced when they die."""
+
+    def __init__(self, config: McpServerConfig, folder: Path):
+        """Prepare the workspace in `folder`, which is emptied first and removed at the end.
+
+        Raises:
+            ToolServerUnavailable: the command of `prepare` failed.
+        """
+        self.config = config
+        self._idle: list[McpSession] = []
+        self._slots = asyncio.Semaphore(config.max_sessions)
+        self._started = 0
+        self._folder = folder.resolve()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._pristine = self._folder / "pristine"
+        self._pristine.mkdir(parents=True)
+        if config.prepare:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        try:
+            subprocess.run(
+                command_of(self.config.prepare),
+                cwd=self._pristine,
+                env={**os.environ, **self.config.environment, **python_path()},
+                check=True,
+                capture_output=True,
+                timeout=120,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            output = (getattr(error, "stderr", None) or b"").decode(errors="replace")
+            raise ToolServerUnavailable(
+                f"MCP server {self.config.name!r}: its `prepare` command failed: {error} {output[-300:]}"
+            ) from error
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[McpSession]:
+        """Lend a session to one trajectory, its workspace as it was prepared; waits while all are out.
+
+        A session that died is not lent again, nor are those that waited beside it: what ended it may have ended them.
+
+        Raises:
+            ToolServerUnavailable: a new session does not start.
+        """
+        async with self._slots:
+            session = self._idle.pop() if self._idle else await self._new_session()
+            try:
+                # Before each task, not after it: so nothing is left of a server's own start, either.
+                _restore(self._pristine, session.workspace)
+                yield session
+            finally:
+                if not session.is_alive:
+                    idle, self._idle = self._idle, []
+                    await asyncio.gather(*(self._end(each) for each in (session, *idle)))
+                elif self.config.one_task_per_process:
+                    await self._end(session)
+                else:
+                    self._idle.append(session)
+
+    @staticmethod
+    async def _end(session: McpSession) -> None:
+        await session.stop()
+        shutil.rmtree(session.workspace, ignore_errors=True)
+
+    async def _new_session(self) -> McpSession:
+        self._started += 1
+        workspace = self._folder / f"session-{self._started}"
+        workspace.mkdir()
+        _restore(self._pristine, workspace)
+        session = McpSession(self.config, workspace)
+        await session.start()
+        return session
+
+    async def source_server(self) -> SourceServer:
+        """List the server's tools, as a source like any other.
+
+        Raises:
+            ToolServerUnavailable: the server does not start, or cannot be listed.
+        """
+        async with self.lease() as session:
+            tools = await session.list_tools()
+        return SourceServer(
+            name=self.config.name,
+            origin=ORIGIN,
+            tools=[mcp_tool(tool) for tool in tools],
+            domain=self.config.domain,
+            language=self.config.language,
+            argument_values={name: list(values) for name, values in self.config.argument_values.items()},
+        )
+
+    async def close(self) -> None:
+        """End every session and remove the workspaces."""
+        for session in self._idle:
+            await session.stop()
+        self._idle.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class McpBackend:
+    """Answers the calls of one trajectory from a leased session."""
+
+    kind: Literal["mcp", "emulator"] = "mcp"
+
+    def __init__(self, session: McpSession):
+        self.injected_failures: list[InjectedFailure] = []
+        self._session = session
+
+    async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
+        """Make one call by the name that the server knows.
+
+        Raises:
+            ToolServerDied: the connection ended, or no answer came in time.
+            Rejected: the answer is not one that the protocol, or the tool's own output schema, allows.
+        """
+        return await self._session.call(tool.original_name or tool.name, arguments)
+
+
+def _restore(pristine: Path, workspace: Path) -> None:
+    """Make a workspace equal to the pristine one; the folder itself stays, for the server stands in it."""
+    for entry in workspace.iterdir():  # a link goes, and not what it leads to
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    shutil.copytree(pristine, workspace, symlinks=True, dirs_exist_ok=True)
