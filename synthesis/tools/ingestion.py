@@ -19,8 +19,9 @@ from synthesis.record_io import write_records
 from synthesis.records import JsonObject, ServerDocument
 from synthesis.stage import NothingKept, Rejected, StageReport
 from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normalise_server
+from synthesis.tools.mcp_group import McpGroup, joined
 from synthesis.tools.mcp_pool import McpPool
-from synthesis.tools.mcp_servers import McpServerConfig
+from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup
 from synthesis.tools.near_duplicate_servers import NearDuplicates
 from synthesis.tools.sources import read_servers, source_files
 from synthesis.tools.statistics import tool_document_statistics
@@ -41,8 +42,8 @@ class Servers:
     """The servers of a run: their documents, and the pools of those that are real."""
 
     documents: list[ServerDocument]
-    pools: dict[str, McpPool]
-    """Server id to its pool."""
+    groups: dict[str, McpGroup]
+    """Server id to the real servers behind it: one, or several that are offered together."""
     report: StageReport
     outcomes: list[JsonObject]
     """What became of each document that was read: kept, repaired or rejected, and why."""
@@ -55,8 +56,11 @@ async def gather_servers(
     filters: ToolDocumentFilters,
     stack: AsyncExitStack,
     work_directory: Path,
+    mcp_server_groups: Sequence[McpServerGroup] = (),
 ) -> Servers:
     """Read and normalise every source; start the MCP servers, which stay up until `stack` is closed.
+
+    The servers of a group become one document, after those of the servers that are in none.
 
     The servers' workspaces lie in `work_directory`.
 
@@ -70,12 +74,21 @@ async def gather_servers(
         for path in source_files(source):
             for found in read_servers(path):
                 _normalise_into(servers, found, filters, path.name)
+    listed: dict[str, tuple[McpPool, SourceServer]] = {}
+    grouped = {name for group in mcp_server_groups for name in group.servers}
     for ordinal, config in enumerate(mcp_servers):
         pool = McpPool(config, work_directory / f"mcp-{ordinal}")
         stack.push_async_callback(pool.close)  # before it is listed, which may fail with a server started
-        document = _normalise_into(servers, await pool.source_server(), filters, config.name)
-        if document is not None:
-            servers.pools[document.id] = pool
+        listing = await pool.source_server()
+        if config.name in grouped:
+            listed[config.name] = pool, listing
+        elif (document := _normalise_into(servers, listing, filters, config.name)) is not None:
+            servers.groups[document.id] = McpGroup([pool], {})
+    for group in mcp_server_groups:
+        members = [listed[config.name] for config in mcp_servers if config.name in group.servers]
+        together, routes = joined(group, [listing for _, listing in members])
+        if (document := _normalise_into(servers, together, filters, group.name)) is not None:
+            servers.groups[document.id] = McpGroup([pool for pool, _ in members], routes)
     servers.report.seconds = time.monotonic() - started
     return servers
 

@@ -13,14 +13,15 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Final
 
-from synthesis.records import InjectedFailure, JsonObject, ToolDocument
-from synthesis.tools.backends import ToolResponse
 from synthesis.tools.documents import SourceServer
+from synthesis.tools.mcp_credentials import credentials_of
 from synthesis.tools.mcp_servers import ORIGIN, McpServerConfig, ToolServerUnavailable, command_of, python_path
 from synthesis.tools.mcp_session import McpSession
 from synthesis.tools.tools_list import mcp_tool
+
+_RECONNECT_SECONDS: Final = 2.0
 
 
 class McpPool:
@@ -30,9 +31,10 @@ class McpPool:
         """Prepare the workspace in `folder`, which is emptied first and removed at the end.
 
         Raises:
-            ToolServerUnavailable: the command of `prepare` failed.
+            ToolServerUnavailable: the command of `prepare` failed, or a key is missing.
         """
         self.config = config
+        self._credentials = credentials_of(config)
         self._idle: list[McpSession] = []
         self._slots = asyncio.Semaphore(config.max_sessions)
         self._started = 0
@@ -94,8 +96,15 @@ class McpPool:
         workspace = self._folder / f"session-{self._started}"
         workspace.mkdir()
         _restore(self._pristine, workspace)
-        session = McpSession(self.config, workspace)
-        await session.start()
+        session = McpSession(self.config, workspace, self._credentials)
+        try:
+            await session.start()
+        except ToolServerUnavailable:
+            if not self.config.address:
+                raise
+            await asyncio.sleep(_RECONNECT_SECONDS)  # it may be on its way up again
+            session = McpSession(self.config, workspace, self._credentials)
+            await session.start()
         return session
 
     async def source_server(self) -> SourceServer:
@@ -121,25 +130,6 @@ class McpPool:
             await session.stop()
         self._idle.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-class McpBackend:
-    """Answers the calls of one trajectory from a leased session."""
-
-    kind: Literal["mcp", "emulator"] = "mcp"
-
-    def __init__(self, session: McpSession):
-        self.injected_failures: list[InjectedFailure] = []
-        self._session = session
-
-    async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
-        """Make one call by the name that the server knows.
-
-        Raises:
-            ToolServerDied: the connection ended, or no answer came in time.
-            Rejected: the answer is not one that the protocol, or the tool's own output schema, allows.
-        """
-        return await self._session.call(tool.original_name or tool.name, arguments)
 
 
 def _restore(pristine: Path, workspace: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +19,25 @@ WORKSPACE: Final = "{workspace}"
 _INHERITED_ENVIRONMENT: Final = ("PATH", "HOME", "TMPDIR", "SYSTEMROOT", "PYTHONPATH")
 
 
+class OAuthClientConfig(BaseModel):
+    """A client that asks an authorization server for tokens in its own name (OAuth's grant `client_credentials`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    issuer: str
+    """The authorization server's issuer, an address: the credentials are sent nowhere else."""
+    client_id_env: str
+    """The environment variable that holds the client's id."""
+    client_secret_env: str
+    """The environment variable that holds its secret."""
+    scope: str | None = None
+
+
 class McpServerConfig(BaseModel):
-    """How a tool server is started or reached, and what its documents leave open."""
+    """How a tool server is started or reached, and what its documents leave open.
+
+    Keys stand in no configuration: these name the environment variables that hold them.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,10 +46,20 @@ class McpServerConfig(BaseModel):
     """Program and arguments; `python` is the interpreter that runs this. Started in the session's workspace."""
     url: str = ""
     """Instead of a command: the address of a server that speaks streamable HTTP."""
+    sse_url: str = Field(default="", exclude_if=lambda url: not url)
+    """Instead of a command: the address of a server of the transport before that, HTTP with server-sent events."""
+    bearer_env: str | None = Field(default=None, exclude=True)
+    """The environment variable that holds the token of `Authorization: Bearer`, for a server at an address."""
+    header_env: dict[str, str] = Field(default={}, exclude=True)
+    """Further headers for a server at an address: name to the environment variable that holds the value."""
+    oauth: OAuthClientConfig | None = Field(default=None, exclude=True)
+    """Instead of a token: who asks for one, for a server at an address."""
     prepare: tuple[str, ...] = ()
     """A command run once in an empty folder; every session starts from a copy of what it left there."""
     environment: dict[str, str] = {}
     """Variables of the server's process; never written into a record."""
+    environment_from: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """Variables of our environment, keys among them, that the server's process has as well."""
     one_task_per_process: bool = Field(default=False, exclude_if=lambda alone: not alone)
     """For a server whose process remembers what it was asked: every trajectory gets a process of its own."""
     domain: str = "General"
@@ -42,11 +70,61 @@ class McpServerConfig(BaseModel):
     start_seconds: float = Field(default=60.0, gt=0)
     call_seconds: float = Field(default=30.0, gt=0)
 
+    @property
+    def address(self) -> str:
+        """Where the server is reached; empty for one that is started."""
+        return self.url or self.sse_url
+
     @model_validator(mode="after")
     def _is_reachable_one_way(self) -> McpServerConfig:
-        if bool(self.command) == bool(self.url):
-            raise ValueError(f"MCP server {self.name!r}: expected either `command` or `url`")
+        if sum(map(bool, (self.command, self.url, self.sse_url))) != 1:
+            raise ValueError(f"MCP server {self.name!r}: expected either `command` or `url` (or `sse_url`)")
+        if self.command and (self.bearer_env or self.header_env or self.oauth):
+            raise ValueError(
+                f"MCP server {self.name!r}: expected bearer_env, header_env and oauth beside `url` or `sse_url` only; "
+                "a server that is started gets its keys by environment_from"
+            )
+        if self.address and (self.environment or self.environment_from):
+            raise ValueError(f"MCP server {self.name!r}: expected environment and environment_from beside `command`")
+        has_header = any(header.lower() == "authorization" for header in self.header_env)
+        if sum(map(bool, (self.bearer_env, self.oauth, has_header))) > 1:
+            raise ValueError(f"MCP server {self.name!r}: expected one of bearer_env, oauth and a header Authorization")
         return self
+
+
+class McpServerGroup(BaseModel):
+    """Real servers whose tools are offered together, in the same conversations, and no longer alone.
+
+    Tools keep their names; one that several of the servers have is called `server__tool`, for each of them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    servers: tuple[str, ...] = Field(min_length=2)
+    """Names of servers under `mcp_servers`."""
+    domain: str = "General"
+    language: Language | None = None
+
+
+def require_groups_of(groups: Sequence[McpServerGroup], servers: Sequence[McpServerConfig]) -> None:
+    """Require that every group is of servers that there are, and no server in two places.
+
+    Raises:
+        ValueError: the first group at fault, in one line.
+    """
+    names = [server.name for server in servers]
+    taken: dict[str, str] = {}
+    for group in groups:
+        for name in group.servers:
+            if names.count(name) != 1:
+                raise ValueError(
+                    f"mcp_server_groups, {group.name!r}: expected names of mcp_servers, each of one of them, found "
+                    f"{name!r}, which {names.count(name) or 'none'} of them have"
+                )
+            if name in taken:
+                raise ValueError(f"mcp_server_groups: expected {name!r} in one place, found it in {taken[name]!r} too")
+            taken[name] = group.name
 
 
 class ToolServerUnavailable(SynthesisError):
@@ -70,4 +148,5 @@ def python_path() -> dict[str, str]:
 def environment_of(config: McpServerConfig) -> dict[str, str]:
     """Return what a server's process sees: little of ours, so that no key of this process reaches it."""
     inherited = {name: os.environ[name] for name in _INHERITED_ENVIRONMENT if name in os.environ}
-    return {**inherited, **python_path(), **config.environment}
+    named = {name: os.environ[name] for name in config.environment_from}
+    return {**inherited, **python_path(), **config.environment, **named}

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.teacher.config import OpenAITeacherConfig, require_one_purse
 from synthesis.tools.documents import ToolDocumentFilters
-from synthesis.tools.mcp_servers import McpServerConfig
+from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup, require_groups_of
 from synthesis.trajectories.reward_axes import RewardThresholds
 from synthesis.trajectories.task_scores import TaskThresholds
 from synthesis.workers import RayConfig
@@ -29,6 +29,8 @@ class TrajectoriesConfig(BaseModel):
     tool_documents: tuple[Path, ...] = ()
     """Files and folders of tool documents, in any known format."""
     mcp_servers: tuple[McpServerConfig, ...] = ()
+    mcp_server_groups: tuple[McpServerGroup, ...] = Field(default=(), exclude_if=lambda groups: not groups)
+    """Which of the real servers are offered together, in the same conversations."""
     filters: ToolDocumentFilters = ToolDocumentFilters()
 
     proposals_per_server: int = Field(default=24, ge=1)
@@ -88,6 +90,7 @@ class TrajectoriesConfig(BaseModel):
             raise ValueError("expected min_chain_length <= max_chain_length")
         if self.refuse_share + self.ask_back_share > 1:
             raise ValueError("expected refuse_share + ask_back_share <= 1")
+        require_groups_of(self.mcp_server_groups, self.mcp_servers)
         return self
 
     @model_validator(mode="after")

@@ -85,7 +85,9 @@ async def synthesize_trajectories(
     async with AsyncExitStack() as stack:
         stack.callback(clear_workspaces, work_directory)
         sources = ((EXAMPLES_DIRECTORY,) if config.shipped_examples else ()) + config.tool_documents
-        servers = await gather_servers(sources, config.mcp_servers, config.filters, stack, work_directory)
+        servers = await gather_servers(
+            sources, config.mcp_servers, config.filters, stack, work_directory, config.mcp_server_groups
+        )
         print(servers.report.closing_line(), file=progress)
         require_servers(servers)
         track_run = TrackRun(
@@ -103,9 +105,9 @@ async def synthesize_trajectories(
             return finished
         workers: Workers[TrajectoriesWorker]
         if config.ray is None:
-            workers = WorkerHere(TrajectoriesWorker(config, teacher, servers.pools))
+            workers = WorkerHere(TrajectoriesWorker(config, teacher, servers.groups))
         else:
-            mcp_servers = {server_id: pool.config for server_id, pool in servers.pools.items()}
+            mcp_servers = {server_id: group.routed for server_id, group in servers.groups.items()}
             opened = partial(opened_worker, config, mcp_servers)
             workers = await stack.enter_async_context(workers_on_ray(config.ray, opened, teacher))
         run = _Run(

@@ -37,8 +37,9 @@ from synthesis.records import (
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request, Teacher
 from synthesis.tools.backends import Emulator, ToolBackend
-from synthesis.tools.mcp_pool import McpBackend, McpPool
-from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied
+from synthesis.tools.mcp_group import McpGroup, RoutedServers
+from synthesis.tools.mcp_pool import McpPool
+from synthesis.tools.mcp_servers import ToolServerDied
 from synthesis.tools.parameter_completion import complete_tool
 from synthesis.track.metering import metered_item
 from synthesis.track.seeds import derived_random, derived_seed
@@ -93,20 +94,23 @@ def _said(task: Task, conversation: Conversation) -> JsonObject:
 
 @asynccontextmanager
 async def opened_worker(
-    config: TrajectoriesConfig, mcp_servers: Mapping[str, McpServerConfig], teacher: Teacher
+    config: TrajectoriesConfig, mcp_servers: Mapping[str, RoutedServers], teacher: Teacher
 ) -> AsyncIterator[TrajectoriesWorker]:
     """Open a worker with tool servers of its own, given by the ids of their documents.
 
     Raises:
-        ToolServerUnavailable: the `prepare` command of a server failed.
+        ToolServerUnavailable: the `prepare` command of a server failed, or a key of it is missing.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="astra-tool-servers-")))
-        pools = {}
-        for ordinal, (server_id, server) in enumerate(mcp_servers.items()):
-            pools[server_id] = McpPool(server, folder / f"mcp-{ordinal}")
-            stack.push_async_callback(pools[server_id].close)
-        yield TrajectoriesWorker(config, teacher, pools)
+        groups = {}
+        for ordinal, (server_id, routed) in enumerate(mcp_servers.items()):
+            pools = []
+            for place, server in enumerate(routed.servers):
+                pools.append(McpPool(server, folder / f"mcp-{ordinal}-{place}"))
+                stack.push_async_callback(pools[-1].close)
+            groups[server_id] = McpGroup(pools, routed.routes)
+        yield TrajectoriesWorker(config, teacher, groups)
 
 
 def _metered(work: Callable[Item, Awaitable[JsonObject]]) -> Callable[Item, Coroutine[Any, Any, JsonObject]]:
@@ -128,9 +132,9 @@ def _metered(work: Callable[Item, Awaitable[JsonObject]]) -> Callable[Item, Coro
 class TrajectoriesWorker:
     """Works on items of the track; what they become depends on the configuration, its seed and the item alone."""
 
-    def __init__(self, config: TrajectoriesConfig, teacher: Teacher, pools: Mapping[str, McpPool]):
-        """`pools` are the real tool servers, by the ids of their documents."""
-        self._config, self._teacher, self._pools = config, teacher, pools
+    def __init__(self, config: TrajectoriesConfig, teacher: Teacher, groups: Mapping[str, McpGroup]):
+        """`groups` are the real tool servers, by the ids of their documents."""
+        self._config, self._teacher, self._groups = config, teacher, groups
         self._prompt_version = prompt_version_of(config, teacher)
         self._length = None if config.student is None else SampleLength(config.student, config.max_sample_tokens)
 
@@ -292,7 +296,7 @@ class TrajectoriesWorker:
             Rejected: the conversation did not end by itself, an axis is too low, a server died every time, or a reply
                 stayed unusable.
             TeacherUnavailable: the teacher cannot be asked.
-            ToolServerUnavailable: a real tool server does not start.
+            ToolServerUnavailable: a real tool server does not start, or refuses who asks.
         """
         config = self._config
         tools = offered_tools(server, task, config.max_offered_tools, derived_seed(config.seed, "offer", slot))
@@ -363,14 +367,14 @@ class TrajectoriesWorker:
             limits = {"max_turns": config.max_turns, "deadline_seconds": config.deadline_seconds}
             return await collect_conversation(task, tools, backend, self._teacher, seed=seed, **limits), backend  # type: ignore[arg-type]
 
-        pool = self._pools.get(server.id)
-        if pool is None:
+        group = self._groups.get(server.id)
+        if group is None:
             emulator = Emulator(self._teacher, language=task.language, seed=seed, failure_rate=config.failure_rate)
             return await collect(emulator)
         for _ in range(_TRIES_PER_DEAD_SERVER):
             try:
-                async with pool.lease() as session:
-                    return await collect(McpBackend(session))
+                async with group.lease() as backend:
+                    return await collect(backend)
             except ToolServerDied as died:
                 last = died
         raise Rejected("tool server died", str(last))

@@ -16,7 +16,8 @@ pytest.importorskip("mcp", reason="needs the extra `mcp`")
 from synthesis.stage import Rejected
 from synthesis.tools.backends import ToolResponse
 from synthesis.tools.documents import ToolDocumentFilters, normalise_server
-from synthesis.tools.mcp_pool import McpBackend, McpPool
+from synthesis.tools.mcp_group import McpBackend
+from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable
 
 RAW_SERVER = Path(__file__).with_name("raw_server.py")
@@ -59,7 +60,7 @@ async def test_a_clock_that_stands_still_makes_time_answers_the_same_on_any_day(
         server = normalise_server(await pool.source_server(), ToolDocumentFilters(min_tools=2))
         now, convert = server.tools
         async with pool.lease() as session:
-            backend = McpBackend(session)
+            backend = McpBackend([session], {})
             response = await backend.call("c1", now, {"timezone": "Europe/Paris"})
             assert '"datetime": "2026-03-02T10:00:00+01:00"' in response.content
             converted = {"source_timezone": "Asia/Tokyo", "time": "16:30", "target_timezone": "UTC"}

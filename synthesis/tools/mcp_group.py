@@ -1,0 +1,143 @@
+"""The real servers of one conversation: one, or several whose tools are offered together; a call finds its server.
+
+Decided: docs/decisions/tools.md, “Servers of a group are offered together, and keys come from the environment”.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from synthesis.records import InjectedFailure, JsonObject, JsonValue, ToolDocument
+from synthesis.tools.backends import ToolResponse
+from synthesis.tools.documents import SourceServer, object_in
+from synthesis.tools.mcp_pool import McpPool
+from synthesis.tools.mcp_servers import ORIGIN, McpServerConfig, McpServerGroup, ToolServerUnavailable
+from synthesis.tools.mcp_session import McpSession
+from synthesis.tools.names import legal_names, words_of
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a call goes."""
+
+    server: int
+    """Place of the server in its group."""
+    tool: str
+    """The name that the server knows."""
+
+
+@dataclass(frozen=True)
+class RoutedServers:
+    """What a machine needs to know to open the servers of a conversation: their configs, and which tool is whose."""
+
+    servers: tuple[McpServerConfig, ...]
+    routes: Mapping[str, Route]
+    """By the names in the group's listing; a server by itself needs none."""
+
+
+class McpGroup:
+    """The pools of the servers of a conversation, leased together."""
+
+    def __init__(self, pools: Sequence[McpPool], routes: Mapping[str, Route]):
+        self._pools, self._routes = tuple(pools), routes
+
+    @property
+    def routed(self) -> RoutedServers:
+        """What another machine opens the same servers by."""
+        return RoutedServers(tuple(pool.config for pool in self._pools), self._routes)
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[McpBackend]:
+        """Lend a session of each server to one trajectory; waits while one has none left.
+
+        Raises:
+            ToolServerUnavailable: a new session does not start.
+        """
+        # Nobody holds a session of one server and waits for one of a server before it: every group has the order of
+        # the config, and no server is in two groups.
+        async with AsyncExitStack() as stack:
+            sessions = [await stack.enter_async_context(pool.lease()) for pool in self._pools]
+            yield McpBackend(sessions, self._routes)
+
+
+class McpBackend:
+    """Answers the calls of one trajectory from leased sessions."""
+
+    kind: Literal["mcp", "emulator"] = "mcp"
+
+    def __init__(self, sessions: Sequence[McpSession], routes: Mapping[str, Route]):
+        self.injected_failures: list[InjectedFailure] = []
+        self._sessions, self._routes = sessions, routes
+
+    async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
+        """Make one call by the name that the server knows.
+
+        Raises:
+            ToolServerDied: the connection ended, or no answer came in time.
+            ToolServerUnavailable: a server at an address refuses who asks.
+            Rejected: the answer is not one that the protocol, or the tool's own output schema, allows.
+        """
+        listed = tool.original_name or tool.name
+        if not self._routes:
+            return await self._sessions[0].call(listed, arguments)
+        route = self._routes[listed]
+        return await self._sessions[route.server].call(route.tool, arguments)
+
+
+def joined(group: McpServerGroup, listings: Sequence[SourceServer]) -> tuple[SourceServer, dict[str, Route]]:
+    """Return the listings of several servers as that of one, and where the calls of its tools go.
+
+    A tool name that several of the servers have gets the server's name before it, for each of them.
+
+    Raises:
+        ToolServerUnavailable: two tools still have one name.
+    """
+    having = Counter(name for listing in listings for name in {_name_of(tool.name) for tool in listing.tools})
+    tools = []
+    routes: dict[str, Route] = {}
+    values: dict[str, JsonValue] = {}
+    for place, listing in enumerate(listings):
+        prefix = "_".join(words_of(listing.name)) or f"server_{place + 1}"
+        called = [
+            name if having[name] == 1 else f"{prefix}__{name}"
+            for name in (_name_of(tool.name) for tool in listing.tools)
+        ]
+        for name, legal, tool in zip(called, legal_names(called), listing.tools, strict=True):
+            route = Route(place, str(tool.name))
+            if routes.setdefault(name, route) != route:
+                raise ToolServerUnavailable(
+                    f"mcp_server_groups, {group.name!r}: expected names that tell the tools apart, found {name!r} "
+                    "twice; give one of its servers another `name`"
+                )
+            tools.append(replace(tool, name=name))
+            values |= _values_of(listing, _name_of(tool.name), legal, object_in(tool.parameters))
+    return (
+        SourceServer(
+            name=group.name,
+            origin=ORIGIN,
+            tools=tools,
+            domain=group.domain,
+            language=group.language,
+            argument_values=values,
+            repairs=tuple(repair for listing in listings for repair in listing.repairs),
+        ),
+        routes,
+    )
+
+
+def _name_of(found: JsonValue) -> str:
+    return str(found).strip()
+
+
+def _values_of(listing: SourceServer, tool: str, called: str, parameters: JsonObject) -> dict[str, JsonValue]:
+    """Return the known values of a tool's arguments, by `tool.argument`: those of one server say nothing of others."""
+    known = listing.argument_values
+    found = {
+        argument: known.get(f"{legal_names([tool])[0]}.{argument}", known.get(argument))
+        for argument in object_in(parameters.get("properties"))
+    }
+    return {f"{called}.{argument}": values for argument, values in found.items() if values is not None}

@@ -1,0 +1,285 @@
+"""Tool servers at addresses: reached over both transports, with keys from the environment that show nowhere."""
+
+import asyncio
+import io
+import json
+import socket
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mcp", reason="needs the extra `mcp`")
+
+from pydantic import ValidationError
+
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.record_io import RecordSource
+from synthesis.records import Trajectory
+from synthesis.tools.documents import ToolDocumentFilters
+from synthesis.tools.mcp_pool import McpPool
+from synthesis.tools.mcp_servers import McpServerConfig, OAuthClientConfig, ToolServerDied, ToolServerUnavailable
+from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+from tests.synthesis.tools.http_server import CLIENT, GIVEN, TOKEN, VALUE
+
+SERVER = Path(__file__).with_name("http_server.py")
+SECRETS = (TOKEN, GIVEN, *CLIENT, VALUE)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr("synthesis.tools.mcp_pool._RECONNECT_SECONDS", 0.3)
+
+
+@asynccontextmanager
+async def serving(port: int, *arguments: str):
+    """Start a server as a process, and wait until it listens."""
+    process = subprocess.Popen([sys.executable, SERVER, str(port), *arguments])
+    try:
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                except OSError:
+                    assert process.poll() is None
+                    await asyncio.sleep(0.05)
+                else:
+                    writer.close()
+                    break
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def at(port: int, transport: str = "http", **settings) -> McpServerConfig:
+    where = (
+        {"sse_url": f"http://127.0.0.1:{port}/sse"} if transport == "sse" else {"url": f"http://127.0.0.1:{port}/mcp"}
+    )
+    return McpServerConfig(**({"name": "far"} | where | settings))
+
+
+@asynccontextmanager
+async def pool_of(config: McpServerConfig, tmp_path):
+    pool = McpPool(config, tmp_path / "w")
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_server_that_demands_a_token_gets_the_one_of_the_environment_and_it_shows_nowhere(
+    tmp_path, unused_tcp_port, monkeypatch, transport
+):
+    monkeypatch.setenv("FAR_TOKEN", TOKEN)
+    async with serving(unused_tcp_port, transport, "bearer"):
+        config = at(unused_tcp_port, transport, bearer_env="FAR_TOKEN")
+        async with pool_of(config, tmp_path) as pool:
+            assert [tool.name for tool in (await pool.source_server()).tools] == ["act", "search"]
+            async with pool.lease() as session:
+                assert (await session.call("act", {"text": "far"})).content == "FAR"
+                assert (await session.call("act", {"text": "headers"})).content == "Bearer [key] None"
+    assert "FAR_TOKEN" not in config.model_dump_json()
+
+
+async def test_a_header_of_any_name_comes_from_the_environment(tmp_path, unused_tcp_port, monkeypatch):
+    monkeypatch.setenv("FAR_KEY", VALUE)
+    async with (
+        serving(unused_tcp_port, "http", "header"),
+        pool_of(at(unused_tcp_port, header_env={"X-Key": "FAR_KEY"}), tmp_path) as pool,
+        pool.lease() as session,
+    ):
+        assert (await session.call("act", {"text": "headers"})).content == "None [key]"
+
+
+async def test_a_client_of_oauth_asks_for_its_token_and_every_session_shows_it(tmp_path, unused_tcp_port, monkeypatch):
+    monkeypatch.setenv("FAR_ID", CLIENT[0])
+    monkeypatch.setenv("FAR_SECRET", CLIENT[1])
+    issuer = f"http://127.0.0.1:{unused_tcp_port}"
+    oauth = OAuthClientConfig(issuer=issuer, client_id_env="FAR_ID", client_secret_env="FAR_SECRET")
+    async with (
+        serving(unused_tcp_port, "http", "oauth"),
+        pool_of(at(unused_tcp_port, oauth=oauth), tmp_path) as pool,
+        pool.lease() as session,
+        pool.lease() as other,
+    ):
+        assert (await session.call("act", {"text": "headers"})).content == "Bearer [key] None"
+        assert (await other.call("act", {"text": "far"})).content == "FAR"
+
+
+@pytest.mark.parametrize(
+    ("kind", "transport"), [("bearer", "http"), ("bearer", "sse"), ("header", "http"), ("oauth", "http")]
+)
+async def test_a_server_that_refuses_the_key_stops_the_run_in_one_line_that_names_the_variable_and_not_the_key(
+    tmp_path, unused_tcp_port, monkeypatch, kind, transport
+):
+    issuer = f"http://127.0.0.1:{unused_tcp_port}"
+    shown = {
+        "bearer": {"bearer_env": "FAR_TOKEN"},
+        "header": {"header_env": {"X-Key": "FAR_TOKEN"}},
+        "oauth": {"oauth": OAuthClientConfig(issuer=issuer, client_id_env="FAR_ID", client_secret_env="FAR_TOKEN")},
+    }
+    monkeypatch.setenv("FAR_ID", CLIENT[0])
+    wrong = "wrong-" + (CLIENT[1] if kind == "oauth" else TOKEN)
+    monkeypatch.setenv("FAR_TOKEN", wrong)
+    async with serving(unused_tcp_port, transport, kind):
+        async with pool_of(at(unused_tcp_port, transport, **shown[kind]), tmp_path) as pool:
+            with pytest.raises(ToolServerUnavailable, match=r"'far' (refuses us|does not start)") as refused:
+                await pool.source_server()
+        said = str(refused.value)
+        assert "\n" not in said
+        assert not any(secret in said for secret in (wrong, *CLIENT[:1]))
+        if kind != "oauth":
+            assert "FAR_TOKEN" in said
+
+
+@pytest.mark.parametrize("value", [None, "", "two\nlines", " token", "schlüssel"])
+async def test_a_key_that_is_missing_or_cannot_be_sent_is_named_and_not_shown(tmp_path, monkeypatch, value):
+    if value is None:
+        monkeypatch.delenv("FAR_TOKEN", raising=False)
+    else:
+        monkeypatch.setenv("FAR_TOKEN", value)
+    with pytest.raises(ToolServerUnavailable, match="FAR_TOKEN") as refused:
+        McpPool(at(1, bearer_env="FAR_TOKEN"), tmp_path / "w")
+    assert value is None or not value.strip() or value not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://u:pass-word-1@far.example/mcp", "https://far.example/mcp?api_key=sk-12345678"]
+)
+async def test_an_address_with_a_key_in_it_is_refused_and_not_shown(tmp_path, url):
+    with pytest.raises(ToolServerUnavailable, match="expected an address without a key") as refused:
+        McpPool(McpServerConfig(name="far", url=url), tmp_path / "w")
+    assert "pass-word-1" not in str(refused.value) + str(refused.value.__cause__)
+    assert "sk-12345678" not in str(refused.value)
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_server_that_dies_in_a_call_costs_the_session_and_the_next_one_is_connected_when_it_is_up_again(
+    tmp_path, unused_tcp_port, transport
+):
+    async with pool_of(at(unused_tcp_port, transport, call_seconds=10), tmp_path) as pool:
+        async with asyncio.timeout(60):
+            async with serving(unused_tcp_port, transport):
+                with pytest.raises(ToolServerDied, match="'far'"):
+                    async with pool.lease() as session:
+                        await session.call("act", {"text": "die"})
+            async with serving(unused_tcp_port, transport), pool.lease() as session:
+                assert (await session.call("act", {"text": "far"})).content == "FAR"
+
+
+async def test_a_server_that_was_started_anew_between_two_calls_does_not_know_the_session_which_is_no_response(
+    tmp_path, unused_tcp_port
+):
+    async with pool_of(at(unused_tcp_port), tmp_path) as pool:
+        async with serving(unused_tcp_port, "http"):
+            lease = pool.lease()
+            session = await lease.__aenter__()
+            assert (await session.call("act", {"text": "far"})).content == "FAR"
+        async with serving(unused_tcp_port, "http"):
+            with pytest.raises(ToolServerDied, match=r"HTTP 404|ended"):
+                await session.call("act", {"text": "far"})
+            await lease.__aexit__(None, None, None)
+            async with pool.lease() as other:
+                assert (await other.call("act", {"text": "far"})).content == "FAR"
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_status_that_says_that_the_server_failed_is_no_tool_response(tmp_path, unused_tcp_port, transport):
+    async with serving(unused_tcp_port, transport), pool_of(at(unused_tcp_port, transport), tmp_path) as pool:
+        with pytest.raises(ToolServerDied, match="HTTP 500"):
+            async with pool.lease() as session:
+                await session.call("act", {"text": "http 500"})
+        async with pool.lease() as session:
+            assert (await session.call("act", {"text": "far"})).content == "FAR"
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_call_that_hangs_ends_at_its_limit(tmp_path, unused_tcp_port, transport):
+    config = at(unused_tcp_port, transport, call_seconds=0.5)
+    async with serving(unused_tcp_port, transport), pool_of(config, tmp_path) as pool, asyncio.timeout(20):
+        with pytest.raises(ToolServerDied, match=r"within 0\.5 s"):
+            async with pool.lease() as session:
+                await session.call("act", {"text": "sleep"})
+
+
+async def test_a_server_that_accepts_and_says_nothing_ends_in_one_line(tmp_path, unused_tcp_port):
+    with socket.create_server(("127.0.0.1", unused_tcp_port)):
+        for transport in ("http", "sse"):
+            async with pool_of(at(unused_tcp_port, transport, start_seconds=0.5), tmp_path) as pool:
+                with pytest.raises(ToolServerUnavailable, match=r"within 0\.5 s"):
+                    await pool.source_server()
+
+
+async def test_a_server_that_is_on_its_way_up_is_asked_once_more(tmp_path, unused_tcp_port, monkeypatch):
+    monkeypatch.setattr("synthesis.tools.mcp_pool._RECONNECT_SECONDS", 5.0)
+    async with pool_of(at(unused_tcp_port), tmp_path) as pool:
+        listing = asyncio.create_task(pool.source_server())
+        await asyncio.sleep(0.5)
+        async with serving(unused_tcp_port, "http"):
+            assert [tool.name for tool in (await listing).tools] == ["act", "search"]
+
+
+async def test_a_server_that_is_down_stops_in_one_line(tmp_path, unused_tcp_port):
+    async with pool_of(at(unused_tcp_port), tmp_path) as pool:
+        with pytest.raises(ToolServerUnavailable, match="'far' does not start: ConnectError") as refused:
+            await pool.source_server()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"command": ("x",), "bearer_env": "T"}, "environment_from"),
+        ({"url": "http://x", "environment": {"A": "b"}}, "beside `command`"),
+        ({"url": "http://x", "sse_url": "http://x"}, "either `command` or `url`"),
+        ({"url": "http://x", "bearer_env": "T", "header_env": {"authorization": "U"}}, "expected one of"),
+    ],
+)
+def test_settings_that_contradict_one_another_end_in_one_line(settings, said):
+    with pytest.raises(ValidationError, match=said):
+        McpServerConfig(name="x", **settings)
+
+
+async def test_a_started_server_has_the_keys_that_are_named_and_they_do_not_show(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAR_TOKEN", TOKEN)
+    monkeypatch.setenv("OTHER_TOKEN", VALUE)
+    (tmp_path / "server.py").write_text(
+        "import os\nfrom mcp.server.mcpserver import MCPServer\nserver = MCPServer('test')\n"
+        "@server.tool()\ndef act(text: str) -> str:\n    'Do something.'\n    return os.environ.get(text, 'unset')\n"
+        "server.run()\n"
+    )
+    config = McpServerConfig(
+        name="near", command=("python", str(tmp_path / "server.py")), environment_from=("FAR_TOKEN",)
+    )
+    async with pool_of(config, tmp_path) as pool, pool.lease() as session:
+        assert (await session.call("act", {"text": "FAR_TOKEN"})).content == "[key]"
+        assert (await session.call("act", {"text": "OTHER_TOKEN"})).content == "unset"
+
+
+async def test_a_run_with_a_server_behind_a_token_writes_the_token_nowhere(
+    tmp_path, unused_tcp_port, monkeypatch, capfd, caplog
+):
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("FAR_TOKEN", TOKEN)
+    async with serving(unused_tcp_port, "http", "bearer"):
+        config = TrajectoriesConfig(
+            count=4, out=tmp_path / "out", shipped_examples=False, refuse_share=0, ask_back_share=0,
+            mcp_servers=(at(unused_tcp_port, bearer_env="FAR_TOKEN", argument_values={"text": ["headers", "far"]}),),
+            filters=ToolDocumentFilters(min_tools=2), max_attempts_per_trajectory=20, min_chain_length=1,
+        )  # fmt: skip
+        line = io.StringIO()
+        await synthesize_trajectories(config, ProceduralTeacher(), progress=line)
+    records = list(RecordSource(tmp_path / "out", Trajectory))
+    assert {record.tool_backend for record in records} == {"mcp"}
+    contents = [message.content for record in records for message in record.messages if message.role == "tool"]
+    assert any("[key]" in content for content in contents)
+    files = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    out, err = capfd.readouterr()
+    for place in (files, out.encode(), err.encode(), line.getvalue().encode(), json.dumps(str(config)).encode()):
+        assert TOKEN.encode() not in place
+    ours = [record for record in caplog.records if record.name.startswith(("synthesis", "mcp", "httpx2"))]
+    assert not any(TOKEN in record.getMessage() for record in ours)

@@ -1,0 +1,141 @@
+"""Several real servers in one conversation: their tools together, every call at the right one."""
+
+import asyncio
+import io
+
+import pytest
+
+pytest.importorskip("mcp", reason="needs the extra `mcp`")
+
+from pydantic import ValidationError
+
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.record_io import RecordSource
+from synthesis.records import Trajectory
+from synthesis.tools.documents import SourceServer, SourceTool, ToolDocumentFilters, normalise_server
+from synthesis.tools.mcp_group import McpGroup, Route, joined
+from synthesis.tools.mcp_pool import McpPool
+from synthesis.tools.mcp_servers import McpServerGroup, ToolServerDied, ToolServerUnavailable
+from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+from tests.synthesis.tools.test_mcp_addresses import at, serving
+from tests.synthesis.tools.test_mcp_servers import GIT, TIME, scripted_server
+
+TOGETHER = McpServerGroup(name="Both", servers=("one", "two"))
+
+
+def listing(name: str, *tools: str, **values) -> SourceServer:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    return SourceServer(
+        name=name,
+        origin="mcp",
+        tools=[SourceTool(tool, f"Do {tool} with a text.", schema) for tool in tools],
+        argument_values=values,
+    )
+
+
+def test_a_name_that_two_servers_have_gets_the_servers_name_before_it_and_no_other_name_changes():
+    source, routes = joined(TOGETHER, [listing("One", "act", "look"), listing("My Two", "act", "go to")])
+    assert [tool.name for tool in source.tools] == ["one__act", "look", "my_two__act", "go to"]
+    assert routes == {
+        "one__act": Route(0, "act"), "look": Route(0, "look"), "my_two__act": Route(1, "act"),
+        "go to": Route(1, "go to"),
+    }  # fmt: skip
+    document = normalise_server(source, ToolDocumentFilters())
+    assert [(tool.name, tool.original_name) for tool in document.tools][-1] == ("go_to", "go to")
+
+
+def test_names_that_cannot_be_told_apart_end_in_one_line():
+    with pytest.raises(ToolServerUnavailable, match=r"found 'one__act' twice"):
+        joined(TOGETHER, [listing("One", "act"), listing("one", "act")])
+
+
+def test_known_values_of_one_server_are_none_of_the_other():
+    source, _ = joined(TOGETHER, [listing("One", "act", text=["x"]), listing("Two", "go", **{"go.text": ["y"]})])
+    assert source.argument_values == {"act.text": ["x"], "go.text": ["y"]}
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ([{"name": "g", "servers": ["Time", "Gti"]}], "found 'Gti', which none of them have"),
+        ([{"name": "g", "servers": ["Time", "Git"]}, {"name": "h", "servers": ["Git", "Time"]}], "in one place"),
+        ([{"name": "g", "servers": ["Time"]}], "at least 2 items"),
+    ],
+)
+def test_a_group_is_of_servers_that_there_are_and_no_server_is_in_two(tmp_path, groups, said):
+    with pytest.raises(ValidationError, match=said):
+        TrajectoriesConfig(count=1, out=tmp_path, mcp_servers=(TIME, GIT), mcp_server_groups=groups)
+
+
+def test_without_groups_nothing_changes_in_what_a_run_is_called(tmp_path):
+    assert "mcp_server_groups" not in TrajectoriesConfig(count=1, out=tmp_path).model_dump(mode="json")
+
+
+async def test_calls_of_a_group_reach_the_server_whose_tool_it_is(tmp_path, unused_tcp_port):
+    near = scripted_server(tmp_path, "return text + ' near'")
+    async with serving(unused_tcp_port, "sse"):
+        configs = [near.model_copy(update={"name": "near"}), at(unused_tcp_port, "sse")]
+        pools = [McpPool(config, tmp_path / config.name) for config in configs]
+        try:
+            source, routes = joined(
+                McpServerGroup(name="Both", servers=("near", "far")), [await pool.source_server() for pool in pools]
+            )
+            tools = {tool.name: tool for tool in normalise_server(source, ToolDocumentFilters()).tools}
+            assert sorted(tools) == ["far__act", "near__act", "search"]
+            async with McpGroup(pools, routes).lease() as backend:
+                answers = [
+                    await backend.call("c", tools[name], {"text": "x"}) for name in ("near__act", "far__act", "search")
+                ]
+            assert [answer.content for answer in answers] == ["x near", "X", "found x"]
+        finally:
+            for pool in pools:
+                await pool.close()
+
+
+async def test_one_server_of_a_group_that_dies_costs_the_conversation_and_the_others_live_on(tmp_path, unused_tcp_port):
+    near = scripted_server(tmp_path, "return str(os.getpid())")
+    async with serving(unused_tcp_port, "http"):
+        pools = [McpPool(near, tmp_path / "near"), McpPool(at(unused_tcp_port), tmp_path / "far")]
+        routes = {"near": Route(0, "act"), "far": Route(1, "act")}
+        document = normalise_server(listing("x", "near", "far", "more"), ToolDocumentFilters()).tools
+        group = McpGroup(pools, routes)
+        try:
+            async with asyncio.timeout(30):
+                async with group.lease() as backend:
+                    before = await backend.call("c", document[0], {"text": "x"})
+                with pytest.raises(ToolServerDied, match="'far' ended the session with HTTP 500"):
+                    async with group.lease() as backend:
+                        await backend.call("c", document[1], {"text": "http 500"})
+                async with group.lease() as backend:
+                    assert await backend.call("c", document[0], {"text": "x"}) == before
+                    assert (await backend.call("c", document[1], {"text": "far"})).content == "FAR"
+        finally:
+            for pool in pools:
+                await pool.close()
+
+
+async def test_conversations_of_a_group_use_tools_of_each_of_its_servers_and_end_the_same_every_time(tmp_path):
+    values = {"timezone": ("Europe/Paris",), "source_timezone": ("Asia/Tokyo",), "target_timezone": ("Europe/Oslo",)}
+    git_values = {"repo_path": ("notes",), "branch_type": ("local",), "revision": ("HEAD",), "target": ("HEAD~1",)}
+    day = "2026-03-02T09:00:00+0000"  # commits are named by their authors and dates
+    author = {"GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_AUTHOR_DATE": day}
+    committer = {name.replace("AUTHOR", "COMMITTER"): value for name, value in author.items()}
+    git = {"argument_values": git_values, "environment": author | committer}
+    servers = (TIME.model_copy(update={"argument_values": values}), GIT.model_copy(update=git))
+    both = McpServerGroup(name="Desk", servers=("Git", "Time"), domain="Office")
+
+    async def run(name: str) -> list[Trajectory]:
+        config = TrajectoriesConfig(
+            count=16, out=tmp_path / name, shipped_examples=False, mcp_servers=servers, mcp_server_groups=(both,),
+            max_attempts_per_trajectory=20,
+        )  # fmt: skip
+        await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
+        return list(RecordSource(tmp_path / name, Trajectory))
+
+    records = await run("once")
+    called = [call.name for record in records for message in record.messages for call in message.tool_calls]
+    assert {record.server for record in records} == {"Desk"}
+    assert {"git" if name.startswith("git_") else "time" for name in called} == {"git", "time"}
+    tools = [tool.name for record in records for tool in record.tools]
+    assert {"get_current_time", "git_log"} <= set(tools)
+    assert records == await run("again")
