@@ -49,16 +49,23 @@ MUTANTS: tuple[Mutant, ...] = (
     # What a tool says has no loss.
     Mutant(
         "astra_jax/chat/format.py",
-        "yield Segment(content, Source.TOOL)",
-        "yield Segment(content, Source.MODEL)",
+        'yield _framed("", content, "", Source.TOOL)',
+        'yield _framed("", content, "", Source.MODEL)',
         ("tests/astra_jax/chat/test_format.py::test_only_what_the_model_says_is_marked_as_the_models",),
     ),
     # What the model says has loss, its end token included.
     Mutant(
         "astra_jax/chat/format.py",
-        "yield Segment(body + IM_END, Source.MODEL)",
-        "yield Segment(body, Source.MODEL)",
+        'yield _framed("", body, IM_END, Source.MODEL)',
+        'yield _framed("", body, "", Source.MODEL)',
         ("tests/astra_jax/chat/test_format.py::test_only_what_the_model_says_is_marked_as_the_models",),
+    ),
+    # What a tool says ends no turn, whatever it says.
+    Mutant(
+        "astra_jax/chat/tokenizer.py",
+        "yield found.start() + 1",
+        "yield found.start()",
+        ("tests/astra_jax/chat/test_said_control_tokens.py",),
     ),
     # Reasoning before the last question is dropped, as the template drops it.
     Mutant(

@@ -13,6 +13,7 @@ mask never has to be guessed from the text:
 Inside one user turn the rendering is append-only as long as every assistant message has a reasoning (the template drops
 an empty think block from all but the last message, and every think block once a newer user message follows).
 
+Decided: docs/decisions/rl.md, “A control token's name that somebody says is text”.
 Decided: docs/decisions/tests.md, “Prime's renderers are a second oracle of the chat format”.
 """
 
@@ -55,6 +56,12 @@ class Segment(NamedTuple):
 
     text: str
     source: Source
+    said: tuple[int, int] = (0, 0)
+    """From which character to which it is what somebody said: there a control token's name is only a text."""
+
+
+def _framed(before: str, said: str, after: str, source: Source) -> Segment:
+    return Segment(before + said + after, source, (len(before), len(before) + len(said)))
 
 
 def render(
@@ -86,21 +93,21 @@ def segments(messages: Sequence[Message], tools: Sequence[ToolDocument] = ()) ->
         system = messages[0].content + "\n\n" if messages and messages[0].role == "system" else ""
         documents = "".join("\n" + to_json(tool.to_openai()) for tool in tools)
         # A system message of the conversation's own goes before the tools, in the same turn.
-        text = f"{IM_START}system\n{system}{TOOLS_HEAD}{documents}{TOOLS_FOOT}{IM_END}\n"
-        yield Segment(text, Source.PROMPT)
+        said = f"{system}{TOOLS_HEAD}{documents}{TOOLS_FOOT}"
+        yield _framed(f"{IM_START}system\n", said, f"{IM_END}\n", Source.PROMPT)
     elif messages and messages[0].role == "system":
-        yield Segment(f"{IM_START}system\n{messages[0].content}{IM_END}\n", Source.PROMPT)
+        yield _framed(f"{IM_START}system\n", messages[0].content, f"{IM_END}\n", Source.PROMPT)
     # The template keeps reasoning only after the last query: before it, an assistant message is its content and calls.
     last_query = _last_query_index(messages)
     for index, message in enumerate(messages):
         if message.role == "user":
-            yield Segment(user_message(message.content), Source.PROMPT)
+            yield user_segment(message.content)
         elif message.role == "system" and index > 0:
-            yield Segment(f"{IM_START}system\n{message.content}{IM_END}\n", Source.PROMPT)
+            yield _framed(f"{IM_START}system\n", message.content, f"{IM_END}\n", Source.PROMPT)
         elif message.role == "assistant":
             yield Segment(f"{IM_START}assistant\n", Source.TEMPLATE)
             body = assistant_body(message, after_query=index > last_query, is_last=index == len(messages) - 1)
-            yield Segment(body + IM_END, Source.MODEL)
+            yield _framed("", body, IM_END, Source.MODEL)
             yield Segment("\n", Source.TEMPLATE)
         elif message.role == "tool":
             is_first = index == 0 or messages[index - 1].role != "tool"
@@ -108,19 +115,19 @@ def segments(messages: Sequence[Message], tools: Sequence[ToolDocument] = ()) ->
             yield from tool_response_segments(message.content, is_first=is_first, is_last=is_last)
 
 
-def user_message(content: str) -> str:
+def user_segment(content: str) -> Segment:
     """Render what a user says.
 
-    >>> user_message("Hi")
+    >>> user_segment("Hi").text
     '<|im_start|>user\\nHi<|im_end|>\\n'
     """
-    return f"{IM_START}user\n{content}{IM_END}\n"
+    return _framed(f"{IM_START}user\n", content, f"{IM_END}\n", Source.PROMPT)
 
 
 def tool_response_segments(content: str, *, is_first: bool, is_last: bool) -> Iterator[Segment]:
     """Yield one tool response; consecutive ones share a single user turn."""
     yield Segment((f"{IM_START}user" if is_first else "") + f"\n{TOOL_RESPONSE}\n", Source.TEMPLATE)
-    yield Segment(content, Source.TOOL)
+    yield _framed("", content, "", Source.TOOL)
     yield Segment(f"\n{END_TOOL_RESPONSE}" + (f"{IM_END}\n" if is_last else ""), Source.TEMPLATE)
 
 

@@ -3,6 +3,7 @@
 A checkpoint folder carries its own `tokenizer.json`; the official Qwen3 one and the small one that the quickstart
 trains are used alike.
 
+Decided: docs/decisions/rl.md, “A control token's name that somebody says is text”.
 Decided: docs/decisions/tiny.md, “The tiny tokenizer reads digits in pairs”.
 Decided: docs/decisions/tiny.md, “The tiny tokenizer never glues a space to a name”.
 Decided: docs/decisions/tiny.md, “The fixed text of the chat format is one token a phrase, for tiny models”.
@@ -10,9 +11,10 @@ Decided: docs/decisions/tiny.md, “The fixed text of the chat format is one tok
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +39,8 @@ from astra_jax.chat.format import (
 from astra_jax.errors import AstraError
 
 SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END)
+_CONTROL_NAME = re.compile(r"<\|.*\|>")
+"""Some control tokens are not marked as special, such as `<|fim_prefix|>`."""
 FORMAT_TOKENS = (TOOL_CALL, END_TOOL_CALL, TOOL_RESPONSE, END_TOOL_RESPONSE, THINK, END_THINK)
 
 TOKENIZER = "tokenizer.json"
@@ -74,6 +78,9 @@ class Tokenizer:
         self.end_id = vocabulary[IM_END]
         self.end_of_text_id = vocabulary[END_OF_TEXT]
         self.vocab_size: int = backend.get_vocab_size()
+        added = backend.get_added_tokens_decoder().values()
+        names = (token.content for token in added if token.special or _CONTROL_NAME.fullmatch(token.content))
+        self._control_names = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -127,15 +134,36 @@ class Tokenizer:
         return f"{kept}\n[{len(ids) - max_tokens} more tokens are not shown]"
 
     def encode_segments(self, segments: Iterable[Segment]) -> EncodedText:
-        """Tokenise the joined text of segments at once, and give every token the writer of its first character."""
+        """Tokenise the joined text of segments at once, and give every token the writer of its first character.
+
+        Control tokens are those of the format: in what somebody said their names are text, and their tokens others.
+        """
         segments = list(segments)
-        encoding = self.backend.encode("".join(segment.text for segment in segments), add_special_tokens=False)
         # Joined first: a token may span two segments, and cutting it there would give other ids than the template's.
+        text = "".join(segment.text for segment in segments)
         ends = np.cumsum([len(segment.text) for segment in segments])
-        starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
+        ids: list[int] = []
+        starts = np.array([], dtype=np.int64)
+        cuts = [0, *self._cuts(text, segments), len(text)]
+        for start, stop in itertools.pairwise(cuts):
+            encoding = self.backend.encode(text[start:stop], add_special_tokens=False)
+            ids += encoding.ids
+            starts = np.append(starts, start + np.array([first for first, _ in encoding.offsets], dtype=np.int64))
         sources = np.array([segment.source for segment in segments], dtype=np.int8)
         segment_of_token = np.searchsorted(ends, starts, side="right")
-        return EncodedText(np.array(encoding.ids, dtype=np.int32), sources[segment_of_token])
+        return EncodedText(np.array(ids, dtype=np.int32), sources[segment_of_token])
+
+    def _cuts(self, text: str, segments: Sequence[Segment]) -> Iterator[int]:
+        """Yield where to cut the joined text of segments: inside every control token's name that somebody said.
+
+        The two parts, encoded apart, are the text of the name and not the token.
+        """
+        start = 0
+        for segment in segments:
+            first, stop = (start + place for place in segment.said)
+            for found in self._control_names.finditer(text, first, stop):
+                yield found.start() + 1
+            start += len(segment.text)
 
 
 # Names, numbers and Chinese characters are cut the same way wherever they stand, so that a tiny model can copy them:

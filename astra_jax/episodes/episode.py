@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
-from astra_jax.chat.format import Segment, Source, generation_prompt, tool_response_segments, user_message
+from astra_jax.chat.format import Segment, Source, generation_prompt, tool_response_segments, user_segment
 from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
 from astra_jax.episodes.endings import EndingJudge, NoVerdict, by_lexicon
 from astra_jax.episodes.ledger import TokenLedger
@@ -167,7 +167,7 @@ class Episode:
                 self.final_text = ""
                 return [
                     Segment("\n", Source.TEMPLATE),
-                    Segment(user_message(reply), Source.PROMPT),
+                    user_segment(reply),
                     Segment(generation_prompt(), Source.TEMPLATE),
                 ]
         self.stop_reason = "no_tool_call"

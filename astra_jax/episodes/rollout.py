@@ -200,8 +200,8 @@ class RolloutEngine:
         """
         question = [Message(role="user", content=start.environment.question)]
         documents = [tool.document for tool in start.tools]
-        text = "".join(segment.text for segment in segments(question, documents)) + generation_prompt()
-        ids = self.tokenizer.encode(text)
+        shown = [*segments(question, documents), Segment(generation_prompt(), Source.TEMPLATE)]
+        ids: list[int] = self.tokenizer.encode_segments(shown).ids.tolist()
         if len(ids) > self.config.max_prompt_tokens:
             raise PromptTooLong(
                 f"expected a prompt of at most {self.config.max_prompt_tokens} tokens, found {len(ids)}: environment "
