@@ -42,7 +42,9 @@ def add_records(commands: Commands) -> None:
     audit.add_argument("--json", action="store_true", help="counts and AUC, on one line")
     audit.set_defaults(run=_audit)
     export = records.add_parser("export", help="write rows for any other trainer, with a data card")
-    export.add_argument("--format", choices=["jsonl", "openai", "astra", "verl", "trl"], default="jsonl")
+    export.add_argument(
+        "--format", choices=["jsonl", "parquet", "tfds", "openai", "astra", "verl", "trl"], default="jsonl"
+    )
     export.add_argument("--split", type=_split, default="train", metavar="NAME", help="what the rows are for")
     export.add_argument("--license", default="unknown", metavar="NAME", help="for the data card, e.g. apache-2.0")
     export.add_argument("--out", type=Path, required=True, metavar="FOLDER")

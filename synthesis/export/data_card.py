@@ -56,26 +56,28 @@ def data_card(
     format_name: str,
     notes: Sequence[str],
     file: Path,
+    has_reader: bool,
     split: str,
     licence: str,
 ) -> str:
     """Return the Markdown of the data card of a `file` of rows that were made from records with this `card`.
 
+    The head names the file where the hub has a reader for it.
+
     It says nothing of when or where it was written: the same records have the same card.
     """
     size = next((name for below, name in _SIZES.items() if card.count < below), "n>1M")
-    head = {
+    head: JsonObject = {
         "license": licence,
         **({"language": sorted(contents.languages)} if contents.languages else {}),
         "task_categories": ["text-generation"],
         "tags": ["tool-use", "synthetic", "astra-jax"],
         "size_categories": [size],
-        "configs": [{"config_name": "default", "data_files": [{"split": split, "path": file.name}]}],
-        "dataset_info": {
-            "features": list(columns),
-            "splits": [{"name": split, "num_bytes": file.stat().st_size, "num_examples": card.count}],
-        },
     }
+    if has_reader:
+        head["configs"] = [{"config_name": "default", "data_files": [{"split": split, "path": file.name}]}]
+        counted = {"name": split, "num_bytes": file.stat().st_size, "num_examples": card.count}
+        head["dataset_info"] = {"features": list(columns), "splits": [counted]}
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         head=yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=10_000),
@@ -93,6 +95,7 @@ def data_card(
         format_name=format_name,
         notes=notes,
         file=file.name,
+        has_reader=has_reader,
         split=split,
         licence=licence,
     )

@@ -1,7 +1,7 @@
 """A record directory as a folder of rows for another trainer: the rows, and the data card with their schema.
 
     out/
-      train.jsonl       one row on each line, UTF-8
+      train.jsonl       one row on each line, UTF-8; or train.parquet, or a folder for `tfds.data_source`
       README.md         the data card
       .astra.json       says that the folder is an export
 
@@ -10,7 +10,7 @@ Decided: docs/decisions/synthesis.md, “An export is a folder that carries its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -21,13 +21,28 @@ from synthesis.destination import MARK, DestinationRefused, Result, require_dest
 from synthesis.export.astra_rows import AstraRow, astra_row
 from synthesis.export.data_card import DATA_CARD, Contents, data_card
 from synthesis.export.openai_rows import ExportImpossible, OpenAIRow, openai_row
+from synthesis.export.parquet_rows import write_parquet
 from synthesis.export.row_schema import features
+from synthesis.export.tfds_dataset import EnvironmentExample, TrajectoryExample, example_of, write_tfds
 from synthesis.export.trl_rows import TrlRow, trl_row
 from synthesis.export.verl_rows import VerlRow, verl_row
 from synthesis.record_io import RECORD_TYPES, RecordSource, read_card
 from synthesis.records import KeptRecord
 
 EXPORT: Final = Result("export of records", MARK, "export", is_replaced=True)
+
+
+def _write_lines(folder: Path, split: str, _: type[BaseModel], rows: Iterator[BaseModel]) -> Path:
+    file = folder / f"{split}.jsonl"
+    with file.open("w", encoding="utf-8") as lines:
+        lines.writelines(row.model_dump_json() + "\n" for row in rows)
+    return file
+
+
+def _write_parquet(folder: Path, split: str, row_type: type[BaseModel], rows: Iterator[BaseModel]) -> Path:
+    file = folder / f"{split}.parquet"
+    write_parquet(file, row_type, rows)
+    return file
 
 
 @dataclass(frozen=True)
@@ -40,10 +55,41 @@ class Format:
     """Makes the row of a record, its number and the name of the split."""
     notes: tuple[str, ...] = ()
     """What a reader of the rows must know, and what they do not carry."""
+    write: Callable[[Path, str, type[BaseModel], Iterator[BaseModel]], Path] = _write_lines
+    """Writes rows of a class as a split into a folder; returns the file, or folder, that holds them."""
+    has_reader: bool = True
+    """Whether the hub and `datasets` read the file."""
 
 
 FORMATS: Final[Mapping[str, Format]] = {
-    "jsonl": Format(RECORD_TYPES, lambda record, *_: cast(BaseModel, record)),
+    "jsonl": Format(
+        RECORD_TYPES,
+        lambda record, *_: cast(BaseModel, record),
+        (
+            "`datasets` takes a text of digits in a `json` column for a number when it reads these lines (seen with "
+            '5.2.0: "007" becomes 7). Give it the format `parquet`, which it reads as it is.',
+        ),
+    ),
+    "parquet": Format(
+        RECORD_TYPES,
+        lambda record, *_: cast(BaseModel, record),
+        (
+            "The file has the types of its columns; `json` is Arrow's type of that name, text of JSON. Whole numbers "
+            "of more than 64 bits in it are read by Python's `json`, and refused by `datasets`.",
+        ),
+        write=_write_parquet,
+    ),
+    "tfds": Format(
+        {"trajectory": TrajectoryExample, "environment": EnvironmentExample},
+        lambda record, *_: example_of(record),
+        (
+            "A data set of `tensorflow-datasets` in ArrayRecord files, read without TensorFlow: "
+            "`tfds.data_source(NAME, split=…, data_dir=FOLDER)`, where NAME is the folder beside this file and FOLDER "
+            "the one that holds both. Texts come as bytes. `record` is the whole record as JSON text.",
+        ),
+        write=write_tfds,
+        has_reader=False,
+    ),
     "openai": Format(
         {"trajectory": OpenAIRow, "environment": OpenAIRow},
         lambda record, *_: openai_row(record),
@@ -98,7 +144,7 @@ def export_records(directory: Path, out: Path, *, format_name: str, split: str, 
     Raises:
         DestinationRefused: something else is at `out`, or it lies in the record directory, a whole of known bytes.
         RecordDirectoryError: the directory is missing or damaged.
-        ExportImpossible: the format has no form for records of this kind, or for one of them.
+        ExportImpossible: the format has no form for records of this kind, or for one of them, or needs a package.
     """
     card, form = read_card(directory), FORMATS[format_name]
     require_destination(out, EXPORT)
@@ -115,11 +161,13 @@ def export_records(directory: Path, out: Path, *, format_name: str, split: str, 
     source: RecordSource[KeptRecord] = RecordSource(directory, RECORD_TYPES[card.kind])
     contents = Contents()
     with whole_folder(out, EXPORT) as folder:
-        file = folder / f"{split}.jsonl"
-        with file.open("w", encoding="utf-8") as lines:
+
+        def rows() -> Iterator[BaseModel]:
             for index, record in enumerate(source):
                 contents.add(record)
-                lines.write(form.row(record, index, split).model_dump_json() + "\n")
+                yield form.row(record, index, split)
+
+        file = form.write(folder, split, form.row_types[card.kind], rows())
         text = data_card(
             card,
             contents,
@@ -127,6 +175,7 @@ def export_records(directory: Path, out: Path, *, format_name: str, split: str, 
             format_name=format_name,
             notes=form.notes,
             file=file,
+            has_reader=form.has_reader,
             split=split,
             licence=licence,
         )

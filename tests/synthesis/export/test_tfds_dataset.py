@@ -1,0 +1,46 @@
+"""Records as a TensorFlow data set: named, versioned, and read without TensorFlow."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from synthesis.export.openai_rows import ExportImpossible
+from synthesis.records import Environment, Trajectory
+from tests.synthesis.export.test_export import RECORDS, directories, exported, head  # noqa: F401 - a fixture
+
+KINDS = {"trajectory": Trajectory, "environment": Environment}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_data_source_gives_every_record_back_by_name_and_index_without_tensorflow(directories, tmp_path, kind):  # noqa: F811
+    tfds = pytest.importorskip("tensorflow_datasets", reason="needs the extra `tfds`")
+    folder = exported(directories[kind], tmp_path / "out", "tfds", split="validation")
+    source = tfds.data_source(f"astra_{kind}", split="validation", data_dir=folder)
+    records = [record.sealed() for record in RECORDS[kind]]
+    assert [KINDS[kind].model_validate_json(example["record"]) for example in source] == records
+    assert [example["id"].decode() for example in source] == [record.id for record in records]
+    if kind == "trajectory":
+        assert source[0]["reward"] == records[0].reward.mean
+    assert str(tfds.builder(f"astra_{kind}", data_dir=folder).version) == "2.0.0"
+    assert "tensorflow" not in sys.modules
+    assert "configs" not in head(folder)
+    assert f"`astra_{kind}`" in (folder / "README.md").read_text()
+
+
+def test_the_same_records_give_the_same_bytes_and_replace_an_earlier_export(directories, tmp_path):  # noqa: F811
+    pytest.importorskip("tensorflow_datasets", reason="needs the extra `tfds`")
+    first, second = (exported(directories["environment"], tmp_path / name, "tfds") for name in ("a", "b"))
+    contents = {path.relative_to(first): path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    assert {path.relative_to(second): path.read_bytes() for path in second.rglob("*") if path.is_file()} == contents
+    assert not any(str(tmp_path).encode() in data for data in contents.values())
+    exported(directories["trajectory"], second, "jsonl")
+    assert sorted(path.name for path in second.iterdir()) == [".astra.json", "README.md", "train.jsonl"]
+
+
+def test_without_the_package_one_line_says_what_to_install(directories, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(ExportImpossible, match=r"pip install 'astra-jax\[tfds\]'"):
+        exported(directories["trajectory"], tmp_path / "out", "tfds")
+    assert not (tmp_path / "out").exists()
