@@ -13,6 +13,7 @@ SynthesisError
 ├── RowUnreadable            a line of a file of rows is none
 ├── JournalError             a journal of finished items is damaged, or cannot be written
 ├── TeacherUnavailable       the teacher cannot be asked at all just now
+├── ReplyFileError           the file of a teacher's replies is damaged, or cannot be written
 ├── WorkersUnavailable       the Ray cluster is not there, or loses its workers
 ├── TokenizerMissing         there is no tokenizer where the student's was said to be
 ├── ToolServerUnavailable    an MCP server does not start or answer

@@ -5,14 +5,16 @@ Decided: docs/decisions/teacher.md, “A run counts what all its commands have s
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
+from synthesis.teacher.reply_database import ReplyDatabase
 from synthesis.teacher.usage import Usage
 
 
 class Budget:
     """Counts tokens and dollars against `max_tokens` and `max_usd`; in a file, the count outlives the process.
+
+    It is one count for all runs that keep their replies in that file.
 
     >>> budget = Budget(max_usd=1.0)
     >>> budget.spend(Usage(1000, 200, 0.75)), budget.is_used_up, str(budget)
@@ -24,19 +26,16 @@ class Budget:
     def __init__(self, max_usd: float | None = None, max_tokens: int | None = None, file: Path | None = None):
         self._max_usd, self._max_tokens = max_usd, max_tokens
         self.spent = Usage()
-        self._database: sqlite3.Connection | None = None
+        self._database: ReplyDatabase | None = None
         if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=NORMAL")
-            self._database.execute(
+            self._database = ReplyDatabase(
+                file,
                 "CREATE TABLE IF NOT EXISTS spent (prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,"
-                " cost_usd REAL NOT NULL)"
+                " cost_usd REAL NOT NULL)",
             )
-            row = self._database.execute(
+            (row,) = self._database.rows(
                 "SELECT total(prompt_tokens), total(completion_tokens), total(cost_usd) FROM spent"
-            ).fetchone()
+            )
             self.spent = Usage(int(row[0]), int(row[1]), row[2])
 
     def spend(self, usage: Usage) -> None:
@@ -44,7 +43,7 @@ class Budget:
         self.spent.add(usage.prompt_tokens, usage.completion_tokens, usage.cost_usd)
         if self._database is not None:
             values = (usage.prompt_tokens, usage.completion_tokens, usage.cost_usd)
-            self._database.execute("INSERT INTO spent VALUES (?, ?, ?)", values)
+            self._database.rows("INSERT INTO spent VALUES (?, ?, ?)", values)
 
     @property
     def is_used_up(self) -> bool:

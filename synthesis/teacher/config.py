@@ -70,7 +70,8 @@ class OpenAITeacherConfig(BaseModel):
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key; the key itself is nowhere in a configuration."""
     cache: Path | None = None
-    """An SQLite file of replies, and of what was spent; a run that names none has it beside its output."""
+    """An SQLite file of replies, and of what was spent; a run that names none has it beside its output. Runs that name
+    the same one share the replies and the budget."""
     keep_replies: bool = True
     """Whether replies are kept at all; a run that is started again without them pays again for what it had not
     finished."""

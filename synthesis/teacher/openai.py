@@ -43,6 +43,7 @@ class OpenAITeacher:
 
         Raises:
             TeacherUnavailable: the `openai` package or the key is missing.
+            ReplyFileError: the file of replies is damaged, another file, or cannot be written; so may the methods.
         """
         self.config = config
         self.name = config.name
@@ -179,9 +180,10 @@ class OpenAITeacher:
         raise self._used_up()
 
     def _used_up(self) -> TeacherUnavailable:
+        counted = f"; all runs that keep their replies in {self.config.cache} share it" if self.config.cache else ""
         return TeacherUnavailable(
-            f"the budget of this run is used up ({self.budget}); raise teacher.max_usd or teacher.max_tokens and run "
-            "the same command again"
+            f"the budget of this run is used up ({self.budget}{counted}); raise teacher.max_usd or teacher.max_tokens "
+            "and run the same command again"
         )
 
     async def _valid_reply(self, request: Request[Any], seed: int) -> CachedReply:
