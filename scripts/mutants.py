@@ -1688,6 +1688,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         ("tests/synthesis/teacher/test_budget.py",),
     ),
+    # A batch of which nobody knows whether it was made is looked for.
+    Mutant(
+        "synthesis/teacher/batches.py",
+        "if sent is not None and (",
+        "if False and (",
+        ("tests/synthesis/teacher/test_batches.py",),
+    ),
+    # What a run had sent when it was killed is polled.
+    Mutant(
+        "synthesis/teacher/batches.py",
+        "for batch in self._table.open_batches():",
+        "for batch in ():",
+        ("tests/synthesis/teacher/test_batches.py",),
+    ),
+    # What an earlier command has counted is not counted again.
+    Mutant(
+        "synthesis/teacher/openai.py",
+        "            if completion.is_new:\n",
+        "            if True:\n",
+        ("tests/synthesis/teacher/test_batches.py",),
+    ),
     # What was spent is remembered.
     Mutant(
         "synthesis/teacher/budget.py",

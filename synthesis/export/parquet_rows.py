@@ -19,7 +19,7 @@ from synthesis.export.openai_rows import ExportImpossible
 from synthesis.export.row_schema import features
 from synthesis.records import JsonObject, JsonValue
 
-_ROWS_AT_ONCE: Final = 256
+_ROWS_AT_ONCE: Final = 1024
 
 
 def write_parquet(file: Path, row_type: type[BaseModel], rows: Iterable[BaseModel]) -> None:

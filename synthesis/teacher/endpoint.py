@@ -13,11 +13,12 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import httpx
 
-from synthesis.records import JsonObject
+from synthesis.records import JsonObject, JsonValue
 from synthesis.teacher.adaptive_concurrency import AdaptiveConcurrency
 from synthesis.teacher.completion import Completion, completion_of
 from synthesis.teacher.config import OpenAITeacherConfig
@@ -28,6 +29,19 @@ from synthesis.teacher.usage import QuestionCosts
 _FIRST_DELAY_SECONDS: Final = 0.5
 _LONGEST_DELAY_SECONDS: Final = 60.0
 _CONNECT_SECONDS: Final = 5.0
+
+
+class Answer(NamedTuple):
+    """What came of one call."""
+
+    status: int | None
+    """None where nothing came that has one."""
+    body: JsonValue = None
+    problem: str = ""
+    seconds: float = 0.0
+    retry_after: str = ""
+    error: Exception | None = None
+    is_new: bool = True
 
 
 class Endpoint:
@@ -91,44 +105,25 @@ class Endpoint:
         problem, tries_left, attempt = "", self._limits.max_retries, 0
         while True:
             sent = self._taken_fields(call)
-            delay = _FIRST_DELAY_SECONDS * 2**attempt * self._jitter.uniform(0.5, 1.5)
-            try:
-                async with self._concurrency.slot():
-                    if not may_send():
-                        return None
-                    started = time.monotonic()
-                    costs.calls += 1
-                    # The typed `chat.completions.create` takes twice the CPU; the call is the same.
-                    body = await self._client.post("/chat/completions", body=sent, cast_to=object)
-                    self._has_answered = True
-                    # Measured inside the slot: the wait for a place is not the endpoint's latency.
-                    seconds = time.monotonic() - started
-                    costs.seconds += seconds
-                if (status := status_in(body)) is not None:
-                    problem = f"HTTP 200 with an error {status}"
-                    self._push_back(status)
-                    rule = self._obeyed(rule_of(status, body, sent), question, sent, problem, costs)
-                    delay = 0.0 if rule.action == "drop" else delay
-                elif (completion := completion_of(body)) is None:
-                    problem, rule = "a completion without a message", Rule("again")
-                else:
-                    self._concurrency.succeeded(seconds)
-                    self._failures_in_a_row = 0
-                    return completion
-            except self._openai.APIResponseValidationError as error:
-                problem, rule = type(error).__name__, Rule("again")
-            except self._openai.APIStatusError as error:
-                self._has_answered = True  # not as asked, but somebody is there
-                problem = f"HTTP {error.status_code}"
-                self._push_back(error.status_code)
-                rule = self._obeyed(rule_of(error.status_code, error.body, sent), question, sent, problem, costs)
-                delay = 0.0 if rule.action == "drop" else _retry_after(error, delay)
-            except self._openai.APIConnectionError as error:
-                # Time-outs and cut streams among them; their text may hold the request.
-                problem, rule = type(error).__name__, Rule("again")
-                self._require_somebody(error, attempt)
-            except ValueError:
-                problem, rule = "a body that is no JSON", Rule("again")
+            answer = await self._answer(sent, costs, may_send)
+            if answer is None:
+                return None
+            problem, rule = answer.problem, Rule("again")
+            self._has_answered |= answer.status is not None
+            status = status_in(answer.body) if answer.status == 200 else answer.status
+            if answer.error is not None:
+                self._require_somebody(answer.error, attempt)
+            if status is not None:
+                problem = f"HTTP {status}" if status == answer.status else f"HTTP 200 with an error {status}"
+                self._push_back(status)
+                rule = self._obeyed(rule_of(status, answer.body, sent), question, sent, problem, costs)
+            elif answer.status == 200 and (completion := completion_of(answer.body)) is None:
+                problem = "a completion without a message"
+            elif answer.status == 200 and completion is not None:
+                self._concurrency.succeeded(answer.seconds)
+                self._failures_in_a_row = 0
+                return replace(completion, is_new=answer.is_new)
+            delay = self._delay_seconds(answer, attempt) if rule.action == "again" else 0.0
             if rule.action == "again":  # a field that is dropped costs no try: each is dropped once
                 if not tries_left:
                     break
@@ -137,6 +132,38 @@ class Endpoint:
             await asyncio.sleep(min(delay, _LONGEST_DELAY_SECONDS))
         self._count_failure(problem)
         raise BadReply(f"{question}: no answer after {self._limits.max_retries} retries, the last with {problem}")
+
+    async def _answer(self, sent: JsonObject, costs: QuestionCosts, may_send: Callable[[], bool]) -> Answer | None:
+        """Send a call when its turn has come; None where it may not be sent any more."""
+        async with self._concurrency.slot():
+            if not may_send():
+                return None
+            started = time.monotonic()
+            costs.calls += 1
+            try:
+                # The typed `chat.completions.create` takes twice the CPU; the call is the same.
+                body = await self._client.post("/chat/completions", body=sent, cast_to=object)
+                # Measured inside the slot: the wait for a place is not the endpoint's latency.
+                seconds = time.monotonic() - started
+                costs.seconds += seconds
+                return Answer(200, body, seconds=seconds)
+            except self._openai.APIResponseValidationError as error:
+                return Answer(None, problem=type(error).__name__)
+            except self._openai.APIStatusError as error:  # not as asked, but somebody is there
+                return Answer(error.status_code, error.body, retry_after=error.response.headers.get("retry-after", ""))
+            except self._openai.APIConnectionError as error:
+                # Time-outs and cut streams among them; their text may hold the request.
+                return Answer(None, problem=type(error).__name__, error=error)
+            except ValueError:
+                return Answer(None, problem="a body that is no JSON")
+
+    def _delay_seconds(self, answer: Answer, attempt: int) -> float:
+        """Return how long to wait before a call is sent again: as long as the endpoint asks for, else ever longer."""
+        delay = _FIRST_DELAY_SECONDS * 2**attempt * self._jitter.uniform(0.5, 1.5)
+        try:
+            return max(0.0, float(answer.retry_after))
+        except ValueError:  # not there, or the other form of the header, a date
+            return delay
 
     def _push_back(self, status: int) -> None:
         if status == 429:
@@ -204,12 +231,3 @@ class Endpoint:
                 f"no connection to the teacher at {self._base_url}: {str(cause) or type(cause).__name__}; start it, or "
                 "check the address (teacher.base_url) and the network"
             ) from None
-
-
-def _retry_after(error: Any, delay: float) -> float:
-    """Return the seconds that the endpoint asks to wait, else our own."""
-    asked = error.response.headers.get("retry-after", "")
-    try:
-        return max(0.0, float(asked))
-    except ValueError:  # not there, or the other form of the header, a date
-        return delay

@@ -19,8 +19,8 @@ class ReplyFileError(SynthesisError):
 class ReplyDatabase:
     """One connection to the file; a killed process loses nothing that it wrote, a power cut perhaps the last rows."""
 
-    def __init__(self, path: Path, table: str):
-        """Open the file, or begin it; `table` is the statement that makes what the caller keeps in it.
+    def __init__(self, path: Path, *tables: str):
+        """Open the file, or begin it; `tables` are the statements that make what the caller keeps in it.
 
         Raises:
             ReplyFileError: it is damaged, another file, or cannot be written.
@@ -38,7 +38,7 @@ class ReplyDatabase:
                     f"{path}: expected a file of a teacher's replies, found a database with the table "
                     f"{min(found - _TABLES)!r}; name another file as teacher.cache"
                 )
-            for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", table):
+            for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", *tables):
                 self.rows(statement)
         except BaseException:
             self.close()

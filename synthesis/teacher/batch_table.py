@@ -1,0 +1,90 @@
+"""Batches under way, and what came back in them, beside the replies: a run that was killed asks for neither again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from synthesis.records import JsonValue
+from synthesis.teacher.reply_database import ReplyDatabase
+
+
+class OpenBatch(NamedTuple):
+    """A batch that was sent, or was about to be."""
+
+    mark: str
+    """What it is found by where its id was lost."""
+    id: str | None
+    questions: tuple[str, ...]
+    begun: float
+    """Unix time."""
+
+
+class BatchTable:
+    """The batches of one endpoint in the file of replies; every method may raise `ReplyFileError`."""
+
+    def __init__(self, path: Path, base_url: str):
+        self._base_url = base_url
+        self._database = ReplyDatabase(
+            path,
+            "CREATE TABLE IF NOT EXISTS batches (mark TEXT PRIMARY KEY, id TEXT, base_url TEXT NOT NULL,"
+            " questions TEXT NOT NULL, begun REAL NOT NULL)",
+            "CREATE TABLE IF NOT EXISTS batch_answers (base_url TEXT NOT NULL, question TEXT NOT NULL, body TEXT NOT"
+            " NULL, is_taken INTEGER NOT NULL, PRIMARY KEY (base_url, question)) WITHOUT ROWID",
+        )
+
+    def open_batches(self) -> list[OpenBatch]:
+        """Return the batches whose answers have not come yet, the oldest first."""
+        rows = self._database.rows(
+            "SELECT mark, id, questions, begun FROM batches WHERE base_url = ? ORDER BY begun, mark", (self._base_url,)
+        )
+        return [OpenBatch(mark, id_, tuple(json.loads(questions)), begun) for mark, id_, questions, begun in rows]
+
+    def begin(self, mark: str, questions: Sequence[str]) -> OpenBatch:
+        """Write down a batch that is about to be sent."""
+        batch = OpenBatch(mark, None, tuple(questions), time.time())
+        self._database.rows(
+            "INSERT INTO batches VALUES (?, NULL, ?, ?, ?)",
+            (mark, self._base_url, json.dumps(batch.questions), batch.begun),
+        )
+        return batch
+
+    def name(self, mark: str, batch_id: str) -> None:
+        """Write down the id that the endpoint gave a batch."""
+        self._database.rows("UPDATE batches SET id = ? WHERE mark = ?", (batch_id, mark))
+
+    def finish(self, mark: str, answers: Mapping[str, JsonValue]) -> None:
+        """Keep what a batch answered, by question, and forget the batch: both, or neither."""
+        self._database.rows("BEGIN IMMEDIATE")
+        try:
+            for question, body in answers.items():
+                self._database.rows(
+                    "INSERT OR REPLACE INTO batch_answers VALUES (?, ?, ?, 0)",
+                    (self._base_url, question, json.dumps(body, ensure_ascii=False)),
+                )
+            self._database.rows("DELETE FROM batches WHERE mark = ?", (mark,))
+            self._database.rows("COMMIT")
+        except BaseException:
+            self._database.rows("ROLLBACK")
+            raise
+
+    def take(self, question: str) -> tuple[JsonValue, bool] | None:
+        """Return what was answered to a question, and whether it is taken for the first time; None if nothing was."""
+        rows = self._database.rows(
+            "SELECT body, is_taken FROM batch_answers WHERE base_url = ? AND question = ?", (self._base_url, question)
+        )
+        if not rows:
+            return None
+        ((body, is_taken),) = rows
+        if not is_taken:
+            self._database.rows(
+                "UPDATE batch_answers SET is_taken = 1 WHERE base_url = ? AND question = ?", (self._base_url, question)
+            )
+        return json.loads(body), not is_taken
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
