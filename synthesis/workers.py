@@ -42,9 +42,9 @@ _CLOSING_SECONDS: Final = 30.0
 class RayConfig(BaseModel):
     """A Ray cluster to work on; every node has this version of the package installed.
 
-    Each node must reach the teacher, the sandbox and the tool servers that have a `url`; it starts the others itself. A
-    key of the teacher, and the sandbox's token (ASTRA_SANDBOX_TOKEN), are read from the environment in which the node
-    ran `ray start`; neither is sent to it.
+    Each node must reach the teacher, the sandbox and the tool servers that have an address; it starts the others
+    itself. Keys of the teacher and of tool servers, and the sandbox's token (ASTRA_SANDBOX_TOKEN), are read from the
+    environment in which the node ran `ray start`; none is sent to it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

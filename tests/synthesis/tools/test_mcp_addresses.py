@@ -21,6 +21,7 @@ from synthesis.records import Trajectory
 from synthesis.tools.documents import ToolDocumentFilters
 from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_servers import McpServerConfig, OAuthClientConfig, ToolServerDied, ToolServerUnavailable
+from synthesis.tools.mcp_session import McpSession
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.tools.http_server import CLIENT, GIVEN, TOKEN, VALUE
 
@@ -283,3 +284,37 @@ async def test_a_run_with_a_server_behind_a_token_writes_the_token_nowhere(
         assert TOKEN.encode() not in place
     ours = [record for record in caplog.records if record.name.startswith(("synthesis", "mcp", "httpx2"))]
     assert not any(TOKEN in record.getMessage() for record in ours)
+
+
+async def test_a_server_that_is_gone_stops_the_run_in_one_line_and_the_same_command_goes_on_to_the_same_records(
+    tmp_path, unused_tcp_port, monkeypatch
+):
+    def config(name: str) -> TrajectoriesConfig:
+        return TrajectoriesConfig(
+            count=5, out=tmp_path / name, shipped_examples=False, refuse_share=0, ask_back_share=0, concurrency=1,
+            mcp_servers=(at(unused_tcp_port, argument_values={"text": ["near", "far"]}, start_seconds=10),),
+            filters=ToolDocumentFilters(min_tools=2), max_attempts_per_trajectory=20, min_chain_length=1,
+        )  # fmt: skip
+
+    async def run(name: str) -> dict[str, bytes]:
+        await synthesize_trajectories(config(name), ProceduralTeacher(), progress=io.StringIO())
+        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+
+    async with serving(unused_tcp_port, "http"):
+        undisturbed = await run("undisturbed")
+    live_call, calls = McpSession.call, []
+    async with serving(unused_tcp_port, "http") as server:
+
+        async def mortal_call(session, tool, arguments):
+            calls.append(tool)
+            if len(calls) == 3:
+                server.kill()
+                server.wait()
+            return await live_call(session, tool, arguments)
+
+        monkeypatch.setattr(McpSession, "call", mortal_call)
+        with pytest.raises(ToolServerUnavailable, match="'far' does not start") as stopped:
+            await run("killed")
+    assert "\n" not in str(stopped.value)
+    async with serving(unused_tcp_port, "http"):
+        assert await run("killed") == undisturbed

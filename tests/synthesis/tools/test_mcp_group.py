@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import pickle
 
 import pytest
 
@@ -17,6 +18,7 @@ from synthesis.tools.mcp_group import McpGroup, Route, joined
 from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_servers import McpServerGroup, ToolServerDied, ToolServerUnavailable
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+from synthesis.trajectories.worker import opened_worker
 from tests.synthesis.tools.test_mcp_addresses import at, serving
 from tests.synthesis.tools.test_mcp_servers import GIT, TIME, scripted_server
 
@@ -139,3 +141,21 @@ async def test_conversations_of_a_group_use_tools_of_each_of_its_servers_and_end
     tools = [tool.name for record in records for tool in record.tools]
     assert {"get_current_time", "git_log"} <= set(tools)
     assert records == await run("again")
+
+
+async def test_a_worker_elsewhere_opens_the_servers_of_a_group_by_what_is_sent_to_it(tmp_path, unused_tcp_port):
+    near = scripted_server(tmp_path, "return text + ' near'")
+    async with serving(unused_tcp_port, "http"):
+        routes = {"near": Route(0, "act"), "far": Route(1, "act")}
+        pools = [McpPool(near, tmp_path / "near"), McpPool(at(unused_tcp_port), tmp_path / "far")]
+        sent = pickle.loads(pickle.dumps(McpGroup(pools, routes).routed))
+        for pool in pools:
+            await pool.close()
+        tools = normalise_server(listing("x", "near", "far", "more"), ToolDocumentFilters()).tools
+        config = TrajectoriesConfig(count=1, out=tmp_path / "out")
+        async with (
+            opened_worker(config, {"server-1": sent}, ProceduralTeacher()) as worker,
+            worker._groups["server-1"].lease() as backend,
+        ):
+            answers = [(await backend.call("c", tool, {"text": "x"})).content for tool in tools[:2]]
+    assert answers == ["x near", "X"]
