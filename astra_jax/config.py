@@ -117,7 +117,9 @@ def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Ma
     if fault["type"] == "missing":
         return f"expected a value for {key}, found none"
     if fault["type"] != "extra_forbidden":
-        return f"{key}: {fault['msg']}, found {fault['input']!r}"
+        # A whole table is not shown: its owner has it, and a value in it may be a key.
+        found = "" if isinstance(fault["input"], Mapping) else f", found {fault['input']!r}"
+        return f"{key}: {fault['msg']}{found}"
     known = list(_field_paths(config_type))
     path = tuple(part for part in parts if isinstance(part, str))
     siblings = sorted(each[-1] for each in known if each[:-1] == path[:-1])

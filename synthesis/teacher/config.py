@@ -174,6 +174,8 @@ class OpenAITeacherConfig(BaseModel):
         >>> prices = {"usd_per_million_prompt_tokens": 2, "usd_per_million_completion_tokens": 8}
         >>> OpenAITeacherConfig(model="m", **prices).cost_usd(500_000, 125_000)
         2.0
+        >>> OpenAITeacherConfig(model="m", batch=True, batch_price_share=0.5, **prices).cost_usd(500_000, 125_000)
+        1.0
         """
         prompt_cost = prompt_tokens * self.usd_per_million_prompt_tokens
         share = self.batch_price_share if self.batch else 1.0

@@ -6,6 +6,7 @@ Decided: docs/decisions/tools.md, “What a tool server refuses is a response; w
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 from collections.abc import Coroutine
@@ -210,7 +211,7 @@ class McpSession:
                 while True:
                     of_page = PaginatedRequestParams(cursor=cursor) if cursor else None
                     page = await self._answer_to(self._session.list_tools(params=of_page))
-                    tools += [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in page.tools]
+                    tools += [self._listed(tool) for tool in page.tools]
                     cursor = page.next_cursor
                     if not cursor:
                         return tools
@@ -219,6 +220,12 @@ class McpSession:
                 f"MCP server {self.config.name!r} cannot be listed within {self.config.start_seconds:g} s: "
                 f"{self._line(error)}"
             ) from error
+
+    def _listed(self, tool: Any) -> JsonObject:
+        listed: JsonObject = json.loads(
+            self._credentials.masked(tool.model_dump_json(by_alias=True, exclude_none=True))
+        )
+        return listed
 
     async def call(self, name: str, arguments: JsonObject) -> ToolResponse:
         """Call a tool; what the tool reports as an error, or the server refuses, is a response.

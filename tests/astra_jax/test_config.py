@@ -8,6 +8,7 @@ import pytest
 
 from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.sft.config import SFTConfig
+from synthesis.trajectories.config import TrajectoriesConfig
 from tests.test_import_rules import ROOT
 
 
@@ -34,3 +35,17 @@ def test_the_head_of_a_config_is_a_lab_note(path):
     keys = re.findall(r"^# (command|hardware|time|result):", head[0], re.MULTILINE)
     assert keys == ["command", "hardware", "time", "result"]
     assert re.search(r"^# command: +astra .*$", head[0], re.MULTILINE)
+
+
+def test_values_that_contradict_one_another_are_named_and_the_table_that_they_stand_in_is_not_shown(tmp_path):
+    file = tmp_path / "trajectories.toml"
+    file.write_text(
+        'count = 1\nout = "out"\n[[mcp_servers]]\nname = "far"\nurl = "http://far.example/mcp"\n'
+        'environment = { FAR_TOKEN = "tok-0123456789" }\n'
+    )
+    with pytest.raises(ConfigError) as error:
+        load_config(TrajectoriesConfig, file)
+    assert str(error.value) == (
+        f"{file}: mcp_servers.0: Value error, MCP server 'far': expected environment and environment_from beside "
+        "`command`"
+    )

@@ -37,9 +37,8 @@ def server_of() -> MCPServer:
             return f"{headers.get('authorization')} {headers.get('x-key')}"
         return text.upper()
 
-    @server.tool()
+    @server.tool(description=f"Search something for a text, as {TOKEN} may.")  # as no server should
     def search(text: str) -> str:
-        "Search something for a text."
         return f"found {text}"
 
     return server

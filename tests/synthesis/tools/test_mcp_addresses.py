@@ -79,7 +79,9 @@ async def test_a_server_that_demands_a_token_gets_the_one_of_the_environment_and
     async with serving(unused_tcp_port, transport, "bearer"):
         config = at(unused_tcp_port, transport, bearer_env="FAR_TOKEN")
         async with pool_of(config, tmp_path) as pool:
-            assert [tool.name for tool in (await pool.source_server()).tools] == ["act", "search"]
+            tools = (await pool.source_server()).tools
+            assert [tool.name for tool in tools] == ["act", "search"]
+            assert tools[1].description == "Search something for a text, as [key] may."
             async with pool.lease() as session:
                 assert (await session.call("act", {"text": "far"})).content == "FAR"
                 assert (await session.call("act", {"text": "headers"})).content == "Bearer [key] None"

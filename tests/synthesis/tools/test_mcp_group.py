@@ -116,6 +116,7 @@ async def test_one_server_of_a_group_that_dies_costs_the_conversation_and_the_ot
                 await pool.close()
 
 
+@pytest.mark.slow
 async def test_conversations_of_a_group_use_tools_of_each_of_its_servers_and_end_the_same_every_time(tmp_path):
     values = {"timezone": ("Europe/Paris",), "source_timezone": ("Asia/Tokyo",), "target_timezone": ("Europe/Oslo",)}
     git_values = {"repo_path": ("notes",), "branch_type": ("local",), "revision": ("HEAD",), "target": ("HEAD~1",)}
@@ -128,7 +129,7 @@ async def test_conversations_of_a_group_use_tools_of_each_of_its_servers_and_end
 
     async def run(name: str) -> list[Trajectory]:
         config = TrajectoriesConfig(
-            count=16, out=tmp_path / name, shipped_examples=False, mcp_servers=servers, mcp_server_groups=(both,),
+            count=8, out=tmp_path / name, shipped_examples=False, mcp_servers=servers, mcp_server_groups=(both,),
             max_attempts_per_trajectory=20,
         )  # fmt: skip
         await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
