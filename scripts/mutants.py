@@ -508,8 +508,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Only what is said, not what is thought, is the final message.
     Mutant(
         "astra_jax/episodes/episode.py",
-        'self.stop_reason, self.final_text = "no_tool_call", said.content',
-        'self.stop_reason, self.final_text = "no_tool_call", text',
+        "self._answered_by_user(said.content,",
+        "self._answered_by_user(text,",
         ("tests/astra_jax/episodes/test_episode.py",),
     ),
     # A message that was cut off calls no tool.
@@ -1786,6 +1786,35 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         ("tests/synthesis/teacher/test_turns.py",),
     ),
+    # --- synthesis/tools ---
+    # A key that a server says is masked.
+    Mutant(
+        "synthesis/tools/mcp_session.py",
+        "text = self._credentials.masked(text)",
+        "pass",
+        ("tests/synthesis/tools/test_mcp_addresses.py",),
+    ),
+    # A session that a server does not know any more is no refusal of a tool.
+    Mutant(
+        "synthesis/tools/mcp_session.py",
+        "return is_in_session if status == 404 else",
+        "return False if status == 404 else",
+        ("tests/synthesis/tools/test_mcp_addresses.py",),
+    ),
+    # A server on its way up is asked once more.
+    Mutant(
+        "synthesis/tools/mcp_pool.py",
+        "if not self.config.address:",
+        "if True:",
+        ("tests/synthesis/tools/test_mcp_addresses.py",),
+    ),
+    # A call goes to the server whose tool it is.
+    Mutant(
+        "synthesis/tools/mcp_group.py",
+        "self._sessions[route.server]",
+        "self._sessions[0]",
+        ("tests/synthesis/tools/test_mcp_group.py",),
+    ),
     # --- synthesis/trajectories ---
     # A trajectory must reach the thresholds.
     Mutant(
@@ -1898,6 +1927,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ' or "boolean" in kinds:',
         ":",
         ("tests/synthesis/trajectories/test_chains.py",),
+    ),
+    # --- synthesis/export ---
+    # What is JSON is text in a Parquet file, digits and all.
+    Mutant(
+        "synthesis/export/parquet_rows.py",
+        'return json.dumps(value, ensure_ascii=False) if feature == "json" else value',
+        'return str(value) if feature == "json" else value',
+        ("tests/synthesis/export/test_parquet_rows.py",),
     ),
     # --- synthesis: what lies on the disk ---
     # A shard has the bytes that its card says.
