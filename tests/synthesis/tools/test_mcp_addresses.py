@@ -217,13 +217,28 @@ async def test_a_server_that_accepts_and_says_nothing_ends_in_one_line(tmp_path,
                     await pool.source_server()
 
 
-async def test_a_server_that_is_on_its_way_up_is_asked_once_more(tmp_path, unused_tcp_port, monkeypatch):
-    monkeypatch.setattr("synthesis.tools.mcp_pool._RECONNECT_SECONDS", 5.0)
-    async with pool_of(at(unused_tcp_port), tmp_path) as pool:
-        listing = asyncio.create_task(pool.source_server())
-        await asyncio.sleep(0.5)
-        async with serving(unused_tcp_port, "http"):
-            assert [tool.name for tool in (await listing).tools] == ["act", "search"]
+async def test_a_server_that_is_on_its_way_up_is_asked_once_more_and_no_third_time(
+    tmp_path, unused_tcp_port, monkeypatch
+):
+    start, starts = McpSession.start, []
+
+    async def too_early(session):
+        starts.append(session)
+        if len(starts) <= early:
+            raise ToolServerUnavailable("not yet")
+        await start(session)
+
+    monkeypatch.setattr(McpSession, "start", too_early)
+    async with serving(unused_tcp_port, "http"):
+        early = 1
+        async with pool_of(at(unused_tcp_port), tmp_path) as pool:
+            assert [tool.name for tool in (await pool.source_server()).tools] == ["act", "search"]
+        starts.clear()
+        early = 2
+        async with pool_of(at(unused_tcp_port), tmp_path) as pool:
+            with pytest.raises(ToolServerUnavailable, match="not yet"):
+                await pool.source_server()
+    assert len(starts) == 2
 
 
 async def test_a_server_that_is_down_stops_in_one_line(tmp_path, unused_tcp_port):
