@@ -148,7 +148,7 @@ class MockBatches:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so, at most half a minute."""
-    async with asyncio.timeout(30):
+    """Wait until something is so, at most two minutes."""
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.01)

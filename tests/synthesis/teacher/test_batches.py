@@ -32,7 +32,7 @@ PRICES = {"usd_per_million_prompt_tokens": 1000.0, "usd_per_million_completion_t
 async def ask_all(endpoint, tmp_path, count: int, **settings):
     teacher = teacher_of(endpoint, cache=tmp_path / "replies.sqlite", **(QUICK | settings))
     asked = [teacher.ask(question(f"number {number}!"), seed=0) for number in range(count)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
     await teacher.close()
     return teacher, outcomes
