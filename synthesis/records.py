@@ -372,6 +372,8 @@ class SubQuestion(Record):
     depends_on: tuple[str, ...] = ()
     call: ToolCall | None = None
     """The gold call; None where no tool is needed."""
+    bad_replies: tuple[JsonValue, ...] = Field(default=(), exclude_if=lambda replies: not replies)
+    """What an unreliable tool returns to the gold call, each time that it is made, before it returns the answer."""
 
 
 Operation = Literal[
@@ -410,6 +412,22 @@ Habit = Literal["calls_distractor", "repeats_call", "stops_early"]
 """How a demonstration differs from the gold episode (`environments/demonstrations.py`)."""
 
 
+AugmentationKind = Literal["unreliable_tools", "indirect_wording", "derived_argument", "more_tools"]
+"""How a proven environment is made another one with the same gold answers (`synthesis/augmentation`)."""
+
+UNRELIABLE: Final = "unreliable"
+"""Key of an episode's state: the tools whose next reply is bad, each as often as that will happen."""
+
+
+class Augmentation(Record):
+    """What an environment was made another one by, without asking a teacher."""
+
+    kind: AugmentationKind
+    seed: int
+    source: str
+    """Id of the environment that it was made from."""
+
+
 class Demonstration(Record):
     """An episode of an environment as an agent with a bad habit runs it: what SFT imitates instead of the gold one."""
 
@@ -445,6 +463,7 @@ class Environment(KeptRecord):
     the question back ends the episode."""
     demonstration: Demonstration | None = Field(default=None, exclude_if=lambda demonstration: demonstration is None)
     """Without one, the gold episode is what is demonstrated."""
+    augmentation: Augmentation | None = Field(default=None, exclude_if=lambda augmentation: augmentation is None)
     quality: QualityScore
     entities: tuple[str, ...] = ()
     """Every entity name of the world that the question, calls or answers mention; splits share none."""
@@ -505,30 +524,48 @@ class Environment(KeptRecord):
         """The sub-questions that need a tool call: what the F1 reward counts (n)."""
         return tuple(sub_question for sub_question in self.sub_questions if sub_question.call is not None)
 
-    def gold_messages(self) -> tuple[Message, ...]:
-        """Return the perfect episode: the calls of one dependency level side by side in one turn, then the answer.
+    @property
+    def origin(self) -> str:
+        """Id of the environment that it was made from; its own where it is no variant. Splits must not share one."""
+        return self.id if self.augmentation is None else self.augmentation.source
 
-        Tool responses read as they do in a rollout: the JSON text of the tool's value. Where the question leaves a
-        value out, the user is asked for it first.
-        """
-        # A level holds the calls of equal depth: all that each depends on was answered in turns before.
+    @property
+    def is_stateful(self) -> bool:
+        """Whether a perfect episode leaves a state behind that is checked."""
+        return self.final_state is not None
+
+    def gold_levels(self) -> list[list[SubQuestion]]:
+        """Return the sub-tasks by dependency level: all that those of a level depend on is answered in those before."""
         depths: dict[str, int] = {}
-        levels: dict[int, list[tuple[ToolCall, JsonValue]]] = {}
+        levels: dict[int, list[SubQuestion]] = {}
         for sub_question in self.sub_questions:
             depth = 1 + max((depths[parent] for parent in sub_question.depends_on), default=0)
             depths[sub_question.id] = depth
             if sub_question.call is not None:
-                levels.setdefault(depth, []).append((sub_question.call, sub_question.answer))
+                levels.setdefault(depth, []).append(sub_question)
+        return [level for _, level in sorted(levels.items())]
+
+    def gold_messages(self) -> tuple[Message, ...]:
+        """Return the perfect episode: the calls of one dependency level side by side in one turn, then the answer.
+
+        Calls that had a bad reply are made again, before the next level. Tool responses read as they do in a rollout:
+        the JSON text of the tool's value. Where the question leaves a value out, the user is asked for it first.
+        """
         messages = [Message(role="user", content=self.question)]
         if self.user_reply is not None:
             messages += [self._question_back(), Message(role="user", content=self.user_reply)]
-        for _, level in sorted(levels.items()):
-            calls = tuple(call for call, _ in level)
-            messages.append(Message(role="assistant", reasoning_content=plain_calls(calls), tool_calls=calls))
-            messages += [
-                Message(role="tool", content=json.dumps(answer, ensure_ascii=False), tool_call_id=call.id)
-                for call, answer in level
-            ]
+        for level in self.gold_levels():
+            made = 0
+            while called := [(task.call, task) for task in level if task.call and len(task.bad_replies) >= made]:
+                calls = tuple(
+                    call.model_copy(update={"id": f"{call.id}_{made + 1}"}) if made else call for call, _ in called
+                )
+                messages.append(Message(role="assistant", reasoning_content=plain_calls(calls), tool_calls=calls))
+                for call, (_, task) in zip(calls, called, strict=True):
+                    value = (*task.bad_replies, task.answer)[made]
+                    content = json.dumps(value, ensure_ascii=False)
+                    messages.append(Message(role="tool", content=content, tool_call_id=call.id))
+                made += 1
         messages.append(self.final_message(self.answer))
         return tuple(messages)
 

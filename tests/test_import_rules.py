@@ -51,6 +51,7 @@ FLOORS = {
             "trajectories",
             "environments",
             "procedural",
+            "augmentation",
             "by_construction",
             "export",
             "cost",

@@ -11,7 +11,7 @@ from synthesis.environments.embeddings import EmbeddingEndpoint
 from synthesis.environments.quality import Percentile
 from synthesis.environments.quotas import Variety
 from synthesis.questions.knowledge import Unseen
-from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
+from synthesis.records import AugmentationKind, Difficulty, Habit, Language, Scenario, SimilarityBand
 from synthesis.teacher.config import OpenAITeacherConfig, require_one_purse
 from synthesis.workers import RayConfig
 
@@ -67,6 +67,9 @@ class EnvironmentsConfig(BaseModel):
     """Shares of stateful environments, and of those where a tool is withheld or a parameter is left out."""
     demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
     """Shares of the environments whose demonstration has a bad habit; the rest demonstrate their gold episode."""
+    augmentation: dict[AugmentationKind, Annotated[float, Field(ge=0, le=1)]] = {}
+    """Shares of the kept environments of which a variant of each kind is made: the same gold, and no teacher asked.
+    Beside `out`, which stays as it is, `<out>.augmented` has all environments, each followed by its variants."""
     difficulty: Difficulty = "plain"
     """`hard`: questions in other words than the tools' documents, and siblings of the tools among the distractors."""
     max_hops: int = Field(default=5, ge=1)

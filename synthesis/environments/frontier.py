@@ -61,14 +61,17 @@ class Kind:
     scenario: Scenario
     hops: int
     variety: Variety
+    augmentation: str = ""
+    """The kind of a variant, which is a kind of its own; empty for what is no variant."""
 
     def __str__(self) -> str:
         """Return it in words.
 
-        >>> str(Kind("travel", "multi_hop", 3, "plain"))
-        'travel, multi_hop, 3 hops, plain'
+        >>> str(Kind("travel", "multi_hop", 3, "plain")), str(Kind("travel", "multi_hop", 3, "plain", "more_tools"))
+        ('travel, multi_hop, 3 hops, plain', 'travel, multi_hop, 3 hops, plain, more_tools')
         """
-        return f"{self.domain}, {self.scenario}, {self.hops} hops, {self.variety}"
+        words = f"{self.domain}, {self.scenario}, {self.hops} hops, {self.variety}"
+        return f"{words}, {self.augmentation}" if self.augmentation else words
 
 
 @dataclass(frozen=True, order=True)
@@ -97,8 +100,11 @@ class KindRate:
 
     @property
     def is_on_frontier(self) -> bool:
-        """Whether the policy solves the kind sometimes, and neither nearly always nor nearly never."""
-        return LOW <= self.solved_rate <= HIGH
+        """Whether the policy solves the kind sometimes, and neither nearly always nor nearly never.
+
+        A variant is not planned: it is made of an environment that was.
+        """
+        return LOW <= self.solved_rate <= HIGH and not self.kind.augmentation
 
     @property
     def weight(self) -> float:
@@ -231,8 +237,9 @@ def _read_rates(path: Path) -> dict[str, SolvedRate]:
 
 def kind_of(environment: Environment) -> Kind:
     """Return which kind an environment is of."""
-    variety = "stateful" if environment.state is not None else _VARIETIES[environment.expectation]
-    return Kind(environment.domain, environment.scenario, environment.hops, variety)
+    variety = "stateful" if environment.is_stateful else _VARIETIES[environment.expectation]
+    augmentation = environment.augmentation.kind if environment.augmentation is not None else ""
+    return Kind(environment.domain, environment.scenario, environment.hops, variety, augmentation)
 
 
 def pattern_of(environment: Environment) -> Pattern:
@@ -242,6 +249,6 @@ def pattern_of(environment: Environment) -> Pattern:
         composition is not None
         and composition.operation not in _HANDED_ON
         and environment.scenario.startswith("parallel")
-        and environment.state is None
+        and not environment.is_stateful
     )
     return Pattern(environment.language, len(environment.sub_questions) - with_computation, with_computation)

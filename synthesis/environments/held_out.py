@@ -26,7 +26,7 @@ _SEED_OFFSET: Final = 1_000_000
 def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConfig]:
     """Return the config of each further split by the name of its folder beside the training's, in order of synthesis.
 
-    The shares and sizes are the training's, but none has demonstrations. Unseen domains are all of
+    The shares and sizes are the training's, but none has demonstrations or variants. Unseen domains are all of
     `EnvironmentsConfig`'s default domains that the training does not have, in equal shares.
 
     >>> training = EnvironmentsConfig(seed=0, count=1000, out="runs/train", domains={"library": 1.0})
@@ -63,6 +63,7 @@ def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConf
                 "seed": training.seed + number * _SEED_OFFSET,
                 "out": out[name],
                 "demonstrations": {},
+                "augmentation": {},
                 **changes[name],
             }
         )

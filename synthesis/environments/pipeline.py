@@ -288,4 +288,5 @@ def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher, frontier: Front
     contents: dict[str, JsonValue] = {"knowledge": sources, "disjoint_from": apart}
     if frontier is not None:
         contents["frontier"] = frontier.contents()
-    return synthesis_fingerprint(__name__, config, teacher, contents)
+    # What is made of the records afterwards decides nothing of them.
+    return synthesis_fingerprint(__name__, config.model_copy(update={"augmentation": {}}), teacher, contents)

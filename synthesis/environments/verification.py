@@ -16,6 +16,7 @@ from synthesis.environments.qa_instances import mentions
 from synthesis.environments.siblings import tried_on_gold_calls
 from synthesis.environments.stateful import prove_stateful
 from synthesis.environments.tool_source import check_source
+from synthesis.environments.unreliable import is_unreliable, prove_bad_replies
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, canonical_json
@@ -53,10 +54,12 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
         SandboxUnavailable: the sandbox gives no answer.
     """
     check_shape(environment)
-    if environment.state is None:
-        await prove(sandbox, proofs_of(environment))
-    else:
+    if environment.is_stateful:
         await _verify_states(environment, sandbox)
+    else:
+        await prove(sandbox, proofs_of(environment))
+    if is_unreliable(environment):
+        await prove_bad_replies(environment, sandbox)
     await executable.check(_unused(environment), environment.irrelevant_tools)
     await verify_demonstration(environment, sandbox)
     if environment.difficulty == "hard":
@@ -77,10 +80,10 @@ async def replay_environment(environment: Environment, sandbox: Sandbox, executa
         Rejected, SandboxUnavailable: as `verify_environment`.
     """
     check_shape(environment)
-    if environment.state is None:
-        await replay_gold_calls(sandbox, proofs_of(environment))
-    else:
+    if environment.is_stateful:
         await _verify_states(environment, sandbox)
+    else:
+        await replay_gold_calls(sandbox, proofs_of(environment))
     # Where they come from they are proven, so that they are alive.
     await executable.check([*_unused(environment), *(each.tool for each in environment.irrelevant_tools)], [])
 
@@ -112,13 +115,16 @@ def check_shape(environment: Environment) -> None:
 
     Raises:
         Rejected: its hops or scenario are not those of its sub-tasks, Φ does not give its answer, a tool or a value
-            that is missing is there, or a distractor stands in a band that its similarity is not of.
+            that is missing is there, a distractor stands in a band that its similarity is not of, or nothing checks its
+            state.
     """
     for irrelevant in environment.irrelevant_tools:
         above, upto = BANDS[irrelevant.band]
         if not above < irrelevant.similarity <= upto:
             detail = f"{irrelevant.tool.document.name}: {irrelevant.similarity} is not {irrelevant.band}"
             raise Rejected("wrong similarity band", detail)
+    if (environment.state is not None) != (environment.is_stateful or is_unreliable(environment)):
+        raise Rejected("state without use", f"{environment.id}: no final state, and no unreliable tool")
     if environment.expectation != "answer":
         if environment.missing in {tool.document.name for tool in environment.all_tools}:
             raise Rejected("withheld tool is there", f"{environment.missing}")
