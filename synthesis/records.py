@@ -412,6 +412,16 @@ Habit = Literal["calls_distractor", "repeats_call", "stops_early"]
 """How a demonstration differs from the gold episode (`environments/demonstrations.py`)."""
 
 
+class StateCondition(Record):
+    """What is to hold of the state when an episode has ended; what no condition names is to be as at first."""
+
+    path: tuple[str | int, ...] = Field(min_length=1)
+    """Keys, and places in lists, that lead to the value."""
+    relation: Literal["equals", "changed_by", "absent"]
+    """`changed_by`: the number there is so much greater than at first, or less where `value` is negative."""
+    value: JsonValue = None
+
+
 AugmentationKind = Literal["unreliable_tools", "indirect_wording", "derived_argument", "more_tools"]
 """How a proven environment is made another one with the same gold answers (`synthesis/augmentation`)."""
 
@@ -454,6 +464,10 @@ class Environment(KeptRecord):
     """Initial state of an episode, for tools that read or change it."""
     final_state: JsonObject | None = None
     """The state that a perfect episode leaves behind: a further sub-task where the environment has a state."""
+    state_conditions: tuple[StateCondition, ...] = Field(default=(), exclude_if=lambda conditions: not conditions)
+    """What the task asks of the last state, written without having seen it; `final_state` meets all of them."""
+    further_calls: tuple[ToolCall, ...] = Field(default=(), exclude_if=lambda calls: not calls)
+    """Of the tools of a stateful environment that the task does not need: a call each, which shows that it is alive."""
     difficulty: Difficulty = Field(default="plain", exclude_if=lambda difficulty: difficulty == "plain")
     expectation: Expectation = "answer"
     missing: str | None = None

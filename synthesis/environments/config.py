@@ -65,6 +65,8 @@ class EnvironmentsConfig(BaseModel):
     """How many first and second parts entity names are made of, where it is to be fewer than there are."""
     varieties: dict[Variety, float] = {"plain": 1.0}
     """Shares of stateful environments, and of those where a tool is withheld or a parameter is left out."""
+    stateful_tools: int = Field(default=2, ge=2)
+    """The fewest tools of a stateful environment; those that its task does not need read and change the same state."""
     demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
     """Shares of the environments whose demonstration has a bad habit; the rest demonstrate their gold episode."""
     augmentation: dict[AugmentationKind, Annotated[float, Field(ge=0, le=1)]] = {}

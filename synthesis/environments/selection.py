@@ -47,7 +47,7 @@ def drafted_scores(items: Iterable[Environment | RejectedEnvironment]) -> list[f
 
     def is_stateful(item: Environment | RejectedEnvironment) -> bool:
         environment = item if isinstance(item, Environment) else item.environment
-        return environment is not None and environment.is_stateful
+        return environment is not None and environment.state is not None
 
     return [item.quality.mean for item in items if item.quality is not None and not is_stateful(item)]
 

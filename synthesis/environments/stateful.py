@@ -3,10 +3,19 @@
     state ── call of q1 ─► state' ── call of q2 ─► state'' = final_state, a further sub-task of the episode
 
 The proof runs the gold calls in order on the state as it changes. Beside the promises of a stateless proof, the call of
-a sub-question that depends on others must not give its gold on the initial state.
+a sub-question that depends on others must not give its gold on the initial state. Then conditions on the last state are
+written by somebody who has not seen it, and must agree with it; then come tools that the task does not need, and
+optional parameters, each proven in its turn.
+
+Decided: docs/decisions/environments.md, “A stateful task has conditions on its last state, and tools that it does not
+need”.
 """
 
 from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
@@ -14,19 +23,46 @@ from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.proof import Trial, check_replies, trials
 from synthesis.environments.qa_instances import check_structure
 from synthesis.environments.quotas import EnvironmentPlan
+from synthesis.environments.state_proof import check_conditions, prove_further_tools
 from synthesis.environments.sub_environments import MAX_REQUESTS
+from synthesis.environments.tool_scaling import documented_defaults, scale_document
 from synthesis.environments.tool_source import check_source
+from synthesis.prompts.state_conditions import WriteStateConditions
 from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
+from synthesis.prompts.stateful_tools import FurtherTools, ScaledTool, WriteFurtherTools, WriteScaledTool
+from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import EnvironmentTool, JsonObject, SubQuestion
+from synthesis.records import EnvironmentTool, JsonObject, StateCondition, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 
+Written = TypeVar("Written")
+
+
+@dataclass(frozen=True)
+class ProvenTask:
+    """A stateful task with its proof: the fields of an environment that are its own."""
+
+    instance: QAInstance
+    sub_questions: tuple[SubQuestion, ...]
+    tools: tuple[EnvironmentTool, ...]
+    state: JsonObject
+    final_state: JsonObject
+    state_conditions: tuple[StateCondition, ...]
+    further_calls: tuple[ToolCall, ...] = ()
+
 
 async def write_stateful_task(
-    teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, plan: EnvironmentPlan, *, seed: int
-) -> tuple[StatefulTask, tuple[SubQuestion, ...], JsonObject]:
-    """Have a stateful task written and proven; return it with its sub-questions and the state it ends in.
+    teacher: Teacher,
+    sandbox: Sandbox,
+    knowledge: Knowledge,
+    plan: EnvironmentPlan,
+    *,
+    seed: int,
+    num_tools: int = 0,
+    scaled_documents: float = 0.0,
+) -> ProvenTask:
+    """Have a stateful task written and proven, with at least so many tools, of which a share have scaled documents.
 
     Raises:
         BadReply: the teacher has none.
@@ -34,32 +70,160 @@ async def write_stateful_task(
         TeacherUnavailable: the teacher cannot be asked.
         SandboxUnavailable: the sandbox gives no answer.
     """
-    task: StatefulTask | None = None
-    failure: Rejected | None = None
-    for _ in range(MAX_REQUESTS):
-        task = await teacher.ask(
+
+    async def written(last_try: StatefulTask | None, failure: str) -> StatefulTask:
+        return await teacher.ask(
             WriteStatefulTask(
                 knowledge=knowledge,
                 scenario=plan.scenario,
                 num_lookups=plan.num_lookups,
-                last_try=task,
-                failure=str(failure or ""),
+                last_try=last_try,
+                failure=failure,
             ),
             seed=seed,
         )
+
+    async def proven(task: StatefulTask) -> ProvenTask:
+        check_structure(task.instance)
+        if task.instance.scenario != plan.scenario:
+            raise Rejected("other scenario than planned", f"expected {plan.scenario}, found {task.instance.scenario}")
+        sub_questions = _with_calls(task)
+        final_state = await prove_stateful(sandbox, task.tools, sub_questions, task.state)
+        request = WriteStateConditions(
+            knowledge=knowledge,
+            question=task.instance.question,
+            calls=task.calls,
+            descriptions={tool.document.name: tool.document.description for tool in task.tools},
+            state=task.state,
+        )
+        conditions = (await teacher.ask(request, seed=seed)).conditions
+        check_conditions(conditions, task.state, final_state)
+        return ProvenTask(task.instance, sub_questions, task.tools, task.state, final_state, conditions)
+
+    task = await _until_proven(written, proven, "no stateful task")
+    if len(task.tools) < num_tools:
+        task = await add_further_tools(teacher, sandbox, knowledge, task, num_tools - len(task.tools), seed=seed)
+    if scaled_documents:
+        task = await scale_stateful_tools(teacher, sandbox, knowledge, task, seed=seed, share=scaled_documents)
+    return task
+
+
+async def add_further_tools(
+    teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, task: ProvenTask, count: int, *, seed: int
+) -> ProvenTask:
+    """Have `count` tools written that the task does not need, on a state that may hold more; prove all of it.
+
+    Raises:
+        BadReply, Rejected, TeacherUnavailable, SandboxUnavailable: as `write_stateful_task`.
+    """
+
+    async def written(last_try: FurtherTools | None, failure: str) -> FurtherTools:
+        request = WriteFurtherTools(
+            knowledge=knowledge, tools=task.tools, state=task.state, count=count, last_try=last_try, failure=failure
+        )
+        return await teacher.ask(request, seed=seed)
+
+    async def proven(further: FurtherTools) -> ProvenTask:
+        if len(further.tools) != count:
+            raise Rejected("other number of further tools", f"expected {count}, found {len(further.tools)}")
+        if taken := sorted(further.state.keys() & task.state.keys()):
+            raise Rejected("part of the state stands twice", f"{taken}")
+        names = [tool.document.name for tool in (*task.tools, *further.tools)]
+        if len(set(names)) < len(names):
+            raise Rejected("tool name stands twice", f"{sorted(names)}")
+        wider = replace(
+            task,
+            tools=(*task.tools, *further.tools),
+            state={**task.state, **further.state},
+            further_calls=further.calls,
+        )
+        await prove_further_tools(sandbox, further.tools, further.calls, wider.state)
+        return await _proven_again(sandbox, wider)
+
+    return await _until_proven(written, proven, "no further tools")
+
+
+async def scale_stateful_tools(
+    teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, task: ProvenTask, *, seed: int, share: float
+) -> ProvenTask:
+    """Have a share of the tools' documents scaled, and their code and calls with them; prove all of it.
+
+    Raises:
+        BadReply, Rejected, TeacherUnavailable, SandboxUnavailable: as `write_stateful_task`.
+    """
+    for place, tool in enumerate(task.tools):
+        document = await scale_document(teacher, knowledge, tool.document, share=share)
+        if document != tool.document:
+            task = await _scaled(teacher, sandbox, knowledge, task, place, document, seed=seed)
+    return task
+
+
+async def _scaled(
+    teacher: Teacher,
+    sandbox: Sandbox,
+    knowledge: Knowledge,
+    task: ProvenTask,
+    place: int,
+    document: ToolDocument,
+    *,
+    seed: int,
+) -> ProvenTask:
+    tool = task.tools[place]
+
+    async def written(last_try: ScaledTool | None, failure: str) -> ScaledTool:
+        request = WriteScaledTool(knowledge=knowledge, tool=tool, document=document, last_try=last_try, failure=failure)
+        return await teacher.ask(request, seed=seed)
+
+    async def proven(scaled: ScaledTool) -> ProvenTask:
+        if strange := sorted(scaled.settings.keys() - documented_defaults(document).keys()):
+            raise Rejected("setting of no optional parameter", f"{tool.document.name}: {strange}")
+
+        def set_so(call: ToolCall) -> ToolCall:
+            if call.name != document.name:
+                return call
+            return call.model_copy(update={"arguments": {**call.arguments, **scaled.settings}})
+
+        new = EnvironmentTool(document=document, source=scaled.source, tables=scaled.tables)
+        changed = replace(
+            task,
+            tools=(*task.tools[:place], new, *task.tools[place + 1 :]),
+            sub_questions=tuple(
+                each.model_copy(update={"call": each.call and set_so(each.call)}) for each in task.sub_questions
+            ),
+            further_calls=tuple(set_so(call) for call in task.further_calls),
+        )
+        if any(each.call is not None and each.call.name == document.name for each in task.sub_questions):
+            return await _proven_again(sandbox, changed)
+        check_source(new.source, document, tuple(each.answer for each in task.sub_questions))
+        own = [call for call in changed.further_calls if call.name == document.name]
+        await prove_further_tools(sandbox, [new], own, changed.state)
+        return changed
+
+    return await _until_proven(written, proven, "no scaled tool")
+
+
+async def _proven_again(sandbox: Sandbox, task: ProvenTask) -> ProvenTask:
+    """Prove the gold calls of a task whose tools or state have changed; return it with the state that it ends in."""
+    final_state = await prove_stateful(sandbox, task.tools, task.sub_questions, task.state)
+    check_conditions(task.state_conditions, task.state, final_state)
+    return replace(task, final_state=final_state)
+
+
+async def _until_proven(
+    written: Callable[[Written | None, str], Awaitable[Written]],
+    proven: Callable[[Written], Awaitable[ProvenTask]],
+    nothing: str,
+) -> ProvenTask:
+    """Have it written until it is proven: what was wrong goes back with the last try."""
+    last_try: Written | None = None
+    failure: Rejected | None = None
+    for _ in range(MAX_REQUESTS):
+        last_try = await written(last_try, str(failure or ""))
         try:
-            check_structure(task.instance)
-            if task.instance.scenario != plan.scenario:
-                raise Rejected(
-                    "other scenario than planned", f"expected {plan.scenario}, found {task.instance.scenario}"
-                )
-            sub_questions = _with_calls(task)
-            final_state = await prove_stateful(sandbox, task.tools, sub_questions, task.state)
+            return await proven(last_try)
         except Rejected as rejected:
             failure = rejected
-        else:
-            return task, sub_questions, final_state
-    raise failure or Rejected("no stateful task")
+    raise failure or Rejected(nothing)
 
 
 async def prove_stateful(

@@ -14,6 +14,7 @@ from synthesis.environments.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
 from synthesis.environments.qa_instances import mentions
 from synthesis.environments.siblings import tried_on_gold_calls
+from synthesis.environments.state_proof import check_conditions, prove_further_tools
 from synthesis.environments.stateful import prove_stateful
 from synthesis.environments.tool_source import check_source
 from synthesis.environments.unreliable import is_unreliable, prove_bad_replies
@@ -92,10 +93,17 @@ async def _verify_states(environment: Environment, sandbox: Sandbox) -> None:
     final_state = await prove_stateful(sandbox, environment.tools, environment.sub_questions, environment.state or {})
     if not same_answer(environment.final_state, final_state):
         raise Rejected("wrong final state", f"expected {environment.final_state!r}, found {final_state!r}")
+    if environment.state_conditions:
+        check_conditions(environment.state_conditions, environment.state or {}, final_state)
+    await prove_further_tools(sandbox, _uncalled(environment), environment.further_calls, environment.state or {})
 
 
 def _unused(environment: Environment) -> list[EnvironmentTool]:
-    """Return the environment's own tools that no sub-question calls: those that are left where one was withheld."""
+    """Return the tools that no sub-question calls where one was withheld; those of a stateful one have calls."""
+    return [] if environment.is_stateful else _uncalled(environment)
+
+
+def _uncalled(environment: Environment) -> list[EnvironmentTool]:
     called = {task.call.name for task in environment.sub_tasks if task.call}
     return [tool for tool in environment.tools if tool.document.name not in called]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Final, TypeVar
 
 from sandbox.client import AsyncSandboxClient
@@ -27,7 +27,9 @@ from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.prompts.parameter_omission import OmitParameter
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.prompts.sibling_tools import WriteSiblingTools
+from synthesis.prompts.state_conditions import WriteStateConditions
 from synthesis.prompts.stateful_task_writing import WriteStatefulTask
+from synthesis.prompts.stateful_tools import WriteFurtherTools, WriteScaledTool
 from synthesis.prompts.tool_call_writing import WriteToolCall
 from synthesis.prompts.tool_document_scaling import ScaleToolDocument
 from synthesis.prompts.tool_document_writing import WriteToolDocument
@@ -172,8 +174,14 @@ class EnvironmentsWorker:
         shared = ""
         for seed in draw_seeds(self._config.seed, plan):
             knowledge = source.model_copy(update={"seed": seed})
-            task, sub_questions, final_state = await write_stateful_task(
-                self._teacher, self._sandbox, knowledge, plan, seed=seed
+            task = await write_stateful_task(
+                self._teacher,
+                self._sandbox,
+                knowledge,
+                plan,
+                seed=seed,
+                num_tools=self._config.stateful_tools,
+                scaled_documents=self._config.scaled_documents,
             )
             if self._taken.shared_with(task.instance):
                 shared = ENTITY_OR_ANSWER
@@ -181,8 +189,8 @@ class EnvironmentsWorker:
                 shared = TOOL
             else:
                 environment = self._without_tools(plan, knowledge, seed, task.instance, PROVEN_QUALITY)
-                stateful = {"sub_questions": sub_questions, "tools": task.tools, "state": task.state}
-                return environment.model_copy(update={**stateful, "final_state": final_state})
+                own = {field.name: getattr(task, field.name) for field in fields(task) if field.name != "instance"}
+                return environment.model_copy(update=own)
         raise Rejected(shared, f"after {MAX_DRAWS} draws")
 
     def _check_domain(self, source: Knowledge) -> None:
@@ -201,6 +209,12 @@ class EnvironmentsWorker:
         knowledge_id = record_id("knowledge", knowledge.model_dump(mode="json"))
         prompt_version = PROMPT_VERSION
         # Prompts of features are named only where they are used: other records keep their version, and their id.
+        if plan.variety == "stateful":
+            prompt_version += f" {WriteStateConditions.prompt_version}"
+            if self._config.stateful_tools > 2:
+                prompt_version += f" {WriteFurtherTools.prompt_version}"
+            if self._config.scaled_documents:
+                prompt_version += f" {WriteScaledTool.prompt_version}"
         if self._config.scaled_documents:
             prompt_version += f" {ScaleToolDocument.prompt_version}"
         if knowledge.difficulty == "hard":

@@ -20,12 +20,15 @@ from synthesis.procedural.tool_options import (
 )
 from synthesis.procedural.world_actions import draw_stateful_task
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
+from synthesis.procedural.world_tools import conditions_on_state, further_tools, scaled_tool
 from synthesis.procedural.worlds import YEARS, Fact, World, domains, other_values, world_of
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.prompts.parameter_omission import OmitParameter, OmittedParameter
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
+from synthesis.prompts.state_conditions import StateConditions, WriteStateConditions
 from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
+from synthesis.prompts.stateful_tools import FurtherTools, ScaledTool, WriteFurtherTools, WriteScaledTool
 from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
 from synthesis.prompts.tool_document_scaling import ScaleToolDocument
 from synthesis.prompts.tool_document_writing import WriteToolDocument
@@ -67,6 +70,33 @@ def write_stateful_task(request: WriteStatefulTask, seed: int) -> StatefulTask:
     return draw_stateful_task(
         _world(request.knowledge), random.Random(f"stateful/{seed}"), request.scenario, request.num_lookups
     )
+
+
+def write_state_conditions(request: WriteStateConditions, seed: int) -> StateConditions:
+    """Say by how much each entity's funds are to differ in the end.
+
+    Raises:
+        BadReply: the knowledge cannot be read by rule, or the calls are not on its world's state.
+    """
+    return conditions_on_state(_world(request.knowledge), request)
+
+
+def write_further_tools(request: WriteFurtherTools, seed: int) -> FurtherTools:
+    """Write tools on other properties of the entities that the state holds.
+
+    Raises:
+        BadReply: the knowledge cannot be read by rule, or its world has fewer such tools.
+    """
+    return further_tools(_world(request.knowledge), request, random.Random(f"further tools/{seed}"))
+
+
+def write_scaled_tool(request: WriteScaledTool, seed: int) -> ScaledTool:
+    """Write the option of a scaled document into a tool's code.
+
+    Raises:
+        BadReply: the document or the code is not the embedded teacher's.
+    """
+    return scaled_tool(request)
 
 
 def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
@@ -329,5 +359,8 @@ ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     WriteToolImplementation: write_tool_implementation,
     MergeTools: merge_tools,
     WriteSiblingTools: write_sibling_tools,
+    WriteStateConditions: write_state_conditions,
+    WriteFurtherTools: write_further_tools,
+    WriteScaledTool: write_scaled_tool,
 }
 """Request type to the pure function (request, seed) that answers it."""

@@ -1,0 +1,69 @@
+"""Conditions on the state that an episode leaves: a Boolean function that is data, so that nothing is run to ask it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Final
+
+from synthesis.answers.same_answer import same_answer
+from synthesis.records import JsonObject, JsonValue, StateCondition
+
+_ABSENT: Final = object()
+
+
+def meets_conditions(conditions: Sequence[StateCondition], before: JsonObject | None, after: JsonObject | None) -> bool:
+    """Say whether a state meets all conditions and is elsewhere as it was; where there are none, nothing is asked.
+
+    >>> cancelled = StateCondition(path=("orders", "17", "status"), relation="equals", value="cancelled")
+    >>> before = {"orders": {"17": {"status": "open"}, "18": {"status": "open"}}}
+    >>> after = {"orders": {"17": {"status": "cancelled"}, "18": {"status": "open"}}}
+    >>> meets_conditions([cancelled], before, after), meets_conditions([cancelled], before, before)
+    (True, False)
+    >>> both = {"orders": {"17": {"status": "cancelled"}, "18": {"status": "cancelled"}}}
+    >>> meets_conditions([cancelled], before, both)
+    False
+    """
+    if not conditions:
+        return True
+    if before is None or after is None or not all(_holds(condition, before, after) for condition in conditions):
+        return False
+    paths = [condition.path for condition in conditions]
+    return same_answer(_without(before, paths), _without(after, paths))
+
+
+def _holds(condition: StateCondition, before: JsonObject, after: JsonObject) -> bool:
+    first, last = _at(before, condition.path), _at(after, condition.path)
+    match condition.relation:
+        case "absent":
+            return last is _ABSENT
+        case "equals":
+            return last is not _ABSENT and same_answer(condition.value, last)
+        case "changed_by":
+            numbers = (first, last, condition.value)
+            if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+                return False
+            return same_answer(first + condition.value, last)
+
+
+def _at(node: JsonValue, path: Sequence[str | int]) -> JsonValue:
+    """Return what stands at a path; `_ABSENT` where nothing does."""
+    for key in path:
+        in_object = isinstance(node, dict) and isinstance(key, str) and key in node
+        in_list = isinstance(node, list) and isinstance(key, int) and 0 <= key < len(node)
+        if not in_object and not in_list:
+            return _ABSENT
+        node = node[key]
+    return node
+
+
+def _without(state: JsonObject, paths: Sequence[tuple[str | int, ...]]) -> JsonObject:
+    """Return a state without what stands at the paths."""
+    left = copy.deepcopy(state)
+    for path in paths:
+        holder = _at(left, path[:-1])
+        if isinstance(holder, dict):
+            holder.pop(path[-1], None)
+        elif isinstance(holder, list) and isinstance(path[-1], int) and 0 <= path[-1] < len(holder):
+            holder[path[-1]] = None  # its place stays, so that the others keep theirs
+    return left

@@ -1,0 +1,110 @@
+"""Conditions on the last state: each relation, nothing else changed, and no tampered state passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astra_jax.testing import tiny_environment
+from synthesis.answers.counting import count_episode
+from synthesis.answers.state_conditions import meets_conditions
+from synthesis.environments.state_proof import check_conditions, tampered_states
+from synthesis.records import StateCondition
+from synthesis.stage import Rejected
+
+BEFORE = {"orders": {"17": {"status": "open", "items": [3, 4]}, "18": {"status": "open", "items": []}}, "funds": 90}
+AFTER = {"orders": {"17": {"status": "cancelled", "items": [3]}, "18": {"status": "open", "items": []}}, "funds": 130}
+
+
+def condition(path: str, relation: str, value: Any = None) -> StateCondition:
+    keys = [int(key) if key.isdigit() and len(key) == 1 else key for key in path.split("/")]
+    return StateCondition.model_validate({"path": keys, "relation": relation, "value": value})
+
+
+CONDITIONS = (
+    condition("orders/17/status", "equals", "cancelled"),
+    condition("orders/17/items", "equals", [3]),
+    condition("funds", "changed_by", 40),
+)
+
+
+def test_order_17_is_cancelled_and_no_other_order_changed() -> None:
+    assert meets_conditions(CONDITIONS, BEFORE, AFTER)
+    check_conditions(CONDITIONS, BEFORE, AFTER)
+    other = {**AFTER, "orders": {**AFTER["orders"], "18": {"status": "cancelled", "items": []}}}  # type: ignore[dict-item]
+    assert not meets_conditions(CONDITIONS, BEFORE, other)
+
+
+@pytest.mark.parametrize("missing", range(3))
+def test_a_change_that_no_condition_names_is_one_too_many(missing: int) -> None:
+    assert not meets_conditions(CONDITIONS[:missing] + CONDITIONS[missing + 1 :], BEFORE, AFTER)
+
+
+@pytest.mark.parametrize(
+    ("asked", "holds"),
+    [
+        (condition("funds", "changed_by", 41), False),
+        (condition("funds", "changed_by", "40"), False),
+        (condition("funds", "equals", True), False),
+        (condition("funds/deep", "equals", None), False),
+        (condition("nowhere", "equals", None), False),
+        (condition("orders/17/items/1", "absent"), True),
+        (condition("funds", "absent"), False),
+    ],
+)
+def test_a_condition_holds_of_what_it_says_alone(asked: StateCondition, holds: bool) -> None:
+    # What the others name covers all that differs, so that this one decides.
+    assert meets_conditions((*CONDITIONS, asked), BEFORE, AFTER) is holds
+
+
+def test_where_none_is_there_none_is_asked() -> None:
+    assert meets_conditions((), BEFORE, None)
+    assert not meets_conditions(CONDITIONS, BEFORE, None)
+    assert not meets_conditions(CONDITIONS, None, AFTER)
+
+
+def test_conditions_that_contradict_the_last_state_or_miss_something_are_rejected() -> None:
+    for conditions, reason in (
+        ((), "no condition on the state"),
+        (CONDITIONS[:2], "state is not as the task asks"),
+        ((condition("gone", "absent"),), "conditions hold from the start"),
+    ):
+        with pytest.raises(Rejected) as rejected:
+            check_conditions(conditions, BEFORE, BEFORE if conditions and len(conditions) == 1 else AFTER)
+        assert rejected.value.reason == reason
+
+
+def test_the_reward_asks_for_both() -> None:
+    environment = tiny_environment().model_copy(
+        update={"state": BEFORE, "final_state": AFTER, "state_conditions": CONDITIONS}
+    )
+
+    def solved(environment: Any, state: Any) -> int:
+        return count_episode(environment, [], num_tool_calls=0, final_state=state, final_text="").num_solved
+
+    assert solved(environment, AFTER) == 1
+    for tampered in tampered_states(AFTER):
+        assert solved(environment, tampered) == 0
+        # Each by itself, too: the one is no other way to write the other.
+        assert solved(environment.model_copy(update={"state_conditions": ()}), tampered) == 0
+        assert solved(environment.model_copy(update={"final_state": tampered}), tampered) == 0
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | st.text("abcß房", max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+states = st.dictionaries(st.text("abc", min_size=1, max_size=2), json_values, min_size=1, max_size=3)
+
+
+@given(states, st.integers(1, 5))
+def test_no_tampered_state_passes_whatever_the_state_is(state: dict[str, Any], number: int) -> None:
+    before, after = {**state, "number": 1}, {**state, "number": 1 + number}
+    conditions = [condition("number", "changed_by", number)]
+    assert meets_conditions(conditions, before, after)
+    assert not meets_conditions(conditions, before, before)
+    assert not any(meets_conditions(conditions, before, tampered) for tampered in tampered_states(after))
