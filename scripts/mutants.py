@@ -1055,9 +1055,16 @@ MUTANTS: tuple[Mutant, ...] = (
     # A run is evaluated on nothing that it learns from.
     Mutant(
         "astra_jax/rl/held_out.py",
-        "if environment.id in learnt_from]",
+        "if environment.origin in learnt_from]",
         "if environment in learnt_from]",
         ("tests/astra_jax/rl/test_held_out.py::test_environments_that_are_learnt_from_are_refused_in_one_line",),
+    ),
+    # Nor on a variant of it.
+    Mutant(
+        "astra_jax/rl/held_out.py",
+        "if environment.origin in learnt_from]",
+        "if environment.id in learnt_from]",
+        ("tests/synthesis/augmentation/test_augment.py::test_a_variant_of_what_is_learnt_from_is_not_held_out",),
     ),
     # A smaller batch has as many rows as a whole one.
     Mutant(
@@ -1602,6 +1609,78 @@ MUTANTS: tuple[Mutant, ...] = (
         "        cosines[:, self._domains == domain] = np.nan\n",
         "",
         ("tests/synthesis/environments/test_irrelevant_tools.py::test_rows_are_normalised_over_other_domains_alone",),
+    ),
+    # A bad reply costs who met it no call.
+    Mutant(
+        "synthesis/answers/counting.py",
+        "    num_tool_calls -= _num_bad_replies(environment, final_state)\n",
+        "",
+        ("tests/synthesis/augmentation/test_variants.py",),
+    ),
+    # Conditions on the last state are asked beside equality.
+    Mutant(
+        "synthesis/answers/counting.py",
+        """ and meets_conditions(
+            environment.state_conditions, environment.state, final_state
+        )""",
+        "",
+        ("tests/synthesis/answers/test_state_conditions.py",),
+    ),
+    # What no condition names is as it was.
+    Mutant(
+        "synthesis/answers/state_conditions.py",
+        "return same_answer(_without(before, paths), _without(after, paths))",
+        "return True",
+        ("tests/synthesis/answers/test_state_conditions.py",),
+    ),
+    # A state that was tampered with must not meet the conditions.
+    Mutant(
+        "synthesis/environments/state_proof.py",
+        "        if meets_conditions(conditions, state, tampered):\n",
+        "        if False:\n",
+        ("tests/synthesis/environments/test_stateful_tools.py::test_conditions_that_miss_a_tampered_state_are_found",),
+    ),
+    # Two calls of a further tool end differently.
+    Mutant(
+        "synthesis/environments/state_proof.py",
+        "    if _ends_alike(first, other):\n",
+        "    if False:\n",
+        ("tests/synthesis/environments/test_stateful_tools.py",),
+    ),
+    # A bad reply is no answer.
+    Mutant(
+        "synthesis/environments/unreliable.py",
+        "            if any(same_answer(gold, bad) for gold in golds):\n",
+        "            if False:\n",
+        ("tests/synthesis/augmentation/test_variants.py::test_a_bad_reply_that_the_tool_does_not_give_is_found",),
+    ),
+    # Bad replies that are left were never met.
+    Mutant(
+        "synthesis/environments/unreliable.py",
+        "    if state.get(UNRELIABLE) != []:\n",
+        "    if False:\n",
+        ("tests/synthesis/augmentation/test_variants.py::test_a_bad_reply_that_is_still_to_come_is_found",),
+    ),
+    # A bad reply comes once.
+    Mutant(
+        "synthesis/augmentation/unreliable_tools.py",
+        """f'    state["{UNRELIABLE}"].remove("{name}")\\n' + _RETURNED[fault]""",
+        "_RETURNED[fault]",
+        ("tests/synthesis/augmentation/test_variants.py",),
+    ),
+    # The part of the name that is left is not enough.
+    Mutant(
+        "synthesis/augmentation/derived_argument.py",
+        "        if reply.ok and same_answer(task.answer, reply.value):\n",
+        "        if False:\n",
+        ("tests/synthesis/augmentation/test_variants.py",),
+    ),
+    # Other words do not lead a matcher of words to the tools.
+    Mutant(
+        "synthesis/augmentation/indirect_wording.py",
+        "if not any(_leads_to(label, question) for label in labels) and not _tells_more(environment, question):",
+        "if not _tells_more(environment, question):",
+        ("tests/synthesis/augmentation/test_variants.py::test_words_that_lead_to_a_tool_are_drawn_again",),
     ),
     # A tool that needs a state is no distractor.
     Mutant(

@@ -512,6 +512,8 @@ class Environment(KeptRecord):
                 f"calls exactly where the value left out is told, found {self.expectation}, missing {self.missing!r}, "
                 f"left out {self.left_out!r}, {len(self.sub_tasks)} calls"
             )
+        if self.is_unreliable and not isinstance((self.state or {}).get(UNRELIABLE), list):
+            raise ValueError(f"environment {self.id}: expected the tools whose replies are bad in its state")
         if self.left_out is not None and self.expectation != "ask_back":
             raise ValueError(f"environment {self.id}: expected `left_out` for `ask_back` alone: {self.expectation}")
         return self
@@ -547,6 +549,11 @@ class Environment(KeptRecord):
     def is_stateful(self) -> bool:
         """Whether a perfect episode leaves a state behind that is checked."""
         return self.final_state is not None
+
+    @property
+    def is_unreliable(self) -> bool:
+        """Whether some replies of its tools are bad."""
+        return self.augmentation is not None and self.augmentation.kind == "unreliable_tools"
 
     def gold_levels(self) -> list[list[SubQuestion]]:
         """Return the sub-tasks by dependency level: all that those of a level depend on is answered in those before."""

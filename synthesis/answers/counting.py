@@ -72,10 +72,10 @@ def count_episode(
     `outcomes` are (tool name, value) of its successful calls in order; `num_tool_calls` counts the failed ones too.
     Where an environment checks more than calls - the state that is left, that the agent refuses (`met_expectation`), or
     that it asks back - this is one more sub-task and counts as one more call, so that precision stays within 1 and
-    calling less than was needed gains nothing. A bad reply of an unreliable tool is no fault of who called it: that call
-    is not counted.
+    calling less than was needed gains nothing. A bad reply of an unreliable tool is no fault of who called it, so that
+    call is not counted.
     """
-    num_tool_calls -= _num_bad_replies(environment.state, final_state)
+    num_tool_calls -= _num_bad_replies(environment, final_state)
     # Where a refusal is expected, sub-tasks are what the tools allow; where a question back is, what its answer allows.
     solved = count_solved(environment.sub_tasks, outcomes)
     if environment.expectation != "answer":
@@ -89,8 +89,8 @@ def count_episode(
     return EpisodeCounts(solved + ends_well, len(environment.sub_tasks) + 1, num_tool_calls + 1)
 
 
-def _num_bad_replies(state: JsonObject | None, final_state: JsonObject | None) -> int:
+def _num_bad_replies(environment: Environment, final_state: JsonObject | None) -> int:
     """Count the bad replies that an episode met, by those that were to come before and after it."""
-    if not state or UNRELIABLE not in state or final_state is None:
+    if not environment.is_unreliable or environment.state is None or final_state is None:
         return 0
-    return len(state[UNRELIABLE]) - len(final_state[UNRELIABLE])
+    return len(environment.state[UNRELIABLE]) - len(final_state[UNRELIABLE])

@@ -22,11 +22,6 @@ from synthesis.records import UNRELIABLE, Environment, JsonObject, JsonValue, Su
 from synthesis.stage import Rejected
 
 
-def is_unreliable(environment: Environment) -> bool:
-    """Say whether some replies of an environment's tools are bad."""
-    return environment.state is not None and UNRELIABLE in environment.state
-
-
 async def bad_replies_of(environment: Environment, sandbox: Sandbox) -> dict[str, tuple[JsonValue, ...]]:
     """Run the gold episode, each call until it has its answer; return by id of the sub-question what came before it.
 

@@ -17,7 +17,7 @@ from synthesis.environments.siblings import tried_on_gold_calls
 from synthesis.environments.state_proof import check_conditions, prove_further_tools
 from synthesis.environments.stateful import prove_stateful
 from synthesis.environments.tool_source import check_source
-from synthesis.environments.unreliable import is_unreliable, prove_bad_replies
+from synthesis.environments.unreliable import prove_bad_replies
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, canonical_json
@@ -59,7 +59,7 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
         await _verify_states(environment, sandbox)
     else:
         await prove(sandbox, proofs_of(environment))
-    if is_unreliable(environment):
+    if environment.is_unreliable:
         await prove_bad_replies(environment, sandbox)
     await executable.check(_unused(environment), environment.irrelevant_tools)
     await verify_demonstration(environment, sandbox)
@@ -131,7 +131,7 @@ def check_shape(environment: Environment) -> None:
         if not above < irrelevant.similarity <= upto:
             detail = f"{irrelevant.tool.document.name}: {irrelevant.similarity} is not {irrelevant.band}"
             raise Rejected("wrong similarity band", detail)
-    if (environment.state is not None) != (environment.is_stateful or is_unreliable(environment)):
+    if (environment.state is not None) != (environment.is_stateful or environment.is_unreliable):
         raise Rejected("state without use", f"{environment.id}: no final state, and no unreliable tool")
     if environment.expectation != "answer":
         if environment.missing in {tool.document.name for tool in environment.all_tools}:

@@ -83,7 +83,7 @@ def test_the_reward_asks_for_both() -> None:
     )
 
     def solved(environment: Any, state: Any) -> int:
-        return count_episode(environment, [], num_tool_calls=0, final_state=state, final_text="").num_solved
+        return count_episode(environment, [], num_tool_calls=0, final_state=state, met_expectation=False).num_solved
 
     assert solved(environment, AFTER) == 1
     for tampered in tampered_states(AFTER):

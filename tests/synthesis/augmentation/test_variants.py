@@ -15,6 +15,7 @@ from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import ExecuteReply, ExecuteRequest
 from synthesis.answers.same_answer import same_answer
+from synthesis.augmentation import indirect_wording
 from synthesis.augmentation.derived_argument import derive_argument
 from synthesis.augmentation.indirect_wording import word_indirectly
 from synthesis.augmentation.more_tools import add_tools
@@ -24,7 +25,7 @@ from synthesis.environments.frontier import kind_of
 from synthesis.environments.irrelevant_tools import ToolPool
 from synthesis.environments.statistics import statistics_of
 from synthesis.environments.verification import ExecutableTools, verify_environment
-from synthesis.records import AugmentationKind, Environment, Message
+from synthesis.records import AugmentationKind, Composition, Environment, Message, ToolCall
 from synthesis.stage import Rejected
 from tests.synthesis.environments.in_this_process import InThisProcess
 
@@ -181,7 +182,17 @@ def test_bad_replies_that_nothing_meets_are_found() -> None:
     with pytest.raises(Rejected, match=r"other reply than in the gold|bad replies are left"):
         verified(made.model_copy(update={"state": {"unreliable": [*made.state["unreliable"], "get_rent"]}}))
     with pytest.raises(Rejected, match="state without use"):
-        verified(made.model_copy(update={"state": {}}))
+        verified(made.model_copy(update={"augmentation": None}))
+    with pytest.raises(ValueError, match="expected the tools whose replies are bad"):
+        Environment.model_validate(made.model_dump() | {"state": {}})
+
+
+def test_a_bad_reply_that_is_still_to_come_is_found() -> None:
+    made = variant("unreliable_tools")
+    # Of a tool that nothing calls: no reply of the gold episode differs.
+    idle = made.tools[0].document.name + "_of_others"
+    with pytest.raises(Rejected, match="bad replies are left"):
+        verified(made.model_copy(update={"state": {"unreliable": [*(made.state or {})["unreliable"], idle]}}))
 
 
 class NeverMended(InThisProcess):
@@ -295,3 +306,40 @@ def test_of_tools_that_no_lexicon_knows_no_other_words_are_known() -> None:
     for domain in ("real estate", "real_estate"):
         with pytest.raises(Rejected, match="no other words are known"):
             word_indirectly(SOURCE.model_copy(update={"domain": domain}), random.Random(0))
+
+
+def plain_environment() -> Environment:
+    """One that the embedded teacher could have asked, so that its lexicon has other words for it."""
+    call = {"id": "c1", "name": "get_apartment_owner", "arguments": {"apartment": "Quartz Heron"}}
+    only = SOURCE.sub_questions[0].model_copy(update={"call": ToolCall.model_validate(call)})
+    return SOURCE.model_copy(
+        update={
+            "domain": "real_estate",
+            "question": "What is the owner of apartment Quartz Heron?",
+            "answer": "Amber Falcon",
+            "sub_questions": (only,),
+            "composition": Composition(operation="same", inputs=("q1",)),
+        }
+    )
+
+
+def test_other_words_ask_for_the_same_of_the_same_entity() -> None:
+    for seed in range(20):
+        made = word_indirectly(plain_environment(), random.Random(seed))
+        assert "Quartz Heron" in made.question
+        assert "Amber Falcon" not in made.question
+        assert "owner" not in made.question.split()
+
+
+def test_words_that_lead_to_a_tool_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    worded = iter(
+        ["Who is the owner of Quartz Heron?", "Is it Amber Falcon that has Quartz Heron?", "Whose is Quartz Heron?"]
+    )
+    monkeypatch.setattr(indirect_wording, "hard_question", lambda *_: next(worded))
+    assert word_indirectly(plain_environment(), random.Random(0)).question == "Whose is Quartz Heron?"
+    monkeypatch.setattr(indirect_wording, "hard_question", lambda *_: "Who is the owner of Quartz Heron?")
+    with pytest.raises(Rejected, match="other words lead to a tool"):
+        word_indirectly(plain_environment(), random.Random(0))
+    monkeypatch.setattr(indirect_wording, "hard_question", lambda *_: "Whose is it?")
+    with pytest.raises(Rejected, match="other words lose a fact"):
+        word_indirectly(plain_environment(), random.Random(0))

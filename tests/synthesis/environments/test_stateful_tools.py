@@ -12,6 +12,7 @@ import pytest
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.state_conditions import meets_conditions
+from synthesis.environments import state_proof
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.environments.state_proof import prove_further_tools, tampered_states
@@ -135,6 +136,13 @@ def test_conditions_that_are_wrong_reject_the_task() -> None:
     ):
         with pytest.raises(Rejected, match=reason):
             written(Spoiling(WriteStateConditions, spoil))
+
+
+def test_conditions_that_miss_a_tampered_state_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Every relation pins its value, so that only conditions of another kind could miss one.
+    monkeypatch.setattr(state_proof, "meets_conditions", lambda conditions, before, after: before is not after)
+    with pytest.raises(Rejected, match="conditions miss a change"):
+        written(ProceduralTeacher())
 
 
 def test_whoever_writes_the_conditions_sees_neither_code_nor_last_state() -> None:
