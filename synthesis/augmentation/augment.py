@@ -67,8 +67,9 @@ async def augment_records(
     report = StageReport("augmentation", out=str(out))
     environments = list(source)
     places = _drawn(len(environments), shares, seed)
+    drawn_from = environments if shares.get("more_tools") else []  # of no use to the other kinds
     pools = {
-        language: ToolPool([each for each in environments if each.language == language])
+        language: ToolPool([each for each in drawn_from if each.language == language])
         for language in sorted({each.language for each in environments})
     }
     async with AsyncSandboxClient(sandbox_url) as client:
