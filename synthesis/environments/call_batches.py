@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
+
+MAX_CALLS: Final = 1024
+"""Of one request, as the service takes them."""
 
 
 class Sandbox(Protocol):
@@ -22,7 +25,10 @@ class Sandbox(Protocol):
 
 
 class CallBatches:
-    """Joins the batches that are asked for while the event loop is busy into one request of the client."""
+    """Joins the batches that are asked for while the event loop is busy into one request of the client.
+
+    Where that is more than the service takes at once, one after the other.
+    """
 
     def __init__(self, client: AsyncSandboxClient):
         self._client = client
@@ -53,7 +59,11 @@ class CallBatches:
         self, waiting: Sequence[tuple[Sequence[ExecuteRequest], asyncio.Future[list[ExecuteReply]]]]
     ) -> None:
         try:
-            replies = iter(await self._client.execute_batch([item for requests, _ in waiting for item in requests]))
+            calls = [item for requests, _ in waiting for item in requests]
+            told: list[ExecuteReply] = []
+            for start in range(0, len(calls), MAX_CALLS):
+                told += await self._client.execute_batch(calls[start : start + MAX_CALLS])
+            replies = iter(told)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait get it
             for _, future in waiting:
                 if not future.done():
