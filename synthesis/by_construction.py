@@ -27,6 +27,11 @@ def of_environments(counted: EnvironmentStatistics, made_with: Mapping[str, Json
     said = shares_by_quota(made_with)
     if _is_embedded(counted.teachers):
         said += [own_judgement({"all four quality scores": counted.quality_mean}), _NO_MODEL]
+    if counted.similarity == "lexical":
+        said.append(
+            "irrelevant tools are near by shared letters (similarity is lexical), which know no synonyms; `embedding` "
+            "in the config names a model or an endpoint that does"
+        )
     if counted.stateful_share:
         said.append("no judge is asked of stateful environments: all their quality scores are set to 1.0")
     return said

@@ -16,6 +16,7 @@ SynthesisError
 ├── ReplyFileError           the file of a teacher's replies is damaged, or cannot be written
 ├── WorkersUnavailable       the Ray cluster is not there, or loses its workers
 ├── TokenizerMissing         there is no tokenizer where the student's was said to be
+├── EmbeddingModelMissing    there is no embedding model where one was said to be, or nothing that reads it
 ├── ToolServerUnavailable    an MCP server does not start or answer
 └── what concerns one item, which is rejected or tried again, while the run goes on
     ├── Rejected

@@ -156,6 +156,7 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
                 "irrelevant tools each",
                 f"{sum(counted.irrelevant_tools_by_band.values()) / counted.environments:.2f}",
             ),
+            *([Figure("similarity of tools", counted.similarity)] if counted.similarity else []),
             *(
                 Figure(f"cosine of {band} ones, mean", f"{cosine:.2f}")
                 for band, cosine in counted.cosine_mean_by_band.items()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from synthesis.environments.embeddings import EmbeddingEndpoint
+from synthesis.environments.embeddings import Embedding
 from synthesis.environments.quality import Percentile
 from synthesis.environments.quotas import Variety
 from synthesis.questions.knowledge import Unseen
@@ -81,8 +81,11 @@ class EnvironmentsConfig(BaseModel):
     """Share of the tools whose documents get optional parameters, such as units and pages."""
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
     """K: the most distractors of each similarity band that an environment has."""
-    embedding: EmbeddingEndpoint | None = None
-    """Who says how similar tools are; None for the local embedding."""
+    embedding: Embedding | None = None
+    """Who says how similar tools are, for bands of irrelevant tools and for merging: `{ folder = "DIR" }`, a static
+    embedding model that model2vec has saved, or `{ url = "URL", model = "NAME" }`, an OpenAI-compatible endpoint. Left
+    out, similarity is lexical: shared letters of names, descriptions and parameters, which know no synonyms. For data
+    to train on, name one."""
     concurrency: int = Field(default=16, ge=1)
     """How many items are worked on at once."""
     ray: RayConfig | None = None

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from synthesis.environments.embeddings import EmbeddingEndpoint, embed
+from synthesis.environments.embeddings import Embedding, embed
 from synthesis.records import (
     Environment,
     EnvironmentTool,
@@ -35,10 +35,11 @@ BANDS: Final[Mapping[SimilarityBand, tuple[float, float]]] = {
 class ToolPool:
     """The tools that distractors are drawn from: of several with one name the first, and none that needs a state."""
 
-    def __init__(self, environments: Sequence[Environment], endpoint: EmbeddingEndpoint | None = None):
+    def __init__(self, environments: Sequence[Environment], embedding: Embedding | None = None):
         """Embed the tools of the environments, and the siblings that they carry, all at once.
 
         Raises:
+            EmbeddingModelMissing: the local model is not there.
             TeacherUnavailable: the endpoint gives no embeddings.
         """
         documents: dict[str, ToolDocument] = {}
@@ -60,7 +61,7 @@ class ToolPool:
         self._columns = {name: column for column, name in enumerate(found)}
         self._rows = {key: row for row, key in enumerate(documents)}
         if documents:
-            self._vectors = embed(list(documents.values()), endpoint)
+            self._vectors = embed(list(documents.values()), embedding)
             pool_rows = [self._rows[_key(tool.document)] for tool in self.tools]
             self._candidates = self._vectors[pool_rows].T.tocsr()
 

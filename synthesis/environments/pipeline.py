@@ -27,6 +27,7 @@ from synthesis.destination import records_of, require_destination
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.demonstrations import draw_habit
 from synthesis.environments.drafts import Draft
+from synthesis.environments.embeddings import EmbeddingModel
 from synthesis.environments.frontier import Frontier
 from synthesis.environments.irrelevant_tools import ToolPool
 from synthesis.environments.quality import least_quality
@@ -73,6 +74,7 @@ async def synthesize_environments(
         RecordDirectoryError: a directory of `disjoint_from` is missing or damaged, or the `dataset.json` of the earlier
             result in `config.out` is.
         JournalError: a journal is damaged, or the disk is full or not writable.
+        EmbeddingModelMissing: the local embedding model is not there.
         NothingKept: no environment came of it; an earlier `out` stays, and the same command starts anew.
         PlanImpossible: the config asks for more stateful environments than multi-hop ones, or contradicts the frontier.
     """
@@ -282,10 +284,13 @@ def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher, frontier: Front
     Raises:
         KnowledgeError: a file of `knowledge` is missing or cannot be read.
         RecordDirectoryError: a directory of `disjoint_from` is missing or damaged.
+        EmbeddingModelMissing: the local embedding model is not there.
     """
     sources = [item.model_dump(mode="json") for item in read_knowledge(config.knowledge)] if config.knowledge else []
     apart = [sorted(read_card(directory).shards.values()) for directory in config.disjoint_from]
     contents: dict[str, JsonValue] = {"knowledge": sources, "disjoint_from": apart}
+    if isinstance(config.embedding, EmbeddingModel):
+        contents["embedding"] = config.embedding.contents()
     if frontier is not None:
         contents["frontier"] = frontier.contents()
     # What is made of the records afterwards decides nothing of them.

@@ -7,14 +7,14 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from synthesis.diversity import Diversity, DiversityCounter
 from synthesis.questions.decomposition import DecompositionNode, depths
-from synthesis.record_io import RecordDirectoryError, RecordSource
-from synthesis.records import Environment, SubQuestion
+from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
+from synthesis.records import Environment, JsonValue, SubQuestion
 
 PAPER: Final[Mapping[str, Any]] = {
     "environments": 6596,
@@ -30,6 +30,8 @@ PAPER: Final[Mapping[str, Any]] = {
 }
 """What ASTRA (arXiv 2601.21558) says of its 6,596 environments, under the names of `EnvironmentStatistics`."""
 
+
+Similarity = Literal["lexical", "local model", "endpoint"]
 
 _HANDED_ON: Final = ("same", "list")
 
@@ -66,6 +68,8 @@ class EnvironmentStatistics(BaseModel):
     """Shares of the habits that SFT imitates; `gold`: none."""
     computed_answers_share: float
     """Share of the environments whose Φ does more than hand on what tools return."""
+    similarity: Similarity | None = None
+    """What the bands of irrelevant tools, and merging, call similar; None where the card does not say."""
     irrelevant_tools_by_band: dict[str, int]
     cosine_mean_by_band: dict[str, float]
     """Mean cosine of distractors to the own tool that they are nearest to, before it is normalised."""
@@ -88,7 +92,19 @@ def environment_statistics(directory: Path) -> EnvironmentStatistics:
     source = RecordSource(directory, Environment)
     if not source:
         raise RecordDirectoryError(f"expected at least one environment to count in {directory}, found none")
-    return statistics_of(source).model_copy(update={"frontier": _frontier(directory)})
+    similarity = similarity_of(read_card(directory).made_with)
+    return statistics_of(source).model_copy(update={"frontier": _frontier(directory), "similarity": similarity})
+
+
+def similarity_of(made_with: Mapping[str, JsonValue]) -> Similarity | None:
+    """Return what said how similar tools are, by the settings that a set was made with.
+
+    >>> similarity_of({"embedding": None}), similarity_of({"embedding": "1f"}), similarity_of({"embedding.url": "2e"})
+    ('lexical', 'local model', 'endpoint')
+    """
+    if "embedding" in made_with:
+        return "lexical" if made_with["embedding"] is None else "local model"
+    return "endpoint" if "embedding.url" in made_with else None
 
 
 def _frontier(directory: Path) -> dict[str, int]:
