@@ -1450,7 +1450,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A joined tool is proven whole.
     Mutant(
         "synthesis/environments/merging.py",
-        "    if joined:\n        await prove(sandbox, joined)\n",
+        "    if proofs:\n        await prove(sandbox, proofs)\n",
         "",
         (
             "tests/synthesis/environments/test_sub_environments.py"

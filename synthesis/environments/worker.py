@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, fields
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.call_batches import CallBatches, Sandbox
@@ -34,7 +34,7 @@ from synthesis.prompts.tool_call_writing import WriteToolCall
 from synthesis.prompts.tool_document_scaling import ScaleToolDocument
 from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
-from synthesis.prompts.tool_merging import MergeTools
+from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
@@ -51,20 +51,41 @@ PROVEN_QUALITY: Final = QualityScore(
 """QS(τ) of a stateful task, whose proof executes each indicator: a dependent call fails on the initial state, each
 sub-question is one call, the calls succeed in order, and Φ gives the main answer."""
 
-PROMPT_VERSION: Final = " ".join(
-    request.prompt_version
-    for request in (
-        WriteQAInstance,
-        JudgeDecomposition,
-        JudgeToolNecessity,
-        WriteToolDocument,
-        WriteToolCall,
-        WriteToolImplementation,
-        MergeTools,
-        WriteStatefulTask,
-        OmitParameter,
-    )
-)
+Feature = Literal["any", "scaled", "hard", "unseen"]
+
+PROMPT_VERSIONS: Final[Mapping[Feature, str]] = {
+    "any": " ".join(
+        request.prompt_version
+        for request in (
+            WriteQAInstance,
+            JudgeDecomposition,
+            JudgeToolNecessity,
+            WriteToolDocument,
+            WriteToolCall,
+            WriteToolImplementation,
+            FindHomogeneousTool,
+            MergeTools,
+            WriteStatefulTask,
+            OmitParameter,
+        )
+    ),
+    "scaled": ScaleToolDocument.prompt_version,
+    "hard": f"{hard_wording.PROMPT_VERSION} {WriteSiblingTools.prompt_version}",
+    "unseen": unseen_tools.PROMPT_VERSION,
+}
+"""What any environment is asked for with, and what else where a feature is used."""
+
+_EMBEDDED_VERSIONS: Final[Mapping[Feature, str]] = {
+    "any": "qa-instance-1 decomposition-quality-1 tool-necessity-1 tool-document-1 tool-call-1 tool-implementation-1 "
+    "tool-merging-1 stateful-task-1 parameter-omission-1",
+    "scaled": "tool-document-scaling-1",
+    "hard": "hard-wording-1 sibling-tools-1",
+    "unseen": "unseen-tools-1",
+}
+"""Stand where the wording would, so that the embedded teacher's records hang on none.
+
+Decided: docs/decisions/teacher.md, “The embedded teacher's records hang on no wording”.
+"""
 
 
 @asynccontextmanager
@@ -156,7 +177,9 @@ class EnvironmentsWorker:
             scaled_documents=self._config.scaled_documents,
             documents=draft.documents,
         )
-        sub_questions, tools = await merge_sub_environments(teacher, sandbox, sub_environments, seed=seed)
+        sub_questions, tools = await merge_sub_environments(
+            teacher, sandbox, sub_environments, seed=seed, embedding=self._config.embedding
+        )
         environment = self._without_tools(plan, knowledge, seed, instance, draft.quality).model_copy(
             update={"sub_questions": sub_questions, "tools": tools}
         )
@@ -207,20 +230,21 @@ class EnvironmentsWorker:
         """Return an environment that has its question and answer, but not yet its sub-questions and tools."""
         teacher = self._teacher.name
         knowledge_id = record_id("knowledge", knowledge.model_dump(mode="json"))
-        prompt_version = PROMPT_VERSION
         # Prompts of features are named only where they are used: other records keep their version, and their id.
+        is_used: Mapping[Feature, bool] = {
+            "any": True,
+            "scaled": bool(self._config.scaled_documents),
+            "hard": knowledge.difficulty == "hard",
+            "unseen": knowledge.unseen != "worlds",
+        }
+        versions = _EMBEDDED_VERSIONS if teacher == "procedural" else PROMPT_VERSIONS
+        prompt_version = " ".join(versions[feature] for feature, used in is_used.items() if used)
         if plan.variety == "stateful":
             prompt_version += f" {WriteStateConditions.prompt_version}"
             if self._config.stateful_tools > 2:
                 prompt_version += f" {WriteFurtherTools.prompt_version}"
             if self._config.scaled_documents:
                 prompt_version += f" {WriteScaledTool.prompt_version}"
-        if self._config.scaled_documents:
-            prompt_version += f" {ScaleToolDocument.prompt_version}"
-        if knowledge.difficulty == "hard":
-            prompt_version += f" {hard_wording.PROMPT_VERSION} {WriteSiblingTools.prompt_version}"
-        if knowledge.unseen != "worlds":
-            prompt_version += f" {unseen_tools.PROMPT_VERSION}"
         return Environment(
             id=record_id("environment", knowledge_id, prompt_version, teacher, plan.index, seed),
             domain=knowledge.domain,

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
+from synthesis.procedural.same_intent import find_homogeneous_tool
 from synthesis.procedural.table_worlds import world_of_tables
 from synthesis.procedural.tool_options import (
     ALL_OPTIONS,
@@ -33,7 +34,7 @@ from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
 from synthesis.prompts.tool_document_scaling import ScaleToolDocument
 from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
-from synthesis.prompts.tool_merging import MergeTools
+from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity, ToolNecessity
 from synthesis.questions.decomposition import CompositionError, DecompositionNode, QAInstance, compose
 from synthesis.questions.knowledge import Knowledge
@@ -258,13 +259,14 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
 
 
 def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
-    """Join the tables of two tools of one property.
+    """Join the tables of two tools of one property, under the code of the first.
 
     Raises:
-        BadReply: their code differs.
+        BadReply: they hold tables of other properties.
     """
-    if request.merged.source != request.inserted.source:
-        raise BadReply(f"the two implementations of {request.merged.document.name} differ in their code")
+    if request.merged.tables.keys() != request.inserted.tables.keys():
+        held = [sorted(tool.tables) for tool in (request.merged, request.inserted)]
+        raise BadReply(f"the two implementations of {request.merged.document.name} hold other tables: {held}")
     return ToolImplementation(
         source=request.merged.source, tables=_joined(request.merged.tables, request.inserted.tables)
     )
@@ -357,6 +359,7 @@ ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     ScaleToolDocument: scale_tool_document,
     WriteToolCall: write_tool_call,
     WriteToolImplementation: write_tool_implementation,
+    FindHomogeneousTool: find_homogeneous_tool,
     MergeTools: merge_tools,
     WriteSiblingTools: write_sibling_tools,
     WriteStateConditions: write_state_conditions,

@@ -1,29 +1,95 @@
-"""The question how one more sub-question is made answerable by a tool that answers others of its kind."""
+"""The questions whether tools do the same for other arguments, and how one is made of two that do."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import BaseModel, Field
+
+from synthesis.answers.schema_fault import schema_fault
 from synthesis.prompts.rendering import plain_question
 from synthesis.prompts.tool_implementation_writing import ToolImplementation
-from synthesis.records import EnvironmentTool, JsonValue, SubQuestion
+from synthesis.records import EnvironmentTool, JsonObject, JsonValue, Record, SubQuestion, ToolDocument
 from synthesis.teacher.protocol import Request, Role
 
-INSTRUCTIONS = """\
-Two tools have the same document and answer different sub-questions. Join them: return one implementation whose data
-covers both, so that every call listed returns its own answer and no other. The signature stays as it is."""
+WHICH_INSTRUCTIONS = """\
+`tool` answers the sub-question by `call`. Does one of `candidates` do the same for other arguments: does it tell the
+same property of the same kind of thing, in the same unit, so that the sub-question could as well be answered by it?
+Wording does not matter, meaning does: "the rent of a flat" is what an apartment costs a month, and is not its deposit.
+- reason: one sentence, first.
+- tool: the name of that candidate, or null where none does the same.
+- arguments: the arguments of `call` as that candidate takes them, under its names, none left out; empty for null.
+Two tools that could be one are a small loss, two that are joined and mean different things a wrong answer: if in
+doubt, null."""
+
+JOIN_INSTRUCTIONS = """\
+Both tools do the same for different arguments. Join them: return one implementation under the name and with the
+parameters of the first, whose data covers both, so that every call listed returns its own answer and no other. Keep all
+rows of both; what is unknown stays an error."""
+
+
+class HomogeneousTool(Record):
+    """Which tool does the same as another one, if any, and how it is asked."""
+
+    reason: str
+    tool: str | None
+    arguments: JsonObject = Field(default_factory=dict)
+
+
+class FindHomogeneousTool(Request[HomogeneousTool]):
+    """Ask which of several tools does the same as another one, for other arguments."""
+
+    role: ClassVar[Role] = "environment_writer"
+    prompt_version: ClassVar[str] = "homogeneous-tool-1"
+    reply_type: ClassVar[type[HomogeneousTool]] = HomogeneousTool
+
+    candidates: tuple[ToolDocument, ...]
+    """The most similar first."""
+    tool: ToolDocument
+    sub_question: SubQuestion
+
+    def messages(self) -> list[dict[str, str]]:
+        """Render the question for a chat model."""
+        call = self.sub_question.call
+        wanted: JsonValue = {
+            "candidates": [document.to_openai()["function"] for document in self.candidates],
+            "tool": self.tool.to_openai()["function"],
+            "sub_question": self.sub_question.question,
+            "call": None if call is None else {"name": call.name, "arguments": call.arguments},
+        }
+        return plain_question(WHICH_INSTRUCTIONS, wanted)
+
+    def check(self, reply: BaseModel) -> None:
+        """Check that the reply names a candidate and arguments that it takes.
+
+        Raises:
+            ValueError: it does not.
+        """
+        assert isinstance(reply, HomogeneousTool)
+        if reply.tool is None:
+            return
+        documents = {document.name: document for document in self.candidates}
+        if reply.tool not in documents:
+            raise ValueError(f"tool: expected one of {list(documents)} or null, found {reply.tool!r}")
+        document = documents[reply.tool]
+        fault = schema_fault(document.parameters, reply.arguments, "arguments")
+        if fault is None and not document.names_arguments(reply.arguments):
+            fault = f"arguments: expected those of {reply.tool}, found {sorted(reply.arguments)}"
+        if fault is not None:
+            raise ValueError(fault)
 
 
 class MergeTools(Request[ToolImplementation]):
     """Ask for one implementation in place of two homogeneous ones."""
 
     role: ClassVar[Role] = "coder"
-    prompt_version: ClassVar[str] = "tool-merging-1"
+    prompt_version: ClassVar[str] = "tool-merging-2"
     reply_type: ClassVar[type[ToolImplementation]] = ToolImplementation
 
     merged: EnvironmentTool
     inserted: EnvironmentTool
     sub_questions: tuple[SubQuestion, ...]
+    """With their calls of the merged tool."""
 
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
@@ -36,4 +102,4 @@ class MergeTools(Request[ToolImplementation]):
             "tools": [self.merged.model_dump(mode="json"), self.inserted.model_dump(mode="json")],
             "calls": calls,
         }
-        return plain_question(INSTRUCTIONS, wanted)
+        return plain_question(JOIN_INSTRUCTIONS, wanted)

@@ -1,0 +1,38 @@
+"""The embedded teacher reads no prompt, and its records hang on no wording; a language model's do."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from synthesis.environments import worker
+from synthesis.environments.config import EnvironmentsConfig
+from synthesis.environments.pipeline import synthesize_environments
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment
+
+
+class Elsewhere(ProceduralTeacher):
+    """Answers alike, under the name of a model."""
+
+    name = "some model"
+
+
+def test_a_changed_prompt_changes_a_models_records_and_not_the_embedded_teachers(
+    tmp_path: Path, sandbox_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def records(teacher: ProceduralTeacher, folder: str) -> list[Environment]:
+        config = EnvironmentsConfig(seed=0, count=2, out=tmp_path / folder, scaled_documents=0.5, difficulty="hard")
+        asyncio.run(synthesize_environments(config, teacher, sandbox_url))
+        return list(RecordSource(config.out, Environment))
+
+    before, models_before = records(ProceduralTeacher(), "a"), records(Elsewhere(), "b")
+    changed = {feature: f"{version} changed" for feature, version in worker.PROMPT_VERSIONS.items()}
+    monkeypatch.setattr(worker, "PROMPT_VERSIONS", changed)
+    assert records(ProceduralTeacher(), "c") == before
+    models = records(Elsewhere(), "d")
+    assert {each.id for each in models}.isdisjoint(each.id for each in models_before)
+    assert all(each.provenance.prompt_version.count("changed") == 3 for each in models)
