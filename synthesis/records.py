@@ -36,13 +36,17 @@ Difficulty = Literal["plain", "hard"]
 tools of the same parameter beside them that answer something else."""
 
 
+# Made once: `json.dumps` makes one for each call, and a run hashes hundreds of thousands of values.
+_CANONICAL: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def canonical_json(value: JsonValue) -> str:
     """Write a JSON value in the one form that hashes are taken of: sorted keys, no spaces, UTF-8 kept.
 
     >>> canonical_json({"b": 1, "a": "房"})
     '{"a":"房","b":1}'
     """
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def record_id(kind: str, *inputs: JsonValue) -> str:
@@ -557,6 +561,7 @@ class Environment(KeptRecord):
 
     def gold_levels(self) -> list[list[SubQuestion]]:
         """Return the sub-tasks by dependency level: all that those of a level depend on is answered in those before."""
+        # Parents come first here, and rollout workers run this: no graph is built for it (docs/decisions/synthesis.md).
         depths: dict[str, int] = {}
         levels: dict[int, list[SubQuestion]] = {}
         for sub_question in self.sub_questions:

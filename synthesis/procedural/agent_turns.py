@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import Final
 
@@ -101,8 +102,9 @@ def since_last_request(conversation: Sequence[Message]) -> Sequence[Message]:
     return conversation[last:]
 
 
+@lru_cache(maxsize=64)  # an agent and its judges read each response of a conversation some ten times
 def parsed(content: str) -> JsonValue:
-    """Return a response's JSON value, or its text where it is no JSON."""
+    """Return a response's JSON value, not to be changed, or its text where it is no JSON."""
     try:
         return json.loads(content)
     except ValueError:

@@ -56,10 +56,7 @@ def unsourced(text: str, sources: Iterable[str]) -> list[str]:
     >>> unsourced("Here is the result: hotel Amber Fox, room H12, 3 nights.", ['{"name": "Amber Owl", "nights": 3}'])
     ['Fox', 'H12']
     """
-    told: set[str] = set()
-    for source in sources:
-        for token in _TOKEN.findall(source):
-            told |= {token.casefold(), *_pieces(token)}
+    told: frozenset[str] = frozenset().union(*map(_told_by, sources))
     found = []
     for match in _TOKEN.finditer(text):
         token = match[0]
@@ -71,7 +68,14 @@ def unsourced(text: str, sources: Iterable[str]) -> list[str]:
     return found
 
 
+def _told_by(source: str) -> frozenset[str]:
+    tokens = _TOKEN.findall(source)
+    return frozenset(piece for token in tokens for piece in (token.casefold(), *_pieces(token)))
+
+
 def _pieces(token: str) -> set[str]:
+    if token.isalnum():
+        return {token.casefold()}
     return {piece.casefold() for piece in re.split(r"[^A-Za-z0-9]+", token) if piece}
 
 

@@ -11,7 +11,7 @@ Failures are closed. `BadReply`: this question got no usable answer; the record 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -103,7 +103,6 @@ class Teacher(Protocol):
         ...
 
 
-@runtime_checkable
 class JointTeacher(Protocol):
     """A teacher that saves by answering several questions about the same thing at once."""
 
@@ -124,6 +123,6 @@ async def ask_together(teacher: Teacher, requests: Sequence[tuple[Request[Reply]
         BadReply: a reply stayed unusable.
         TeacherUnavailable: the teacher cannot be reached; try the run again later.
     """
-    if isinstance(teacher, JointTeacher):
-        return await teacher.ask_together(requests)
+    if hasattr(teacher, "ask_together"):  # `isinstance` would look the protocol's members up again at every question
+        return await cast(JointTeacher, teacher).ask_together(requests)
     return [await teacher.ask(request, seed=seed) for request, seed in requests]

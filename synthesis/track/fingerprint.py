@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -67,13 +67,24 @@ def _imported(module: str) -> frozenset[Path]:
             continue
         found.add(path)
         waiting.append(name.rpartition(".")[0])  # the package's own `__init__` runs with every import from it
-        for node in ast.walk(ast.parse(path.read_bytes())):
+        for node in _statements(ast.parse(path.read_bytes())):
             if isinstance(node, ast.Import):
                 waiting += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
                 # An imported name may be a module or something in one; what has no file is passed over above.
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     return frozenset(found)
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield every statement of a module, those inside of others too, and no expression: these hold no import."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, block, ())
+            waiting += inner if isinstance(inner, list) else ()
 
 
 def _file_of(module: str) -> Path | None:

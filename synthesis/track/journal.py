@@ -78,6 +78,25 @@ class Journal:
             raise KeyError(item)
         return json.loads(row[0])
 
+    def rejected(self) -> Iterator[tuple[int, dict[str, JsonValue]]]:
+        """Yield each finished item that was rejected, in order, with its outcome; results are not even parsed.
+
+        Raises:
+            JournalError: the file is damaged.
+        """
+        with _told_of(self._path):
+            # `append` writes the key `result` first, and alone.
+            rows = self._database.execute(
+                """SELECT item, outcome FROM outcomes WHERE outcome NOT GLOB '{"result":*' ORDER BY item"""
+            )
+            for item, outcome in rows:
+                yield item, json.loads(outcome)
+
+    def num_finished(self, below: int) -> int:
+        """Return how many of the first so many items are finished."""
+        with _told_of(self._path):
+            return self._database.execute("SELECT count(*) FROM outcomes WHERE item < ?", (below,)).fetchone()[0]
+
     def close(self) -> None:
         """Close the file; it stays on disk until its stage has written its records."""
         self._database.close()
@@ -179,7 +198,7 @@ async def run_stage(
     started, progress = time.monotonic(), progress or sys.stderr
     todo = (index for index in range(len(items)) if index not in journal)  # one for all workers: each takes the next
     bar = tqdm(total=len(items), desc=report.stage, file=progress, disable=not progress.isatty(), leave=False)
-    bar.update(sum(index in journal for index in range(len(items))))
+    bar.update(journal.num_finished(len(items)))
 
     async def worker() -> None:
         for index in todo:
@@ -202,11 +221,11 @@ async def run_stage(
         bar.close()
     report.read += len(items)
     # Counted from the journal, in order: a resumed run reports the same as one that was never stopped.
-    for index in range(len(items)):
-        outcome = journal.read(index)
-        if "result" in outcome:
-            report.kept += 1
-        else:
+    num_rejected = 0
+    for index, outcome in journal.rejected():
+        if index < len(items):
+            num_rejected += 1
             report.reject(Rejected(outcome["rejected"], outcome["detail"]))
+    report.kept += len(items) - num_rejected
     report.seconds += time.monotonic() - started
     return StageResults(journal, len(items))

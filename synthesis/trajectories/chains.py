@@ -41,6 +41,8 @@ def scalar_type(schema: JsonValue) -> str | None:
     if not isinstance(schema, dict):
         return None
     types = schema.get("type")
+    if isinstance(types, str) and types in _SCALARS:  # as nearly all are
+        return types
     named = [name for name in (types if isinstance(types, list) else [types]) if name != "null"]
     # Of several types the first one counts: a call can be made with it.
     if named and named[0] in _SCALARS:

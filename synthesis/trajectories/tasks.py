@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from synthesis.answers.schema_fault import schema_fault
@@ -80,15 +80,34 @@ def is_stated(value: JsonValue, text: str) -> bool:
     """
     if isinstance(value, bool) or value is None or isinstance(value, dict | list):
         return False
-    wanted = re.escape(str(value).casefold())
+    wanted = str(value).casefold()
     if not wanted:
         return False
     if isinstance(value, int | float):
         # Not a part of a longer number; a full stop after it may end the sentence.
-        return re.search(rf"(?<![\d.]){wanted}(?![\d]|\.\d)", text) is not None
+        return any(
+            not (before.isdecimal() or before == ".")
+            and not (after[:1].isdecimal() or (after[:1] == "." and after[1:].isdecimal()))
+            for before, after in _surroundings(wanted, text)
+        )
+    text = text.casefold()
     # Chinese has no spaces between words, so only an ASCII value can be asked to stand alone.
-    guarded = rf"(?<![a-z0-9]){wanted}(?![a-z0-9])" if str(value).isascii() else wanted
-    return re.search(guarded, text.casefold()) is not None
+    if not str(value).isascii():
+        return wanted in text
+    return not all(_is_of_a_word(before) or _is_of_a_word(after[:1]) for before, after in _surroundings(wanted, text))
+
+
+def _surroundings(wanted: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yield the letter before and the two after each place of a text in another. No pattern is compiled for it."""
+    place = text.find(wanted)
+    while place >= 0:
+        end = place + len(wanted)
+        yield text[max(0, place - 1) : place], text[end : end + 2]
+        place = text.find(wanted, place + 1)
+
+
+def _is_of_a_word(letter: str) -> bool:
+    return letter.isascii() and letter.isalnum()
 
 
 def check_text(text: str, server: ServerDocument) -> None:

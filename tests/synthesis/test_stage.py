@@ -54,6 +54,23 @@ async def test_a_finished_item_is_not_worked_on_again_and_counts_all_the_same(tm
         worked_on.clear()
 
 
+async def test_only_the_items_asked_for_are_counted_and_a_result_may_look_like_a_rejection(tmp_path):
+    async def work(item: int) -> object:
+        if item % 2:
+            raise Rejected("odd", str(item), {"result": item})
+        return {"rejected": "no", "detail": "no"}
+
+    report = StageReport("numbers")
+    with closing(Journal(tmp_path / "journal.sqlite", "numbers", {})) as journal:
+        await run_stage(StageReport("numbers"), list(range(6)), work, journal=journal, concurrency=2)
+        await run_stage(report, list(range(4)), work, journal=journal, concurrency=2)
+        made = {"rejected": "odd", "made": {"result": 1}, "detail": "1"}
+        assert [item for item, _ in journal.rejected()] == [1, 3, 5]
+        assert dict(journal.rejected())[1] == made
+        assert (journal.num_finished(4), journal.num_finished(9)) == (4, 6)
+    assert (report.read, report.kept, report.rejected) == (4, 2, {"odd": 2})
+
+
 class MuteTeacher(ProceduralTeacher):
     """Never gives a reply that can be used."""
 

@@ -1,6 +1,10 @@
 """A task states its facts, names no tool, and keeps both when it is varied."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from synthesis.prompts.augmentation import AugmentedTask, AugmentTask
 from synthesis.prompts.task_scoring import ScoreTask
@@ -12,7 +16,7 @@ from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.trajectories.augmentation import augment_task
 from synthesis.trajectories.chains import bind_chain
 from synthesis.trajectories.task_scores import TaskThresholds, score_task
-from synthesis.trajectories.tasks import write_task
+from synthesis.trajectories.tasks import is_stated, write_task
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 CHAIN = bind_chain(HOTELS, ["find_hotel", "book_hotel"])
@@ -88,3 +92,22 @@ async def test_each_score_must_reach_its_threshold_and_none_has_a_default():
             await scored(good.model_copy(update={quality: 0.1}))
     with pytest.raises(BadReply):
         await scored(BadReply("no JSON"))
+
+
+LETTERS = st.text("aB1٣5.- 房ß", max_size=8)
+
+
+@given(
+    value=st.one_of(LETTERS, st.integers(0, 155), st.sampled_from([1.5, 0.5, 15.0])),
+    before=LETTERS,
+    after=LETTERS,
+)
+def test_a_value_is_stated_where_it_stands_alone_as_a_pattern_would_say(value, before, after):
+    wanted = re.escape(str(value).casefold())
+    for text in (before + after, f"{before}{value}{after}", f"{before} {value}{after}", f"{value}{before}{value}"):
+        if isinstance(value, str):
+            guarded = rf"(?<![a-z0-9]){wanted}(?![a-z0-9])" if value.isascii() else wanted
+            expected = bool(wanted) and re.search(guarded, text.casefold()) is not None
+        else:
+            expected = re.search(rf"(?<![\d.]){wanted}(?![\d]|\.\d)", text) is not None
+        assert is_stated(value, text) == expected
