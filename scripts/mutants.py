@@ -1833,7 +1833,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Judges of one message are asked in one call.
     Mutant(
         "synthesis/teacher/protocol.py",
-        "    if isinstance(teacher, JointTeacher):",
+        '    if hasattr(teacher, "ask_together"):',
         "    if False:",
         ("tests/synthesis/trajectories/test_judges_together.py",),
     ),

@@ -211,3 +211,16 @@ def test_synthesis_the_sandbox_and_the_command_start_without_jax_and_transformer
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == []
+
+
+def test_the_embedded_teachers_trajectories_begin_without_what_only_others_need():
+    """Their memory is measured: 7 MB of httpx, 11 of networkx (from its first graph on), and numpy's below it."""
+    script = (
+        "import json, sys\n"
+        "import synthesis.trajectories.pipeline, synthesis.procedural.teacher\n"
+        "heavy = {'httpx', 'networkx', 'numpy', 'scipy', 'sklearn', 'yaml', 'openai', 'mcp', 'ray', 'datasketch'}\n"
+        "print(json.dumps(sorted(heavy & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from graphlib import CycleError, TopologicalSorter
 from typing import Final
+
+from networkx import find_cycle, is_directed_acyclic_graph
 
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.prompts.qa_instance import WriteQAInstance
-from synthesis.questions.decomposition import CompositionError, QAInstance, compose, depths, scenario_of
+from synthesis.questions.decomposition import (
+    CompositionError,
+    QAInstance,
+    compose,
+    dependency_graph,
+    depths,
+    scenario_of,
+)
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import JsonValue
 from synthesis.stage import Rejected
@@ -96,10 +104,9 @@ def _check_graph(instance: QAInstance) -> None:
         if len(set(node.depends_on)) < len(node.depends_on):
             raise Rejected("duplicated dependency", f"{node.id} depends on {list(node.depends_on)}")
     # Every cycle breaks the order below as well; it is looked for first to be called by its own name.
-    try:
-        TopologicalSorter({node.id: node.depends_on for node in instance.nodes}).prepare()
-    except CycleError as error:
-        raise Rejected("cyclic dependency", f"{error.args[1]}") from error
+    graph = dependency_graph(instance.nodes)
+    if not is_directed_acyclic_graph(graph):
+        raise Rejected("cyclic dependency", f"{[node for node, _ in find_cycle(graph)]}")
     for position, node in enumerate(instance.nodes):
         if late := sorted(set(node.depends_on) - set(ids[:position])):
             raise Rejected("dependency listed after its dependent", f"{node.id} depends on {late}")

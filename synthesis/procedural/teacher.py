@@ -6,14 +6,25 @@ tool's document; what it says of the world comes from a generated relational wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
-from synthesis.procedural import environments, trajectories
+from synthesis.procedural import trajectories
 from synthesis.teacher.protocol import Reply, Request
 
-ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {**trajectories.ANSWERS, **environments.ANSWERS}
-"""Request type to the pure function (request, seed) that answers it."""
+
+def answer_to(kind: type[Request[Any]]) -> Callable[[Any, int], Any]:
+    """Return the pure function (request, seed) that answers a kind of request.
+
+    Raises:
+        KeyError: there is none.
+    """
+    if (answer := trajectories.ANSWERS.get(kind)) is not None:
+        return answer
+    # Here, since the other track needs neither worlds nor lexicons.
+    from synthesis.procedural import environments
+
+    return environments.ANSWERS[kind]
 
 
 class ProceduralTeacher:
@@ -27,4 +38,4 @@ class ProceduralTeacher:
         Raises:
             BadReply: the request cannot be answered by rule, e.g. a document without usable tools.
         """
-        return cast(Reply, ANSWERS[type(request)](request, seed))
+        return cast(Reply, answer_to(type(request))(request, seed))

@@ -5,16 +5,20 @@ q1  Who is the manager of project Amber Fox?   a1 ─┐
 q2  What is the wage of manager Calm Otter?    a2 <┘           Φ = same(q2)
 
 Decided: docs/decisions/environments.md, “Hops are counted twice”.
+Decided: docs/decisions/synthesis.md, “Graphs are networkx's, and it is imported where one is built”.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from synthesis.errors import SynthesisError
 from synthesis.records import Composition, JsonValue, Operation, Record, Scenario
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
 
 
 class DecompositionNode(Record):
@@ -50,18 +54,35 @@ class _Node(Protocol):
     def depends_on(self) -> tuple[str, ...]: ...
 
 
-def depths(nodes: Sequence[_Node]) -> dict[str, int]:
-    """Return for each node the length in nodes of the longest path that ends in it; nodes come after their parents.
+def dependency_graph(nodes: Iterable[_Node]) -> DiGraph[str]:
+    """Return the graph G of a decomposition: an edge leads from each sub-question to what depends on its answer.
+
+    >>> q1 = DecompositionNode(id="q1", question="", answer=1)
+    >>> q2 = DecompositionNode(id="q2", question="", answer=2, depends_on=("q1",))
+    >>> list(dependency_graph([q1, q2]).edges)
+    [('q1', 'q2')]
+    """
+    import networkx  # here, so that only what has a graph pays for it
+
+    graph: DiGraph[str] = networkx.DiGraph()
+    for node in nodes:
+        graph.add_node(node.id)
+        graph.add_edges_from((parent, node.id) for parent in node.depends_on)
+    return graph
+
+
+def depths(nodes: Iterable[_Node]) -> dict[str, int]:
+    """Return for each node the length in nodes of the longest path that ends in it.
 
     >>> q1 = DecompositionNode(id="q1", question="", answer=1)
     >>> q2 = DecompositionNode(id="q2", question="", answer=2, depends_on=("q1",))
     >>> depths([q1, q2])
     {'q1': 1, 'q2': 2}
     """
-    depth: dict[str, int] = {}
-    for node in nodes:
-        depth[node.id] = 1 + max((depth[parent] for parent in node.depends_on), default=0)
-    return depth
+    from networkx import topological_generations
+
+    generations = enumerate(topological_generations(dependency_graph(nodes)), 1)
+    return {name: depth for depth, names in generations for name in names}
 
 
 def scenario_of(lookups: Sequence[_Node]) -> Scenario:

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-import httpx
-
 from synthesis.records import JsonObject, JsonValue
 from synthesis.teacher.adaptive_concurrency import AdaptiveConcurrency
 from synthesis.teacher.completion import Completion, completion_of
@@ -223,6 +221,8 @@ class Endpoint:
         Raises:
             TeacherUnavailable: nobody listens, there is no such host, or no network.
         """
+        import httpx  # part of the extra, and 7 MB that a run without an endpoint does without
+
         cause = error.__cause__
         if self._has_answered or attempt < min(1, self._limits.max_retries):
             return

@@ -1,7 +1,7 @@
 """Tool documents from anywhere, normalised, and the tools behind them.
 
 sources                      files and folders, told apart by what they hold
-crawled, openapi, rapidapi, tools_list, python_functions   one format each
+crawled, openapi, rapidapi, tools_list, python_functions, yaml_documents   one format each
 documents, names, schema_repair, near_duplicate_servers    one form for all, and what is kept
 mcp_servers, mcp_credentials, mcp_session                  real servers: named, given their keys, called
 mcp_pool, mcp_group                                        lent to trajectories, several together

@@ -5,21 +5,16 @@
 .yaml    an OpenAPI specification
 .py      typed functions
 
-YAML is mended by one rule, where it cannot be read otherwise: tabs at the ends of lines go. YAML 1.2 allows them
-(section 6.2), the loader does not. The servers of such a file name the rule among their repairs.
+The servers of a YAML file that had to be mended name the rule among their repairs.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
-
-import yaml
-from yaml.scanner import ScannerError
+from typing import Final
 
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue
@@ -70,17 +65,31 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
         elif path.suffix == ".py":
             yield from read_python_functions(path.read_text(encoding="utf-8"), path.stem)
         elif path.suffix in (".yaml", ".yml"):
-            document, repairs = _parsed_yaml(path.read_text(encoding="utf-8"))
-            for found in _servers(document, path.stem, path.name):
-                yield replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
+            yield from _servers_of_yaml(path)
         else:
             # Some editors begin a file with a byte-order mark, which JSON does not allow.
             yield from _servers(_parsed_json(path.read_text(encoding="utf-8-sig")), path.stem, path.name)
-    except (UnicodeDecodeError, ValueError, RecursionError, SyntaxError, yaml.YAMLError) as error:
-        # The first line alone: the rest of a YAML error quotes the file.
-        yield Rejected("unreadable document", f"{path.name}: {type(error).__name__}: {str(error).splitlines()[0]}")
+    except (UnicodeDecodeError, ValueError, RecursionError, SyntaxError) as error:
+        yield _unreadable(path, error)
     except OSError as error:
         yield Rejected("unreadable document", f"{path.name}: {error.strerror}")
+
+
+def _servers_of_yaml(path: Path) -> Iterator[SourceServer | Rejected]:
+    from synthesis.tools.yaml_documents import YAMLError, parsed_yaml  # here: most sources are JSON
+
+    try:
+        document, repairs = parsed_yaml(path.read_text(encoding="utf-8"))
+    except YAMLError as error:
+        yield _unreadable(path, error)
+        return
+    for found in _servers(document, path.stem, path.name):
+        yield replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
+
+
+def _unreadable(path: Path, error: Exception) -> Rejected:
+    # The first line alone: the rest of a YAML error quotes the file.
+    return Rejected("unreadable document", f"{path.name}: {type(error).__name__}: {str(error).splitlines()[0]}")
 
 
 def _servers(document: JsonValue, name: str, where: str) -> Iterator[SourceServer | Rejected]:
@@ -105,32 +114,3 @@ def _parsed_json(text: str) -> JsonValue:
 
 def _refuse_constant(name: str) -> JsonValue:
     raise ValueError(f"{name} is not JSON")
-
-
-def _parsed_yaml(text: str) -> tuple[JsonValue, tuple[str, ...]]:
-    """Return a YAML text as JSON sees it, and what had to be mended to read it."""
-    try:
-        return _as_json(yaml.load(text, _JsonLoader)), ()
-    except ScannerError:
-        mended = re.sub(r"[ \t]*\t[ \t]*$", "", text, flags=re.MULTILINE)
-        if mended == text:
-            raise
-        return _as_json(yaml.load(mended, _JsonLoader)), ("tab at the end of a YAML line removed",)
-
-
-class _JsonLoader(yaml.SafeLoader):
-    """YAML as JSON sees it: `=` and dates are text."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
-        first: [(tag, pattern) for tag, pattern in resolvers if not re.search(r"timestamp|:value$", tag)]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-def _as_json(value: Any) -> JsonValue:
-    """Give YAML mappings text keys, so that `200:` in a specification is a status and not a number."""
-    if isinstance(value, dict):
-        return {str(key): _as_json(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [_as_json(inner) for inner in value]
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

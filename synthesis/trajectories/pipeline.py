@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -123,7 +123,7 @@ async def synthesize_trajectories(
             await run.propose_chains()
             report = await run.collect_trajectories()
             track_run.write_rejected(report, run.rejected(), REJECTED_KIND)
-            track_run.write(report, run.trajectories(), run_report(unknown, completed, run.edge_weights))
+            track_run.write(report, run.trajectories(), run_report(unknown, completed, run.tool_graphs))
         else:
             report = replace(completed, stage="trajectories")
     # The folder goes with the journals: it was not empty when the stack was left.
@@ -135,15 +135,18 @@ async def synthesize_trajectories(
     return report
 
 
-def run_report(unknown: StageReport, servers: StageReport, edge_weights: Mapping[int, int]) -> str:
-    """Return what stands beside the records: what became of tools of unknown parameters, and the weights of edges."""
+def run_report(unknown: StageReport, servers: StageReport, tool_graphs: Sequence[JsonObject]) -> str:
+    """Return what stands beside the records: what became of tools of unknown parameters, and the tool graphs."""
     counts = {"read": unknown.read, "completed": unknown.kept, "rejected": dict(sorted(unknown.rejected.items()))}
+    weights = Counter(weight for graph in tool_graphs for _, _, weight in graph["edges"])
     report = {
         "unknown_parameters": counts,
         "servers_left_out": dict(sorted(servers.rejected.items())),
-        "edges_by_weight": dict(sorted(edge_weights.items())),
+        "edges_by_weight": dict(sorted(weights.items())),
     }
-    return json.dumps(report, indent=1) + "\n"
+    # One line a server: a report is read by people, too.
+    graphs = ",\n  ".join(json.dumps(graph, ensure_ascii=False) for graph in tool_graphs)
+    return f'{json.dumps(report, indent=1)[:-2]},\n "tool_graphs": [\n  {graphs}\n ]\n}}\n'
 
 
 def fingerprint_of(config: TrajectoriesConfig, teacher: Teacher, documents: Sequence[ServerDocument]) -> Fingerprint:
@@ -173,8 +176,8 @@ class _Run:
         self._documents: list[ServerDocument] = []
         """The servers that are worked on, their tools completed."""
         self._chains: list[list[Chain]] = []
-        self.edge_weights: Counter[int] = Counter()
-        """Edges of all tool graphs by their weight."""
+        self.tool_graphs: list[JsonObject] = []
+        """What was proposed of each server that has chains."""
         self._order: list[int] = []
         self._duplicates: dict[int, str] = {}
         self._num_slots = 0
@@ -242,9 +245,10 @@ class _Run:
         report = await self._stage("chains", len(servers), self._chains_of_server, self._chains_journal)
         for index in range(len(servers)):
             # A server whose proposals were rejected has no chains; its slots get server-only tasks.
-            result = self._chains_journal.read(index).get("result", {"chains": [], "edge_weights": []})
+            result = self._chains_journal.read(index).get("result", {"chains": [], "graph": None})
             self._chains.append([Chain.model_validate(chain) for chain in result["chains"]])
-            self.edge_weights.update(dict(result["edge_weights"]))
+            if result["graph"] is not None:
+                self.tool_graphs.append({"server": servers[index].name, **result["graph"]})
         print(report.closing_line(), file=self.progress)
 
     async def _chains_of_server(self, index: int) -> JsonObject:
@@ -315,12 +319,10 @@ class _Run:
 
     def rejected(self) -> Iterator[RejectedTrajectory]:
         """Read from the journal what was not kept, and what was made of it, in the order of the slots."""
-        for slot in range(self._num_slots):
-            outcome: JsonObject = self._trajectories_journal.read(slot)
-            if "rejected" in outcome:
-                made = outcome.get("made", {})
-                judged = {"trajectory": self._with_cost(slot, made)} if "trajectory" in made else {}
-                yield rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made | judged))
+        for slot, outcome in self._trajectories_journal.rejected():
+            made = outcome.get("made", {})
+            judged = {"trajectory": self._with_cost(slot, made)} if "trajectory" in made else {}
+            yield rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made | judged))
 
     def _with_cost(self, slot: int, made: JsonObject) -> Trajectory:
         """Return the trajectory of a slot with what its task cost, too; a server's chains are shared and left out."""

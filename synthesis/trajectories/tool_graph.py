@@ -1,31 +1,70 @@
 """The tool graph: consecutive tools of proposed chains are directed edges, weighted by how often they were proposed.
 
 Candidate chains are length-bounded random walks on it, biased by edge weight (ASTRA, SFT data, step 2). Each walk costs
-time linear in its length; nothing is enumerated.
+time linear in its length; nothing is enumerated. It is networkx's weighted `DiGraph`: `starts` of a node says how often
+a proposal began with the tool, `weight` of an edge how often it was proposed.
 
 Decided: docs/decisions/trajectories.md, “A server's chains may be proposed in several draws”.
+Decided: docs/decisions/synthesis.md, “Graphs are networkx's, and it is imported where one is built”.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
+from typing import TYPE_CHECKING, TypeAlias
+
+from synthesis.records import JsonObject
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
+
+ToolGraph: TypeAlias = "DiGraph[str]"
 
 
-@dataclass(frozen=True)
-class ToolGraph:
-    """How often each tool began a proposal, and how often each followed another."""
+def build_tool_graph(chains: Iterable[Sequence[str]]) -> ToolGraph:
+    """Count starts and transitions of the proposed chains.
 
-    starts: Mapping[str, int]
-    edges: Mapping[str, Mapping[str, int]]
+    >>> graph = build_tool_graph([["find", "book"], ["find", "book", "pay"], ["find", "rate"]])
+    >>> graph["find"], graph.nodes(data="starts", default=0)["find"]
+    (AtlasView({'book': {'weight': 2}, 'rate': {'weight': 1}}), 3)
+    """
+    chains = [chain for chain in chains if chain]
+    return _graph(Counter(chain[0] for chain in chains), Counter(edge for chain in chains for edge in pairwise(chain)))
 
-    @property
-    def num_edges(self) -> int:
-        """Number of distinct edges."""
-        return sum(len(successors) for successors in self.edges.values())
+
+def _graph(starts: Mapping[str, int], edges: Mapping[tuple[str, str], int]) -> ToolGraph:
+    import networkx  # here, so that only what has a graph pays for it
+
+    graph: ToolGraph = networkx.DiGraph()
+    # The tools that begin come first, in their order: walks are drawn in the order of nodes and edges.
+    graph.add_nodes_from((tool, {"starts": count}) for tool, count in starts.items())
+    graph.add_weighted_edges_from((tool, successor, weight) for (tool, successor), weight in edges.items())
+    return graph
+
+
+def as_json(graph: ToolGraph) -> JsonObject:
+    """Return a graph as it is written down; `from_json` reads it.
+
+    >>> as_json(build_tool_graph([["find", "book"]]))
+    {'starts': {'find': 1}, 'edges': [['find', 'book', 1]]}
+    """
+    return {"starts": _starts(graph), "edges": [list(edge) for edge in graph.edges(data="weight")]}
+
+
+def from_json(written: JsonObject) -> ToolGraph:
+    """Return the graph that was written down.
+
+    Raises:
+        KeyError, ValueError, TypeError: it is none.
+
+    >>> graph = build_tool_graph([["find", "book"], ["pay", "rate"]])
+    >>> as_json(from_json(as_json(graph))) == as_json(graph)
+    True
+    """
+    return _graph(written["starts"], {(tool, successor): weight for tool, successor, weight in written["edges"]})
 
 
 def edge_weights(graph: ToolGraph) -> dict[int, int]:
@@ -34,26 +73,7 @@ def edge_weights(graph: ToolGraph) -> dict[int, int]:
     >>> edge_weights(build_tool_graph([["find", "book"], ["find", "book", "pay"], ["find", "rate"]]))
     {1: 2, 2: 1}
     """
-    return dict(
-        sorted(Counter(weight for successors in graph.edges.values() for weight in successors.values()).items())
-    )
-
-
-def build_tool_graph(chains: Iterable[Sequence[str]]) -> ToolGraph:
-    """Count starts and transitions of the proposed chains.
-
-    >>> graph = build_tool_graph([["find", "book"], ["find", "book", "pay"], ["find", "rate"]])
-    >>> graph.edges["find"], graph.starts
-    (Counter({'book': 2, 'rate': 1}), Counter({'find': 3}))
-    """
-    starts: Counter[str] = Counter()
-    edges: dict[str, Counter[str]] = {}
-    for chain in chains:
-        if chain:
-            starts[chain[0]] += 1
-        for tool, successor in pairwise(chain):
-            edges.setdefault(tool, Counter())[successor] += 1
-    return ToolGraph(starts, edges)
+    return dict(sorted(Counter(weight for _, _, weight in graph.edges(data="weight")).items()))
 
 
 def proposals_per_draw(count: int, draws: int) -> list[int]:
@@ -72,13 +92,13 @@ def random_walk(
 
     The result is None where the walk ends before `min_length` tools. An acyclic walk uses no tool twice.
     """
-    if not graph.starts:
+    starts = _starts(graph)
+    if not starts:
         return None
     length = rng.randint(min_length, max_length)
-    walk = [_draw(graph.starts, rng)]
+    walk = [_draw(starts, rng)]
     while len(walk) < length:
-        successors = graph.edges.get(walk[-1], {})
-        open_ones = {tool: weight for tool, weight in successors.items() if not acyclic or tool not in walk}
+        open_ones = {tool: edge["weight"] for tool, edge in graph[walk[-1]].items() if not acyclic or tool not in walk}
         if not open_ones:
             break
         walk.append(_draw(open_ones, rng))
@@ -101,11 +121,15 @@ def edge_coverage(graph: ToolGraph, chains: Iterable[Sequence[str]]) -> float:
     >>> edge_coverage(build_tool_graph([["a", "b"], ["b", "c"]]), [["a", "b"]])
     0.5
     """
-    if not graph.num_edges:
+    if not graph.number_of_edges():
         return 1.0
-    used = {(a, b) for chain in chains for a, b in pairwise(chain)}
+    used = {edge for chain in chains for edge in pairwise(chain)}
     # Only edges of this graph count: the chains may come from elsewhere.
-    return sum(b in graph.edges.get(a, {}) for a, b in used) / graph.num_edges
+    return sum(graph.has_edge(*edge) for edge in used) / graph.number_of_edges()
+
+
+def _starts(graph: ToolGraph) -> dict[str, int]:
+    return {tool: count for tool, count in graph.nodes(data="starts", default=0) if count}
 
 
 def _draw(weights: Mapping[str, int], rng: Random) -> str:

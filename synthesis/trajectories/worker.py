@@ -53,9 +53,9 @@ from synthesis.trajectories.sample_length import SampleLength
 from synthesis.trajectories.task_scores import score_task
 from synthesis.trajectories.tasks import askable_slots, write_task
 from synthesis.trajectories.tool_graph import (
+    as_json,
     build_tool_graph,
     edge_coverage,
-    edge_weights,
     proposals_per_draw,
     sample_candidate_chains,
 )
@@ -193,7 +193,7 @@ class TrajectoriesWorker:
             "candidates": len(candidates),
             "dropped": dropped,
             "edge_coverage": edge_coverage(graph, candidates),
-            "edge_weights": list(edge_weights(graph).items()),
+            "graph": as_json(graph),
         }
 
     @_metered

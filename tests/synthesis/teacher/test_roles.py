@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
-from synthesis.procedural.teacher import ANSWERS
+from synthesis.procedural import environments, trajectories
 from synthesis.prompts.simulated_user import AnswerAsUser
 from synthesis.records import Task, TaskScores
 from synthesis.teacher.config import OpenAITeacherConfig, RoleConfig
@@ -33,7 +33,7 @@ def said(body: dict) -> str:
 
 
 def test_every_kind_of_question_states_its_role_and_every_role_has_one():
-    assert {kind.role for kind in ANSWERS} == set(get_args(Role))
+    assert {kind.role for kind in trajectories.ANSWERS | environments.ANSWERS} == set(get_args(Role))
 
 
 async def test_a_role_is_asked_at_its_own_address_with_its_own_key_model_and_sampling(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from synthesis.procedural.teacher import ANSWERS
+from synthesis.procedural.teacher import answer_to
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.judges import Judgements, JudgeTogether, NumberedJudgement
 from synthesis.teacher.openai import OpenAITeacher
@@ -19,13 +19,13 @@ def name_of_call(messages: list[dict], seed: int) -> str:
 def reply_of(request, seed: int) -> dict:
     """Return what the embedded teacher says to a question, also to one that only language models are asked."""
     if isinstance(request, JudgeTogether):
-        said = [ANSWERS[type(judge)](judge, seed) for judge in request.judges]
+        said = [answer_to(type(judge))(judge, seed) for judge in request.judges]
         numbered = [
             NumberedJudgement(criterion=number, reason=judgement.reason, score=judgement.score)
             for number, judgement in enumerate(said, 1)
         ]
         return Judgements(judgements=tuple(numbered)).model_dump(mode="json")
-    reply = ANSWERS[type(request)](request, seed).model_dump(mode="json")
+    reply = answer_to(type(request))(request, seed).model_dump(mode="json")
     return as_message(reply) if isinstance(request, TakeTurn) else reply
 
 
