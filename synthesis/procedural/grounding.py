@@ -7,6 +7,7 @@ lower-case word that was made up is found where the label of a field stands befo
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -80,13 +81,18 @@ def _pieces(token: str) -> set[str]:
 
 
 def mislabelled(text: str, facts: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the labels that stand in a text before something else, while none of their values stands in it.
+    """Return the labels that stand in a text before something else, while their values do not stand in it.
 
     `facts` are (label, value) of what was returned; a label before another one, or before `as follows`, claims nothing.
+    A label that has several values, for several responses have the field, must have one for each time that it claims.
+    A value that is a part of a label's own words does not stand there.
 
     >>> facts = [("level", "poor"), ("aqi", "35")]
     >>> mislabelled("Done. aqi 35, level good.", facts), mislabelled("Level poor at an aqi of 35.", facts)
     (['level'], [])
+    >>> facts = [("status", "open"), ("status", "closed"), ("hours open", "4")]
+    >>> mislabelled("status open, status lost.", facts), mislabelled("status lost, hours open 4.", facts)
+    (['status'], ['status'])
     """
     values: dict[str, list[str]] = {}
     for label, value in facts:
@@ -94,22 +100,40 @@ def mislabelled(text: str, facts: Sequence[tuple[str, str]]) -> list[str]:
             values.setdefault(label, []).append(value)
     if not values:
         return []
-    # Of labels that begin alike the longest is the one that stands there.
-    places = sorted(
-        ((place, label) for label in values for place in _places(label, text)), key=lambda at: (at[0], -len(at[1]))
-    )
-    label_begins = {place for place, _ in places}
-    found, end = [], 0
-    for place, label in places:
-        if place < end:
-            continue
-        end = place + len(label)
-        after = text[end:]
-        next_place = end + len(after) - len(after.lstrip())
-        claims_nothing = _NOTHING.match(after) is not None or next_place in label_begins
-        if not claims_nothing and not any(stands_in(value, text) for value in values[label]):
-            found.append(label)
+    labels = _labels_in(text, values)
+    begins = {place for place, _ in labels}
+    claims: Counter[str] = Counter()
+    for place, label in labels:
+        after = text[place + len(label) :]
+        next_place = len(text) - len(after.lstrip())
+        if _NOTHING.match(after) is None and next_place not in begins:
+            claims[label] += 1
+    found: list[str] = []
+    for label, count in claims.items():
+        told = {
+            place
+            for value in values[label]
+            for place in _places(value, text)
+            if not any(start <= place and place + len(value) <= start + len(each) for start, each in labels)
+        }
+        # One value that is told may be claimed again and again; of several, each claim is of its own.
+        is_covered = told and len(set(values[label])) == 1
+        found += [label] * (0 if is_covered else max(0, count - len(told)))
     return found
+
+
+def _labels_in(text: str, labels: Iterable[str]) -> list[tuple[int, str]]:
+    """Return where labels stand; of those that begin alike the longest is the one that stands there."""
+    places = sorted(((place, label) for label in labels for place in _places(label, text)), key=_longest_first)
+    found: list[tuple[int, str]] = []
+    for place, label in places:
+        if not found or place >= found[-1][0] + len(found[-1][1]):
+            found.append((place, label))
+    return found
+
+
+def _longest_first(at: tuple[int, str]) -> tuple[int, int]:
+    return at[0], -len(at[1])
 
 
 def stands_in(value: str, text: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from synthesis.procedural.grounding import mislabelled
 from synthesis.procedural.judgements import (
     judge_answer_relevance,
     judge_answer_summary,
@@ -170,3 +171,23 @@ def test_words_alone_are_no_reaction_to_a_failure(message: Message, expected: fl
     failed = (USER, calling("find_hotel", city="Oslo"), told('{"error": "503"}', is_error=True))
     found = score(judge_response_understanding, judges.JudgeResponseUnderstanding, *failed, message)
     assert found == expected
+
+
+TICKET = [("ticket id", "T1"), ("status", "open"), ("status", "assigned"), ("status", "closed"), ("hours open", "4")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ("Done. ticket id T1, status assigned, status closed, hours open 4.", []),
+        ("Done. status assigned, status packed, hours open 4.", ["status"]),  # closed became packed
+        ("Done. status packed, hours open 4, status closed.", ["status"]),
+        ("Done. status packed, hours open 4.", ["status"]),  # what stands in a label is no value
+        ("Done. status packed, status lost.", ["status", "status"]),
+        ("The status went from open to assigned, then the status was closed.", []),
+        ("Its status is as follows: closed.", []),
+        ("ticket id T1: the ticket id is T1.", []),  # one value may be said again and again
+    ],
+)
+def test_of_a_field_with_several_values_every_claim_needs_one_of_its_own(answer: str, found: list[str]) -> None:
+    assert mislabelled(answer, TICKET) == found
