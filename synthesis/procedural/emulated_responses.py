@@ -9,6 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final, Literal
 
+from synthesis.answers.schema_fault import schema_fault
 from synthesis.procedural.argument_values import drawn_value
 from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatedResponse, EmulatorState
 from synthesis.records import JsonObject, JsonValue, Language
@@ -86,7 +87,8 @@ def _value(name: str, schema: JsonValue, context: JsonObject, rng: Random, langu
 
 def _field(field: str, schema: JsonValue, context: JsonObject, rng: Random, language: Language) -> JsonValue:
     slot = slot_name(field)
-    if slot in context and not isinstance(context[slot], dict | list):
+    # What is known may not be what the field can hold: a ticket that was assigned is `closed` when it is closed.
+    if slot in context and not isinstance(context[slot], dict | list) and not schema_fault(schema, context[slot], slot):
         return context[slot]
     return _value(field, schema, context, rng, language)
 
