@@ -4,6 +4,7 @@
     before_and_after    the held-out figures of every policy
     temperatures        their F1 and final answers at every temperature on every kind of unseen environment
     charts              curves over steps and histograms             charts.html.jinja
+    graphs              drawings of tool graphs and dependencies     charts.html.jinja
     data_sets           what a record directory's page shows
     episodes            which episodes are shown, token by token     episodes.html.jinja
 

@@ -10,4 +10,5 @@ parquet_rows   any of these in a Parquet file
 tfds_dataset   trajectories and environments for `tfds.data_source`
 data_card      README.md of an export, with the head that the Hugging Face hub reads
 export         the folder whole
+graphs         tool graphs and dependency graphs, as one GraphML file
 """
