@@ -1467,6 +1467,34 @@ MUTANTS: tuple[Mutant, ...] = (
             "::test_tools_that_cannot_be_merged_stay_apart_under_distinct_names",
         ),
     ),
+    # A sub-question that is joined to a tool asks that tool, by its parameters.
+    Mutant(
+        "synthesis/environments/merging.py",
+        '{"name": reply.tool, "arguments": reply.arguments}',
+        '{"name": reply.tool}',
+        ("tests/synthesis/environments/test_merging.py",),
+    ),
+    # Of tools that are not similar nobody is asked.
+    Mutant(
+        "synthesis/environments/merging.py",
+        "LEAST_COSINE: Final = 0.4",
+        "LEAST_COSINE: Final = -1.0",
+        ("tests/synthesis/environments/test_merging.py",),
+    ),
+    # Of a field with several values each claim needs a value of its own.
+    Mutant(
+        "synthesis/procedural/grounding.py",
+        "is_covered = told and len(set(values[label])) == 1",
+        "is_covered = told",
+        ("tests/synthesis/procedural/test_judgements.py",),
+    ),
+    # A value inside of another label's words is not told.
+    Mutant(
+        "synthesis/procedural/grounding.py",
+        "if not any(start <= place and",
+        "if not any(False and",
+        ("tests/synthesis/procedural/test_judgements.py",),
+    ),
     # A tool is proven before it is kept.
     Mutant(
         "synthesis/environments/sub_environments.py",
