@@ -37,6 +37,8 @@ FLOORS = {
             "fingerprint",
             "record_io",
             "diversity",
+            "written_language",
+            "second_tries",
             "stage",
             "verification",
             "answers",

@@ -1,0 +1,141 @@
+"""Whether a text is written in a language, both ways: what stands in it of another one.
+
+    English   no word in another script than Latin
+    Chinese   no English phrase, no English word that nobody had to use, no third script
+
+Names, code, arguments and tool outputs belong to no language. What was given (facts of a request, tool responses) may
+stand in any text; so may code, addresses and identifiers, titles in 《》, and in Chinese capitalised names. A Chinese
+name that nobody gave is no word of an English text: nothing in it says that it is a name.
+
+Decided: docs/decisions/teacher.md, “A text's language is checked both ways, by rule”.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Final
+
+from synthesis.records import JsonValue, Language
+
+_HAN: Final = r"\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+_LATIN: Final = r"A-Za-z\u00aa\u00b5\u00ba\u00c0-\u024f\u1e00-\u1eff"
+_HAN_RUN: Final = re.compile(rf"[{_HAN}]+")
+_OTHER_SCRIPT: Final = re.compile(rf"(?:(?![{_LATIN}{_HAN}])[^\W\d_])+")
+_GREEK_LETTER: Final = re.compile(r"[\u0370-\u03ff]")
+
+_CODE: Final = re.compile(
+    r"```.*?```|`[^`\n]*`"  # code
+    r"|《[^《》\n]{1,60}》"  # a title
+    r"|[A-Za-z][A-Za-z0-9+.-]*://[^\s，。；、》）]+|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # addresses
+    r"|(?<![A-Za-z0-9_.~/-])(?:[A-Za-z0-9_.~-]*/)+[A-Za-z0-9_.~-]+"  # paths
+    r"|(?<![A-Za-z_-])[A-Za-z_-]*[0-9][A-Za-z0-9_-]*"  # numbers with their units, codes
+    r"|(?<![A-Za-z])[A-Za-z]*(?:[A-Za-z]_[A-Za-z]|[a-z][A-Z]|[A-Za-z]\.[a-z])[A-Za-z_.]*",  # identifiers
+    re.ASCII | re.DOTALL,
+)
+_WORD: Final = rf"[{_LATIN}]+(?:['’-][{_LATIN}]+)*"
+_WORDS: Final = re.compile(_WORD)
+_PHRASE: Final = re.compile(rf"{_WORD}(?:[ \t]*[,;&]?[ \t]+{_WORD})*")
+_LOWER_WORDS_OF_A_PHRASE: Final = 3
+_LONGEST_VALUE: Final = 200
+"""What is longer is no value of a request, but a whole response: nobody repeats it."""
+_NAME_JOINTS: Final = frozenset({"of", "the", "and", "de", "la", "le", "du", "van", "von", "der", "di", "el", "s"})
+_ENGLISH: Final = frozenset({
+    "a", "an", "the", "this", "that", "these", "those", "it", "its", "i", "me", "my", "you", "your", "we", "us",
+    "our", "he", "him", "his", "she", "her", "they", "them", "their", "is", "are", "was", "were", "be", "been",
+    "am", "do", "does", "did", "done", "has", "have", "had", "can", "could", "will", "would", "shall", "should",
+    "may", "might", "must", "not", "no", "yes", "and", "or", "but", "if", "then", "than", "so", "as", "of",
+    "to", "for", "in", "on", "at", "by", "with", "from", "into", "about", "after", "before", "between", "what",
+    "which", "who", "whom", "whose", "when", "where", "why", "how", "all", "any", "some", "each", "every",
+    "please", "thanks", "thank", "hello", "hi",
+})  # fmt: skip
+"""Words that make English of a text; none of them is a term."""
+_TERMS: Final = frozenset({
+    "api", "app", "apps", "csv", "json", "xml", "yaml", "html", "css", "sql", "url", "uri", "pdf", "txt", "zip",
+    "png", "jpg", "svg", "mp3", "mp4", "gif", "id", "ip", "wifi", "web", "email", "bug", "log", "tag", "token",
+    "docker", "git", "github", "python", "java", "javascript", "linux", "windows", "excel", "word", "ppt",
+    "vip", "km", "kg", "cm", "mm", "mg", "ml", "gb", "mb", "tb", "kb", "usb", "gps", "ok", "pro", "max", "mini",
+    "plus", "vs", "logo", "demo", "blog", "ai", "iot",
+})  # fmt: skip
+"""English words that Chinese texts use as they are."""
+
+
+def foreign_passages(
+    text: str, language: Language, *, given: Iterable[str] = (), terms: Iterable[str] = ()
+) -> list[str]:
+    """Return what of a text is in another language; empty where it is written in its own.
+
+    `given` are texts whose words may be repeated; `terms` are texts, such as tool documents, single English words of
+    which a Chinese text may use.
+
+    >>> foreign_passages("请查询奥斯陆的天气。", "en"), foreign_passages("Is 李伟 in today?", "en", given=["李伟"])
+    (['请查询奥斯陆的天气'], [])
+    >>> foreign_passages("帮我 find a hotel in Oslo，谢谢", "zh"), foreign_passages("把 Oslo 的报表存成 pdf", "zh")
+    (['find a hotel in Oslo'], [])
+    """
+    said = unicodedata.normalize("NFKC", text)
+    known = [unicodedata.normalize("NFKC", each).strip() for each in given if each.strip()]
+    if language == "zh":  # so that the words before and after a value make no phrase with it
+        for value in sorted(known, key=len, reverse=True):  # a long one may hold a short one
+            said = _without(said, value) if len(value) <= _LONGEST_VALUE else said
+    said = _CODE.sub(" | ", said)
+    passages = [run for run in _OTHER_SCRIPT.findall(said) if not _GREEK_LETTER.fullmatch(run)]
+    passages = [run for run in passages if not any(run in value for value in known)]
+    if language == "en":
+        return passages + [run for run in _HAN_RUN.findall(said) if not any(run in value for value in known)]
+    words = {word for value in known for word in _words(value)}
+    usable = words | _TERMS | {word for each in terms for word in _words(each)}
+    phrases = [phrase for phrase in _PHRASE.findall(said) if not any(phrase in value for value in known)]
+    passages += [phrase for phrase in phrases if _is_english(phrase, usable)]
+    if not passages and not any(_is_own(run, known) for run in _HAN_RUN.findall(said)):
+        # Not a word of Chinese: nothing to complain of where all was given, or no word stands there at all.
+        passages = [phrase for phrase in phrases if not words.issuperset(map(str.casefold, _WORDS.findall(phrase)))]
+    return passages
+
+
+def texts_in(value: JsonValue) -> Iterator[str]:
+    """Yield every text inside a JSON value, those of keys left out.
+
+    >>> list(texts_in({"a": ["x", {"b": "y"}], "c": 3}))
+    ['x', 'y']
+    """
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from texts_in(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from texts_in(inner)
+
+
+def _without(text: str, value: str) -> str:
+    """Take a value out where it stands whole: no part of a longer English word."""
+    before = rf"(?<![{_LATIN}])" if re.match(rf"[{_LATIN}]", value) else ""
+    after = rf"(?![{_LATIN}])" if re.match(rf"[{_LATIN}]", value[-1]) else ""
+    return re.sub(f"{before}{re.escape(value)}{after}", " | ", text, flags=re.IGNORECASE)
+
+
+def _is_own(run: str, known: list[str]) -> bool:
+    return any(not any(character in value for value in known) for character in run)
+
+
+@lru_cache(maxsize=4096)  # documents are the same for every request of a server
+def _words(text: str) -> frozenset[str]:
+    return frozenset(word.casefold() for word in _WORDS.findall(text))
+
+
+def _is_english(phrase: str, usable: set[str]) -> bool:
+    words = _WORDS.findall(phrase)
+    lower = [word for word in words if word[0].islower()]
+    is_name = any(word[0].isupper() and word.casefold() not in _ENGLISH for word in words)
+    if is_name and all(word in _NAME_JOINTS for word in lower):
+        return False
+    # One capital alone is a label: "A 座" is no article.
+    if len(lower) >= _LOWER_WORDS_OF_A_PHRASE or any(
+        word.casefold() in _ENGLISH and not (len(word) == 1 and word.isupper()) for word in words
+    ):
+        return True
+    return any(len(word) > 2 and word.casefold() not in usable for word in lower)
