@@ -1275,8 +1275,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # The tool must be the sub-task's own.
     Mutant(
         "synthesis/answers/counting.py",
-        "tool == sub_task.call.name and same_answer",
-        "same_answer",
+        "and tool == sub_task.call.name",
+        "",
         ("tests/astra_jax/episodes/test_figures.py",),
     ),
     # A sub-task counts once.
@@ -1353,7 +1353,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # The gold call gives no other sub-question's answer.
     Mutant(
         "synthesis/environments/proof.py",
-        'case "gold" if any(same_answer(other.answer, reply.value) for other in others):',
+        'case "gold" if any(same_answer(other.answer, reply.value, other.aliases) for other in others):',
         'case "gold" if False:',
         (
             "tests/synthesis/environments/test_proof.py"
@@ -1436,7 +1436,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Φ gives the answer.
     Mutant(
         "synthesis/environments/verification.py",
-        "if not same_answer(environment.answer, computed):",
+        "if not same_answer(environment.answer, computed, environment.aliases):",
         "if False:",
         ("tests/synthesis/environments/test_verification.py",),
     ),

@@ -234,6 +234,19 @@ class FollowUp(Record):
     num_calls: int = Field(ge=1)
 
 
+class Persona(Record):
+    """Who speaks to the agent: a profile that was drawn for one task, not the description of a person."""
+
+    who: str
+    purpose: str
+    """What they want the result for."""
+    manner: str
+    """The register in which they write."""
+    language: Language
+    knows: str
+    does_not_know: str
+
+
 class Task(Record):
     """A user's request, and those that follow it in the same conversation."""
 
@@ -252,6 +265,8 @@ class Task(Record):
     """Facts the simulated user knows and tells only when asked (for `ask_back` tasks)."""
     follow_ups: tuple[FollowUp, ...] = Field(default=(), exclude_if=lambda follow_ups: not follow_ups)
     """Further requests, for the last calls of the chain; `text` asks for those before them."""
+    persona: Persona | None = Field(default=None, exclude_if=lambda persona: persona is None)
+    """Who the requests were written for, and who the simulated user is; None where the embedded teacher wrote them."""
 
 
 class RewardAxes(Record):
@@ -373,6 +388,8 @@ class SubQuestion(Record):
     id: str
     question: str
     answer: JsonValue
+    aliases: tuple[str, ...] = Field(default=(), exclude_if=lambda aliases: not aliases)
+    """Further ways to write the answer, where it is a text: "NYC" for "New York City"."""
     depends_on: tuple[str, ...] = ()
     call: ToolCall | None = None
     """The gold call; None where no tool is needed."""
@@ -459,6 +476,8 @@ class Environment(KeptRecord):
     """Length of the longest path of the dependency graph, in sub-questions that need a tool."""
     question: str
     answer: JsonValue
+    aliases: tuple[str, ...] = Field(default=(), exclude_if=lambda aliases: not aliases)
+    """Further ways to write the answer, where it is a text."""
     composition: Composition | None = None
     """Φ, where the main answer is computed from sub-answers."""
     sub_questions: tuple[SubQuestion, ...]

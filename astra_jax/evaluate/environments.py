@@ -90,6 +90,7 @@ _SOURCES = (
     "synthesis/answers/expectation.py",
     "synthesis/answers/final_answer.py",
     "synthesis/answers/same_answer.py",
+    "synthesis/answers/written_values.py",
     "synthesis/answers/tool_response.py",
     "synthesis/records.py",
 )

@@ -56,6 +56,7 @@ _SOURCES: Final = (
     "synthesis/answers/counting.py",
     "synthesis/answers/expectation.py",
     "synthesis/answers/same_answer.py",
+    "synthesis/answers/written_values.py",
     "synthesis/answers/tool_response.py",
     "synthesis/records.py",
 )

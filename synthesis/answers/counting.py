@@ -19,7 +19,8 @@ def is_solved(sub_task: SubQuestion, tool: str, value: JsonValue) -> bool:
     The one rule shared by synthesis, `astra records verify` and the reward: the tool is the sub-task's own, and the
     value is the same answer as the gold one.
     """
-    return sub_task.call is not None and tool == sub_task.call.name and same_answer(sub_task.answer, value)
+    is_own = sub_task.call is not None and tool == sub_task.call.name
+    return is_own and same_answer(sub_task.answer, value, sub_task.aliases)
 
 
 def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str, JsonValue]]) -> int:

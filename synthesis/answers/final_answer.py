@@ -5,8 +5,8 @@ The F1 reward counts what tools returned; this reads what the policy says in the
     gold answer      the message holds it where
     number           a number of that value stands there: separators, units and 万 or million are read; a part of a
                      date, a code, a range or a longer number is no number
-    text             it stands there whole, in any case and width, and not inside a longer name of the environment;
-                     a date may be written out
+    text             it stands there whole, in any case and width, and not inside a longer name of the environment; so
+                     may an alias of it; a date may be written out, and a quantity in other units (`written_values`)
     Boolean          it says yes or true, or no or false, and not both
     list, object     every item stands there, in any order
 
@@ -23,9 +23,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from datetime import date
 from typing import Final
 
 from synthesis.answers.same_answer import same_answer
+from synthesis.answers.written_values import Quantity, spellings_of, value_of
 from synthesis.records import Environment, JsonValue
 
 MIN_OTHER_VALUES: Final = 3
@@ -45,11 +47,8 @@ _NUMBER = re.compile(
     r"(?:\s*(?P<scale>万|亿|thousand|million|billion))?"
 )
 _SCALES = {"万": 10**4, "亿": 10**8, "thousand": 10**3, "million": 10**6, "billion": 10**9}
-_DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
-_MONTHS = (
-    *("january", "february", "march", "april", "may", "june"),
-    *("july", "august", "september", "october", "november", "december"),
-)
+_BESIDE = 24
+"""Characters beside a number among which its unit stands."""
 _CLAUSE = r"(?:^|[\s,。;:]|答案是|回答是)"
 _CLAUSE_END = r"(?=\s*(?:[.,;:!*。\"')]|$))"
 _YES = re.compile(
@@ -78,6 +77,7 @@ def is_answer_accurate(environment: Environment, final_text: str) -> bool:
         candidates=candidates,
         names={*environment.entities, *(answer for answer in answers.values() if isinstance(answer, str))},
         max_other_values=max(MIN_OTHER_VALUES, len(answers)),
+        aliases=environment.aliases,
     )
 
 
@@ -93,10 +93,12 @@ def holds_answer(
     candidates: Iterable[JsonValue] = (),
     names: Iterable[str] = (),
     max_other_values: int = MIN_OTHER_VALUES,
+    aliases: Iterable[str] = (),
 ) -> bool:
     """Say whether a message tells the gold answer of a question, by the rule at the head of this file.
 
-    `candidates` are the values among which the answer is one; `names` are names that a message may be about.
+    `candidates` are the values among which the answer is one; `names` are names that a message may be about; `aliases`
+    say the same as the gold answer.
 
     >>> holds_answer("The rent is €1,500.", 1500), holds_answer("error code 1500", 5), holds_answer("room WS1500", 1500)
     (True, False, False)
@@ -104,7 +106,20 @@ def holds_answer(
     (True, False)
     >>> holds_answer("1, 2, 3, 4, 5 or 6", 5), holds_answer("2 + 3 = 5", 5)
     (False, True)
+    >>> holds_answer("It is 5,000 m away.", "5 km"), holds_answer("In NYC.", "New York City", aliases=["NYC"])
+    (True, True)
     """
+    return any(_is_told(text, each, question, list(candidates), names, max_other_values) for each in (gold, *aliases))
+
+
+def _is_told(
+    text: str,
+    gold: JsonValue,
+    question: str,
+    candidates: list[JsonValue],
+    names: Iterable[str],
+    max_other_values: int,
+) -> bool:
     said, known = _readable(text), {_readable(name) for name in names}
     if not _holds(said, gold, known):
         return False
@@ -135,6 +150,8 @@ def _holds(text: str, gold: JsonValue, names: set[str]) -> bool:
     wanted = _words(gold)
     if not wanted:
         return False
+    if any(True for _ in _told_quantities(text, gold)):
+        return True
     # A longer name that contains the answer is another thing; the bar keeps its neighbours from growing together.
     for name in names:
         if wanted in name and wanted != name:
@@ -163,6 +180,30 @@ def _is(gold: int | float, number: int | float) -> bool:
     return number == gold if isinstance(gold, int) else same_answer(gold, number)
 
 
+def _told_quantities(text: str, gold: JsonValue) -> Iterator[tuple[int, int]]:
+    """Yield the places where a text tells the number or quantity that the gold answer writes."""
+    wanted = value_of(gold) if isinstance(gold, str) else None
+    if not isinstance(wanted, Quantity):
+        return
+    for number, match in _numbers(text):
+        if not wanted.what and _is(wanted.number, number):
+            yield match.span()
+        # A unit stands right after the number, or a currency right before it; the longest reading counts.
+        for start, end in _with_unit(text, *match.span()) if wanted.what else ():
+            if same_answer(gold, text[start:end]):
+                yield start, end
+                break
+
+
+def _with_unit(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    after = re.match(r"\s*[^\s0-9|.,;:!?()。；：！？]+(?:\s+[^\s0-9|.,;:!?()。；：！？]+)?", text[end : end + _BESIDE])
+    if after is not None:
+        reach = end + after.end()
+        yield from ((start, stop) for stop in range(reach, end, -1))
+    if before := re.search(r"(?:us\$|[$€£¥]|\b(?:usd|eur|gbp|cny|rmb|jpy))\s*$", text[max(0, start - 6) : start]):
+        yield start - len(before[0]), end
+
+
 def _words(gold: JsonValue) -> str:
     return " ".join(_readable("null" if gold is None else str(gold)).split())
 
@@ -171,12 +212,8 @@ def _standing(gold: JsonValue) -> re.Pattern[str]:
     """Return the pattern of the places where a text, or a date in any of its ways, stands whole."""
     words = _words(gold)
     spelled = [r"\s+".join(map(re.escape, words.split()))]
-    if date := _DATE.fullmatch(words):
-        year, month, day = (int(part) for part in date.groups())
-        if 1 <= month <= 12:  # a code may look like a date
-            name, ordinal = rf"(?:{_MONTHS[month - 1]}|{_MONTHS[month - 1][:3]})", rf"0?{day}(?:st|nd|rd|th)?"
-            spelled += [rf"{year}[/.]0?{month}[/.]0?{day}", rf"{year}\s*年\s*0?{month}\s*月\s*0?{day}\s*[日号]"]
-            spelled += [rf"{name}\s+{ordinal},?\s+{year}", rf"{ordinal}(?:\s+of)?\s+{name},?\s+{year}"]
+    if isinstance(day := value_of(words), date):
+        spelled += spellings_of(day)
     return re.compile(rf"(?<!{_LETTER})(?<![0-9][-/:.])(?:{'|'.join(spelled)})(?!{_LETTER}|[-/:.][0-9])")
 
 
@@ -195,6 +232,8 @@ def _without(text: str, gold: JsonValue) -> str:
             if _is(gold, number):
                 text = f"{text[: match.start()]}|{text[match.end() :]}"
         return text
+    for start, end in reversed(list(_told_quantities(text, gold))):
+        text = f"{text[:start]}|{text[end:]}"
     return _standing(gold).sub("|", text)
 
 

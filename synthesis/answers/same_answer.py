@@ -1,39 +1,72 @@
-"""The one rule of "the same answer": equal type, and equal after normalisation; never a substring."""
+"""The one rule of "the same answer": the same value, however it is written, or an alias that was stated; no substring.
+
+Decided: docs/decisions/figures.md, “Answers are compared by what they say”.
+"""
 
 from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from synthesis.answers.written_values import Quantity, value_of
 from synthesis.records import JsonValue
 
 
-def same_answer(gold: JsonValue, value: JsonValue) -> bool:
-    """Say whether two JSON values are the same answer: equal type, and equal after normalisation.
+def same_answer(gold: JsonValue, value: JsonValue, aliases: Collection[str] = ()) -> bool:
+    """Say whether two JSON values are the same answer: equal after normalisation.
 
-    Texts are compared NFKC-normalised, case-folded, with white space collapsed; whole numbers exactly, others to a
-    relative 1e-6 (a Boolean is not a number); lists element by element in order; objects key by key.
+    Texts are compared NFKC-normalised, case-folded, with white space collapsed, and by what they say where that is a
+    number, a quantity or a date (`written_values`); a text that says a number is that number. Whole numbers are
+    compared exactly, others to a relative 1e-6 (a Boolean is not a number); lists element by element in order; objects
+    key by key. `aliases` are further texts that whoever wrote the gold answer says mean the same.
 
     >>> same_answer("Rue  de la Paix", "rue de la paix"), same_answer(5, "error code 1500"), same_answer(5, 5.0)
     (True, False, True)
     >>> same_answer(1, True), same_answer([1, 2], [2, 1]), same_answer(None, None)
     (False, False, True)
+    >>> same_answer(8000000, "8 million"), same_answer("5 km", "5000 m"), same_answer("3 March 2021", "2021-03-03")
+    (True, True, True)
+    >>> same_answer("New York City", "NYC"), same_answer("New York City", "NYC", aliases=["NYC"])
+    (False, True)
     """
     # Python's bool is an int: without this line True would equal 1.
     if isinstance(gold, bool) or isinstance(value, bool):
         return isinstance(gold, bool) and isinstance(value, bool) and gold == value
     if isinstance(gold, int | float) and isinstance(value, int | float):
-        if isinstance(gold, int) and isinstance(value, int):
-            return gold == value  # a relative tolerance would take 1000001 for 1000000
-        return math.isclose(gold, value, rel_tol=1e-6, abs_tol=1e-9)  # absolute, since beside 0 nothing is near
+        return _same_number(gold, value)
     if isinstance(gold, str) and isinstance(value, str):
-        return _normalised_text(gold) == _normalised_text(value)
+        return _same_text(gold, value) or any(_same_text(alias, value) for alias in aliases)
+    if isinstance(gold, int | float) and isinstance(value, str):
+        return _says(value, gold)
+    if isinstance(gold, str) and isinstance(value, int | float):
+        return _says(gold, value)
     if isinstance(gold, Mapping) and isinstance(value, Mapping):
         return gold.keys() == value.keys() and all(same_answer(gold[key], value[key]) for key in gold)
     if isinstance(gold, list | tuple) and isinstance(value, list | tuple):
         return len(gold) == len(value) and all(same_answer(a, b) for a, b in zip(gold, value, strict=True))
     return gold is None and value is None
+
+
+def _same_number(gold: int | float, value: int | float) -> bool:
+    if isinstance(gold, int) and isinstance(value, int):
+        return gold == value  # a relative tolerance would take 1000001 for 1000000
+    return math.isclose(gold, value, rel_tol=1e-6, abs_tol=1e-9)  # absolute, since beside 0 nothing is near
+
+
+def _same_text(gold: str, value: str) -> bool:
+    if _normalised_text(gold) == _normalised_text(value):
+        return True
+    said = value_of(gold)
+    if isinstance(said, Quantity):
+        other = value_of(value)
+        return isinstance(other, Quantity) and said.what == other.what and _same_number(said.number, other.number)
+    return said is not None and said == value_of(value)
+
+
+def _says(text: str, number: int | float) -> bool:
+    said = value_of(text)
+    return isinstance(said, Quantity) and not said.what and _same_number(number, said.number)
 
 
 def _normalised_text(text: str) -> str:

@@ -118,7 +118,7 @@ def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion]
         Rejected: with the name of the promise that is broken.
     """
     gold = trial.sub_question.answer
-    gives_gold = reply.ok and same_answer(gold, reply.value)
+    gives_gold = reply.ok and same_answer(gold, reply.value, trial.sub_question.aliases)
     kind, outcome = ("", repr(reply.value))
     if reply.error is not None:
         kind, outcome = reply.error.kind.value, f"{reply.error.kind.value}: {reply.error.message}"
@@ -128,7 +128,7 @@ def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion]
             raise Rejected(f"call ends in {kind}", detail)
         case "gold" if not gives_gold:
             raise Rejected("wrong answer", detail)
-        case "gold" if any(same_answer(other.answer, reply.value) for other in others):
+        case "gold" if any(same_answer(other.answer, reply.value, other.aliases) for other in others):
             raise Rejected("answers another sub-question", detail)
         case "repeat" if not gives_gold:
             raise Rejected("not deterministic", detail)

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Unseen
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, JsonValue, ToolDocument, canonical_json
+from synthesis.records import Environment, JsonValue, SubQuestion, ToolDocument, canonical_json
 
 APART: Final[Mapping[Unseen, tuple[str, ...]]] = {
     "worlds": ("entities", "answers"),
@@ -47,7 +47,7 @@ class SplitContents:
     def add(self, environment: Environment) -> None:
         """Add what one environment holds, its distractors included."""
         self.entities |= _value_keys(environment.entities)
-        self.answers |= _value_keys([environment.answer, *(item.answer for item in environment.sub_questions)])
+        self.answers |= _value_keys(_ways_to_answer(environment, environment.sub_questions))
         self.add_tools(tool.document for tool in environment.all_tools)
         self.domains.add(environment.domain.casefold())
 
@@ -112,8 +112,7 @@ class TakenValues:
 
     def shared_with(self, instance: QAInstance) -> set[str]:
         """Return which of an instance's entities and answers are taken."""
-        answers = [instance.answer, *(node.answer for node in instance.nodes)]
-        return self._values & _value_keys([*instance.entities, *answers])
+        return self._values & _value_keys([*instance.entities, *_ways_to_answer(instance, instance.nodes)])
 
     def shared_tools(self, documents: Iterable[ToolDocument]) -> set[str]:
         """Return which names, documents and wordings of tools are taken; where only worlds are unseen, none is."""
@@ -128,6 +127,13 @@ class TakenValues:
     def has_domain(self, domain: str) -> bool:
         """Say whether a domain is taken; where domains need not be unseen, none is."""
         return self.unseen == "domains" and domain.casefold() in self._taken.domains
+
+
+def _ways_to_answer(
+    whole: Environment | QAInstance, parts: Sequence[SubQuestion | DecompositionNode]
+) -> list[JsonValue]:
+    """Return the answers to a question and to its sub-questions, with their aliases."""
+    return [way for asked in (whole, *parts) for way in (asked.answer, *asked.aliases)]
 
 
 def _value_keys(values: Iterable[JsonValue]) -> set[str]:

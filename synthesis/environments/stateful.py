@@ -266,6 +266,13 @@ def _with_calls(task: StatefulTask) -> tuple[SubQuestion, ...]:
     if len(task.calls) != len(task.instance.nodes):
         raise Rejected("calls do not match sub-questions", f"{len(task.calls)} for {len(task.instance.nodes)}")
     return tuple(
-        SubQuestion(id=node.id, question=node.question, answer=node.answer, depends_on=node.depends_on, call=call)
+        SubQuestion(
+            id=node.id,
+            question=node.question,
+            answer=node.answer,
+            aliases=node.aliases,
+            depends_on=node.depends_on,
+            call=call,
+        )
         for node, call in zip(task.instance.nodes, task.calls, strict=True)
     )

@@ -152,7 +152,7 @@ def check_shape(environment: Environment) -> None:
             computed = compose(environment.composition, answers)
         except CompositionError as error:
             raise Rejected("composition fails", str(error)) from error
-        if not same_answer(environment.answer, computed):
+        if not same_answer(environment.answer, computed, environment.aliases):
             raise Rejected("composition gives another answer", f"expected {environment.answer!r}, found {computed!r}")
 
 

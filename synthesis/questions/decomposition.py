@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from pydantic import Field
+
 from synthesis.errors import SynthesisError
 from synthesis.records import Composition, JsonValue, Operation, Record, Scenario
 
@@ -27,6 +29,8 @@ class DecompositionNode(Record):
     id: str
     question: str
     answer: JsonValue
+    aliases: tuple[str, ...] = Field(default=(), exclude_if=lambda aliases: not aliases)
+    """Further ways to write the answer, where it is a text."""
     depends_on: tuple[str, ...] = ()
     kind: Literal["lookup", "computation"] = "lookup"
     """A lookup finds a fact, or changes the state; a computation only works on its parents' answers."""
@@ -37,6 +41,8 @@ class QAInstance(Record):
 
     question: str
     answer: JsonValue
+    aliases: tuple[str, ...] = Field(default=(), exclude_if=lambda aliases: not aliases)
+    """Further ways to write the answer, where it is a text."""
     scenario: Scenario
     hops: int
     """Length of the longest dependency path, in lookups."""
