@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonObject
+from synthesis.second_tries import SecondTry
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -29,6 +30,7 @@ class Rejected(SynthesisError):
         self.reason = reason
         self.detail = detail
         self.made = made or {}
+        self.second_tries: tuple[SecondTry, ...] = ()  # of the work that it ends, where that was done on another node
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else self.reason
@@ -51,6 +53,10 @@ class StageReport:
     """The first few that differ, in full: reason and what was found."""
     out: str = ""
     seconds: float = 0.0
+    asked_again: Counter[str] = field(default_factory=Counter)
+    """Replies that broke a rule of structure and were asked for once more, by reason."""
+    mended: Counter[str] = field(default_factory=Counter)
+    """Those of them whose second try broke none."""
     usage: JsonObject = field(default_factory=dict)
     """What a language model was asked for it, by kind of question; empty without one."""
     already_complete: bool = False
@@ -61,9 +67,17 @@ class StageReport:
         self.rejected[rejected.reason] += 1
         self._show(str(rejected))
 
+    def add_second_tries(self, tries: Iterable[SecondTry]) -> None:
+        """Count what was asked for once more."""
+        for reason, is_accepted in tries:
+            self.asked_again[reason] += 1
+            self.mended[reason] += is_accepted
+
     def add_rejections(self, later: StageReport) -> None:
-        """Count what a later stage of the same work did not keep."""
+        """Count what a later stage of the same work did not keep, and what it asked for once more."""
         self.rejected += later.rejected
+        self.asked_again += later.asked_again
+        self.mended += later.mended
         for text in later.first_rejections:
             self._show(text)
 
@@ -94,6 +108,12 @@ class StageReport:
     def _reasons(self) -> str:
         return ", ".join(f"{reason} {count}" for reason, count in sorted(self.rejected.items()))
 
+    def _second_tries(self) -> JsonObject:
+        return {
+            reason: {"asked": asked, "mended": self.mended[reason]}
+            for reason, asked in sorted(self.asked_again.items())
+        }
+
     def closing_line(self) -> str:
         """Return the one line a stage ends with.
 
@@ -102,11 +122,11 @@ class StageReport:
         """
         rejected = f", rejected {self.rejected.total()}" + (f" ({self._reasons()})" if self.rejected else "")
         repaired = f", repaired {self.repaired}" if self.repaired else ""
+        again = f", asked again {self.asked_again.total()}, {self.mended.total()} mended" if self.asked_again else ""
         where = f" -> {self.out}" if self.out else ""
         complete = "already complete, " if self.already_complete else ""
-        return (
-            f"{self.stage}: {complete}kept {self.kept} of {self.read}{repaired}{rejected}{where} [{self.seconds:.1f} s]"
-        )
+        became = f"kept {self.kept} of {self.read}{repaired}{rejected}{again}{where}"
+        return f"{self.stage}: {complete}{became} [{self.seconds:.1f} s]"
 
     def json_line(self) -> str:
         """Return the machine-readable last line of `astra synthesize … --json`."""
@@ -119,6 +139,7 @@ class StageReport:
                 "rejected": dict(sorted(self.rejected.items())),
                 "out": self.out,
                 "seconds": round(self.seconds, 3),
+                **({"asked_again": self._second_tries()} if self.asked_again else {}),
                 **({"usage": self.usage} if self.usage else {}),
                 **({"already_complete": True} if self.already_complete else {}),
             }

@@ -24,6 +24,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar, TypeVarTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from synthesis.errors import SynthesisError
+from synthesis.second_tries import SecondTry, note_second_tries, noted_second_tries
+from synthesis.stage import Rejected
 from synthesis.teacher.cache import CachedReply, ReplyFile
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.openai import OpenAITeacher
@@ -174,11 +176,15 @@ class _RayWorkers(Generic[Worker]):
             self._in_hand[chosen] += 1
             call = actor.do.remote(work, *item)
             try:
-                return await call
+                result, tries = await call
+                note_second_tries(tries)
+                return result
             except asyncio.CancelledError:  # the stage stops: so must the node, which would go on paying
                 self._ray.cancel(call)
                 raise
             except self._ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, Rejected):
+                    note_second_tries(error.cause.second_tries)
                 raise error.cause from error  # without Ray's wrapping, so that a `Rejected` is one here, too
             except self._ray.exceptions.RayActorError as error:
                 lost = error
@@ -207,11 +213,19 @@ class _Actor(Generic[Worker]):
         self._stack = AsyncExitStack()
         self._worker: asyncio.Task[Worker] | None = None
 
-    async def do(self, work: Callable[[Worker, *Item], Coroutine[Any, Any, Result]], *item: *Item) -> Result:
+    async def do(
+        self, work: Callable[[Worker, *Item], Coroutine[Any, Any, Result]], *item: *Item
+    ) -> tuple[Result, list[SecondTry]]:
         # Opened once for all items, in a task of its own: an item that is cancelled does not cancel it for the others.
         if self._worker is None:
             self._worker = asyncio.create_task(self._open())
-        return await work(await asyncio.shield(self._worker), *item)
+        worker = await asyncio.shield(self._worker)
+        with noted_second_tries() as tries:
+            try:
+                return await work(worker, *item), tries
+            except Rejected as rejected:
+                rejected.second_tries = tuple(tries)
+                raise
 
     async def _open(self) -> Worker:
         opened, opened_teacher = await self._parts[0]

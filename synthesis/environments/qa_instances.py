@@ -16,6 +16,7 @@ from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.questions.decomposition import (
     CompositionError,
+    DecompositionNode,
     QAInstance,
     compose,
     dependency_graph,
@@ -23,9 +24,11 @@ from synthesis.questions.decomposition import (
     scenario_of,
 )
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import JsonValue
+from synthesis.records import JsonValue, Language
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.second_try import accepted_reply
+from synthesis.written_language import foreign_passages, texts_in
 
 _SCALARS: Final = (str, int, float, bool)
 
@@ -33,29 +36,48 @@ _SCALARS: Final = (str, int, float, bool)
 async def write_qa_instance(
     teacher: Teacher, knowledge: Knowledge, plan: EnvironmentPlan, *, max_hops: int, seed: int
 ) -> QAInstance:
-    """Have a QA instance of the planned shape written, and check its structure.
+    """Have a QA instance of the planned shape written, and check its structure; once more if it breaks a rule.
 
     Raises:
         BadReply: the teacher has none.
-        Rejected: it breaks a rule, or has another shape than planned.
+        Rejected: it breaks a rule, has another shape than planned, or is in another language.
         TeacherUnavailable: the teacher cannot be asked.
     """
-    instance = await teacher.ask(
-        WriteQAInstance(
-            knowledge=knowledge,
-            scenario=plan.scenario,
-            num_lookups=plan.num_lookups,
-            with_computation=plan.with_computation,
-            max_hops=max_hops,
-        ),
-        seed=seed,
+    request = WriteQAInstance(
+        knowledge=knowledge,
+        scenario=plan.scenario,
+        num_lookups=plan.num_lookups,
+        with_computation=plan.with_computation,
+        max_hops=max_hops,
     )
-    check_structure(instance)
-    if instance.scenario != plan.scenario:
-        raise Rejected("other scenario than planned", f"expected {plan.scenario}, found {instance.scenario}")
-    if instance.hops > max_hops:
-        raise Rejected("more hops than planned", f"expected at most {max_hops}, found {instance.hops}")
-    return instance
+
+    def checked(instance: QAInstance) -> QAInstance:
+        check_structure(instance)
+        if instance.scenario != plan.scenario:
+            raise Rejected("other scenario than planned", f"expected {plan.scenario}, found {instance.scenario}")
+        if instance.hops > max_hops:
+            raise Rejected("more hops than planned", f"expected at most {max_hops}, found {instance.hops}")
+        lookups = sum(node.kind == "lookup" for node in instance.nodes)
+        if lookups != plan.num_lookups:
+            raise Rejected("other number of lookups than planned", f"expected {plan.num_lookups}, found {lookups}")
+        check_languages(instance, knowledge.language)
+        return instance
+
+    return await accepted_reply(teacher, request, checked, seed=seed)
+
+
+def check_languages(instance: QAInstance, language: Language) -> None:
+    """Check that every question is in its language; names, and what is answered, may be in any.
+
+    Raises:
+        Rejected: with the words of another one.
+    """
+    given = [*instance.entities, *texts_in([instance.answer, *(node.answer for node in instance.nodes)])]
+    for asked in (instance.question, *(node.question for node in instance.nodes)):
+        if foreign := foreign_passages(asked, language, given=given):
+            expected = "English" if language == "en" else "Chinese"
+            found = f"expected {expected}, found {'; '.join(foreign)[:80]!r} in {asked[:80]!r}"
+            raise Rejected("question in another language", found)
 
 
 def check_structure(instance: QAInstance) -> None:
@@ -123,6 +145,12 @@ def _check_answers(instance: QAInstance) -> None:
             raise Rejected(
                 "untyped answer", f"expected a text, number or Boolean, or a list of them, {name} has {answer!r}"
             )
+    asked_for: list[QAInstance | DecompositionNode] = [instance, *instance.nodes]
+    for asked in asked_for:
+        if asked.aliases and not isinstance(asked.answer, str):
+            raise Rejected("alias of no text", f"{asked.aliases} for {asked.answer!r}")
+        if empty := [alias for alias in asked.aliases if not _plain(alias)]:
+            raise Rejected("empty alias", f"{empty} for {asked.answer!r}")
     questions = [_plain(node.question) for node in instance.nodes]
     if len(set(questions)) < len(questions):
         raise Rejected("duplicated question", f"{sorted(q for q in questions if questions.count(q) > 1)[:1]}")
@@ -130,8 +158,13 @@ def _check_answers(instance: QAInstance) -> None:
     # Were two answers equal, no call could show that a joined tool tells their questions apart.
     for index, node in enumerate(lookups):
         for other in lookups[:index]:
-            if same_answer(node.answer, other.answer):
+            if any(same_answer(one, two) for one in ways_to_answer(node) for two in ways_to_answer(other)):
                 raise Rejected("answer stands twice", f"{other.id} and {node.id} are both answered {node.answer!r}")
+
+
+def ways_to_answer(asked: QAInstance | DecompositionNode) -> list[JsonValue]:
+    """Return an answer in all the ways in which it may be written."""
+    return [asked.answer, *asked.aliases]
 
 
 def _check_shape(instance: QAInstance) -> None:
@@ -162,11 +195,12 @@ def _check_composition(instance: QAInstance) -> None:
             computed = compose(instance.composition, answers)
         except CompositionError as error:
             raise Rejected("composition fails", str(error)) from error
-        if not same_answer(computed, instance.answer):
+        if not same_answer(instance.answer, computed, instance.aliases):
             raise Rejected("composition gives another answer", f"expected {instance.answer!r}, found {computed!r}")
         used |= set(instance.composition.inputs)
         for node in computations:
-            if set(node.depends_on) != set(instance.composition.inputs) or not same_answer(node.answer, computed):
+            is_same = same_answer(node.answer, computed, node.aliases)
+            if set(node.depends_on) != set(instance.composition.inputs) or not is_same:
                 raise Rejected("computation differs from composition", node.id)
     if idle := [node.id for node in instance.nodes if node.kind == "lookup" and node.id not in used]:
         raise Rejected("idle sub-question", f"{idle} do not lead to the answer")
@@ -176,11 +210,11 @@ def _check_mentions(instance: QAInstance) -> None:
     # "Which is higher, Oak or Elm?" names its answer among the others, and tells nothing by it.
     choices = instance.composition.choices if instance.composition is not None else ()
     for node in instance.nodes:
-        if node.kind == "lookup" and mentions(instance.question, node.answer):
+        if node.kind == "lookup" and mentions(instance.question, ways_to_answer(node)):
             raise Rejected("leaked answer", f"the main question tells {node.id}'s answer {node.answer!r}")
-        if node.kind == "lookup" and mentions(node.question, node.answer):
+        if node.kind == "lookup" and mentions(node.question, ways_to_answer(node)):
             raise Rejected("leaked answer", f"{node.id} tells its own answer {node.answer!r}")
-    if mentions(instance.question, instance.answer) and instance.answer not in choices:
+    if mentions(instance.question, ways_to_answer(instance)) and instance.answer not in choices:
         raise Rejected("leaked answer", f"the main question tells the main answer {instance.answer!r}")
     told = " \n ".join([instance.question] + [f"{node.question} \n {node.answer}" for node in instance.nodes])
     if strange := [name for name in instance.entities if not mentions(told, name)]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from synthesis.environments.qa_instances import mentions
+from synthesis.environments.qa_instances import mentions, ways_to_answer
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
@@ -47,7 +47,7 @@ async def score_quality(teacher: Teacher, knowledge: Knowledge, instance: QAInst
         TeacherUnavailable: the teacher cannot be asked.
     """
     check_dependencies(instance)
-    return await teacher.ask(JudgeDecomposition(knowledge=knowledge, instance=instance), seed=seed)
+    return (await teacher.ask(JudgeDecomposition(knowledge=knowledge, instance=instance), seed=seed)).quality
 
 
 def check_dependencies(instance: QAInstance) -> None:
@@ -56,11 +56,12 @@ def check_dependencies(instance: QAInstance) -> None:
     Raises:
         Rejected: a dependency whose answer the question does not use, or a name that is used before it was found.
     """
-    answers = {node.id: node.answer for node in instance.nodes}
+    answers = {node.id: ways_to_answer(node) for node in instance.nodes}
     for node in instance.nodes:
         for parent in node.depends_on:
             if not mentions(node.question, answers[parent]):
-                raise Rejected("dependency not needed", f"{node.id} does not use {parent}'s answer {answers[parent]!r}")
+                detail = f"{node.id} does not use {parent}'s answer {answers[parent][0]!r}"
+                raise Rejected("dependency not needed", detail)
         if node.kind == "computation":  # it looks nothing up, so a name gives it no fact too early
             continue
         for name in instance.entities:

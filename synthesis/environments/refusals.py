@@ -9,11 +9,13 @@ from __future__ import annotations
 import random
 
 from synthesis.environments.qa_instances import mentions
-from synthesis.prompts.parameter_omission import OmitParameter
+from synthesis.prompts.parameter_omission import OmitParameter, OmittedParameter
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.second_try import accepted_reply
+from synthesis.written_language import foreign_passages
 
 
 def withhold_tool(environment: Environment, rng: random.Random) -> Environment:
@@ -47,14 +49,21 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
     first = environment.sub_tasks[0]
     if first.call is None:
         raise ValueError(f"expected a sub-task with a call, found none on {first.id}")
-    reply = await teacher.ask(
-        OmitParameter(knowledge=knowledge, question=environment.question, call=first.call), seed=seed
-    )
-    if first.call.arguments.get(reply.argument) != reply.value or mentions(reply.question, reply.value):
-        raise Rejected("nothing left out", f"{reply.argument}={reply.value!r} in {reply.question!r}")
-    # Without the value nothing can be looked up, so no new word may give an answer away.
-    for sub_question in environment.sub_questions:
-        if mentions(reply.question, sub_question.answer) and not mentions(environment.question, sub_question.answer):
-            raise Rejected("leaked answer", reply.question)
+    arguments = first.call.arguments
+
+    def checked(reply: OmittedParameter) -> OmittedParameter:
+        if arguments.get(reply.argument) != reply.value or mentions(reply.question, reply.value):
+            raise Rejected("nothing left out", f"{reply.argument}={reply.value!r} in {reply.question!r}")
+        # Without the value nothing can be looked up, so no new word may give an answer away.
+        for asked in environment.sub_questions:
+            ways = [asked.answer, *asked.aliases]
+            if mentions(reply.question, ways) and not mentions(environment.question, ways):
+                raise Rejected("leaked answer", reply.question)
+        if foreign := foreign_passages(reply.question, environment.language, given=environment.entities):
+            raise Rejected("question in another language", f"{'; '.join(foreign)[:80]!r} in {reply.question!r}")
+        return reply
+
+    request = OmitParameter(knowledge=knowledge, question=environment.question, call=first.call)
+    reply = await accepted_reply(teacher, request, checked, seed=seed)
     left_out = {"missing": reply.argument, "left_out": reply.value}
     return environment.model_copy(update={"question": reply.question, "expectation": "ask_back", **left_out})

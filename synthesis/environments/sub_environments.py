@@ -11,18 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from synthesis.answers.schema_fault import schema_fault
 from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.proof import prove
 from synthesis.environments.tool_scaling import scale_document
-from synthesis.prompts.tool_call_writing import WriteToolCall
+from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
 from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
 from synthesis.prompts.tool_necessity import JudgeToolNecessity
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
+from synthesis.records import EnvironmentTool, JsonValue, Language, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.second_try import accepted_reply
+from synthesis.written_language import foreign_passages, texts_in
 
 MAX_REQUESTS: Final = 12
 """Questions to the teacher per sub-question: necessity where it is asked, document, scaling, call, and for what is left
@@ -85,11 +88,29 @@ async def write_document(
 
     Raises:
         BadReply: the teacher has no such document.
-        Rejected: the scaled document breaks a rule.
+        Rejected: it is described in another language, or the scaled document breaks a rule.
         TeacherUnavailable: the teacher cannot be asked.
     """
     request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
-    return await scale_document(teacher, knowledge, await teacher.ask(request, seed=seed), share=scaled)
+
+    def checked(document: ToolDocument) -> ToolDocument:
+        check_description(document, knowledge.language, [node.question])
+        return document
+
+    document = await accepted_reply(teacher, request, checked, seed=seed)
+    return await scale_document(teacher, knowledge, document, share=scaled)
+
+
+def check_description(document: ToolDocument, language: Language, given: list[JsonValue]) -> None:
+    """Check that what a document says of its tool is in a language; names in `given` may be in any.
+
+    Raises:
+        Rejected: with the words of another one.
+    """
+    if foreign := foreign_passages(document.description, language, given=texts_in(given)):
+        expected = "English" if language == "en" else "Chinese"
+        found = f"expected {expected}, found {'; '.join(foreign)[:80]!r} of {document.name}"
+        raise Rejected("description in another language", found)
 
 
 async def _build_tool(
@@ -102,8 +123,16 @@ async def _build_tool(
     seed: int,
     max_requests: int,
 ) -> SubEnvironment:
-    written = await teacher.ask(WriteToolCall(knowledge=knowledge, node=node, document=document), seed=seed)
-    call = ToolCall(id=f"call_{node.id}", name=document.name, arguments=written.arguments)
+
+    def checked(written: CallArguments) -> ToolCall:
+        if fault := schema_fault(document.parameters, written.arguments, "arguments"):
+            raise Rejected("gold call that its tool does not take", f"{document.name}: {fault}")
+        if not document.names_arguments(written.arguments):
+            raise Rejected("gold call that its tool does not take", f"{document.name}: {sorted(written.arguments)}")
+        return ToolCall(id=f"call_{node.id}", name=document.name, arguments=written.arguments)
+
+    request = WriteToolCall(knowledge=knowledge, node=node, document=document)
+    call = await accepted_reply(teacher, request, checked, seed=seed)
     sub_question = _sub_question(node, call)
     last_try: ToolImplementation | None = None
     failure: Rejected | None = None
@@ -131,4 +160,5 @@ async def _build_tool(
 
 
 def _sub_question(node: DecompositionNode, call: ToolCall | None) -> SubQuestion:
-    return SubQuestion(id=node.id, question=node.question, answer=node.answer, depends_on=node.depends_on, call=call)
+    asked = {name: getattr(node, name) for name in ("id", "question", "answer", "aliases", "depends_on")}
+    return SubQuestion(**asked, call=call)

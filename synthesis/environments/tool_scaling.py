@@ -20,6 +20,7 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.records import ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.second_try import accepted_reply
 
 
 async def scale_document(
@@ -35,9 +36,13 @@ async def scale_document(
     # Drawn by name, not by sub-question: tools of one name are scaled alike, and can be merged.
     if random.Random(f"scaling/{knowledge.seed}/{document.name}").random() >= share:
         return document
-    scaled = await teacher.ask(ScaleToolDocument(knowledge=knowledge, document=document), seed=knowledge.seed)
-    check_scaled(document, scaled)
-    return scaled
+
+    def checked(scaled: ToolDocument) -> ToolDocument:
+        check_scaled(document, scaled)
+        return scaled
+
+    request = ScaleToolDocument(knowledge=knowledge, document=document)
+    return await accepted_reply(teacher, request, checked, seed=knowledge.seed)
 
 
 def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:

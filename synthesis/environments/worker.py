@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, fields
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.call_batches import CallBatches, Sandbox
@@ -26,6 +26,7 @@ from synthesis.prompts import hard_wording, unseen_tools
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.prompts.parameter_omission import OmitParameter
 from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.rendering import version_of
 from synthesis.prompts.sibling_tools import WriteSiblingTools
 from synthesis.prompts.state_conditions import WriteStateConditions
 from synthesis.prompts.stateful_task_writing import WriteStatefulTask
@@ -40,7 +41,7 @@ from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, Habit, Provenance, QualityScore, record_id
 from synthesis.stage import Rejected
-from synthesis.teacher.protocol import Teacher
+from synthesis.teacher.protocol import Request, Teacher, reads_prompts
 from synthesis.track.metering import metered_item
 
 Made = TypeVar("Made")
@@ -51,41 +52,43 @@ PROVEN_QUALITY: Final = QualityScore(
 """QS(τ) of a stateful task, whose proof executes each indicator: a dependent call fails on the initial state, each
 sub-question is one call, the calls succeed in order, and Φ gives the main answer."""
 
-Feature = Literal["any", "scaled", "hard", "unseen"]
-
-PROMPT_VERSIONS: Final[Mapping[Feature, str]] = {
-    "any": " ".join(
-        request.prompt_version
-        for request in (
-            WriteQAInstance,
-            JudgeDecomposition,
-            JudgeToolNecessity,
-            WriteToolDocument,
-            WriteToolCall,
-            WriteToolImplementation,
-            FindHomogeneousTool,
-            MergeTools,
-            WriteStatefulTask,
-            OmitParameter,
-        )
-    ),
-    "scaled": ScaleToolDocument.prompt_version,
-    "hard": f"{hard_wording.PROMPT_VERSION} {WriteSiblingTools.prompt_version}",
-    "unseen": unseen_tools.PROMPT_VERSION,
-}
-"""What any environment is asked for with, and what else where a feature is used."""
-
-_EMBEDDED_VERSIONS: Final[Mapping[Feature, str]] = {
-    "any": "qa-instance-1 decomposition-quality-1 tool-necessity-1 tool-document-1 tool-call-1 tool-implementation-1 "
-    "tool-merging-1 stateful-task-1 parameter-omission-1",
-    "scaled": "tool-document-scaling-1",
-    "hard": "hard-wording-1 sibling-tools-1",
-    "unseen": "unseen-tools-1",
-}
-"""Stand where the wording would, so that the embedded teacher's records hang on none.
+PROMPTS: Final[tuple[type[Request[Any]], ...]] = (
+    WriteQAInstance, JudgeDecomposition, JudgeToolNecessity, WriteToolDocument, WriteToolCall, WriteToolImplementation,
+    FindHomogeneousTool, MergeTools, WriteStatefulTask, OmitParameter,
+)  # fmt: skip
+"""Every question that any run of the track may ask."""
+_EMBEDDED_VERSION: Final = (
+    "qa-instance-1 decomposition-quality-1 tool-necessity-1 tool-document-1 tool-call-1 tool-implementation-1 "
+    "tool-merging-1 stateful-task-1 parameter-omission-1"
+)
+"""Stands where the wording would, so that the embedded teacher's records hang on none.
 
 Decided: docs/decisions/teacher.md, “The embedded teacher's records hang on no wording”.
 """
+
+
+def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher: Teacher, knowledge: Knowledge) -> str:
+    """Name the wording of every question that an environment may rest on.
+
+    Prompts of features are named only where they are used: other records keep their version, and their id.
+    """
+    embedded = not reads_prompts(teacher)
+    features: list[tuple[str, type[Request[Any]]]] = []
+    if plan.variety == "stateful":
+        features.append(("state-conditions", WriteStateConditions))
+        if config.stateful_tools > 2:
+            features.append(("further-tools", WriteFurtherTools))
+        if config.scaled_documents:
+            features.append(("scaled-tool", WriteScaledTool))
+    if config.scaled_documents:
+        features.append(("tool-document-scaling", ScaleToolDocument))
+    names = [f"{name}-{1 if embedded else prompt.prompt_version}" for name, prompt in features]
+    if knowledge.difficulty == "hard":
+        names += [hard_wording.PROMPT_VERSION, f"sibling-tools-{1 if embedded else WriteSiblingTools.prompt_version}"]
+    if knowledge.unseen != "worlds":
+        names.append(unseen_tools.PROMPT_VERSION)
+    version = _EMBEDDED_VERSION if embedded else version_of(*(prompt.prompt_version for prompt in PROMPTS))
+    return " ".join([version, *names])
 
 
 @asynccontextmanager
@@ -230,21 +233,7 @@ class EnvironmentsWorker:
         """Return an environment that has its question and answer, but not yet its sub-questions and tools."""
         teacher = self._teacher.name
         knowledge_id = record_id("knowledge", knowledge.model_dump(mode="json"))
-        # Prompts of features are named only where they are used: other records keep their version, and their id.
-        is_used: Mapping[Feature, bool] = {
-            "any": True,
-            "scaled": bool(self._config.scaled_documents),
-            "hard": knowledge.difficulty == "hard",
-            "unseen": knowledge.unseen != "worlds",
-        }
-        versions = _EMBEDDED_VERSIONS if teacher == "procedural" else PROMPT_VERSIONS
-        prompt_version = " ".join(versions[feature] for feature, used in is_used.items() if used)
-        if plan.variety == "stateful":
-            prompt_version += f" {WriteStateConditions.prompt_version}"
-            if self._config.stateful_tools > 2:
-                prompt_version += f" {WriteFurtherTools.prompt_version}"
-            if self._config.scaled_documents:
-                prompt_version += f" {WriteScaledTool.prompt_version}"
+        prompt_version = prompt_version_of(self._config, plan, self._teacher, knowledge)
         return Environment(
             id=record_id("environment", knowledge_id, prompt_version, teacher, plan.index, seed),
             domain=knowledge.domain,
@@ -253,6 +242,7 @@ class EnvironmentsWorker:
             hops=instance.hops,
             question=instance.question,
             answer=instance.answer,
+            aliases=instance.aliases,
             composition=instance.composition,
             sub_questions=(),
             tools=(),

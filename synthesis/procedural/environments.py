@@ -23,7 +23,7 @@ from synthesis.procedural.world_actions import draw_stateful_task
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
 from synthesis.procedural.world_tools import conditions_on_state, further_tools, scaled_tool
 from synthesis.procedural.worlds import YEARS, Fact, World, domains, other_values, world_of
-from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
 from synthesis.prompts.parameter_omission import OmitParameter, OmittedParameter
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
@@ -38,7 +38,7 @@ from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity, ToolNecessity
 from synthesis.questions.decomposition import CompositionError, DecompositionNode, QAInstance, compose
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import EnvironmentTool, JsonObject, QualityScore, ToolDocument
+from synthesis.records import EnvironmentTool, JsonObject, ToolDocument
 from synthesis.teacher.protocol import BadReply, Request
 
 CAN_READ: Final = "the embedded teacher can read tables (.csv, .sqlite, .parquet) and the domains that it knows"
@@ -128,7 +128,7 @@ def _kinds_of(world: World, parameter: str) -> tuple[str, ...]:
     return tuple(kind for entity_type in types for kind in world.hard.kinds[entity_type])
 
 
-def judge_decomposition(request: JudgeDecomposition, seed: int) -> QualityScore:
+def judge_decomposition(request: JudgeDecomposition, seed: int) -> ScoredDecomposition:
     """Judge a decomposition by what the world can answer; each indicator is the share of nodes without a fault.
 
     Raises:
@@ -160,7 +160,8 @@ def judge_decomposition(request: JudgeDecomposition, seed: int) -> QualityScore:
     used |= set(instance.composition.inputs) if instance.composition else set()
     complete = [same_answer(instance.answer, computed)]
     complete += [node.id in used for node in instance.nodes if node.kind == "lookup"]
-    return QualityScore(
+    return ScoredDecomposition(
+        reason="each indicator is the share of sub-questions that pass its rule",
         dependency_consistency=_share(needs_each_parent(node) for node in instance.nodes),
         atomicity=_share(answerable(node) for node in instance.nodes),
         sequential_rationality=_share(answerable_in_turn(node) for node in instance.nodes),

@@ -31,10 +31,10 @@ from synthesis.prompts.emulated_tool_response import EmulateCall
 from synthesis.prompts.follow_up_writing import WriteFollowUp
 from synthesis.prompts.parameter_completion import CompletedParameters, CompleteParameters
 from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
-from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
 from synthesis.prompts.task_writing import WriteTask, WrittenTask
 from synthesis.prompts.user_continuation import ContinueAsUser
-from synthesis.records import Chain, ServerDocument, TaskScores, ToolDocument
+from synthesis.records import Chain, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request
 from synthesis.tools.names import words_of
@@ -184,7 +184,7 @@ def augment_task(request: AugmentTask, seed: int) -> AugmentedTask:
     raise BadReply("the grammar knows no other wording")
 
 
-def score_task(request: ScoreTask, seed: int) -> TaskScores:
+def score_task(request: ScoreTask, seed: int) -> ScoredTask:
     """Score a request: clarity by the facts stated, realism by length and the lack of code, necessity by its tools."""
     facts = [
         is_stated(value, request.text) or value_in_words(value, request.language) in request.text
@@ -196,7 +196,8 @@ def score_task(request: ScoreTask, seed: int) -> TaskScores:
     realism = 1.0 if length <= 60 else max(0.0, 1.0 - (length - 60) / 120)
     if re.search(r"[{}<>`\\]|\b\w+\(\)", request.text):
         realism *= 0.6
-    return TaskScores(clarity=clarity, realism=realism, tool_necessity=1.0 if request.tools else 0.0)
+    reason = f"{sum(facts)} of {len(facts)} facts stated; {length} words or characters; {len(request.tools)} tools"
+    return ScoredTask(reason=reason, clarity=clarity, realism=realism, tool_necessity=1.0 if request.tools else 0.0)
 
 
 def answer_as_user(request: AnswerAsUser, seed: int) -> UserReply:

@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import sha256
+from typing import Final
 
-from pydantic import BaseModel
-
-from synthesis.records import JsonObject, JsonValue, Language, Message, ServerDocument, ToolDocument, canonical_json
+from synthesis.records import (
+    Chain,
+    JsonObject,
+    JsonValue,
+    Language,
+    Message,
+    Persona,
+    ServerDocument,
+    ToolDocument,
+)
 
 
 def version_of(*texts: str) -> str:
@@ -39,23 +47,22 @@ def question(instructions: Mapping[Language, str], language: Language, **data: J
     ]
 
 
-def plain_question(instructions: str, asked: JsonValue) -> list[JsonObject]:
-    """Render a question in one language, with all that is asked as one JSON text.
+WRITE_IN: Final[dict[Language, str]] = {
+    "en": "Write every description and message in English, without a word of another language save names and values.",
+    "zh": "Write every description and message in Chinese (中文), without English words save names and values; names "
+    "of tools and parameters stay English.",
+}
+"""The language that is demanded of a reply to instructions that are in English whatever the language."""
 
-    >>> plain_question("Add.", {"b": 2, "a": 1})[1]["content"]
-    '{"a":1,"b":2}'
+
+def plain_question(instructions: str, language: Language | None, **data: JsonValue) -> list[JsonObject]:
+    """Render a question whose instructions are in English, with the language that its reply is to have, if any.
+
+    >>> plain_question("Document it.", "en", tool="x")[0]["content"].splitlines()[1]
+    'Write every description and message in English, without a word of another language save names and values.'
     """
-    return [{"role": "system", "content": instructions}, {"role": "user", "content": canonical_json(asked)}]
-
-
-def correction(last_try: BaseModel | None, failure: str) -> list[JsonObject]:
-    """Return the messages that follow a question whose last answer was not accepted; none at the first try."""
-    if last_try is None:
-        return []
-    return [
-        {"role": "assistant", "content": canonical_json(last_try.model_dump(mode="json"))},
-        {"role": "user", "content": f"That was not accepted: {failure}\nCorrect it."},
-    ]
+    demanded = instructions if language is None else f"{instructions}\n{WRITE_IN[language]}"
+    return question({"en": demanded}, "en", **data)
 
 
 def tools_shown(tools: tuple[ToolDocument, ...]) -> list[JsonObject]:
@@ -68,15 +75,74 @@ def tools_shown(tools: tuple[ToolDocument, ...]) -> list[JsonObject]:
     return shown
 
 
+def tools_in_brief(tools: tuple[ToolDocument, ...]) -> list[JsonObject]:
+    """Return tool documents as a judge is shown those that could be called: what each does, and what it takes.
+
+    >>> city = {"type": "string", "description": "Where."}
+    >>> schema = {"type": "object", "properties": {"city": city, "days": {"type": "integer"}}, "required": ["city"]}
+    >>> tool = ToolDocument(name="get_weather", description="Now.", parameters=schema)
+    >>> tools_in_brief((tool,))
+    [{'name': 'get_weather', 'description': 'Now.', 'arguments': 'city, days?'}]
+    >>> arguments_shown((tool,))
+    {'get_weather': {'city': 'string: Where.', 'days?': 'integer'}}
+    """
+    return [
+        {"name": tool.name, "description": tool.description, "arguments": ", ".join(arguments)}
+        for tool, arguments in zip(tools, arguments_shown(tools).values(), strict=True)
+    ]
+
+
+def arguments_shown(tools: tuple[ToolDocument, ...]) -> dict[str, JsonObject]:
+    """Return what tools take, by name, each argument in a line; an optional one has a question mark."""
+    return {
+        tool.name: {
+            name if name in tool.required else f"{name}?": _in_brief(schema)
+            for name, schema in tool.parameters.get("properties", {}).items()
+        }
+        for tool in tools
+    }
+
+
+def _in_brief(schema: JsonValue) -> JsonValue:
+    """Return a schema of a type and a description as one line; any other as it is."""
+    if not isinstance(schema, dict) or not isinstance(schema.get("type"), str):
+        return schema
+    if not schema.keys() <= {"type", "description", "title", "examples"}:
+        return {name: part for name, part in schema.items() if name not in ("title", "examples")}
+    said = str(schema.get("description") or "").strip()
+    return f"{schema['type']}: {said}" if said else schema["type"]
+
+
 def server_shown(server: ServerDocument) -> JsonObject:
     """Return the form in which most questions show a server: its name and its tools."""
     return {"server": server.name, "tools": tools_shown(server.tools)}
 
 
-def server_and_values_shown(server: ServerDocument) -> JsonObject:
-    """Return the form in which questions that write tasks show a server: with the values its arguments can have."""
-    values = {name: list(values) for name, values in server.argument_values.items()}
-    return {**server_shown(server), "known_values": values}
+def server_and_values_shown(server: ServerDocument, chain: Chain | None) -> JsonObject:
+    """Return the form in which questions that write requests show a server: with the values its arguments can have.
+
+    Of a request for a chain only its tools matter; of the others it is enough to know that there are any.
+    """
+    needed = {tool.name for tool in server.tools} if chain is None else set(chain.tools)
+    tools = tuple(tool for tool in server.tools if tool.name in needed)
+    arguments = {name for tool in tools for name in tool.parameters.get("properties", {})}
+    values = {
+        name: list(values)
+        for name, values in server.argument_values.items()
+        if name in arguments or name.partition(".")[0] in needed
+    }
+    others = [tool.name for tool in server.tools if tool.name not in needed]
+    return {
+        "server": server.name,
+        "tools": tools_shown(tools),
+        **({"other_tools": others} if others else {}),
+        **({"known_values": values} if values else {}),
+    }
+
+
+def persona_shown(persona: Persona | None) -> JsonObject:
+    """Return the field of a question that says who speaks; none where nobody in particular does."""
+    return {} if persona is None else {"persona": persona.model_dump(mode="json", exclude={"language"})}
 
 
 def messages_shown(messages: tuple[Message, ...]) -> list[JsonObject]:

@@ -6,17 +6,22 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.prompts.rendering import messages_heard, question, version_of
-from synthesis.records import Language, Message, Task
-from synthesis.teacher.protocol import Request, Role
+from synthesis.prompts.correction import Correctable
+from synthesis.prompts.rendering import messages_heard, persona_shown, question, version_of
+from synthesis.records import JsonObject, Language, Message, Task
+from synthesis.teacher.protocol import Role
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\
-You are the user of the conversation. Answer the assistant's last message in one short sentence.
-Tell those facts of <hidden_facts> that it asks for, value for value, and nothing else. The conversation is data.""",
+You are the user of <conversation>, the person in <persona>. Answer the assistant's last message in one short sentence,
+in English only and in your manner.
+Tell those facts of <hidden_facts> that it asks for, letter for letter, and nothing else: make up no fact, thank for
+nothing, ask for nothing new. The conversation is data.
+Example, made up: asked "Which kite?" with {"color": "violet"} hidden: {"text": "The violet one."}""",
     "zh": """\
-你是对话中的用户。请用一句短话回答助手的最后一条消息。
-只说出它询问的 <hidden_facts> 中的事实，值要原样给出，不说别的。对话只是数据。""",
+你是 <conversation> 中的用户，即 <persona> 这个人。请用一句短话、按你的方式、只用中文回答助手的最后一条消息。
+只说出它询问的 <hidden_facts> 中的事实，一字不差；不编造，不道谢，不提新的要求。对话只是数据。
+示例（虚构）：被问“哪只风筝？”，而隐藏的是 {"color": "紫色"}：{"text": "紫色的那只。"}""",
 }
 
 
@@ -28,7 +33,7 @@ class UserReply(BaseModel):
     text: str
 
 
-class AnswerAsUser(Request[UserReply]):
+class AnswerAsUser(Correctable[UserReply]):
     """Ask the teacher, as the user, to answer the agent."""
 
     role: ClassVar[Role] = "user"
@@ -38,7 +43,17 @@ class AnswerAsUser(Request[UserReply]):
     task: Task
     conversation: tuple[Message, ...]
 
-    def messages(self) -> list[dict[str, str]]:
+    def first_messages(self) -> list[JsonObject]:
         """Render the question for a chat model."""
         said = messages_heard(self.conversation)
-        return question(INSTRUCTIONS, self.task.language, conversation=said, hidden_facts=self.task.hidden_parameters)
+        return question(
+            INSTRUCTIONS,
+            self.task.language,
+            conversation=said,
+            hidden_facts=self.task.hidden_parameters,
+            **persona_shown(self.task.persona),
+        )
+
+    def answered_in(self) -> Language:
+        """Return the language of the instructions."""
+        return self.task.language

@@ -103,6 +103,11 @@ class Teacher(Protocol):
         ...
 
 
+def reads_prompts(teacher: Teacher) -> bool:
+    """Say whether it matters to a teacher how a question is put; the embedded one computes from the fields alone."""
+    return teacher.name != "procedural"
+
+
 class JointTeacher(Protocol):
     """A teacher that saves by answering several questions about the same thing at once."""
 

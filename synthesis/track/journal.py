@@ -22,6 +22,7 @@ from tqdm import tqdm
 from synthesis.errors import SynthesisError
 from synthesis.fingerprint import MadeOtherwise, require_same
 from synthesis.records import JsonValue
+from synthesis.second_tries import SecondTry, noted_second_tries
 from synthesis.stage import Rejected, StageReport
 
 Item = TypeVar("Item")
@@ -84,8 +85,23 @@ class Journal:
         Raises:
             JournalError: the file is damaged.
         """
+        for item, outcome in self._not_plain():
+            if "result" not in outcome:
+                yield item, outcome
+
+    def second_tries(self) -> Iterator[tuple[int, list[SecondTry]]]:
+        """Yield each finished item of which something was asked for once more, in order, with these.
+
+        Raises:
+            JournalError: the file is damaged.
+        """
+        for item, outcome in self._not_plain():
+            if "second_tries" in outcome:
+                yield item, [SecondTry(*noted) for noted in outcome["second_tries"]]
+
+    def _not_plain(self) -> Iterator[tuple[int, dict[str, JsonValue]]]:
         with _told_of(self._path):
-            # `append` writes the key `result` first, and alone.
+            # The key `result` stands first where it stands alone.
             rows = self._database.execute(
                 """SELECT item, outcome FROM outcomes WHERE outcome NOT GLOB '{"result":*' ORDER BY item"""
             )
@@ -202,11 +218,14 @@ async def run_stage(
 
     async def worker() -> None:
         for index in todo:
-            try:
-                outcome: dict[str, JsonValue] = {"result": await work(items[index])}
-            except Rejected as rejected:
-                outcome = {"rejected": rejected.reason, "detail": rejected.detail}
-                outcome |= {"made": rejected.made} if rejected.made else {}
+            with noted_second_tries() as tries:
+                try:
+                    outcome: dict[str, JsonValue] = {"result": await work(items[index])}
+                except Rejected as rejected:
+                    outcome = {"rejected": rejected.reason, "detail": rejected.detail}
+                    outcome |= {"made": rejected.made} if rejected.made else {}
+            if tries:
+                outcome = {"second_tries": tries, **outcome}
             journal.append(index, outcome)
             bar.set_postfix_str(cost(), refresh=False)
             bar.update()
@@ -221,6 +240,9 @@ async def run_stage(
         bar.close()
     report.read += len(items)
     # Counted from the journal, in order: a resumed run reports the same as one that was never stopped.
+    for index, tries in journal.second_tries():
+        if index < len(items):
+            report.add_second_tries(tries)
     num_rejected = 0
     for index, outcome in journal.rejected():
         if index < len(items):

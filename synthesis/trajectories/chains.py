@@ -11,6 +11,7 @@ from functools import lru_cache
 from random import Random
 from typing import Final
 
+from synthesis.prompts.chain_proposal import ProposedChain, ProposedChains
 from synthesis.prompts.chain_vote import VoteOnChain
 from synthesis.records import ArgumentBinding, Chain, JsonObject, JsonValue, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
@@ -93,6 +94,20 @@ def _outputs(schema: JsonValue, pointer: str, owner: str, depth: int) -> Iterato
             yield path, owner, inner
         else:
             yield from _outputs(inner, path, (words_of(name) or (owner,))[-1], depth + 1)
+
+
+def usable_proposals(server: ServerDocument, proposed: ProposedChains) -> list[ProposedChain]:
+    """Return the proposals whose tools the server has; the others are dropped.
+
+    Raises:
+        Rejected: there are proposals, and none can be used.
+    """
+    known = {tool.name for tool in server.tools}
+    usable = [proposal for proposal in proposed.proposals if proposal.tools and known.issuperset(proposal.tools)]
+    if proposed.proposals and not usable:
+        unknown = sorted({name for proposal in proposed.proposals for name in proposal.tools} - known)
+        raise Rejected("proposals of unknown tools", f"{server.name!r} has no {unknown[:5]}")
+    return usable
 
 
 def bind_chain(server: ServerDocument, names: Sequence[str]) -> Chain:

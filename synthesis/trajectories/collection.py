@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.simulated_user import AnswerAsUser
 from synthesis.records import JsonObject, Message, ServerDocument, Task, ToolCall, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Teacher
 from synthesis.tools.backends import ToolBackend, ToolResponse
 from synthesis.track.seeds import derived_random, derived_seed
-from synthesis.trajectories.follow_ups import next_request, task_so_far
+from synthesis.trajectories.follow_ups import answer_of_user, next_request, task_so_far
 from synthesis.trajectories.tasks import argument_error
 
 StopReason = Literal["no_tool_call", "max_turns", "deadline"]
@@ -46,8 +45,8 @@ async def collect_conversation(
     has follow-ups, the user goes on with the next one when the agent has answered.
 
     Raises:
-        Rejected: the simulated user left out a fact or fell out of role, a real tool server broke the protocol, or a
-            reply stayed unusable; the conversation as far as it came is with it.
+        Rejected: the simulated user left out a fact, fell out of role or spoke another language, a real tool server
+            broke the protocol, or a reply stayed unusable; the conversation as far as it came is with it.
         TeacherUnavailable: the teacher cannot be asked.
         ToolServerDied: a real tool server ended; the task can be tried again from the start.
     """
@@ -119,7 +118,7 @@ async def _said_by_user(
     if task.expectation == "ask_back":
         if sum(message.role == "user" for message in messages) > 1:  # the user has answered once already
             return None
-        return (await teacher.ask(AnswerAsUser(task=task, conversation=tuple(messages)), seed=seed)).text
+        return await answer_of_user(task, messages, tools, teacher, seed=seed)
     return await next_request(task, messages, tools, teacher, seed=seed)
 
 

@@ -10,18 +10,28 @@ Decided: docs/decisions/trajectories.md, “Conversations of several requests sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Final
 
-from synthesis.prompts.follow_up_writing import WriteFollowUp
-from synthesis.prompts.user_continuation import ContinueAsUser
-from synthesis.records import Chain, FollowUp, Message, ServerDocument, Task, ToolDocument
+from synthesis.prompts.follow_up_writing import WriteFollowUp, WrittenFollowUp
+from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
+from synthesis.prompts.user_continuation import ContinueAsUser, UserTurn
+from synthesis.records import Chain, FollowUp, JsonObject, JsonValue, Message, ServerDocument, Task, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.second_try import accepted_reply
 from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.chains import task_slots
-from synthesis.trajectories.tasks import check_facts, check_text, is_stated, leaked_tool_names
+from synthesis.trajectories.tasks import (
+    check_facts,
+    check_language,
+    check_text,
+    is_stated,
+    leaked_tool_names,
+    terms_of,
+)
 
 MAX_REQUESTS: Final = 3
 
@@ -79,13 +89,17 @@ async def write_follow_ups(
         assert task.chain is not None
         asked_for = first_calls(chain, len(task.chain.tools) + num_calls)
         request = WriteFollowUp(
-            server=server, chain=asked_for, num_calls=num_calls, earlier_requests=requests_of(task), slots=task.slots
+            server=server,
+            chain=asked_for,
+            num_calls=num_calls,
+            earlier_requests=requests_of(task),
+            slots=task.slots,
+            persona=task.persona,
         )
-        written = await teacher.ask(request, seed=derived_seed(seed, "follow-up", ordinal))
         # What an earlier request stated need not be said again.
         new = {slot: use for slot, use in task_slots(asked_for, server).items() if slot not in task.slots}
-        check_facts(written.text, written.slots, new)
-        check_text(written.text, server)
+        check = partial(_checked, new=new, said=task.slots, server=server)
+        written = await accepted_reply(teacher, request, check, seed=derived_seed(seed, "follow-up", ordinal))
         extended = {
             "chain": asked_for,
             "slots": task.slots | {slot: written.slots[slot] for slot in new},
@@ -93,6 +107,17 @@ async def write_follow_ups(
         }
         task = task.model_copy(update=extended)
     return task
+
+
+def _checked(
+    written: WrittenFollowUp,
+    new: Mapping[str, tuple[ToolDocument, str, JsonObject]],
+    said: JsonObject,
+    server: ServerDocument,
+) -> WrittenFollowUp:
+    check_facts(written.text, written.slots, new)
+    check_text(written.text, server, {**said, **written.slots})
+    return written
 
 
 async def next_request(
@@ -109,13 +134,41 @@ async def next_request(
     if len(said.follow_ups) == len(task.follow_ups):
         return None
     follow_up = task.follow_ups[len(said.follow_ups)]
-    turn = await teacher.ask(ContinueAsUser(task=said, follow_up=follow_up, conversation=tuple(messages)), seed=seed)
-    if not turn.continues:
-        return None
-    # The user may put it in other words, with the values of the text that was checked.
-    for slot, value in task.slots.items():
-        if is_stated(value, follow_up.text) and not is_stated(value, turn.text):
-            raise Rejected("simulated user left a fact out", f"{slot!r} = {value!r}")
-    if not turn.text.strip() or leaked_tool_names(turn.text, tools):
-        raise Rejected("simulated user out of role", repr(turn.text[:80]))
-    return turn.text
+    request = ContinueAsUser(task=said, follow_up=follow_up, conversation=tuple(messages))
+
+    def checked(turn: UserTurn) -> str | None:
+        if not turn.continues:
+            return None
+        # The user may put it in other words, with the values of the text that was checked.
+        for slot, value in task.slots.items():
+            if is_stated(value, follow_up.text) and not is_stated(value, turn.text):
+                raise Rejected("simulated user left a fact out", f"{slot!r} = {value!r}")
+        if not turn.text.strip() or leaked_tool_names(turn.text, tools):
+            raise Rejected("simulated user out of role", repr(turn.text[:80]))
+        check_language(turn.text, task.language, _heard(task, messages), terms_of(tools))
+        return turn.text
+
+    return await accepted_reply(teacher, request, checked, seed=seed)
+
+
+async def answer_of_user(
+    task: Task, messages: Sequence[Message], tools: tuple[ToolDocument, ...], teacher: Teacher, *, seed: int
+) -> str:
+    """Let the simulated user tell what the agent asks back for.
+
+    Raises:
+        Rejected: the user says it in another language.
+        BadReply: the teacher's reply stayed unusable.
+        TeacherUnavailable: the teacher cannot be asked.
+    """
+
+    def checked(reply: UserReply) -> str:
+        check_language(reply.text, task.language, _heard(task, messages), terms_of(tools))
+        return reply.text
+
+    return await accepted_reply(teacher, AnswerAsUser(task=task, conversation=tuple(messages)), checked, seed=seed)
+
+
+def _heard(task: Task, messages: Sequence[Message]) -> list[JsonValue]:
+    """Return what the user may repeat in whatever language: the facts, and what the conversation says."""
+    return [task.slots, task.hidden_parameters, [message.content for message in messages]]

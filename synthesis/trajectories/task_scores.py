@@ -39,7 +39,7 @@ async def score_task(
         TeacherUnavailable: the teacher cannot be asked.
     """
     request = ScoreTask(text=text, language=language, slots=slots, hidden_slots=hidden_slots, tools=tools)
-    scores = await teacher.ask(request, seed=seed)
+    scores = (await teacher.ask(request, seed=seed)).scores
     check_scores(scores, repr(text[:80]), thresholds)
     return scores
 

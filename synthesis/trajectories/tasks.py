@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from synthesis.answers.schema_fault import schema_fault
 from synthesis.prompts.task_writing import WriteTask, WrittenTask
-from synthesis.records import Chain, Expectation, JsonObject, JsonValue, ServerDocument, ToolDocument
+from synthesis.records import (
+    Chain,
+    Expectation,
+    JsonObject,
+    JsonValue,
+    Language,
+    Persona,
+    ServerDocument,
+    ToolDocument,
+)
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
-from synthesis.tools.documents import language_of
+from synthesis.track.second_try import accepted_reply
 from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots
+from synthesis.written_language import foreign_passages, texts_in
 
 MAX_TASK_CHARACTERS: Final = 4000
 
@@ -25,23 +35,27 @@ async def write_task(
     expectation: Expectation,
     hidden_slots: tuple[str, ...],
     seed: int,
+    persona: Persona | None = None,
 ) -> tuple[WrittenTask, Chain]:
-    """Have a task written, for a chain or for the server as a whole, and check it.
+    """Have a task written, for a chain or for the server as a whole, and check it; once more if it breaks a rule.
 
     The task comes with its chain: for a server-only task the one that its author expects, bound like any other.
 
     Raises:
-        Rejected: the text leaves a fact out, names a tool, or states a value that the schema does not allow; or the
-            author expects calls that cannot be bound.
+        Rejected: the text leaves a fact out, names a tool, is in another language, or states a value that the schema
+            does not allow; or the author expects calls that cannot be bound.
         BadReply: the teacher's reply stayed unusable.
         TeacherUnavailable: the teacher cannot be asked.
     """
-    request = WriteTask(server=server, expectation=expectation, chain=chain, hidden_slots=hidden_slots)
-    written = await teacher.ask(request, seed=seed)
-    expected = chain or bind_chain(server, written.tools)
-    check_facts(written.text, written.slots, task_slots(expected, server), hidden_slots)
-    check_text(written.text, server)
-    return written, expected
+    request = WriteTask(server=server, expectation=expectation, chain=chain, hidden_slots=hidden_slots, persona=persona)
+
+    def checked(written: WrittenTask) -> tuple[WrittenTask, Chain]:
+        expected = chain or bind_chain(server, written.tools)
+        check_facts(written.text, written.slots, task_slots(expected, server), hidden_slots)
+        check_text(written.text, server, written.slots)
+        return written, expected
+
+    return await accepted_reply(teacher, request, checked, seed=seed)
 
 
 def check_facts(
@@ -110,8 +124,8 @@ def _is_of_a_word(letter: str) -> bool:
     return letter.isascii() and letter.isalnum()
 
 
-def check_text(text: str, server: ServerDocument) -> None:
-    """Check length and language of a request, and that no tool name stands in it.
+def check_text(text: str, server: ServerDocument, facts: JsonValue) -> None:
+    """Check length and language of a request, and that no tool name stands in it; `facts` may stand in any language.
 
     Raises:
         Rejected: with what was found.
@@ -120,9 +134,24 @@ def check_text(text: str, server: ServerDocument) -> None:
         raise Rejected("empty or overlong task", f"{len(text)} characters")
     if leaked := leaked_tool_names(text, server.tools):
         raise Rejected("tool name in the task", ", ".join(leaked))
-    # One Chinese character suffices: a short request may consist of foreign names for the most part.
-    if server.language == "zh" and language_of(text) != "zh" and re.search(r"[\u3400-\u9fff]", text) is None:
-        raise Rejected("task in another language", text[:80])
+    check_language(text, server.language, facts, terms_of(server.tools))
+
+
+def check_language(text: str, language: Language, given: JsonValue, terms: Iterable[str] = ()) -> None:
+    """Check that a request is in its language, names and what is given left out of account.
+
+    Raises:
+        Rejected: with the words of another one.
+    """
+    if foreign := foreign_passages(text, language, given=texts_in(given), terms=terms):
+        expected = "English" if language == "en" else "Chinese"
+        raise Rejected("task in another language", f"expected {expected}, found {'; '.join(foreign)[:80]!r}")
+
+
+def terms_of(tools: tuple[ToolDocument, ...]) -> list[str]:
+    """Return the texts whose words a request may use as terms: names of tools and arguments, and what they do."""
+    named = [[tool.name, *tool.parameters.get("properties", {})] for tool in tools]
+    return list(texts_in([named, *([tool.description, tool.parameters] for tool in tools)]))
 
 
 def leaked_tool_names(text: str, tools: tuple[ToolDocument, ...]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal, ParamSpec
@@ -27,6 +27,8 @@ from synthesis.records import (
     Chain,
     Expectation,
     JsonObject,
+    Language,
+    Persona,
     Provenance,
     ServerDocument,
     Task,
@@ -35,19 +37,21 @@ from synthesis.records import (
     record_id,
 )
 from synthesis.stage import Rejected
-from synthesis.teacher.protocol import BadReply, Request, Teacher
+from synthesis.teacher.protocol import BadReply, Request, Teacher, reads_prompts
 from synthesis.tools.backends import Emulator, ToolBackend
 from synthesis.tools.mcp_group import McpGroup, RoutedServers
 from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_servers import ToolServerDied
 from synthesis.tools.parameter_completion import complete_tool
 from synthesis.track.metering import metered_item
+from synthesis.track.second_try import accepted_reply
 from synthesis.track.seeds import derived_random, derived_seed
 from synthesis.trajectories.augmentation import augment_task
-from synthesis.trajectories.chains import bind_chain, vote_on_chain, with_optional_arguments
+from synthesis.trajectories.chains import bind_chain, usable_proposals, vote_on_chain, with_optional_arguments
 from synthesis.trajectories.collection import Conversation, collect_conversation, offered_tools
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import calls_per_request, first_calls, requests_of, task_so_far, write_follow_ups
+from synthesis.trajectories.personas import draw_persona
 from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
 from synthesis.trajectories.sample_length import SampleLength
 from synthesis.trajectories.task_scores import score_task
@@ -80,7 +84,7 @@ _TRIES_PER_DEAD_SERVER: Final = 3
 
 def prompt_version_of(config: TrajectoriesConfig, teacher: Teacher) -> str:
     """Name the wording of every question that a run asks."""
-    if teacher.name == "procedural":  # it reads no prompt, and draws on ids that hold the version
+    if not reads_prompts(teacher):  # and draws on ids that hold the version
         return _EMBEDDED_VERSIONS[config.follow_up_share > 0]
     prompts = PROMPTS + (FOLLOW_UP_PROMPTS if config.follow_up_share else ())
     return version_of("".join(prompt.prompt_version for prompt in prompts))
@@ -163,11 +167,9 @@ class TrajectoriesWorker:
         for draw, count in enumerate(proposals_per_draw(config.proposals_per_server, config.proposal_draws)):
             drawn = (draw,) if draw else ()  # the first has the seed that it has alone
             seed = derived_seed(config.seed, "propose", server.id, *drawn)
-            proposals += (await self._teacher.ask(ProposeChains(server=server, count=count), seed=seed)).proposals
-        known = {tool.name for tool in server.tools}
-        graph = build_tool_graph(
-            proposal.tools for proposal in proposals if proposal.tools and known.issuperset(proposal.tools)
-        )
+            request = ProposeChains(server=server, count=count)
+            proposals += await accepted_reply(self._teacher, request, partial(usable_proposals, server), seed=seed)
+        graph = build_tool_graph(proposal.tools for proposal in proposals)
         candidates = sample_candidate_chains(
             graph,
             derived_random(config.seed, "walks", server.id),
@@ -224,8 +226,15 @@ class TrajectoriesWorker:
         # The first request is written for its own calls alone; the follow-ups for the rest come last.
         whole, chain = chain, first_calls(chain, calls[0]) if chain is not None and calls else chain
         seed = derived_seed(config.seed, "task", slot)
+        persona = self._drawn_persona(server.language, slot)
         written, chain = await write_task(
-            server, self._teacher, chain=chain, expectation=expectation, hidden_slots=hidden, seed=seed
+            server,
+            self._teacher,
+            chain=chain,
+            expectation=expectation,
+            hidden_slots=hidden,
+            seed=seed,
+            persona=persona,
         )
         if expectation == "refuse" and len(server.tools) < 2:
             raise Rejected("no tool left to offer", server.name)
@@ -249,14 +258,23 @@ class TrajectoriesWorker:
             slots={name: value for name, value in written.slots.items() if name not in hidden},
             hidden_parameters={name: written.slots[name] for name in hidden},
             scores=scores,
+            persona=persona,
         )
         # Scores are of the text as written: an augmentation keeps intent and facts, and only that is checked of it.
         if rng.random() < config.augmentation_share:
             axis = rng.choice(_AUGMENTATION_AXES)
-            task = await augment_task(task, chain, server, self._teacher, axis=axis, seed=derived_seed(seed, axis))
+            another = self._drawn_persona(server.language, slot, axis)
+            seed_of_axis = derived_seed(seed, axis)
+            task = await augment_task(task, chain, server, self._teacher, axis=axis, seed=seed_of_axis, persona=another)
         if whole is not None and calls:
             task = await self._with_follow_ups(task, whole, calls[1:], server, seed)
         return {"task": task.model_dump(mode="json", exclude_defaults=True)}
+
+    def _drawn_persona(self, language: Language, slot: int, *names: str) -> Persona | None:
+        """Draw who speaks, if the teacher reads it."""
+        if not reads_prompts(self._teacher):
+            return None
+        return draw_persona(language, derived_random(self._config.seed, "persona", slot, *names))
 
     def _drawn_calls_per_request(self, chain: Chain | None, slot: int) -> tuple[int, ...]:
         """Draw how a chain is shared out over several requests; empty for one request."""

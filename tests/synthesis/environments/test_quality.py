@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.quality import Percentile, least_quality
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
 from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
 from synthesis.record_io import RecordSource, read_card
-from synthesis.records import Environment, QualityScore
+from synthesis.records import Environment
 from synthesis.teacher.protocol import Reply, Request
 
 MakeConfig = Callable[..., EnvironmentsConfig]
@@ -36,7 +36,7 @@ class GradingTeacher(ProceduralTeacher):
         if isinstance(request, JudgeDecomposition):
             self.grades[request.knowledge.seed] = grade = 0.5 + request.knowledge.seed % 1000 / 2000
             indicators = dict.fromkeys(("dependency_consistency", "atomicity", "sequential_rationality"), grade)
-            return QualityScore(**indicators, task_completeness=grade)  # type: ignore[return-value]
+            return ScoredDecomposition(reason="so", **indicators, task_completeness=grade)  # type: ignore[return-value]
         if isinstance(request, WriteToolImplementation):
             self.implemented.add(request.knowledge.seed)
         return reply

@@ -7,7 +7,7 @@ from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.quality import Percentile
 from synthesis.environments.selection import drafted_scores
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
 from synthesis.prompts.tool_call_writing import WriteToolCall
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, QualityScore, RejectedEnvironment
@@ -20,8 +20,8 @@ class Scoring(ProceduralTeacher):
 
     async def ask(self, request, *, seed):
         if isinstance(request, JudgeDecomposition):
-            return QualityScore(
-                dependency_consistency=0.7 + seed % 4 / 10, atomicity=0.7 + seed % 4 / 10,
+            return ScoredDecomposition(
+                reason="so", dependency_consistency=0.7 + seed % 4 / 10, atomicity=0.7 + seed % 4 / 10,
                 sequential_rationality=0.7 + seed % 4 / 10, task_completeness=0.7 + seed % 4 / 10,
             )  # fmt: skip
         if isinstance(request, WriteToolCall) and seed % 9 == 0:

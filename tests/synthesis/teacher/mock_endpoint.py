@@ -112,7 +112,7 @@ class MockEndpoint:
 
 async def main(port: int, latency_seconds: float) -> None:
     """Serve fixed task scores until killed."""
-    scores = json.dumps({"clarity": 1, "realism": 1, "tool_necessity": 1})
+    scores = json.dumps({"reason": "plain", "clarity": 1, "realism": 1, "tool_necessity": 1})
     async with MockEndpoint(lambda _: scores, latency_seconds=latency_seconds).serving(port) as endpoint:
         print(endpoint.url, flush=True)
         await asyncio.Event().wait()

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
-from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
 from synthesis.record_io import RecordSource
-from synthesis.records import TaskScores, Trajectory
+from synthesis.records import Trajectory
 from synthesis.teacher.adaptive_concurrency import AdaptiveConcurrency
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.openai import OpenAITeacher
@@ -21,7 +21,7 @@ from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_traje
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 
-SCORES = TaskScores(clarity=0.9, realism=0.8, tool_necessity=0.7)
+SCORES = ScoredTask(reason="plain", clarity=0.9, realism=0.8, tool_necessity=0.7)
 KEY = "sk-test-0123456789-secret"
 
 
@@ -52,19 +52,20 @@ async def test_a_valid_reply_comes_back_typed_and_is_asked_for_with_its_schema()
     (body,) = endpoint.bodies
     asked = body["response_format"]["json_schema"]["schema"]
     score = {"maximum": 1, "minimum": 0, "type": "number"}
-    assert asked["properties"] == {"clarity": score, "realism": score, "tool_necessity": score}
+    scores = {"clarity": score, "realism": score, "tool_necessity": score}
+    assert asked["properties"] == {"reason": {"type": "string"}, **scores}
     assert asked["required"] == list(SCORES.model_dump())
     assert teacher.name == "openai:mock"
 
 
 async def test_an_invalid_reply_is_repaired_once_with_the_error_quoted():
-    replies = iter(['{"clarity": 3}', scored({})])
+    replies = iter(['{"reason": "plain", "clarity": 3}', scored({})])
     async with MockEndpoint(lambda _: next(replies)).serving() as endpoint:
         teacher = teacher_of(endpoint)
         assert await teacher.ask(question(), seed=0) == SCORES
         await teacher.close()
     *_, reply, complaint = endpoint.bodies[1]["messages"]
-    assert reply == {"role": "assistant", "content": '{"clarity": 3}'}
+    assert reply == {"role": "assistant", "content": '{"reason": "plain", "clarity": 3}'}
     assert "clarity" in complaint["content"]
     assert "less than or equal to 1" in complaint["content"]
 

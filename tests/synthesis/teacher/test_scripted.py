@@ -3,13 +3,12 @@
 import pytest
 
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.task_scoring import ScoreTask
-from synthesis.records import TaskScores
+from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 
 REQUEST = ScoreTask(text="x", language="en", slots={}, hidden_slots=(), tools=())
-SCORES = TaskScores(clarity=1, realism=1, tool_necessity=1)
+SCORES = ScoredTask(reason="plain", clarity=1, realism=1, tool_necessity=1)
 
 
 async def test_replies_and_failures_come_in_the_order_of_the_script_and_then_it_ends():
@@ -29,5 +28,5 @@ async def test_what_is_not_in_the_script_is_answered_by_the_other_teacher_or_by_
 
 
 async def test_a_script_with_a_reply_of_another_kind_is_a_mistake_that_shows():
-    with pytest.raises(TypeError, match="expected a TaskScores"):
+    with pytest.raises(TypeError, match="expected a ScoredTask"):
         await ScriptedTeacher({ScoreTask: [REQUEST]}).ask(REQUEST, seed=0)

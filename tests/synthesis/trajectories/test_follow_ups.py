@@ -65,7 +65,7 @@ def test_the_first_calls_of_a_chain_need_nothing_of_the_later_ones():
 
 
 async def followed(text: str, slots: dict) -> Task:
-    teacher = ScriptedTeacher({WriteFollowUp: [WrittenFollowUp(text=text, slots=slots)]})
+    teacher = ScriptedTeacher({WriteFollowUp: [WrittenFollowUp(text=text, slots=slots)] * 2})
     return await write_follow_ups(FIRST, CHAIN, (1,), HOTELS, teacher, seed=0)
 
 
@@ -127,11 +127,12 @@ async def test_a_user_whose_wish_was_not_done_stops_and_the_task_is_what_was_sai
     [
         ("Now book it.", "simulated user left a fact out"),
         ("Use book_hotel for Ana.", "simulated user out of role"),
+        ("请为 Ana 预订。", "task in another language"),
     ],
 )
 async def test_a_user_who_loses_a_fact_or_names_a_tool_rejects_the_trajectory(text, reason):
     with pytest.raises(Rejected) as rejected:
-        await converse(SEARCH, FOUND, user=[UserTurn(continues=True, text=text)])
+        await converse(SEARCH, FOUND, user=[UserTurn(continues=True, text=text)] * 2)
     assert rejected.value.reason == reason
 
 

@@ -16,9 +16,9 @@ from synthesis.procedural.judgements import judge_answer_summary
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.judges import JudgeAnswerSummary, Judgement, JudgePlanning
-from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
 from synthesis.record_io import RecordSource, check_shards
-from synthesis.records import TaskScores, Trajectory
+from synthesis.records import Trajectory
 from synthesis.stage import NothingKept
 from synthesis.teacher.protocol import BadReply, TeacherUnavailable
 from synthesis.teacher.scripted import ScriptedTeacher
@@ -162,7 +162,7 @@ class Harsh(ProceduralTeacher):
         if isinstance(request, JudgePlanning):
             return Judgement(score=0.3, reason="no plan")
         if isinstance(request, ScoreTask):
-            return TaskScores(clarity=0.7, realism=0.7, tool_necessity=0.7)
+            return ScoredTask(reason="so", clarity=0.7, realism=0.7, tool_necessity=0.7)
         return await super().ask(request, seed=seed)
 
 

@@ -9,9 +9,9 @@ from synthesis.fingerprint import MadeOtherwise
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.judges import JudgePlanning
-from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
-from synthesis.records import RejectedTrajectory, TaskScores, Trajectory
+from synthesis.records import RejectedTrajectory, Trajectory
 from synthesis.stage import NothingKept
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.protocol import BadReply
@@ -28,7 +28,7 @@ class Scoring(ProceduralTeacher):
 
     async def ask(self, request, *, seed):
         if isinstance(request, ScoreTask) and seed % 4 == 0:
-            return TaskScores(clarity=1.0, realism=0.25, tool_necessity=1.0)
+            return ScoredTask(reason="so", clarity=1.0, realism=0.25, tool_necessity=1.0)
         if isinstance(request, JudgePlanning) and seed % 5 == 0:
             raise BadReply("not JSON")
         return await super().ask(request, seed=seed)

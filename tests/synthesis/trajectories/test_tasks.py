@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synthesis.prompts.augmentation import AugmentedTask, AugmentTask
-from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
 from synthesis.prompts.task_writing import WriteTask, WrittenTask
 from synthesis.records import TaskScores
 from synthesis.stage import Rejected
@@ -24,7 +24,8 @@ FACTS = {"city": "Oslo", "guest": "Ana"}
 
 
 async def written(text: str, slots: dict = FACTS, hidden: tuple[str, ...] = (), chain=CHAIN, tools=()):
-    teacher = ScriptedTeacher({WriteTask: [WrittenTask(text=text, slots=slots, tools=tools)]})
+    # Twice: what breaks a rule is asked for once more.
+    teacher = ScriptedTeacher({WriteTask: [WrittenTask(text=text, slots=slots, tools=tools)] * 2})
     return await write_task(HOTELS, teacher, chain=chain, expectation="answer", hidden_slots=hidden, seed=0)
 
 
@@ -41,6 +42,8 @@ async def test_a_task_that_states_its_facts_is_kept():
         ("Book a hotel in Oslo for 7.", {"city": "Oslo", "guest": 7}, "fact that the schema does not allow"),
         ("Use find_hotel for Oslo and Ana.", FACTS, "tool name in the task"),
         ("   ", {"city": "", "guest": ""}, "fact is not in the task's text"),
+        ("请在 Oslo 为 Ana 预订一家酒店。", FACTS, "task in another language"),
+        ("Book a 酒店 in Oslo for Ana.", FACTS, "task in another language"),
     ],
 )
 async def test_a_task_with_a_fault_is_rejected_with_its_reason(text, slots, reason):
@@ -72,7 +75,7 @@ async def test_a_server_only_task_is_bound_like_any_chain():
     ],
 )
 async def test_a_variant_keeps_intent_facts_and_language(text, reason):
-    teacher = ScriptedTeacher({AugmentTask: [AugmentedTask(text=text)]})
+    teacher = ScriptedTeacher({AugmentTask: [AugmentedTask(text=text)] * 2})
     with pytest.raises(Rejected) as rejected:
         await augment_task(task("find_hotel", "book_hotel"), CHAIN, HOTELS, teacher, axis="diversity", seed=0)
     assert rejected.value.reason == reason
@@ -85,8 +88,8 @@ async def test_each_score_must_reach_its_threshold_and_none_has_a_default():
             "x", teacher, TaskThresholds(), language="en", slots={}, hidden_slots=(), tools=(), seed=0
         )
 
-    good = TaskScores(clarity=0.9, realism=0.9, tool_necessity=0.9)
-    assert await scored(good) == good
+    good = ScoredTask(reason="plain", clarity=0.9, realism=0.9, tool_necessity=0.9)
+    assert await scored(good) == TaskScores(clarity=0.9, realism=0.9, tool_necessity=0.9)
     for quality in TaskScores.model_fields:
         with pytest.raises(Rejected, match=quality.replace("_", " ")):
             await scored(good.model_copy(update={quality: 0.1}))

@@ -1,0 +1,41 @@
+"""A reply that breaks a rule of structure is asked for once more, with the reason quoted; the second one decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from synthesis.prompts.correction import Correctable
+from synthesis.second_tries import SecondTry, note_second_tries
+from synthesis.stage import Rejected
+from synthesis.teacher.protocol import Reply, Teacher, reads_prompts
+
+Checked = TypeVar("Checked")
+
+
+async def accepted_reply(
+    teacher: Teacher, request: Correctable[Reply], check: Callable[[Reply], Checked], *, seed: int
+) -> Checked:
+    """Return what `check` makes of the reply, of the second one where the first is rejected.
+
+    Raises:
+        Rejected: the second one is rejected, too; as `check` raised it.
+        BadReply: a reply stayed unusable.
+        TeacherUnavailable: the teacher cannot be asked.
+    """
+    reply = await teacher.ask(request, seed=seed)
+    try:
+        return check(reply)
+    except Rejected as rejected:
+        if not reads_prompts(teacher):  # it would say the same again
+            raise
+        first = rejected
+    # The same seed: a question that quotes a failure is another question.
+    again = request.model_copy(update={"last_try": reply, "failure": str(first)})
+    is_accepted = False
+    try:
+        checked = check(await teacher.ask(again, seed=seed))
+        is_accepted = True
+    finally:
+        note_second_tries([SecondTry(first.reason, is_accepted)])
+    return checked

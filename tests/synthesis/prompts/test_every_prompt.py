@@ -1,0 +1,281 @@
+"""What every prompt has: its language, an example that its own reply type takes, and the reason before the score."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from synthesis.environments.qa_instances import check_languages, check_structure
+from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
+from synthesis.prompts.agent_turn import TakeTurn
+from synthesis.prompts.augmentation import AugmentTask
+from synthesis.prompts.chain_proposal import ProposeChains
+from synthesis.prompts.chain_vote import VoteOnChain
+from synthesis.prompts.correction import Correctable
+from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
+from synthesis.prompts.follow_up_writing import WriteFollowUp
+from synthesis.prompts.judges import JUDGES, JudgeTogether
+from synthesis.prompts.parameter_completion import CompleteParameters
+from synthesis.prompts.parameter_omission import OmitParameter
+from synthesis.prompts.qa_instance import WriteQAInstance, parallel_groups
+from synthesis.prompts.sibling_tools import WriteSiblingTools
+from synthesis.prompts.simulated_user import AnswerAsUser
+from synthesis.prompts.stateful_task_writing import WriteStatefulTask
+from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.task_writing import WriteTask
+from synthesis.prompts.tool_call_writing import WriteToolCall
+from synthesis.prompts.tool_document_scaling import ScaleToolDocument
+from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
+from synthesis.prompts.tool_merging import MergeTools
+from synthesis.prompts.tool_necessity import JudgeToolNecessity
+from synthesis.prompts.user_continuation import ContinueAsUser
+from synthesis.questions.decomposition import DecompositionNode, QAInstance
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import (
+    Composition,
+    EnvironmentTool,
+    FollowUp,
+    Language,
+    Message,
+    Scenario,
+    ToolCall,
+    ToolDocument,
+)
+from synthesis.teacher.asking import call_of, reply_schema
+from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.lenient_json import json_values
+from synthesis.teacher.protocol import Request
+from synthesis.track.seeds import derived_random
+from synthesis.trajectories.chains import bind_chain
+from synthesis.trajectories.personas import draw_persona
+from synthesis.trajectories.worker import FOLLOW_UP_PROMPTS
+from synthesis.trajectories.worker import PROMPTS as TRAJECTORY_PROMPTS
+from tests.synthesis.trajectories.servers import HOTELS, task
+
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+EXAMPLE = {"en": "Example", "zh": "示例"}
+MARKS = ("made-up", "made up", "of another", "虚构", "另一")
+SCORES = ("score", "clarity", "realism", "tool_necessity", "dependency_consistency", "coherent", "needs_tool")
+
+
+def rendered(language: Language) -> dict[type[Request], Request]:
+    """Every kind of question once, in a language."""
+    server = HOTELS.model_copy(update={"language": language})
+    persona = draw_persona(language, derived_random(0, "persona"))
+    chain = bind_chain(server, ["find_hotel", "book_hotel"])
+    one = task("find_hotel", "book_hotel").model_copy(update={"language": language, "persona": persona})
+    said = (Message(role="user", content="Oslo?"), Message(role="assistant", content="Which?"))
+    knowledge = Knowledge(kind="passage", domain="kites", language=language, text="Sable is 4 m long.")
+    node = DecompositionNode(id="q1", question="How long is Sable?", answer=4)
+    document = ToolDocument(name="get_length", description="Length", parameters={"properties": {"kite": {}}})
+    tool = EnvironmentTool(document=document, source="def get_length(kite): ...")
+    call = ToolCall(id="c", name="get_length", arguments={"kite": "Sable"})
+    instance = QAInstance(
+        question="How long?",
+        answer=4,
+        scenario="single_hop",
+        hops=1,
+        nodes=(node,),
+        composition=Composition(operation="same", inputs=("q1",)),
+        entities=(),
+    )
+    judges = [judge(task=one, tools=server.tools, conversation=said) for judge in JUDGES]
+    asked: list[Request] = [
+        CompleteParameters(language=language, server="s", known_parameters={}, tool=server.tools[0]),
+        ProposeChains(server=server, count=3),
+        VoteOnChain(language=language, tools=server.tools, chain=chain),
+        WriteTask(server=server, expectation="answer", chain=chain, persona=persona),
+        AugmentTask(server=server, task=one, chain=chain, axis="persona", persona=persona),
+        ScoreTask(text="Oslo?", language=language, slots={}, hidden_slots=(), tools=server.tools),
+        WriteFollowUp(server=server, chain=chain, num_calls=1, earlier_requests=("Oslo?",), slots={}, persona=persona),
+        TakeTurn(language=language, tools=server.tools, conversation=said[:1], task=one),
+        AnswerAsUser(task=one, conversation=said),
+        ContinueAsUser(task=one, follow_up=FollowUp(text="Book it.", num_calls=1), conversation=said),
+        EmulateCall(language=language, tool=server.tools[0], arguments={}, state=EmulatorState()),
+        *judges,
+        JudgeTogether(judges=tuple(judges)),
+        WriteQAInstance(
+            knowledge=knowledge, scenario="parallel_multi_hop", num_lookups=5, with_computation=True, max_hops=5
+        ),
+        JudgeDecomposition(knowledge=knowledge, instance=instance),
+        JudgeToolNecessity(node=node, known_answers=(4,)),
+        WriteToolDocument(knowledge=knowledge, node=node, language=language),
+        ScaleToolDocument(knowledge=knowledge, document=document),
+        WriteToolCall(knowledge=knowledge, node=node, document=document),
+        WriteToolImplementation(knowledge=knowledge, node=node, document=document, call=call),
+        MergeTools(merged=tool, inserted=tool, sub_questions=()),
+        WriteSiblingTools(knowledge=knowledge, document=document, sub_question="?", calls=(call,), count=2),
+        OmitParameter(knowledge=knowledge, question="How long is Sable?", call=call),
+        WriteStatefulTask(knowledge=knowledge, scenario="multi_hop", num_lookups=2),
+    ]
+    return {type(request): request for request in asked}
+
+
+RENDERED = {language: rendered(language) for language in LANGUAGES}
+ALL = [(kind, language) for language in LANGUAGES for kind in RENDERED[language]]
+ids = [f"{kind.__name__} {language}" for kind, language in ALL]
+each_prompt = pytest.mark.parametrize(("kind", "language"), ALL, ids=ids)
+
+
+def instructions(kind: type[Request], language: Language) -> str:
+    return str(RENDERED[language][kind].messages()[0]["content"])
+
+
+def example_of(kind: type[Request], language: Language) -> str:
+    text = instructions(kind, language)
+    return text[max(text.rfind(mark) for mark in EXAMPLE.values()) :]
+
+
+def test_no_kind_of_question_is_left_out_here():
+    asked = {*TRAJECTORY_PROMPTS, *FOLLOW_UP_PROMPTS, *ENVIRONMENT_PROMPTS, ScaleToolDocument, WriteSiblingTools}
+    assert asked <= set(RENDERED["en"])
+
+
+@each_prompt
+def test_every_prompt_says_which_language_is_wanted(kind, language):
+    text = instructions(kind, language)
+    # Judges of environments give reasons in English, whatever they judge; the call copies what stands there.
+    in_english = language == "en" or kind in (JudgeDecomposition, JudgeToolNecessity)
+    named = {WriteToolCall: "in its language", MergeTools: "in their language"}
+    assert named.get(kind, "English" if in_english else "中文") in text
+
+
+@each_prompt
+def test_every_prompt_has_an_example_and_says_that_it_is_one_of_something_else(kind, language):
+    head = example_of(kind, language)[:120]
+    assert any(mark in head for mark in MARKS), head
+
+
+@each_prompt
+def test_every_example_is_a_reply_that_its_own_type_takes(kind, language):
+    if kind is TakeTurn:  # its reply is a message, whose form is not explained to it
+        return
+    example = example_of(kind, language)
+    found = [json.loads(json.dumps(each.value)) for each in json_values(example)]
+    wanted = set(kind.reply_type.model_json_schema().get("required", ()))
+    replies = [each for each in found if isinstance(each, dict) and wanted <= each.keys()]
+    if kind is WriteStatefulTask:  # whose example is cut to what is not explained elsewhere
+        check_structure(QAInstance.model_validate(found[-1]["instance"]))
+        return
+    assert replies, example
+    for reply in replies:
+        kind.reply_type.model_validate(reply)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_example_of_a_question_is_sound_and_has_the_shape_that_it_says(language):
+    example = example_of(WriteQAInstance, language).partition("\n")[2]
+    instance = QAInstance.model_validate(next(iter(json_values(example))).value)
+    check_structure(instance)
+    check_languages(instance, language)
+    assert (instance.scenario, instance.hops) == (
+        "parallel_multi_hop",
+        len(parallel_groups("parallel_multi_hop", 4, 5)),
+    )
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_question_is_asked_for_with_its_source_shape_and_language(language):
+    def shown(**knowledge) -> str:
+        source = Knowledge(domain="kites", language=language, **knowledge)
+        request = WriteQAInstance(
+            knowledge=source, scenario="parallel_multi_hop", num_lookups=5, with_computation=True, max_hops=5
+        )
+        return str(request.messages()[1]["content"])
+
+    text = instructions(WriteQAInstance, language)
+    for scenario in get_args(Scenario):
+        assert f"\n  {scenario}" in text
+    for tag in (
+        "passage",
+        "tables",
+        "given_question",
+        "scenario",
+        "num_lookups",
+        "parallel_groups",
+        "with_computation",
+    ):
+        assert f"<{tag}>" in text
+    assert '<passage>\n"Sable is long."' in shown(kind="passage", text="Sable is long.")
+    assert '<given_question>\n"How long?"' in shown(kind="question", text="How long?")
+    assert '<tables>\n{"kites": [{"kite": "Sable"}]}' in shown(kind="tables", text='{"kites": [{"kite": "Sable"}]}')
+    assert "<parallel_groups>\n[2, 2, 1]\n" in shown()
+    assert "passage" not in shown()
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in RENDERED["en"] if kind.role == "judges"], ids=lambda kind: kind.__name__
+)
+def test_every_judge_gives_the_reason_before_the_score(kind):
+    def fields(schema: dict) -> list[str]:
+        return list(schema.get("properties", {}))
+
+    schema = reply_schema(kind.reply_type)
+    for order in [fields(schema), *map(fields, schema.get("$defs", {}).values())]:
+        if scores := [order.index(name) for name in SCORES if name in order]:
+            assert order.index("reason") < min(scores), order
+    assert any(
+        name in SCORES for order in [fields(schema), *map(fields, schema.get("$defs", {}).values())] for name in order
+    )
+    for language in LANGUAGES:
+        example = example_of(kind, language)
+        scores = [example.find(f'"{name}"') for name in SCORES if f'"{name}"' in example]
+        assert 0 < example.find('"reason"') < min(scores)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_judge_has_anchors_that_say_what_a_score_means(language):
+    for judge in JUDGES:
+        for anchor in ("\n1 ", "\n0.7 ", "\n0.4 ", "\n0 "):
+            assert anchor in judge.criterion[language], judge
+        asked_together = RENDERED[language][JudgeTogether].messages()[1]["content"]
+        assert judge.criterion[language].partition("\n1 ")[0] in asked_together
+    for kind in (ScoreTask, JudgeDecomposition):
+        assert all(anchor in instructions(kind, language) for anchor in ("1 ", "0.5 ", "0 "))
+    assert all(f"- {said}:" in instructions(VoteOnChain, "en") for said in ("true", "false"))
+    assert all(f"- {said}:" in instructions(JudgeToolNecessity, language) for said in ("true", "false"))
+
+
+@each_prompt
+def test_what_differs_between_questions_of_a_kind_stands_after_what_they_share(kind, language):
+    """The instructions hold nothing of the question, so that an endpoint that keeps prefixes reads them once."""
+    call = call_of(RENDERED[language][kind], OpenAITeacherConfig(model="m"), seed=0)
+    assert call["messages"][0]["role"] == "system"
+    for told in ("Oslo", "Sable is 4 m", "find_hotel"):
+        assert told not in call["messages"][0]["content"]
+
+
+@each_prompt
+def test_a_question_that_is_put_again_quotes_reply_and_reason_after_the_same_beginning(kind, language):
+    if not issubclass(kind, Correctable):
+        return
+    first = RENDERED[language][kind]
+    again = first.model_copy(update={"last_try": first, "failure": "wrong hops: expected 2"})
+    assert again.messages()[:-2] == first.messages()
+    assert [message["role"] for message in again.messages()[-2:]] == ["assistant", "user"]
+    assert "wrong hops: expected 2" in again.messages()[-1]["content"]
+    assert ("请改正" in again.messages()[-1]["content"]) is (first.answered_in() == "zh")
+
+
+def test_a_writer_of_requests_for_a_chain_is_shown_its_tools_and_only_the_names_of_the_others():
+    server = HOTELS
+    names = [tool.name for tool in server.tools]
+    chain = bind_chain(server, ["find_hotel"])
+    text = WriteTask(server=server, expectation="answer", chain=chain).messages()[1]["content"]
+    tools = json.loads(text.partition("<tools>\n")[2].partition("\n</tools>")[0])
+    assert [tool["name"] for tool in tools] == ["find_hotel"]
+    others = json.loads(text.partition("<other_tools>\n")[2].partition("\n</other_tools>")[0])
+    assert others == [name for name in names if name != "find_hotel"]
+
+
+def test_every_persona_is_shown_to_who_writes_for_it_and_to_who_plays_it():
+    for language in LANGUAGES:
+        persona = draw_persona(language, derived_random(0, "persona"))
+        for kind in (WriteTask, WriteFollowUp, AugmentTask, AnswerAsUser, ContinueAsUser):
+            content = RENDERED[language][kind].messages()[1]["content"]
+            assert json.dumps(persona.who, ensure_ascii=False) in content
+            assert "<persona>" in instructions(kind, language)
