@@ -16,6 +16,7 @@ from synthesis.prompts.chain_vote import VoteOnChain
 from synthesis.prompts.correction import Correctable
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
+from synthesis.prompts.ending import JudgeEnding
 from synthesis.prompts.follow_up_writing import WriteFollowUp
 from synthesis.prompts.judges import JUDGES, JudgeTogether
 from synthesis.prompts.parameter_completion import CompleteParameters
@@ -59,7 +60,16 @@ from tests.synthesis.trajectories.servers import HOTELS, task
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 EXAMPLE = {"en": "Example", "zh": "示例"}
 MARKS = ("made-up", "made up", "of another", "虚构", "另一")
-SCORES = ("score", "clarity", "realism", "tool_necessity", "dependency_consistency", "coherent", "needs_tool")
+SCORES = (
+    "score",
+    "clarity",
+    "realism",
+    "tool_necessity",
+    "dependency_consistency",
+    "coherent",
+    "needs_tool",
+    "verdict",
+)
 
 
 def rendered(language: Language) -> dict[type[Request], Request]:
@@ -98,6 +108,7 @@ def rendered(language: Language) -> dict[type[Request], Request]:
         EmulateCall(language=language, tool=server.tools[0], arguments={}, state=EmulatorState()),
         *judges,
         JudgeTogether(judges=tuple(judges)),
+        JudgeEnding(language=language, expectation="refuse", asked="Oslo?", said="Which?"),
         WriteQAInstance(
             knowledge=knowledge, scenario="parallel_multi_hop", num_lookups=5, with_computation=True, max_hops=5
         ),
