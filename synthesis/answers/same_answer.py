@@ -17,9 +17,9 @@ def same_answer(gold: JsonValue, value: JsonValue, aliases: Collection[str] = ()
     """Say whether two JSON values are the same answer: equal after normalisation.
 
     Texts are compared NFKC-normalised, case-folded, with white space collapsed, and by what they say where that is a
-    number, a quantity or a date (`written_values`); a text that says a number is that number. Whole numbers are
-    compared exactly, others to a relative 1e-6 (a Boolean is not a number); lists element by element in order; objects
-    key by key. `aliases` are further texts that whoever wrote the gold answer says mean the same.
+    number, a quantity or a date (`written_values`); a text that writes a number out is that number, "5" is a digit.
+    Whole numbers are compared exactly, others to a relative 1e-6 (a Boolean is not a number); lists element by element
+    in order; objects key by key. `aliases` are further texts that whoever wrote the gold answer says mean the same.
 
     >>> same_answer("Rue  de la Paix", "rue de la paix"), same_answer(5, "error code 1500"), same_answer(5, 5.0)
     (True, False, True)

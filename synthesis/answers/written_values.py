@@ -4,8 +4,9 @@
     "5 km"  "5,000 metres"  "5公里"             the quantity 5000 m
     "3 March 2021"  "2021年3月3日"  "2021/3/3"  the date 2021-03-03
 
-Only what can be read in one way is read. Not read: 03/04/2021 and 1,5, which differ between countries; leading zeros
-and 1.10, which may be a code and a version; 1e5, 5M and other marks of codes; whatever has digits in two places. A unit
+Only what can be read in one way is read. Not read: 03/04/2021 and 1,5, which differ between countries; digits that
+nothing marks as a number, such as "5", "007" and "1.10", which may be a code or a version (who means a number has JSON
+to say so); 1e5, 5M and other marks of codes; whatever has digits in two places. A unit
 is converted where the factor is exact by definition; one currency never into another; after any other word ("8 million
 people") the word must be the same.
 """
@@ -129,7 +130,7 @@ def value_of(text: str) -> Quantity | date | None:
 
     >>> value_of("8 million"), value_of("800万"), value_of("5 km")
     (Quantity(number=8000000, what=''), Quantity(number=8000000, what=''), Quantity(number=5000, what='LENGTH'))
-    >>> value_of("March 3, 2021"), value_of("03/04/2021"), value_of("007"), value_of("Room 12")
+    >>> value_of("March 3, 2021"), value_of("03/04/2021"), value_of("7"), value_of("Room 12")
     (datetime.date(2021, 3, 3), None, None, None)
     """
     plain = " ".join(unicodedata.normalize("NFKC", text).replace("−", "-").split())
@@ -156,8 +157,7 @@ def _quantity_of(plain: str) -> Quantity | None:
     if found is None:
         return None
     before, after, digits = found["before"] or "", found["after"].strip(), found["digits"]
-    is_bare = not (before or after or found["scale"] or "," in digits)
-    if is_bare and "." in digits and digits.endswith("0"):  # 1.10 may be a version, which 1.1 is not
+    if not (before or after or found["scale"] or "," in digits):  # a text may be digits, and no number
         return None
     if (before and after) or not (found["space"] or not after or after in _UNIT_BY_NAME):
         return None  # "5th" and "12B" are no 5 and no 12 of something

@@ -20,7 +20,7 @@ SAME = [
     ("8.2 million", 8200000),
     ("1.5亿", "150,000,000"),
     ("-1,200", -1200),
-    ("12.5", 12.5),
+    ("1,212.5", 1212.5),
     ("5 km", "5000 m"),
     ("5km", "5,000 metres"),
     ("5公里", "5 kilometers"),
@@ -66,6 +66,10 @@ DIFFERENT = [
     ("03/04/2021", "2021-04-03"),
     ("2021-02-30", "30 February 2021"),
     ("2021.3.3", "2021-03-03"),
+    ("5", 5),
+    ("8000000", 8000000),
+    ("8000000", "8,000,000"),
+    ("12.5", 12.5),
     ("007", 7),
     ("007", "7"),
     ("1.10", "1.1"),
@@ -112,14 +116,15 @@ def test_an_alias_is_the_answer_where_it_was_stated_and_only_whole():
 
 @given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
 def test_numbers_written_in_any_way_are_equal_exactly_where_they_are(one, other):
-    ways = [lambda n: n, str, lambda n: f"{n:,}", lambda n: f"{n:,} m", lambda n: f"{Decimal(n) / 1000:f} km"]
-    for a in ways[:3]:
-        for b in ways[:3]:
-            assert same_answer(a(one), b(one))
-            assert same_answer(a(one), b(other)) is (one == other)
-    # The last two are read as whole metres or as decimals of metres, which are exact for whole ones.
-    assert same_answer(ways[3](one), ways[4](one))
-    assert same_answer(ways[3](one), ways[4](other)) is (one == other)
+    counted = [lambda n: n, lambda n: f"{Decimal(n) / 1000:f} thousand", lambda n: f"{Decimal(n) / 10000:f}万"]
+    measured = [lambda n: f"{n:,} m", lambda n: f"{n} metres", lambda n: f"{Decimal(n) / 1000:f} km"]
+    for ways in (counted, measured):
+        for a in ways:
+            for b in ways:
+                assert same_answer(a(one), b(one))
+                assert same_answer(a(one), b(other)) is (one == other)
+    assert same_answer(one, f"{one:,}") is (abs(one) >= 1000)
+    assert not any(same_answer(a(one), b(one)) for a in counted for b in measured)
 
 
 @given(st.dates(date(1000, 1, 1)), st.dates(date(1000, 1, 1)))
