@@ -35,9 +35,9 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher, ask_together
 from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.follow_ups import request_positions, task_so_far
+from synthesis.written_language import foreign_passages
 
 _NUMBER: Final = re.compile(r"(?<![\w.])-?\d+(?:[.,:]\d+)*(?![\w]|[.,:]\d)")
-_CHINESE: Final = re.compile(r"[\u3400-\u9fff]+")
 _URL: Final = re.compile(r"https?://[^\s\"'<>)\]}，。]+")
 
 
@@ -121,12 +121,7 @@ def is_in_language(answer: str, language: Language, told: Sequence[str]) -> bool
     >>> is_in_language("Result: 李伟.", "zh", ['{"guest": "李伟"}']), is_in_language("结果：AMZN, USD", "zh", [])
     (False, True)
     """
-    responses = "\n".join(told)
-    if language == "en":
-        return all(run in responses for run in _CHINESE.findall(answer))
-    chosen = [character for character in "".join(_CHINESE.findall(answer)) if character not in responses]
-    foreign = [word for word in re.findall(r"[A-Za-z]{3,}", answer) if word not in responses]
-    return bool(chosen) or (not foreign and _CHINESE.search(answer) is not None)
+    return not foreign_passages(answer, language, given=told)
 
 
 async def judge_axes(
@@ -226,9 +221,8 @@ async def _judged(
 
 def _tells_something(task: Task, messages: Sequence[Message]) -> bool:
     """Say whether the last message is an answer that a judge need be asked about: not empty, in the task's language."""
-    # A Chinese name that an English request has may stand in its answer as well.
-    roles = ("user", "tool") if task.language == "en" else ("tool",)
-    told = [message.content for message in messages[:-1] if message.role in roles]
+    # A name in another language that a request has may stand in its answer as well.
+    told = [message.content for message in messages[:-1] if message.role in ("user", "tool")]
     answer = messages[-1].content
     return bool(answer.strip()) and is_in_language(answer, task.language, told)
 
