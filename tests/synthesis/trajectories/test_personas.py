@@ -1,11 +1,20 @@
 """A persona is drawn with a seed, and is one of many."""
 
+import json
 from random import Random
 
 import pytest
 
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.augmentation import AugmentTask
+from synthesis.prompts.simulated_user import AnswerAsUser
+from synthesis.prompts.task_writing import WriteTask
+from synthesis.prompts.user_continuation import ContinueAsUser
+from synthesis.record_io import RecordSource
+from synthesis.records import Trajectory
 from synthesis.trajectories.personas import _traits, draw_persona
 from synthesis.written_language import foreign_passages
+from tests.synthesis.trajectories.test_pipeline import synthesize
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -31,3 +40,58 @@ def test_both_languages_have_as_many_people():
     assert [len(getattr(english, field)) for field in ("who", "purpose", "manner", "knowledge")] == [
         len(getattr(chinese, field)) for field in ("who", "purpose", "manner", "knowledge")
     ]
+
+
+class Model(ProceduralTeacher):
+    """Answers as the embedded teacher does, under the name of a language model: it is shown personas."""
+
+    name = "model"
+
+    def __init__(self):
+        self.asked = []
+
+    async def ask(self, request, *, seed):
+        self.asked.append(request)
+        return await super().ask(request, seed=seed)
+
+
+async def test_a_task_is_written_for_the_persona_that_its_record_names_and_played_by_the_same(tmp_path):
+    teacher = Model()
+    shares = {"follow_up_share": 0.5, "ask_back_share": 0.3, "augmentation_share": 0.5}
+    await synthesize(tmp_path / "out", teacher, count=60, seed=3, **shares)
+    kept = list(RecordSource(tmp_path / "out", Trajectory))
+    personas = {trajectory.task.id: trajectory.task.persona for trajectory in kept}
+    assert None not in personas.values()
+    assert len(set(personas.values())) > 50
+    assert all(trajectory.task.persona.language == trajectory.language for trajectory in kept)
+    wrote = {request.persona for request in teacher.asked if isinstance(request, WriteTask | AugmentTask)}
+    assert set(personas.values()) <= wrote
+    played = [request for request in teacher.asked if isinstance(request, AnswerAsUser | ContinueAsUser)]
+    assert {type(request) for request in played} == {AnswerAsUser, ContinueAsUser}
+    for request in played:
+        if request.task.id in personas:
+            assert request.task.persona == personas[request.task.id]
+            assert json.dumps(request.task.persona.who, ensure_ascii=False) in request.messages()[1]["content"]
+
+
+async def test_the_axis_persona_lets_another_one_speak_and_the_others_the_same(tmp_path):
+    teacher = Model()
+    await synthesize(tmp_path / "out", teacher, count=60, seed=3, augmentation_share=1.0)
+    augmented = [request for request in teacher.asked if isinstance(request, AugmentTask)]
+    assert {request.axis for request in augmented} == {"persona", "diversity", "complexity"}
+    for request in augmented:
+        assert (request.persona == request.task.persona) is (request.axis != "persona")
+    kept = {trajectory.task.id: trajectory.task for trajectory in RecordSource(tmp_path / "out", Trajectory)}
+    spoke = {request.task.id: request.persona for request in augmented}
+    assert all(task.persona == spoke[name] for name, task in kept.items() if task.augmentation != "original")
+
+
+async def test_the_same_seed_gives_the_same_personas_and_the_embedded_teacher_none(tmp_path):
+    for name, teacher in (("a", Model()), ("b", Model()), ("c", ProceduralTeacher())):
+        await synthesize(tmp_path / name, teacher, count=10)
+    a, b, c = ([one.task.persona for one in RecordSource(tmp_path / name, Trajectory)] for name in "abc")
+    assert a == b
+    assert None not in a
+    assert set(c) == {None}
+    # Where there is none the record does not speak of it, so that records of before keep their digests.
+    assert '"persona"' not in next(iter(RecordSource(tmp_path / "c", Trajectory))).model_dump_json()
