@@ -1272,6 +1272,69 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         ("tests/synthesis/answers/test_same_answer.py",),
     ),
+    # An alias that was stated is the answer.
+    Mutant(
+        "synthesis/answers/same_answer.py",
+        "any(_same_text(alias, value) for alias in aliases)",
+        "False",
+        ("tests/synthesis/answers/test_written_values.py",),
+    ),
+    # Units are converted before they are compared.
+    Mutant(
+        "synthesis/answers/written_values.py",
+        "_plain_number(number * factor)",
+        "_plain_number(number)",
+        ("tests/synthesis/answers/test_written_values.py",),
+    ),
+    # Digits that nothing marks as a number are none.
+    Mutant(
+        "synthesis/answers/written_values.py",
+        'if not (before or after or found["scale"] or "," in digits):',
+        "if False:",
+        ("tests/synthesis/answers/test_written_values.py",),
+    ),
+    # Chinese words in an English text are found.
+    Mutant(
+        "synthesis/written_language.py",
+        "return passages + [run for run in _HAN_RUN.findall(said) if not any(run in value for value in known)]",
+        "return passages",
+        ("tests/synthesis/test_written_language.py",),
+    ),
+    # English words in a Chinese text are found.
+    Mutant(
+        "synthesis/written_language.py",
+        "passages += [phrase for phrase in phrases if _is_english(phrase, usable)]",
+        "pass",
+        ("tests/synthesis/test_written_language.py",),
+    ),
+    # A request in another language is rejected.
+    Mutant(
+        "synthesis/trajectories/tasks.py",
+        "check_language(text, server.language, facts, terms_of(server.tools))",
+        "pass",
+        ("tests/synthesis/trajectories/test_tasks.py",),
+    ),
+    # So is a question.
+    Mutant(
+        "synthesis/environments/qa_instances.py",
+        "check_languages(instance, knowledge.language)",
+        "pass",
+        ("tests/synthesis/track/test_second_try.py",),
+    ),
+    # What breaks a rule of structure is asked for once more.
+    Mutant(
+        "synthesis/track/second_try.py",
+        "if not reads_prompts(teacher):",
+        "if True:",
+        ("tests/synthesis/track/test_second_try.py",),
+    ),
+    # On the axis `persona` another one speaks.
+    Mutant(
+        "synthesis/trajectories/augmentation.py",
+        'speaker = persona if axis == "persona" else task.persona',
+        "speaker = task.persona",
+        ("tests/synthesis/trajectories/test_personas.py",),
+    ),
     # The tool must be the sub-task's own.
     Mutant(
         "synthesis/answers/counting.py",
