@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from synthesis.export.openai_rows import Row
-from synthesis.records import Environment, EnvironmentTool
+from synthesis.records import Environment, EnvironmentTool, JsonObject, SubQuestion
 
 
 class SandboxTool(Row):
@@ -41,20 +41,26 @@ def ground_truth(environment: Environment) -> str:
     """Return the JSON text of what the F1 reward counts.
 
     `sub_tasks` are solved each by one call of its `tool` that returns `answer`; the episode is to end as `expectation`
-    says, with `final_state` where the environment has a state; `answer` is the whole question's.
+    says, with `final_state` where the environment has a state; `answer` is the whole question's. `aliases`, where there
+    are any, are further texts that mean the answer beside them.
     """
     truth = {
         "sub_tasks": [
-            {"tool": sub_task.call.name, "answer": sub_task.answer}
+            {"tool": sub_task.call.name, "answer": sub_task.answer, **_aliases(sub_task)}
             for sub_task in environment.sub_tasks
             if sub_task.call is not None
         ],
         "answer": environment.answer,
+        **_aliases(environment),
         "expectation": environment.expectation,
         "missing": environment.missing,
         "final_state": environment.final_state,
     }
     return json.dumps(truth, ensure_ascii=False)
+
+
+def _aliases(asked: SubQuestion | Environment) -> JsonObject:
+    return {"aliases": list(asked.aliases)} if asked.aliases else {}
 
 
 def initial_state(environment: Environment) -> str | None:

@@ -22,8 +22,10 @@ def environments() -> list[Environment]:
     plain = tiny_environment()
     # Another owner's tables have other keys, and in another order than the alphabet's.
     digits = tiny_environment(owner="Zinc Owl", flat="0042", rent=7).model_copy(
-        update={"id": "digits", "answer": "007", "language": "zh", "difficulty": "hard"}
+        update={"id": "digits", "answer": "007", "aliases": ("seven",), "language": "zh", "difficulty": "hard"}
     )
+    first, *others = digits.sub_questions
+    digits = digits.model_copy(update={"sub_questions": (first.model_copy(update={"aliases": ("flat 42",)}), *others)})
     distractor = tiny_environment(owner="Tin Mole", flat="2026-11-23").tools[0]
     distractor = distractor.model_copy(update={"document": distractor.document.model_copy(update={"name": "a_flat"})})
     rival = IrrelevantTool(tool=distractor, band="high", similarity=1.0, cosine=0.5, arguments={"owner": "Tin Mole"})
