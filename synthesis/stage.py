@@ -73,11 +73,15 @@ class StageReport:
             self.asked_again[reason] += 1
             self.mended[reason] += is_accepted
 
+    def add_second_tries_of(self, other: StageReport) -> None:
+        """Count what another stage of the same work asked for once more."""
+        self.asked_again += other.asked_again
+        self.mended += other.mended
+
     def add_rejections(self, later: StageReport) -> None:
         """Count what a later stage of the same work did not keep, and what it asked for once more."""
+        self.add_second_tries_of(later)
         self.rejected += later.rejected
-        self.asked_again += later.asked_again
-        self.mended += later.mended
         for text in later.first_rejections:
             self._show(text)
 

@@ -181,6 +181,7 @@ class _Run:
         self._order: list[int] = []
         self._duplicates: dict[int, str] = {}
         self._num_slots = 0
+        self._chains_report = StageReport("chains")
 
     async def _stage(
         self, name: str, count: int, work: Callable[[int], Awaitable[JsonObject]], journal: Journal
@@ -250,6 +251,7 @@ class _Run:
             if result["graph"] is not None:
                 self.tool_graphs.append({"server": servers[index].name, **result["graph"]})
         print(report.closing_line(), file=self.progress)
+        self._chains_report = report
 
     async def _chains_of_server(self, index: int) -> JsonObject:
         return await self.workers.do(TrajectoriesWorker.chains, self._documents[index])
@@ -297,6 +299,8 @@ class _Run:
             self._mark_duplicates(self._num_slots)
             report = await self._stage("trajectories", self._num_slots, self._trajectory, self._trajectories_journal)
         print(tasks.closing_line(), file=self.progress)
+        for stage in (self._chains_report, tasks):  # what the run asked again is told once, at its end
+            report.add_second_tries_of(stage)
         return report
 
     async def _trajectory(self, slot: int) -> JsonObject:

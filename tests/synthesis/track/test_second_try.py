@@ -28,6 +28,7 @@ from synthesis.track.second_try import accepted_reply
 from synthesis.trajectories.chains import bind_chain, usable_proposals
 from synthesis.trajectories.tasks import write_task
 from tests.synthesis.trajectories.servers import HOTELS
+from tests.synthesis.trajectories.test_pipeline import synthesize
 
 CHAIN = bind_chain(HOTELS, ["find_hotel", "book_hotel"])
 GOOD = WrittenTask(text="Book a hotel in Oslo for Ana.", slots={"city": "Oslo", "guest": "Ana"})
@@ -200,3 +201,23 @@ async def test_the_report_counts_by_reason_what_was_asked_again_and_what_of_it_w
 
 def test_the_agents_turn_is_never_put_again_with_a_complaint():
     assert "failure" not in TakeTurn.model_fields
+
+
+async def test_a_run_tells_at_its_end_what_all_its_stages_asked_again(tmp_path):
+    class Careless(ProceduralTeacher):
+        """Writes every other request in another language at first, and answers the second question as it should."""
+
+        name = "model"
+
+        async def ask(self, request, *, seed):
+            reply = await super().ask(request, seed=seed)
+            if isinstance(request, WriteTask) and not request.failure and seed % 2:
+                other = "你好，" if request.server.language == "en" else "Please do this for me: "
+                return reply.model_copy(update={"text": other + reply.text})
+            return reply
+
+    report = await synthesize(tmp_path / "out", Careless(), count=20, seed=3)
+    assert report.kept == 20
+    asked, mended = report.asked_again["task in another language"], report.mended["task in another language"]
+    assert asked == mended > 5
+    assert f"asked again {asked}, {mended} mended" in report.closing_line()
