@@ -9,6 +9,7 @@ import pytest
 
 from synthesis.environments.qa_instances import check_languages, check_structure
 from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
+from synthesis.procedural.teacher import ANSWERS
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.augmentation import AugmentTask
 from synthesis.prompts.chain_proposal import ProposeChains
@@ -24,7 +25,9 @@ from synthesis.prompts.parameter_omission import OmitParameter
 from synthesis.prompts.qa_instance import WriteQAInstance, parallel_groups
 from synthesis.prompts.sibling_tools import WriteSiblingTools
 from synthesis.prompts.simulated_user import AnswerAsUser
+from synthesis.prompts.state_conditions import WriteStateConditions
 from synthesis.prompts.stateful_task_writing import WriteStatefulTask
+from synthesis.prompts.stateful_tools import WriteFurtherTools, WriteScaledTool
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.prompts.task_writing import WriteTask
 from synthesis.prompts.tool_call_writing import WriteToolCall
@@ -122,6 +125,9 @@ def rendered(language: Language) -> dict[type[Request], Request]:
         WriteSiblingTools(knowledge=knowledge, document=document, sub_question="?", calls=(call,), count=2),
         OmitParameter(knowledge=knowledge, question="How long is Sable?", call=call),
         WriteStatefulTask(knowledge=knowledge, scenario="multi_hop", num_lookups=2),
+        WriteStateConditions(knowledge=knowledge, question="Paint it.", calls=(call,), descriptions={}, state={}),
+        WriteFurtherTools(knowledge=knowledge, tools=(tool,), state={}, count=3),
+        WriteScaledTool(knowledge=knowledge, tool=tool, document=document),
     ]
     return {type(request): request for request in asked}
 
@@ -144,6 +150,7 @@ def example_of(kind: type[Request], language: Language) -> str:
 def test_no_kind_of_question_is_left_out_here():
     asked = {*TRAJECTORY_PROMPTS, *FOLLOW_UP_PROMPTS, *ENVIRONMENT_PROMPTS, ScaleToolDocument, WriteSiblingTools}
     assert asked <= set(RENDERED["en"])
+    assert set(ANSWERS) <= set(RENDERED["en"])
 
 
 @each_prompt
@@ -151,7 +158,11 @@ def test_every_prompt_says_which_language_is_wanted(kind, language):
     text = instructions(kind, language)
     # Judges of environments give reasons in English, whatever they judge; the call copies what stands there.
     in_english = language == "en" or kind in (JudgeDecomposition, JudgeToolNecessity)
-    named = {WriteToolCall: "in its language", MergeTools: "in their language"}
+    named = {
+        WriteToolCall: "in its language",
+        MergeTools: "in their language",
+        WriteStateConditions: "as the state has",
+    }
     assert named.get(kind, "English" if in_english else "中文") in text
 
 
