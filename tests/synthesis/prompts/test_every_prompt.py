@@ -9,7 +9,7 @@ import pytest
 
 from synthesis.environments.qa_instances import check_languages, check_structure
 from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
-from synthesis.procedural.teacher import ANSWERS
+from synthesis.procedural import environments, trajectories
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.augmentation import AugmentTask
 from synthesis.prompts.chain_proposal import ProposeChains
@@ -34,7 +34,7 @@ from synthesis.prompts.tool_call_writing import WriteToolCall
 from synthesis.prompts.tool_document_scaling import ScaleToolDocument
 from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
-from synthesis.prompts.tool_merging import MergeTools
+from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity
 from synthesis.prompts.user_continuation import ContinueAsUser
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
@@ -46,6 +46,7 @@ from synthesis.records import (
     Language,
     Message,
     Scenario,
+    SubQuestion,
     ToolCall,
     ToolDocument,
 )
@@ -121,6 +122,11 @@ def rendered(language: Language) -> dict[type[Request], Request]:
         ScaleToolDocument(knowledge=knowledge, document=document),
         WriteToolCall(knowledge=knowledge, node=node, document=document),
         WriteToolImplementation(knowledge=knowledge, node=node, document=document, call=call),
+        FindHomogeneousTool(
+            candidates=(document,),
+            tool=document,
+            sub_question=SubQuestion(id="q1", question="How long is Sable?", answer=4, call=call),
+        ),
         MergeTools(merged=tool, inserted=tool, sub_questions=()),
         WriteSiblingTools(knowledge=knowledge, document=document, sub_question="?", calls=(call,), count=2),
         OmitParameter(knowledge=knowledge, question="How long is Sable?", call=call),
@@ -150,14 +156,14 @@ def example_of(kind: type[Request], language: Language) -> str:
 def test_no_kind_of_question_is_left_out_here():
     asked = {*TRAJECTORY_PROMPTS, *FOLLOW_UP_PROMPTS, *ENVIRONMENT_PROMPTS, ScaleToolDocument, WriteSiblingTools}
     assert asked <= set(RENDERED["en"])
-    assert set(ANSWERS) <= set(RENDERED["en"])
+    assert {*environments.ANSWERS, *trajectories.ANSWERS} <= set(RENDERED["en"])
 
 
 @each_prompt
 def test_every_prompt_says_which_language_is_wanted(kind, language):
     text = instructions(kind, language)
     # Judges of environments give reasons in English, whatever they judge; the call copies what stands there.
-    in_english = language == "en" or kind in (JudgeDecomposition, JudgeToolNecessity)
+    in_english = language == "en" or kind in (JudgeDecomposition, JudgeToolNecessity, FindHomogeneousTool)
     named = {
         WriteToolCall: "in its language",
         MergeTools: "in their language",
