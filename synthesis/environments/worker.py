@@ -73,22 +73,24 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
     Prompts of features are named only where they are used: other records keep their version, and their id.
     """
     embedded = not reads_prompts(teacher)
-    features: list[tuple[str, type[Request[Any]]]] = []
-    if plan.variety == "stateful":
-        features.append(("state-conditions", WriteStateConditions))
-        if config.stateful_tools > 2:
-            features.append(("further-tools", WriteFurtherTools))
-        if config.scaled_documents:
-            features.append(("scaled-tool", WriteScaledTool))
+
+    def named(name: str, prompt: type[Request[Any]]) -> str:
+        return f"{name}-{1 if embedded else prompt.prompt_version}"
+
+    names = [_EMBEDDED_VERSION if embedded else version_of(*(prompt.prompt_version for prompt in PROMPTS))]
     if config.scaled_documents:
-        features.append(("tool-document-scaling", ScaleToolDocument))
-    names = [f"{name}-{1 if embedded else prompt.prompt_version}" for name, prompt in features]
+        names.append(named("tool-document-scaling", ScaleToolDocument))
     if knowledge.difficulty == "hard":
-        names += [hard_wording.PROMPT_VERSION, f"sibling-tools-{1 if embedded else WriteSiblingTools.prompt_version}"]
+        names += [hard_wording.PROMPT_VERSION, named("sibling-tools", WriteSiblingTools)]
     if knowledge.unseen != "worlds":
         names.append(unseen_tools.PROMPT_VERSION)
-    version = _EMBEDDED_VERSION if embedded else version_of(*(prompt.prompt_version for prompt in PROMPTS))
-    return " ".join([version, *names])
+    if plan.variety == "stateful":
+        names.append(named("state-conditions", WriteStateConditions))
+        if config.stateful_tools > 2:
+            names.append(named("further-tools", WriteFurtherTools))
+        if config.scaled_documents:
+            names.append(named("scaled-tool", WriteScaledTool))
+    return " ".join(names)
 
 
 @asynccontextmanager
