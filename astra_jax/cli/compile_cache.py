@@ -17,13 +17,14 @@ from pathlib import Path
 
 import jax
 
+from astra_jax.user_cache import user_cache
+
 _MOST_BYTES = 4 * 2**30
 
 
 def cache_folder() -> Path:
     """Return where this machine's programs are kept by default."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return caches / "astra-jax" / "xla" / _processor()
+    return user_cache() / "xla" / _processor()
 
 
 def keep_compiled_programs() -> None:
