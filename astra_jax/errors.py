@@ -20,6 +20,9 @@
     ├── CannotServe               the server of a policy does not start like this
     ├── RequestRefused            a request to it has no answer
     ├── AnotherModel              what lies at its path now is another model's
+    ├── HarnessMissing            a benchmark's official harness is not there, or cannot be had
+    ├── BenchmarkFailed           a benchmark did not come to its end, or left what cannot be read
+    ├── AnswersLost               a benchmark's answers were lost on their way
     ├── NotJoined                 the hosts of a job did not find each other
     ├── HostFailed                another host of a job has failed
     ├── HostLost                  another host of a job is gone

@@ -1,4 +1,4 @@
-"""`astra evaluate environments`: held-out figures of a policy, and its episodes."""
+"""`astra evaluate`: held-out figures of a policy, and its episodes; benchmarks of others are in `benchmarks.py`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import functools
 import json
 
 from astra_jax.cli.arguments import Commands, add_sandbox, config_command, http_url
+from astra_jax.cli.benchmarks import add_benchmarks
 from astra_jax.cli.surroundings import ending_judge_for, sandbox_for
 
 
@@ -31,6 +32,7 @@ def add_evaluate(commands: Commands) -> None:
         "one calls every tool that it can fill in",
     )
     add_sandbox(environments)
+    add_benchmarks(evaluate)
 
 
 def _environments(options: argparse.Namespace) -> None:

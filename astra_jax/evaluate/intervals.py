@@ -39,3 +39,45 @@ def clustered_interval(
     ratios = np.divide(above, below, out=np.zeros_like(above), where=below != 0)
     low, high = np.quantile(ratios, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
+
+
+def wilson_interval(passed: int, count: int, *, z: float = 1.959964) -> tuple[float, float]:
+    """Return Wilson's interval of a share (Wilson 1927), at 95 % by default: it holds for few samples and at 0 and 1.
+
+    >>> [round(end, 3) for end in wilson_interval(0, 8)], [round(end, 3) for end in wilson_interval(100, 200)]
+    ([0.0, 0.324], [0.431, 0.569])
+
+    Raises:
+        ValueError: there are no samples, or fewer than passed.
+    """
+    if not 0 <= passed <= count or not count:
+        raise ValueError(f"expected a share of one or more samples, found {passed} of {count}")
+    share, spread = passed / count, z * z / count
+    centre = share + spread / 2
+    half = z * (share * (1 - share) / count + spread / (4 * count)) ** 0.5
+    low, high = (centre - half) / (1 + spread), (centre + half) / (1 + spread)
+    return max(0.0, low), min(1.0, high)
+
+
+def stratified_interval(
+    strata: Sequence[Sequence[float]], *, seed: int, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the percentile bootstrap interval of the unweighted mean of the strata's means.
+
+    A stratum is a category; its numbers are one per task, which are drawn within it.
+
+    >>> stratified_interval([[1.0, 1.0], [0.0]], seed=0)
+    (0.5, 0.5)
+
+    Raises:
+        ValueError: there is no stratum, or an empty one.
+    """
+    if not strata or not all(map(len, strata)):
+        raise ValueError(f"expected strata of one or more tasks, found {list(map(len, strata))}")
+    rng = np.random.default_rng(seed)
+    means = [
+        np.asarray(stratum, float)[rng.integers(len(stratum), size=(RESAMPLES, len(stratum)))].mean(axis=1)
+        for stratum in strata
+    ]
+    low, high = np.quantile(np.mean(means, axis=0), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)

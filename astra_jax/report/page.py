@@ -125,7 +125,7 @@ def _is_page(path: Path) -> bool:
 
 
 def _write_page(path: Path, template: str, **shown: Any) -> Path:
-    html = _environment().get_template(f"{template}.html.jinja").render(**shown)
+    html = page_environment().get_template(f"{template}.html.jinja").render(**shown)
     with whole_file(path) as file:
         file.write_text(html, encoding="utf-8")
     return path
@@ -312,8 +312,8 @@ def _stage_name(stage: str) -> str:
     return " ".join({"sft": "SFT", "rl": "RL"}.get(word, word) for word in stage.split("_"))
 
 
-def _environment() -> jinja2.Environment:
-    """Templates that escape whatever they are given, and refuse what they are not given."""
+def page_environment() -> jinja2.Environment:
+    """Return what renders templates: they escape whatever they are given, and refuse what they are not given."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("astra_jax.report", package_path=""),
         autoescape=True,

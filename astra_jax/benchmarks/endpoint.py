@@ -1,0 +1,104 @@
+"""Whose answers a benchmark measures: a server that is up, or `astra serve`, started for a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from astra_jax.benchmarks.results import BenchmarkFailed, ModelDocument
+from astra_jax.config import ConfigError
+from astra_jax.engine.http import KEY_VARIABLE, Endpoint, first_contact
+from astra_jax.training.run_record import digest_of_policy
+from synthesis.fingerprint import digest_of_files
+
+_END_SECONDS = 60.0
+
+
+class ServingConfig(BaseModel):
+    """How `astra serve` is started for a checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_model_len: int = Field(default=40960, ge=4)
+    """Longest sequence, prompt and answer."""
+    rows: int = Field(default=16, ge=1)
+    """Messages sampled at once."""
+    dtype: str | None = Field(default=None, pattern="^(float32|bfloat16)$")
+
+
+def named_model(policy: Path | None, url: str | None) -> ModelDocument:
+    """Return which model is meant, before a server is started for it.
+
+    Raises:
+        ConfigError: neither a checkpoint nor a server is named, or both are.
+        BenchmarkFailed: there is no checkpoint.
+        DecoderError: nobody answers at `url`.
+    """
+    if policy is not None and url is None:
+        if not any((policy / name).is_file() for name in ("params.whole.json", "config.json")):
+            raise BenchmarkFailed(f"expected a policy folder or a HuggingFace folder at {policy}, found none")
+        return ModelDocument(name=policy.name, digest=_digest_of_checkpoint(policy), max_model_len=None)
+    if url is None or policy is not None:
+        found = "both" if url else "none"
+        raise ConfigError(f"expected either a checkpoint (policy=DIR) or a server (--url), found {found}")
+    endpoint = first_contact(url)
+    return ModelDocument(name=endpoint.model, digest=endpoint.policy, max_model_len=endpoint.most_tokens)
+
+
+@contextlib.contextmanager
+def answering(policy: Path | None, url: str | None, serving: ServingConfig, log: Path) -> Iterator[Endpoint]:
+    """Yield who answers; a server that is started ends with the block, and its messages go to `log`.
+
+    Raises:
+        DecoderError: nobody answers at `url`.
+        BenchmarkFailed: the server of the checkpoint does not start.
+    """
+    if url is not None:
+        yield first_contact(url)
+        return
+    command = [sys.executable, "-m", "astra_jax.cli", "serve", str(policy), "--port", "0", "--rows", str(serving.rows)]
+    command += ["--max-model-len", str(serving.max_model_len)]
+    command += ["--dtype", serving.dtype] if serving.dtype else []
+    # On loopback and for this process: whose key may be of another server.
+    environment = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as errors:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for this process, which ends it
+        )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if " on http://" not in line:
+            said = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            raise BenchmarkFailed(
+                f"expected `astra serve {policy}` to start, found: {said[-1] if said else 'it ended'}; see {log}"
+            )
+        yield first_contact(line.split(" on ")[1].split(",")[0])
+    finally:
+        process.terminate()
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _digest_of_checkpoint(folder: Path) -> str:
+    """Name what a policy folder holds, or a HuggingFace folder: of the latter's weights, names and sizes alone."""
+    if (folder / "params.whole.json").is_file():
+        return digest_of_policy(folder)
+    weights = sorted(f"{path.name}:{path.stat().st_size}" for path in folder.glob("*.safetensors"))
+    return digest_of_files([folder / "config.json", folder / "model.safetensors.index.json"]) + "".join(weights)

@@ -1,0 +1,43 @@
+"""The official harnesses: which package of which version, what it needs, and how one sees that it is there.
+
+Only what the categories that are run import is asked for: BFCL's own list has torch and a search engine's client, which
+multi-turn cases never touch.
+
+Decided: docs/decisions/benchmarks.md, “A harness has an environment of its own, and its code stays there”.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Harness:
+    """What an environment is made of."""
+
+    name: str
+    package: str
+    version: str
+    requirements: tuple[str, ...]
+    """Beside the package, which is installed without its own."""
+    imports: str
+    """The module that must be importable in the end."""
+
+
+BFCL: Final = Harness(
+    name="bfcl",
+    package="bfcl-eval",
+    version="2026.3.23",
+    requirements=(
+        *("requests", "tqdm", "numpy==1.26.4", "pandas", "pydantic", "python-dotenv", "tabulate", "typer", "openai"),
+        *("tree_sitter==0.21.3", "tree-sitter-java==0.21.0", "tree-sitter-javascript==0.21.4", "tenacity", "overrides"),
+        *("datamodel-code-generator==0.25.7", "mpmath==1.3.0", "filelock==3.20.0"),
+        # Its table of models imports every vendor's client.
+        *("anthropic", "mistralai==1.7.0", "cohere==5.18.0", "google-genai", "writer-sdk", "boto3", "qwen-agent"),
+        "soundfile",  # which qwen-agent imports and does not declare
+    ),
+    imports="bfcl_eval.constants.model_config",
+)
+
+HARNESSES: Final = {harness.name: harness for harness in (BFCL,)}

@@ -1,0 +1,138 @@
+"""The environment of a harness: a venv in the user's cache, made once, whole or not at all.
+
+The harnesses' pins conflict with JAX's and with one another's, so none of them is ever imported here: its programs
+run as processes of their own, without this process's keys.
+
+Decided: docs/decisions/benchmarks.md, “A harness has an environment of its own, and its code stays there”.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from astra_jax.benchmarks.harnesses import Harness
+from astra_jax.benchmarks.results import HarnessDocument
+from astra_jax.errors import AstraError
+from astra_jax.training.run_lock import run_lock
+from astra_jax.user_cache import user_cache
+from synthesis.destination import whole_file
+
+_WHOLE: Final = "whole.json"
+"""Written last."""
+
+
+class HarnessMissing(AstraError):
+    """The environment of a harness is not there, or cannot be made; the message says what to install."""
+
+
+@dataclass(frozen=True)
+class ManagedEnvironment:
+    """An environment that is whole."""
+
+    folder: Path
+    document: HarnessDocument
+
+    def program(self, name: str) -> Path:
+        """Return one of its programs."""
+        return self.folder / "bin" / name
+
+    def packages(self) -> Path:
+        """Return where its packages lie."""
+        (found,) = self.folder.glob("lib/python*/site-packages")
+        return found
+
+
+def environment_folder(harness: Harness) -> Path:
+    """Return where the environment of a harness belongs."""
+    return user_cache() / "harnesses" / harness.name
+
+
+def managed_environment(harness: Harness) -> ManagedEnvironment:
+    """Return the environment of a harness.
+
+    Raises:
+        HarnessMissing: it was not made, or is another version's.
+    """
+    folder = environment_folder(harness)
+    if (manifest := _manifest(folder)) is None or manifest.get("recipe") != _recipe(harness):
+        raise HarnessMissing(
+            f"expected the harness {harness.package} {harness.version} in {folder}, found none; "
+            f"make it by `astra evaluate setup {harness.name}`"
+        )
+    return ManagedEnvironment(folder, HarnessDocument.model_validate(manifest["harness"]))
+
+
+def set_up(harness: Harness) -> tuple[ManagedEnvironment, bool]:
+    """Make the environment of a harness where there is none that is whole; return it, and whether it was made now.
+
+    Raises:
+        HarnessMissing: a package cannot be had. Nothing is left then.
+        AnotherRun: another process is making it.
+    """
+    folder = environment_folder(harness)
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with run_lock(folder.with_name(f"{folder.name}.lock")):
+        try:
+            return managed_environment(harness), False
+        except HarnessMissing:
+            shutil.rmtree(folder, ignore_errors=True)  # half made, or of another version
+        try:
+            _make(harness, folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return managed_environment(harness), True
+
+
+def _make(harness: Harness, folder: Path) -> None:
+    python = folder / "bin" / "python"
+    pinned = f"{harness.package}=={harness.version}"
+    by_hand = f"install it with pip into {folder} or see to pip's index"
+    _run([sys.executable, "-m", "venv", str(folder)], "a Python with venv", "install Python's venv and ensurepip")
+    # The harness without what it asks for: pip takes the newest of the rest that fit one another.
+    _run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", pinned], f"the package {pinned}", by_hand)
+    _run([str(python), "-m", "pip", "install", "--quiet", *harness.requirements], f"what {pinned} needs", by_hand)
+    # Isolated (-I), so that neither the working directory nor PYTHONPATH can lend what is missing.
+    _run([str(python), "-I", "-c", f"import {harness.imports}"], f"a {pinned} that imports", by_hand)
+    packages = _run([str(python), "-m", "pip", "list", "--format", "json"], "a list of packages", by_hand)
+    document = HarnessDocument(
+        package=harness.package,
+        version=harness.version,
+        packages_sha256=hashlib.sha256(packages.encode()).hexdigest(),
+    )
+    manifest = {"recipe": _recipe(harness), "harness": document.model_dump(), "packages": json.loads(packages)}
+    with whole_file(folder / _WHOLE) as file:
+        file.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def _run(command: list[str], wanted: str, advice: str) -> str:
+    """Run one command of the set-up; return what it printed."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        reason = next((line for line in said if line.startswith("ERROR")), said[-1] if said else "no message")
+        raise HarnessMissing(f"expected {wanted}, found: {reason}; {advice}")
+    return done.stdout
+
+
+def _recipe(harness: Harness) -> str:
+    recipe = [harness.package, harness.version, sorted(harness.requirements), list(sys.version_info[:2])]
+    return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
+
+
+def _manifest(folder: Path) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads((folder / _WHOLE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,165 @@
+"""Between a harness and an endpoint: a server on loopback that passes chats on, and writes a line for each.
+
+A harness knows the names of its own table, sends no key of ours and cannot say every setting; what it scores as 0 may
+have been lost on the way, or cut off. So it talks to the relay, which
+
+    asks for the endpoint's model, with the endpoint's key, which the harness never sees
+    adds the settings that the harness leaves open, and changes nothing else of its request
+    waits where the endpoint says 429
+    renames calls of tools that nobody has, where the harness would run what a model wrote as Python
+
+Decided: docs/decisions/benchmarks.md, “A harness talks to a relay”.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TextIO
+
+import aiohttp
+from aiohttp import web
+
+from astra_jax.engine.http import Endpoint, key_or_none
+
+_PATH: Final = "/v1/chat/completions"
+_MOST_BODY_BYTES: Final = 64 * 2**20
+_MOST_WAIT_SECONDS: Final = 600.0
+_NO_TOOL, _NO_ARGUMENT = "no_such_tool", "no_such_argument"
+
+
+class Relay:
+    """One harness's way to an endpoint.
+
+    Args:
+      settings: fields that are added to a request that lacks them; None is none.
+      tool_names: the only ones that a call may have; None where the harness looks names up and runs nothing.
+      log: where a line is added for each request.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        settings: Mapping[str, Any],
+        tool_names: Collection[str] | None,
+        log: Path,
+    ):
+        self._endpoint = endpoint
+        self._settings = {name: value for name, value in settings.items() if value is not None}
+        self._tool_names = tool_names
+        self._log_path = log
+        self.num_failed = self.num_renamed = 0
+
+    async def __aenter__(self) -> Relay:
+        app = web.Application(client_max_size=_MOST_BODY_BYTES)
+        app.router.add_post(_PATH, self._chat)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
+        key = key_or_none(self._endpoint.key_variable)
+        self._client = aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            trust_env=False,
+        )
+        self._log: TextIO = self._log_path.open("a", encoding="utf-8")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+        await self._client.close()
+        self._log.close()
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        started = time.monotonic()
+        try:
+            body = json.loads(await request.read())
+            if not isinstance(body, dict) or body.get("stream"):
+                raise ValueError("the relay takes JSON objects, without stream")
+        except ValueError as error:
+            return self._failed(400, f"{error}", started)
+        body["model"] = self._endpoint.model
+        has_limit = body.get("max_tokens") is not None or body.get("max_completion_tokens") is not None
+        for name, value in self._settings.items():
+            if not (name == "max_tokens" and has_limit):
+                body.setdefault(name, value)
+        try:
+            status, content = await self._ask(body)
+            reply = json.loads(content)
+        except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
+            return self._failed(502, f"{type(error).__name__}: {error}", started)
+        if status != 200:
+            return self._failed(status, _message_of(reply), started, reply)
+        try:
+            line = self._passed_on(reply)
+        except (LookupError, TypeError, AttributeError) as error:
+            return self._failed(502, f"the endpoint's reply is no chat completion: {error!r}", started)
+        self._write({"status": 200, **line}, started)
+        return web.json_response(reply)
+
+    async def _ask(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
+        deadline = time.monotonic() + _MOST_WAIT_SECONDS
+        while True:
+            async with self._client.post(f"{self._endpoint.url}{_PATH}", json=body) as response:
+                content = await response.read()
+                if response.status != 429 or time.monotonic() > deadline:
+                    return response.status, content
+                retry_after = response.headers.get("Retry-After", "")
+            await asyncio.sleep(float(retry_after) if retry_after.isdigit() else 1.0)
+
+    def _passed_on(self, reply: Any) -> dict[str, Any]:
+        """Make a reply safe for the harness; return what is written down of it."""
+        choice, usage = reply["choices"][0], reply["usage"]
+        message = choice["message"]
+        renamed = 0
+        for call in message.get("tool_calls") or ():
+            renamed += self._made_safe(call["function"])
+        self.num_renamed += renamed
+        return {
+            "finish": choice["finish_reason"],
+            "prompt_tokens": usage["prompt_tokens"],
+            "completion_tokens": usage["completion_tokens"],
+            "is_empty": not (message.get("content") or "").strip() and not message.get("tool_calls"),
+            "renamed_calls": renamed,
+        }
+
+    def _made_safe(self, function: dict[str, Any]) -> int:
+        """Rename what no tool has, and what is no name; return how many calls that were, 0 or 1."""
+        if self._tool_names is None:
+            return 0
+        is_renamed = 0
+        if function["name"] not in self._tool_names:
+            function["name"], is_renamed = _NO_TOOL, 1
+        try:
+            arguments = json.loads(function["arguments"])
+        except ValueError:
+            return is_renamed
+        if isinstance(arguments, dict) and not all(name.isidentifier() for name in arguments):
+            named = {name if name.isidentifier() else _NO_ARGUMENT: value for name, value in arguments.items()}
+            function["arguments"], is_renamed = json.dumps(named, ensure_ascii=False), 1
+        return is_renamed
+
+    def _failed(self, status: int, message: str, started: float, reply: Any = None) -> web.Response:
+        self.num_failed += 1
+        self._write({"status": status, "error": message}, started)
+        document = reply or {"error": {"message": message, "type": "relay", "param": None, "code": None}}
+        return web.json_response(document, status=status)
+
+    def _write(self, line: Mapping[str, Any], started: float) -> None:
+        self._log.write(json.dumps({**line, "seconds": round(time.monotonic() - started, 3)}) + "\n")
+        self._log.flush()
+
+
+def _message_of(reply: Any) -> str:
+    error = reply.get("error") if isinstance(reply, dict) else None
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error or "no message")

@@ -1,0 +1,219 @@
+"""What a run of a benchmark leaves in its folder, whatever the benchmark.
+
+run.json        what was run: benchmark, harness, model, settings
+samples.jsonl   one line per sample, in the order of their ids
+summary.json    the figures, each with its interval, and how many answers failed, by cause
+raw/            what the harness wrote, as it wrote it, and a line for each request
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from astra_jax.errors import AstraError
+from synthesis.destination import Result, is_earlier_result, require_destination, whole_file
+from synthesis.fingerprint import Fingerprint, require_same
+
+BENCHMARK: Final = Result("run of a benchmark", "run.json", "benchmark")
+Failure = Literal["transport", "cut", "empty", "step_limit", "wrong"]
+"""Why a sample failed, by the first that holds: an answer was lost on its way, cut off at its longest, or empty; too
+many steps; none of these."""
+FAILURES: Final[tuple[Failure, ...]] = ("transport", "cut", "empty", "step_limit", "wrong")
+
+
+class BenchmarkFailed(AstraError):
+    """A benchmark did not come to its end, or its results cannot be read; the message says why and what to do."""
+
+
+class AnswersLost(AstraError):
+    """A benchmark came to its end, but answers were lost on their way: its figures are too low."""
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HarnessDocument(_Document):
+    """What scored."""
+
+    package: str
+    version: str
+    commit: str | None = None
+    """Of the checkout, where there is one."""
+    packages_sha256: str | None = None
+    """Of the list of all packages in its environment."""
+
+
+class ModelDocument(_Document):
+    """What was scored."""
+
+    name: str
+    digest: str | None
+    """Of the policy folder; None where the server does not say."""
+    max_model_len: int | None
+    """Longest sequence; None of a run that is not finished."""
+
+
+class RunDocument(_Document):
+    """`run.json`."""
+
+    kind: Literal["benchmark"] = "benchmark"
+    schema_version: Literal[1] = 1
+    benchmark: Literal["bfcl", "aime", "tau2", "acebench"]
+    harness: HarnessDocument
+    model: ModelDocument
+    sampling: dict[str, float | int | None]
+    """What each request asked for, as far as this command decides; None is the server's own."""
+    samples: int
+    """That were asked for."""
+    of_samples: int | None
+    """That the benchmark has; None where the user brings them."""
+    trials: int
+    seed: int
+    user_simulator: str | None = None
+    judge: str | None = None
+    seconds: float | None = None
+    """Of the command that finished it; None of a run that is not finished."""
+    made_with: Fingerprint
+
+    def ended(self, seconds: float, max_model_len: int) -> RunDocument:
+        """Return what is written down in the end."""
+        model = self.model.model_copy(update={"max_model_len": max_model_len})
+        return self.model_copy(update={"seconds": round(seconds, 1), "model": model})
+
+
+class Sample(_Document):
+    """One case of one trial."""
+
+    id: str
+    category: str
+    trial: int = 0
+    score: float = Field(ge=0, le=1)
+    passed: bool
+    failure: Failure | None
+    """None of a sample that passed."""
+    turns: int
+    steps: int
+    """Answers of the model."""
+    tool_calls: int
+    cut_answers: int
+    empty_answers: int
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+    detail: str = ""
+    """What the harness says of the failure."""
+
+
+class Figure(_Document):
+    """A mean of scores between 0 and 1."""
+
+    value: float
+    count: int
+    """Samples that it was taken from."""
+    interval: tuple[float, float]
+    """At 95 %."""
+
+
+class Summary(_Document):
+    """`summary.json`."""
+
+    score: Figure
+    """The unweighted mean over categories."""
+    by_category: dict[str, Figure]
+    failures: dict[Failure, int]
+    """Samples that failed, by cause."""
+    answers: dict[str, int]
+    """All of the model, and those that were cut or empty, also in samples that passed; requests that failed; calls that
+    were renamed."""
+    effort: dict[str, float]
+    """Means: steps a turn, tokens a step and a turn, turns and calls a sample."""
+
+
+class BenchmarkResults(_Document):
+    """A finished run, read again."""
+
+    run: RunDocument
+    samples: tuple[Sample, ...]
+    summary: Summary
+
+
+def require_benchmark(out: Path, made_with: Fingerprint) -> bool:
+    """Return whether the run in `out` is finished, with no answer lost.
+
+    Raises:
+        DestinationRefused: `out` is something else, or a run that was begun with something else (`MadeOtherwise`).
+    """
+    require_destination(out, BENCHMARK)
+    if not is_earlier_result(out, BENCHMARK):
+        return False
+    before = json.loads((out / "run.json").read_text(encoding="utf-8")).get("made_with", {})
+    advice = "Name another `out`, or give back what has changed to go on with this run"
+    require_same(out, before, made_with, advice=advice)
+    return (out / "summary.json").is_file() and not read_results(out).summary.failures["transport"]
+
+
+def begin(out: Path, run: RunDocument) -> None:
+    """Write down what the run is begun with, and make the folder for what the harness writes."""
+    (out / "raw").mkdir(parents=True, exist_ok=True)
+    with whole_file(out / "run.json") as file:
+        file.write_text(run.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def finish(out: Path, run: RunDocument, samples: Sequence[Sample], summary: Summary) -> None:
+    """Write what came of it; the summary last, since it says that all is there."""
+    begin(out, run)
+    with whole_file(out / "samples.jsonl") as file:
+        file.write_text("".join(sample.model_dump_json() + "\n" for sample in samples), encoding="utf-8")
+    with whole_file(out / "summary.json") as file:
+        file.write_text(summary.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def read_results(out: Path) -> BenchmarkResults:
+    """Read a finished run.
+
+    Raises:
+        BenchmarkFailed: there is none, or it is damaged.
+    """
+    try:
+        return BenchmarkResults(
+            run=RunDocument.model_validate_json((out / "run.json").read_bytes()),
+            samples=tuple(map(Sample.model_validate_json, (out / "samples.jsonl").read_bytes().splitlines())),
+            summary=Summary.model_validate_json((out / "summary.json").read_bytes()),
+        )
+    except FileNotFoundError as error:
+        raise BenchmarkFailed(
+            f"expected a finished run of a benchmark in {out}, found no {Path(error.filename).name}; finish it first"
+        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BenchmarkFailed(
+            f"expected the results of a benchmark in {out}, found a fault at {'.'.join(map(str, first['loc']))}: "
+            f"{first['msg']}; run it again elsewhere"
+        ) from None
+
+
+def whole_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file of JSON objects, one a line; the last line may be half written by a process that was killed.
+
+    Raises:
+        BenchmarkFailed: another line is no JSON object.
+    """
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            if number == len(lines):
+                break
+            value = None
+        if not isinstance(value, dict):
+            raise BenchmarkFailed(f"expected one JSON object a line in {path}, found something else in line {number}")
+        found.append(value)
+    return found

@@ -1,0 +1,112 @@
+"""`astra evaluate setup | bfcl | aime | report`: benchmarks of others, and the paper's table beside them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astra_jax.cli.arguments import Commands, config_command, http_url, whole_number
+
+if TYPE_CHECKING:
+    from astra_jax.benchmarks.results import BenchmarkResults
+
+
+def add_benchmarks(evaluate: Commands) -> None:
+    """Add what `astra evaluate` has beside our own environments."""
+    setup = evaluate.add_parser(
+        "setup",
+        help="the official harness of a benchmark, in an environment of its own",
+        description="Makes the environment of a harness in the user's cache (XDG_CACHE_HOME is heeded), once.",
+    )
+    setup.add_argument("name", choices=["bfcl"], metavar="NAME", help="bfcl")
+    setup.set_defaults(run=_setup)
+
+    bfcl = config_command(evaluate, "bfcl", "BFCL's multi-turn categories, by the official package", _bfcl)
+    _add_url(bfcl)
+    bfcl.add_argument(
+        "--limit", type=whole_number(1), metavar="N", help="cases in all, the first ones of each category alike"
+    )
+
+    aime = config_command(evaluate, "aime", "AIME of files that you bring, sampled many times over", _aime)
+    _add_url(aime)
+    aime.add_argument("--limit", type=whole_number(1), metavar="N", help="problems of each year, the first ones")
+
+    report = evaluate.add_parser(
+        "report",
+        help="the paper's tables with runs of benchmarks beside them, HTML and Markdown",
+        description="Reads finished runs of bfcl and aime; the first of a benchmark is what the others are compared "
+        "with, task by task: name the base model first.",
+    )
+    report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the `out` folder of a run")
+    report.add_argument("--out", type=Path, required=True, metavar="DIR", help="for report.html and report.md")
+    report.set_defaults(run=_report)
+
+
+def _add_url(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--url",
+        type=http_url,
+        help="of a server of OpenAI's chat, its key in ASTRA_SERVE_KEY; without it one is started for `policy`",
+    )
+
+
+def _setup(options: argparse.Namespace) -> None:
+    from astra_jax.benchmarks.harnesses import HARNESSES
+    from astra_jax.benchmarks.managed_environment import set_up
+
+    environment, is_new = set_up(HARNESSES[options.name])
+    document = environment.document
+    print(
+        f"setup: {document.package} {document.version} {'is made' if is_new else 'was there'} -> {environment.folder}"
+    )
+
+
+def _bfcl(options: argparse.Namespace) -> None:
+    from astra_jax.benchmarks.bfcl import BFCLConfig, evaluate_bfcl
+    from astra_jax.config import load_config
+
+    config = load_config(BFCLConfig, options.config, options.overrides)
+    _close(evaluate_bfcl(config, url=options.url, limit=options.limit), config.out, options)
+
+
+def _aime(options: argparse.Namespace) -> None:
+    from astra_jax.benchmarks.aime import AIMEConfig, evaluate_aime
+    from astra_jax.config import load_config
+
+    config = load_config(AIMEConfig, options.config, options.overrides)
+    _close(evaluate_aime(config, url=options.url, limit=options.limit), config.out, options)
+
+
+def _report(options: argparse.Namespace) -> None:
+    from astra_jax.report.benchmarks import write_benchmark_report
+
+    print(f"report -> {write_benchmark_report(options.runs, options.out)}")
+
+
+def _close(results: BenchmarkResults, out: Path, options: argparse.Namespace) -> None:
+    """Print the closing line.
+
+    Raises:
+        AnswersLost: some were.
+    """
+    from astra_jax.benchmarks.results import AnswersLost
+
+    summary, run = results.summary, results.run
+    if options.json:
+        print(json.dumps({"benchmark": run.benchmark, "out": str(out), **summary.model_dump()}))
+    else:
+        low, high = summary.score.interval
+        parts = ", ".join(f"{name} {100 * figure.value:.1f}" for name, figure in summary.by_category.items())
+        failed = ", ".join(f"{count} {cause}" for cause, count in summary.failures.items() if count)
+        print(
+            f"{run.benchmark}: {100 * summary.score.value:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of "
+            f"{len(results.samples)} samples ({parts}); failed: {failed or 'none'} -> {out}/summary.json"
+        )
+    if lost := summary.failures["transport"]:
+        first = next(sample for sample in results.samples if sample.failure == "transport")
+        raise AnswersLost(
+            f"expected an answer to every request, found {lost} of {len(results.samples)} samples with a lost one "
+            f"({first.id}: {first.detail}); the same command runs these again"
+        )

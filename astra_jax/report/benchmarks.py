@@ -1,0 +1,52 @@
+"""The page of benchmarks: the paper's tables with our runs beside them, as HTML and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import jinja2
+
+from astra_jax.benchmarks.comparison import compare
+from astra_jax.benchmarks.results import read_results
+from astra_jax.report.page import page_environment
+from synthesis.destination import MARK, Result, whole_folder
+
+REPORT: Final = Result("report of benchmarks", MARK, "benchmark report", is_replaced=True)
+_TITLE: Final = "Benchmarks beside the paper's"
+
+
+def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write `report.html` and `report.md` into `out`, of finished runs; of a benchmark the first is the one to beat.
+
+    Raises:
+        BenchmarkFailed: a folder holds no finished run.
+        DestinationRefused: `out` is something else than an earlier report.
+    """
+    labels = [path.resolve().name for path in runs]
+    if len(set(labels)) < len(labels):  # of one name in several folders
+        labels = [str(path) for path in runs]
+    comparisons = compare([(label, read_results(path)) for label, path in zip(labels, runs, strict=True)])
+    names = ", ".join(labels)
+    markdown = jinja2.Environment(
+        loader=jinja2.PackageLoader("astra_jax.report", package_path=""),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # Markdown; what a run is called is the one text that is not ours
+    )
+    markdown.filters["cell"] = _cell
+    with whole_folder(out, REPORT) as folder:
+        html = page_environment().get_template("benchmarks.html.jinja")
+        (folder / "report.html").write_text(
+            html.render(name=names, title=_TITLE, comparisons=comparisons), encoding="utf-8"
+        )
+        text = markdown.get_template("benchmarks.md.jinja").render(title=_TITLE, comparisons=comparisons)
+        (folder / "report.md").write_text(text, encoding="utf-8")
+    return out / "report.html"
+
+
+def _cell(text: str) -> str:
+    """Write a text so that it stays in its cell."""
+    return text.replace("|", "\\|").replace("\n", " ")

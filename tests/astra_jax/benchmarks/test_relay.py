@@ -1,0 +1,91 @@
+"""What passes between a harness and an endpoint, and what does not."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from astra_jax.benchmarks.relay import Relay
+from astra_jax.engine.http import Endpoint
+from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
+
+
+def relay_to(url: str, tmp_path, **changes) -> Relay:
+    options = {"settings": {}, "tool_names": None, "log": tmp_path / "requests.jsonl", **changes}
+    return Relay(Endpoint(url, "served", 1000, False, None), **options)
+
+
+async def ask(relay: Relay, **fields) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        body = {"model": "of the harness", "messages": [], **fields}
+        return await client.post(
+            f"{relay.url}/chat/completions", json=body, headers={"Authorization": "Bearer harness"}
+        )
+
+
+def logged(tmp_path) -> list[dict]:
+    return [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
+
+
+async def test_model_and_key_are_ours_settings_are_added_and_the_rest_is_as_it_came(tmp_path, monkeypatch):
+    monkeypatch.setenv("ASTRA_SERVE_KEY", "secret")
+    with scripted_endpoint(lambda body: reply("hi")) as endpoint:
+        settings = {"top_k": 20, "max_tokens": 7, "top_p": None}
+        async with relay_to(endpoint.url, tmp_path, settings=settings) as relay:
+            await ask(relay, store=False, temperature=0.001)
+            await ask(relay, top_k=3, max_completion_tokens=9)
+    assert endpoint.bodies == [
+        {"model": "served", "messages": [], "store": False, "temperature": 0.001, "top_k": 20, "max_tokens": 7},
+        {"model": "served", "messages": [], "top_k": 3, "max_completion_tokens": 9},
+    ]
+    assert endpoint.keys == ["Bearer secret"] * 2
+    assert "secret" not in (tmp_path / "requests.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("called", "comes"),
+    [
+        (("ls", '{"a": true}'), ("ls", '{"a": true}')),
+        (("os.system", '{"command": "true"}'), ("no_such_tool", '{"command": "true"}')),
+        (("__import__", '{"name": "os"}'), ("no_such_tool", '{"name": "os"}')),
+        (("ls", '{"a=open(1), b": 1}'), ("ls", '{"no_such_argument": 1}')),
+    ],
+)
+async def test_a_call_that_no_tool_has_reaches_no_harness_that_would_run_it(tmp_path, called, comes):
+    with scripted_endpoint(lambda body: reply(None, called)) as endpoint:
+        async with relay_to(endpoint.url, tmp_path, tool_names={"ls"}) as relay:
+            function = (await ask(relay)).json()["choices"][0]["message"]["tool_calls"][0]["function"]
+        assert (function["name"], function["arguments"]) == comes
+        assert logged(tmp_path)[0]["renamed_calls"] == (called != comes)
+        async with relay_to(endpoint.url, tmp_path) as relay:  # a harness that looks names up
+            function = (await ask(relay)).json()["choices"][0]["message"]["tool_calls"][0]["function"]
+        assert (function["name"], function["arguments"]) == called
+
+
+async def test_every_request_has_a_line_that_says_how_it_ended(tmp_path):
+    replies = iter(
+        [reply("x", finish="length", tokens=(3, 4)), reply(" "), (400, {"error": {"message": "too long"}}), (200, {})]
+    )
+    with scripted_endpoint(lambda body: next(replies)) as endpoint:
+        async with relay_to(endpoint.url, tmp_path) as relay:
+            statuses = [(await ask(relay)).status_code for _ in range(4)]
+            statuses.append((await ask(relay, stream=True)).status_code)
+    assert statuses == [200, 200, 400, 502, 400]
+    cut, empty, refused, broken, stream = logged(tmp_path)
+    assert (cut["finish"], cut["prompt_tokens"], cut["completion_tokens"], cut["is_empty"]) == ("length", 3, 4, False)
+    assert empty["is_empty"]
+    assert refused["error"] == "too long"
+    assert "no chat completion" in broken["error"]
+    assert "stream" in stream["error"]
+
+
+async def test_an_endpoint_that_is_gone_is_a_502_and_one_that_is_full_is_waited_for(tmp_path):
+    full = [(429, {}), reply("in the end")]
+    with scripted_endpoint(lambda body: full.pop(0)) as endpoint:
+        async with relay_to(endpoint.url, tmp_path) as relay:
+            assert (await ask(relay)).json()["choices"][0]["message"]["content"] == "in the end"
+    async with relay_to(endpoint.url, tmp_path) as relay:
+        assert (await ask(relay)).status_code == 502
+    assert [line["status"] for line in logged(tmp_path)] == [200, 502]

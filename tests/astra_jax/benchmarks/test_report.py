@@ -1,0 +1,171 @@
+"""The paper's tables with runs beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from astra_jax.benchmarks.comparison import compare, not_comparable
+from astra_jax.benchmarks.paper import ALL, claims, paper_rows
+from astra_jax.benchmarks.results import (
+    BenchmarkFailed,
+    HarnessDocument,
+    ModelDocument,
+    RunDocument,
+    Sample,
+    begin,
+    finish,
+    read_results,
+)
+from astra_jax.benchmarks.scores import sum_up
+from astra_jax.cli.command import main
+
+CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
+
+
+def run(out: Path, passed: dict[str, list[int]], *, trials: int = 1, failure="wrong", **changes) -> Path:
+    document = RunDocument(
+        benchmark="bfcl",
+        harness=HarnessDocument(package="bfcl-eval", version="2026.3.23"),
+        model=ModelDocument(name="m", digest=None, max_model_len=1000),
+        sampling={"temperature": 0.6},
+        samples=800,
+        of_samples=800,
+        trials=trials,
+        seed=0,
+        made_with={},
+    ).model_copy(update=changes)
+    samples = [
+        Sample(
+            id=f"{category}_{number}",
+            category=category,
+            score=score,
+            passed=bool(score),
+            failure=None if score else failure,
+            turns=2,
+            steps=3,
+            tool_calls=1,
+            cut_answers=0,
+            empty_answers=0,
+            prompt_tokens=10,
+            completion_tokens=6,
+            seconds=1,
+        )
+        for category, scores in passed.items()
+        for number, score in enumerate(scores)
+    ]
+    begin(out, document)
+    finish(out, document.ended(1.0, 1000), samples, sum_up(samples, requests={"failed_requests": 0}, seed=0))
+    return out
+
+
+def all_of(*scores: int) -> dict[str, list[int]]:
+    return {key: list(scores) for key in CATEGORIES}
+
+
+def test_the_page_has_the_paper_s_rows_ours_and_what_each_adds(tmp_path, capsys):
+    base = run(tmp_path / "base", all_of(1, 0, 0, 0))
+    trained = run(tmp_path / "trained", all_of(1, 1, 0, 0))
+    assert main(["evaluate", "report", str(base), str(trained), "--out", str(tmp_path / "page")]) == 0
+    text = (tmp_path / "page" / "report.md").read_text()
+    lines = text.splitlines()
+    assert "# Benchmarks beside the paper's" in lines
+    assert "| Qwen3-14B (T1) | 54.00 | 39.50 | 39.00 | 45.50 | 44.50 |" in lines
+    assert "| Qwen3-32B (T2) | 56.00 | 52.50 | 40.00 | 43.00 | 47.88 |" in lines
+    assert any(line.startswith("| trained | 50.00 (15.0–85.0) |") for line in lines)
+    assert "| 14B, RL (T1) − Qwen3-14B (T1) (paper) | +13.00 | +16.50 | +9.50 | +15.50 | +13.63 |" in lines
+    (ours,) = [line for line in lines if line.startswith("| trained − base |")]
+    assert ours.endswith("| +25.00 (+6.2 to +50.0) |")
+    assert "not comparable" not in text
+    tables = [line for line in lines if line.startswith("|---")]
+    assert len(tables) == 3
+    html = (tmp_path / "page" / "report.html").read_text()
+    assert "ASTRA-32B-Thinking-v1" in html
+    assert "trained − base" in html
+    assert "<script" not in html
+    # Made again: the same bytes, in the place of the one before.
+    before = {path.name: path.read_bytes() for path in (tmp_path / "page").iterdir()}
+    assert main(["evaluate", "report", str(base), str(trained), "--out", str(tmp_path / "page")]) == 0
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "page").iterdir()}
+
+
+def test_a_delta_is_of_the_tasks_that_both_have(tmp_path):
+    first = read_results(run(tmp_path / "a", {"base": [0, 0, 1, 1]}))
+    second = read_results(run(tmp_path / "b", {"base": [1, 1]}))
+    (comparison,) = compare([("a", first), ("b", second)])
+    ours = comparison.deltas[-1]
+    assert ours.label == "b − a"
+    assert ours.cells[0].text == "+100.00"  # not +50, of all samples
+    assert compare([("a", first)])[0].deltas == comparison.deltas[:-1]
+
+
+def test_a_mean_over_other_categories_is_compared_with_nothing(tmp_path):
+    first = read_results(run(tmp_path / "a", {"base": [0, 1], "miss_func": [0, 1]}))
+    second = read_results(run(tmp_path / "b", {"base": [1, 1]}))
+    (comparison,) = compare([("a", first), ("b", second)])
+    assert comparison.deltas[-1].cells[-1].text == "–"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"samples": 8}, "8 of 800 cases"),
+        ({"sampling": {"temperature": 0.001}}, "temperature 0.001, the paper's is 0.6"),
+        ({"trials": 4}, "4 trials, the paper has 1"),
+        ({"harness": HarnessDocument(package="bfcl-eval", version="2025.6")}, "bfcl-eval 2025.6, not 2026.3.23"),
+        ({"failure": "transport"}, "4 samples lost an answer on its way"),
+    ],
+)
+def test_what_is_not_the_paper_s_setting_is_said(tmp_path, changes, reason):
+    results = read_results(run(tmp_path / "a", all_of(1, 0), **changes))
+    assert [found for found in not_comparable(results) if reason in found]
+    assert not not_comparable(read_results(run(tmp_path / "b", all_of(1, 0))))
+    (comparison,) = compare([("a", results)])
+    assert "a" in comparison.not_comparable
+
+
+def test_the_paper_s_means_are_those_of_its_columns_and_its_claims_of_its_tables():
+    for row in paper_rows():
+        for benchmark in ("bfcl", "tau2", "acebench"):
+            figures = row.figures(benchmark)
+            parts = [value for name, value in figures.items() if name != ALL]
+            if len(parts) > 1:
+                assert figures[ALL] == pytest.approx(sum(parts) / len(parts), abs=0.011), (row.model, benchmark)
+    assert {claim.label: claim.deltas[ALL] for claim in claims("bfcl")} == {
+        "14B, SFT (T2) − Qwen3-14B (T1)": 4.0,
+        "14B, RL (T1) − Qwen3-14B (T1)": 13.63,
+        "32B, SFT (T2) − Qwen3-32B (T2)": 4.25,  # not 2.5: the tables differ in Qwen3-32B
+        "32B, RL (T1) − Qwen3-32B (T1)": 14.62,
+    }
+
+
+@pytest.mark.parametrize("damage", ["absent", "no summary", "broken"])
+def test_what_is_no_finished_run_is_one_line_and_no_page(tmp_path, capsys, damage):
+    out = tmp_path / "a"
+    if damage != "absent":
+        run(out, all_of(1))
+    if damage == "no summary":
+        (out / "summary.json").unlink()
+    if damage == "broken":
+        (out / "samples.jsonl").write_text('{"id": 1}\n')
+    with pytest.raises(BenchmarkFailed):
+        read_results(out)
+    assert main(["evaluate", "report", str(out), "--out", str(tmp_path / "page")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "page").exists()
+
+
+def test_a_folder_of_something_else_is_not_replaced(tmp_path, capsys):
+    base, page = run(tmp_path / "a", all_of(1)), tmp_path / "page"
+    page.mkdir()
+    (page / "notes.txt").write_text("mine")
+    assert main(["evaluate", "report", str(base), "--out", str(page)]) == 2
+    assert [path.name for path in page.iterdir()] == ["notes.txt"]
+
+
+def test_names_that_markdown_or_html_would_read_stay_names(tmp_path):
+    base = run(tmp_path / "a|<b>x", all_of(1))
+    assert main(["evaluate", "report", str(base), "--out", str(tmp_path / "page")]) == 0
+    assert "| a\\|<b>x |" in (tmp_path / "page" / "report.md").read_text()
+    assert "<b>x" not in (tmp_path / "page" / "report.html").read_text()
