@@ -7,6 +7,7 @@ managed_environment   the environment of a harness: made once, whole or not at a
 endpoint              whose answers are measured: a server that is up, or one that is started for a checkpoint
 relay                 between harness and endpoint: names, keys, settings, and a line for every request
 bfcl, bfcl_files      BFCL's multi-turn categories: what is run, and what it leaves
+tau2, tau2_files      τ²-bench: the same
 aime, aime_answer     AIME: problems that the user brings, sampled and scored here
 paper                 the paper's figures, by the table that they stand in
 """

@@ -85,7 +85,8 @@ def not_comparable(results: BenchmarkResults) -> list[str]:
         found.append(f"top_k {run.sampling.get('top_k')}, the paper's are 20 and -1")
     if run.trials != _PAPER_TRIALS[run.benchmark]:
         found.append(f"{run.trials} trials, the paper has {_PAPER_TRIALS[run.benchmark]}")
-    if (harness := HARNESSES.get(run.benchmark)) and run.harness.version != harness.version:
+    harness = HARNESSES.get(run.benchmark)
+    if harness and not f"{run.harness.version}.".startswith(f"{harness.version}."):
         found.append(f"{run.harness.package} {run.harness.version}, not {harness.version}")
     if run.user_simulator != _PAPER_USERS.get(run.benchmark):
         found.append(f"the user is {run.user_simulator}, the paper's is {_PAPER_USERS.get(run.benchmark)}")

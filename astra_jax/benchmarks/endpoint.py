@@ -63,7 +63,7 @@ def answering(policy: Path | None, url: str | None, serving: ServingConfig, log:
         yield first_contact(url)
         return
     command = [sys.executable, "-m", "astra_jax.cli", "serve", str(policy), "--port", "0", "--rows", str(serving.rows)]
-    command += ["--max-model-len", str(serving.max_model_len)]
+    command += ["--max-model-len", str(serving.max_model_len), "--grace-seconds", "1"]  # who asked is gone by then
     command += ["--dtype", serving.dtype] if serving.dtype else []
     # On loopback and for this process: whose key may be of another server.
     environment = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE}

@@ -14,8 +14,12 @@ from astra_jax.benchmarks.results import BenchmarkFailed
 _END_SECONDS = 10.0
 
 
-async def run_harness(command: Sequence[str], *, folder: Path, log: Path, variables: Mapping[str, str]) -> None:
-    """Run one program; what it prints is added to `log`. Cancelled, it ends the program and all that it started.
+async def run_harness(
+    command: Sequence[str], *, folder: Path, log: Path, variables: Mapping[str, str], said: str = ""
+) -> None:
+    """Run one program that is told `said`; what it prints is added to `log`.
+
+    Cancelled, it ends the program and all that it started.
 
     It gets PATH, a home below `folder` and `variables`, and nothing else: no key, no proxy, no setting of the user.
 
@@ -38,12 +42,15 @@ async def run_harness(command: Sequence[str], *, folder: Path, log: Path, variab
             *command,
             cwd=folder,
             env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
         try:
+            assert process.stdin is not None
+            process.stdin.write(said.encode())
+            process.stdin.close()
             code = await process.wait()
         finally:
             # Whatever it started goes with it, also what outlives it.
@@ -55,8 +62,8 @@ async def run_harness(command: Sequence[str], *, folder: Path, log: Path, variab
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     if code:
-        said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        printed = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
         raise BenchmarkFailed(
             f"expected {Path(command[0]).name} {command[1]} to end well, found exit code {code}: "
-            f"{said[-1] if said else 'no message'}; see {log}"
+            f"{printed[-1] if printed else 'no message'}; see {log}"
         )

@@ -23,6 +23,8 @@ class Harness:
     """Beside the package, which is installed without its own."""
     imports: str
     """The module that must be importable in the end."""
+    source: str | None = None
+    """Where it is in no package index: what a checkout of it is called. `version` is how that begins then."""
 
 
 BFCL: Final = Harness(
@@ -40,4 +42,13 @@ BFCL: Final = Harness(
     imports="bfcl_eval.constants.model_config",
 )
 
-HARNESSES: Final = {harness.name: harness for harness in (BFCL,)}
+TAU2: Final = Harness(
+    name="tau2",
+    package="tau2",  # on the index that name is another project's
+    version="0.2",
+    requirements=("litellm>=1.80.15,<1.82.7",),
+    imports="tau2.cli",
+    source="τ²-bench (sierra-research/tau2-bench) at its tag v0.2.0, the line that the paper can have used",
+)
+
+HARNESSES: Final = {harness.name: harness for harness in (BFCL, TAU2)}

@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +72,10 @@ def managed_environment(harness: Harness) -> ManagedEnvironment:
     return ManagedEnvironment(folder, HarnessDocument.model_validate(manifest["harness"]))
 
 
-def set_up(harness: Harness) -> tuple[ManagedEnvironment, bool]:
+def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnvironment, bool]:
     """Make the environment of a harness where there is none that is whole; return it, and whether it was made now.
+
+    `source` is a checkout of a harness that no package index has; its data are copied.
 
     Raises:
         HarnessMissing: a package cannot be had. Nothing is left then.
@@ -82,31 +85,75 @@ def set_up(harness: Harness) -> tuple[ManagedEnvironment, bool]:
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with run_lock(folder.with_name(f"{folder.name}.lock")):
         try:
-            return managed_environment(harness), False
+            found = managed_environment(harness)
+            if source is None or found.document.commit == _commit(source):
+                return found, False
         except HarnessMissing:
-            shutil.rmtree(folder, ignore_errors=True)  # half made, or of another version
+            pass
+        checkout = None if harness.source is None else _checkout(harness, source)
+        shutil.rmtree(folder, ignore_errors=True)  # half made, or of another version
         try:
-            _make(harness, folder)
+            _make(harness, folder, checkout)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         return managed_environment(harness), True
 
 
-def _make(harness: Harness, folder: Path) -> None:
+@dataclass(frozen=True)
+class _Checkout:
+    folder: Path
+    version: str
+
+
+def _checkout(harness: Harness, source: Path | None) -> _Checkout:
+    """Return the checkout that somebody has named.
+
+    Raises:
+        HarnessMissing: it is none of the harness, or of another version.
+    """
+    expected = f"expected a checkout of {harness.source}"
+    get_one = f"get one and name it by `astra evaluate setup {harness.name} --source DIR`"
+    if source is None:
+        raise HarnessMissing(f"{expected}, found no --source; {get_one}")
+    try:
+        project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        name, version = str(project["name"]), str(project["version"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise HarnessMissing(f"{expected}, found no pyproject.toml of a project in {source}; {get_one}") from None
+    if name != harness.package or not f"{version}.".startswith(f"{harness.version}."):
+        raise HarnessMissing(f"{expected}, found {name} {version} in {source}; {get_one}")
+    if not (source / "data" / harness.package).is_dir():
+        raise HarnessMissing(f"{expected}, found none of its data in {source / 'data'}; {get_one}")
+    return _Checkout(source, version)
+
+
+def _commit(source: Path) -> str | None:
+    """Return the commit of a checkout; None where it is no checkout of git."""
+    done = subprocess.run(["git", "-C", str(source), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
+def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
     python = folder / "bin" / "python"
     pinned = f"{harness.package}=={harness.version}"
     by_hand = f"install it with pip into {folder} or see to pip's index"
     _run([sys.executable, "-m", "venv", str(folder)], "a Python with venv", "install Python's venv and ensurepip")
-    # The harness without what it asks for: pip takes the newest of the rest that fit one another.
-    _run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", pinned], f"the package {pinned}", by_hand)
-    _run([str(python), "-m", "pip", "install", "--quiet", *harness.requirements], f"what {pinned} needs", by_hand)
+    install = [str(python), "-m", "pip", "install", "--quiet"]
+    if checkout is None:
+        # The harness without what it asks for: pip takes the newest of the rest that fit one another.
+        _run([*install, "--no-deps", pinned], f"the package {pinned}", by_hand)
+        _run([*install, *harness.requirements], f"what {pinned} needs", by_hand)
+    else:
+        _run([*install, str(checkout.folder.resolve()), *harness.requirements], f"what {pinned} needs", by_hand)
+        shutil.copytree(checkout.folder / "data" / harness.package, folder / "data" / harness.package)
     # Isolated (-I), so that neither the working directory nor PYTHONPATH can lend what is missing.
     _run([str(python), "-I", "-c", f"import {harness.imports}"], f"a {pinned} that imports", by_hand)
     packages = _run([str(python), "-m", "pip", "list", "--format", "json"], "a list of packages", by_hand)
     document = HarnessDocument(
         package=harness.package,
-        version=harness.version,
+        version=harness.version if checkout is None else checkout.version,
+        commit=None if checkout is None else _commit(checkout.folder),
         packages_sha256=hashlib.sha256(packages.encode()).hexdigest(),
     )
     manifest = {"recipe": _recipe(harness), "harness": document.model_dump(), "packages": json.loads(packages)}

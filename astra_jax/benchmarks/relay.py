@@ -39,6 +39,7 @@ class Relay:
       settings: fields that are added to a request that lacks them; None is none.
       tool_names: the only ones that a call may have; None where the harness looks names up and runs nothing.
       log: where a line is added for each request.
+      empty_as: what stands for an answer without a word and without a call, where a harness would end the whole run.
     """
 
     def __init__(
@@ -48,11 +49,12 @@ class Relay:
         settings: Mapping[str, Any],
         tool_names: Collection[str] | None,
         log: Path,
+        empty_as: str | None = None,
     ):
         self._endpoint = endpoint
         self._settings = {name: value for name, value in settings.items() if value is not None}
         self._tool_names = tool_names
-        self._log_path = log
+        self._log_path, self._empty_as = log, empty_as
         self.num_failed = self.num_renamed = 0
 
     async def __aenter__(self) -> Relay:
@@ -125,11 +127,14 @@ class Relay:
         for call in message.get("tool_calls") or ():
             renamed += self._made_safe(call["function"])
         self.num_renamed += renamed
+        is_empty = not (message.get("content") or "").strip() and not message.get("tool_calls")
+        if is_empty and self._empty_as is not None:
+            message["content"] = self._empty_as
         return {
             "finish": choice["finish_reason"],
             "prompt_tokens": usage["prompt_tokens"],
             "completion_tokens": usage["completion_tokens"],
-            "is_empty": not (message.get("content") or "").strip() and not message.get("tool_calls"),
+            "is_empty": is_empty,
             "renamed_calls": renamed,
         }
 

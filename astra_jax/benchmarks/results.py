@@ -20,10 +20,10 @@ from synthesis.destination import Result, is_earlier_result, require_destination
 from synthesis.fingerprint import Fingerprint, require_same
 
 BENCHMARK: Final = Result("run of a benchmark", "run.json", "benchmark")
-Failure = Literal["transport", "cut", "empty", "step_limit", "wrong"]
-"""Why a sample failed, by the first that holds: an answer was lost on its way, cut off at its longest, or empty; too
-many steps; none of these."""
-FAILURES: Final[tuple[Failure, ...]] = ("transport", "cut", "empty", "step_limit", "wrong")
+Failure = Literal["transport", "cut", "empty", "user", "step_limit", "wrong"]
+"""Why a sample failed, by the first that holds: an answer was lost on its way, cut off at its longest, or empty; a
+message of the simulated user was; too many steps; none of these."""
+FAILURES: Final[tuple[Failure, ...]] = ("transport", "cut", "empty", "user", "step_limit", "wrong")
 
 
 class BenchmarkFailed(AstraError):
@@ -131,6 +131,8 @@ class Summary(_Document):
     answers: dict[str, int]
     """All of the model, and those that were cut or empty, also in samples that passed; requests that failed; calls that
     were renamed."""
+    pass_hat: dict[int, float] = {}
+    """Of τ²-bench, k to pass^k: the chance that k trials of a task all pass."""
     effort: dict[str, float]
     """Means: steps a turn, tokens a step and a turn, turns and calls a sample."""
 

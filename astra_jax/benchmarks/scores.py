@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from astra_jax.benchmarks.results import FAILURES, Figure, Sample, Summary
-from astra_jax.evaluate.intervals import clustered_interval, stratified_interval, wilson_interval
+from astra_jax.evaluate.intervals import clustered_interval, interval_of_mean, wilson_interval
 
 
 def sum_up(samples: Sequence[Sample], *, requests: Mapping[str, int], seed: int) -> Summary:
@@ -20,11 +20,11 @@ def sum_up(samples: Sequence[Sample], *, requests: Mapping[str, int], seed: int)
     """
     tasks = tasks_by_category(samples)
     by_category = {name: _figure(scores, seed=seed) for name, scores in tasks.items()}
-    means = [[sum(scores) / len(scores) for scores in each.values()] for each in tasks.values()]
+    figures = list(by_category.values())
     score = Figure(
-        value=sum(figure.value for figure in by_category.values()) / len(by_category),
+        value=sum(figure.value for figure in figures) / len(figures),
         count=len(samples),
-        interval=stratified_interval(means, seed=seed),
+        interval=interval_of_mean([figure.value for figure in figures], [figure.interval for figure in figures]),
     )
     failures = Counter(sample.failure for sample in samples)
     turns, steps = sum(sample.turns for sample in samples), sum(sample.steps for sample in samples)

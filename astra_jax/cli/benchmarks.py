@@ -1,4 +1,4 @@
-"""`astra evaluate setup | bfcl | aime | report`: benchmarks of others, and the paper's table beside them."""
+"""`astra evaluate setup | bfcl | tau2 | aime | report`: benchmarks of others, and the paper's table beside them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astra_jax.cli.arguments import Commands, config_command, http_url, whole_number
+from astra_jax.errors import UsageError
 
 if TYPE_CHECKING:
     from astra_jax.benchmarks.results import BenchmarkResults
@@ -20,7 +21,10 @@ def add_benchmarks(evaluate: Commands) -> None:
         help="the official harness of a benchmark, in an environment of its own",
         description="Makes the environment of a harness in the user's cache (XDG_CACHE_HOME is heeded), once.",
     )
-    setup.add_argument("name", choices=["bfcl"], metavar="NAME", help="bfcl")
+    setup.add_argument("name", choices=["bfcl", "tau2"], metavar="NAME", help="bfcl, or tau2 of a --source")
+    setup.add_argument(
+        "--source", type=Path, metavar="DIR", help="a checkout of a harness that no package index has: tau2"
+    )
     setup.set_defaults(run=_setup)
 
     bfcl = config_command(evaluate, "bfcl", "BFCL's multi-turn categories, by the official package", _bfcl)
@@ -29,6 +33,10 @@ def add_benchmarks(evaluate: Commands) -> None:
         "--limit", type=whole_number(1), metavar="N", help="cases in all, the first ones of each category alike"
     )
 
+    tau2 = config_command(evaluate, "tau2", "τ²-bench's retail and telecom, by the official code", _tau2)
+    _add_url(tau2)
+    tau2.add_argument("--limit", type=whole_number(1), metavar="N", help="tasks in all, the first of each domain alike")
+
     aime = config_command(evaluate, "aime", "AIME of files that you bring, sampled many times over", _aime)
     _add_url(aime)
     aime.add_argument("--limit", type=whole_number(1), metavar="N", help="problems of each year, the first ones")
@@ -36,8 +44,8 @@ def add_benchmarks(evaluate: Commands) -> None:
     report = evaluate.add_parser(
         "report",
         help="the paper's tables with runs of benchmarks beside them, HTML and Markdown",
-        description="Reads finished runs of bfcl and aime; the first of a benchmark is what the others are compared "
-        "with, task by task: name the base model first.",
+        description="Reads finished runs of bfcl, tau2 and aime; the first of a benchmark is what the others are "
+        "compared with, task by task: name the base model first.",
     )
     report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the `out` folder of a run")
     report.add_argument("--out", type=Path, required=True, metavar="DIR", help="for report.html and report.md")
@@ -56,7 +64,10 @@ def _setup(options: argparse.Namespace) -> None:
     from astra_jax.benchmarks.harnesses import HARNESSES
     from astra_jax.benchmarks.managed_environment import set_up
 
-    environment, is_new = set_up(HARNESSES[options.name])
+    harness = HARNESSES[options.name]
+    if harness.source is None and options.source is not None:
+        raise UsageError(f"expected no --source for {options.name}, which is installed as a package, found one")
+    environment, is_new = set_up(harness, options.source)
     document = environment.document
     print(
         f"setup: {document.package} {document.version} {'is made' if is_new else 'was there'} -> {environment.folder}"
@@ -69,6 +80,14 @@ def _bfcl(options: argparse.Namespace) -> None:
 
     config = load_config(BFCLConfig, options.config, options.overrides)
     _close(evaluate_bfcl(config, url=options.url, limit=options.limit), config.out, options)
+
+
+def _tau2(options: argparse.Namespace) -> None:
+    from astra_jax.benchmarks.tau2 import Tau2Config, evaluate_tau2
+    from astra_jax.config import load_config
+
+    config = load_config(Tau2Config, options.config, options.overrides)
+    _close(evaluate_tau2(config, url=options.url, limit=options.limit), config.out, options)
 
 
 def _aime(options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-ROOT = Path(os.environ["BFCL_PROJECT_ROOT"])
+ROOT = Path(os.environ.get("BFCL_PROJECT_ROOT", "."))
 
 
 def option(name):
@@ -91,4 +91,5 @@ def evaluate():
         path.write_text("".join(json.dumps(line) + "\n" for line in [header, *failed]))
 
 
-{"generate": generate, "evaluate": evaluate}[sys.argv[1]]()
+if __name__ == "__main__":
+    {"generate": generate, "evaluate": evaluate}[sys.argv[1]]()

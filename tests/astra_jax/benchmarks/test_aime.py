@@ -85,7 +85,14 @@ def test_the_mean_of_all_samples_is_the_figure_and_each_has_a_seed_of_its_own(co
     assert by_year["2024"].value == odd / 8
     assert by_year["2025"].value == 1
     assert results.summary.score.value == pytest.approx((odd / 8 + 1) / 2)
-    assert results.summary.failures == {"transport": 0, "cut": 4, "empty": 0, "step_limit": 0, "wrong": 4 - odd}
+    assert results.summary.failures == {
+        "transport": 0,
+        "cut": 4,
+        "empty": 0,
+        "user": 0,
+        "step_limit": 0,
+        "wrong": 4 - odd,
+    }
     assert results.summary.answers == {"all": 12, "cut": 4, "empty": 4, "failed_requests": 0}
     body = endpoint.bodies[0]
     assert (body["temperature"], body["top_p"], body["top_k"], body["max_tokens"]) == (0.6, 0.95, 20, 100)

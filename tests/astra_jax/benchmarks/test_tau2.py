@@ -1,0 +1,176 @@
+"""τ²-bench, driven: by a stand-in of its program, written by hand from the requests that it is described to send."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from astra_jax.benchmarks import harnesses, managed_environment, tau2
+from astra_jax.benchmarks.managed_environment import ManagedEnvironment
+from astra_jax.benchmarks.results import HarnessDocument, read_results
+from astra_jax.cli.command import main
+from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
+
+STAND_IN = Path(__file__).with_name("stand_in_tau2.py")
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """An environment whose `tau2` is the stand-in, and a config without a user's address."""
+    folder = tmp_path / "environment"
+    (folder / "bin").mkdir(parents=True)
+    program = folder / "bin" / "tau2"
+    program.write_text(f"#!{sys.executable}\n{STAND_IN.read_text()}")
+    program.chmod(0o755)
+    (folder / "data" / "tau2").mkdir(parents=True)
+    (folder / "data" / "tau2" / "tasks.json").write_text("[]")
+    environment = ManagedEnvironment(folder, HarnessDocument(package="tau2", version="0.2.0"))
+    monkeypatch.setattr(tau2, "managed_environment", lambda harness: environment)
+    monkeypatch.setenv("ASTRA_USER_KEY", "key-of-user")
+    config = tmp_path / "tau2.toml"
+    config.write_text(f'out = "{tmp_path}/run"\ntrials = 2\nrequests_at_once = 1\n[user]\nmodel = "player"\n')
+    return config
+
+
+def evaluate(config: Path, agent, user, *rest: str) -> int:
+    return main(["evaluate", "tau2", str(config), "--url", agent.url, f"user.url={user.url}", *rest])
+
+
+def says_hello(body):
+    return reply("I lost my parcel.", tokens=(5, 2))
+
+
+def good(body):
+    return reply("It is done.") if body["messages"][-1]["role"] == "tool" else reply(None, ("look", "{}"))
+
+
+def task_of(body) -> str:
+    return body["messages"][0]["content"].removeprefix("policy ")
+
+
+def test_agent_and_user_are_asked_apart_and_every_trial_is_scored(stand_in, tmp_path):
+    def sometimes(body):
+        return reply("I cannot.") if task_of(body) == "telecom_1 trial 1" else good(body)
+
+    with scripted_endpoint(sometimes) as agent, scripted_endpoint(says_hello) as user:
+        assert evaluate(stand_in, agent, user, "--limit", "4", "max_tokens=99") == 0
+        results = read_results(tmp_path / "run")
+    assert results.summary.score.value == pytest.approx(7 / 8)
+    assert results.summary.by_category["telecom"].value == pytest.approx(3 / 4)
+    # pass^2: telecom_1 passed once of two trials.
+    assert results.summary.pass_hat == {1: pytest.approx(7 / 8), 2: pytest.approx(3 / 4)}
+    assert len(user.bodies) == 8
+    assert {body["model"] for body in user.bodies} == {"player"}
+    assert set(user.keys) == {"Bearer key-of-user"}
+    assert set(agent.keys) == {None}
+    assert {body["model"] for body in agent.bodies} == {"scripted"}
+    second = agent.bodies[1]
+    assert second["max_tokens"] == 99
+    assert "content" not in second["messages"][2]
+    assert second["messages"][2]["tool_calls"][0]["name"] == "look"
+    sample = results.samples[0]
+    assert (sample.id, sample.steps, sample.turns, sample.tool_calls) == ("retail/retail_0", 2, 1, 1)
+    assert sample.prompt_tokens == 20  # without the user's
+    assert results.run.user_simulator == "player"
+    assert "key-of-user" not in "".join(
+        path.read_text(errors="replace") for path in (tmp_path / "run").rglob("*") if path.is_file()
+    )
+
+
+def test_an_empty_answer_ends_one_conversation_and_not_the_run_and_the_user_s_faults_stand_apart(stand_in, tmp_path):
+    def agent_script(body):
+        return {
+            "retail_0 trial 0": reply(""),
+            "retail_1 trial 0": reply("I wait and wa", finish="length"),
+            "retail_2 trial 0": reply("No."),
+            "retail_3 trial 0": reply("No."),
+        }[task_of(body)]
+
+    def user_script(body):
+        return reply("I", finish="length") if "retail_2" in task_of(body) else says_hello(body)
+
+    with scripted_endpoint(agent_script) as agent, scripted_endpoint(user_script) as user:
+        assert evaluate(stand_in, agent, user, "--limit", "4", 'domains=["retail"]', "trials=1") == 0
+    summary = read_results(tmp_path / "run").summary
+    assert summary.failures == {"transport": 0, "cut": 1, "empty": 1, "user": 1, "step_limit": 0, "wrong": 1}
+
+
+def test_what_is_there_is_not_run_again(stand_in, tmp_path, capsys):
+    limited = ("--limit", "3", 'domains=["retail"]')
+    broken = [True]
+
+    def script(body):
+        return (400, {"error": {"message": "no"}}) if broken and task_of(body) == "retail_1 trial 0" else good(body)
+
+    with scripted_endpoint(script) as agent, scripted_endpoint(says_hello) as user:
+        assert evaluate(stand_in, agent, user, *limited) == 1
+        assert "expected tau2 run to end well" in capsys.readouterr().err
+        broken.clear()
+        agent.bodies.clear()
+        assert evaluate(stand_in, agent, user, *limited) == 0
+        assert "retail_0 trial 0" not in {task_of(body) for body in agent.bodies}
+        assert len({task_of(body) for body in agent.bodies}) == 5
+        (tmp_path / "run" / "summary.json").unlink()
+        simulations = tmp_path / "run" / "raw" / "data" / "simulations" / "retail.json"
+        simulations.write_text(simulations.read_text()[:-20])  # killed while the harness rewrote it
+        assert evaluate(stand_in, agent, user, *limited) == 0
+    assert len(read_results(tmp_path / "run").samples) == 6
+    assert simulations.with_suffix(".damaged").exists()
+
+
+def test_the_report_says_that_the_user_is_another(stand_in, tmp_path):
+    with scripted_endpoint(good) as agent, scripted_endpoint(says_hello) as user:
+        assert evaluate(stand_in, agent, user, "--limit", "2") == 0
+    assert main(["evaluate", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page")]) == 0
+    text = (tmp_path / "page" / "report.md").read_text()
+    assert "the user is player, the paper's is gpt-5.1" in text
+    assert "| ASTRA-14B-Thinking-v1 (T1) | 68.00 | 47.37 | 57.69 |" in text
+
+
+@pytest.mark.parametrize(
+    ("project", "message"),
+    [
+        (None, "found no pyproject.toml"),
+        ('name = "tau2"\nversion = "1.0.1"', "found tau2 1.0.1"),
+        ('name = "chemistry"\nversion = "0.2.0"', "found chemistry 0.2.0"),
+        ('name = "tau2"\nversion = "0.2.1-dev"', "found none of its data"),
+    ],
+)
+def test_a_checkout_of_something_else_is_one_line_with_what_to_get(tmp_path, monkeypatch, capsys, project, message):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tmp_path / "source"
+    source.mkdir()
+    if project:
+        (source / "pyproject.toml").write_text(f"[project]\n{project}\n")
+    assert main(["evaluate", "setup", "tau2", "--source", str(source)]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "sierra-research/tau2-bench) at its tag v0.2.0" in error
+    assert error.count("\n") == 1
+    assert main(["evaluate", "setup", "tau2"]) == 1
+    assert "found no --source" in capsys.readouterr().err
+    assert main(["evaluate", "setup", "bfcl", "--source", str(source)]) == 2
+
+
+def test_a_checkout_brings_its_data_and_another_one_takes_its_place(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ran: list[list[str]] = []
+    monkeypatch.setattr(managed_environment, "_run", lambda command, *_: ran.append(command) or "[]")
+    commits = {"one": "1" * 40, "two": "2" * 40}
+    monkeypatch.setattr(managed_environment, "_commit", lambda source: commits[source.name])
+    for name in commits:
+        (tmp_path / name / "data" / "tau2").mkdir(parents=True)
+        (tmp_path / name / "data" / "tau2" / "name").write_text(name)
+        (tmp_path / name / "pyproject.toml").write_text('[project]\nname = "tau2"\nversion = "0.2.0"\n')
+    environment, is_new = managed_environment.set_up(harnesses.TAU2, tmp_path / "one")
+    assert is_new
+    assert (environment.document.version, environment.document.commit) == ("0.2.0", "1" * 40)
+    assert str(tmp_path / "one") in ran[1]
+    assert not managed_environment.set_up(harnesses.TAU2, tmp_path / "one")[1]
+    environment, is_new = managed_environment.set_up(harnesses.TAU2, tmp_path / "two")
+    assert is_new
+    assert (environment.folder / "data" / "tau2" / "name").read_text() == "two"
+    assert json.loads((environment.folder / "whole.json").read_text())["harness"]["commit"] == "2" * 40
