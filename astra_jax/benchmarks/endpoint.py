@@ -63,7 +63,8 @@ def answering(policy: Path | None, url: str | None, serving: ServingConfig, log:
         yield first_contact(url)
         return
     command = [sys.executable, "-m", "astra_jax.cli", "serve", str(policy), "--port", "0", "--rows", str(serving.rows)]
-    command += ["--max-model-len", str(serving.max_model_len), "--grace-seconds", "1"]  # who asked is gone by then
+    command += ["--max-model-len", str(serving.max_model_len), "--until-stdin-closes"]
+    command += ["--grace-seconds", "1"]  # when it is ended, who asked is gone
     command += ["--dtype", serving.dtype] if serving.dtype else []
     # On loopback and for this process: whose key may be of another server.
     environment = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE}
@@ -73,7 +74,7 @@ def answering(policy: Path | None, url: str | None, serving: ServingConfig, log:
             command,
             stdout=subprocess.PIPE,
             stderr=errors,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # it ends when this process dies
             text=True,
             env=environment,
             start_new_session=True,  # Ctrl-C is for this process, which ends it
@@ -89,6 +90,8 @@ def answering(policy: Path | None, url: str | None, serving: ServingConfig, log:
         yield first_contact(line.split(" on ")[1].split(",")[0])
     finally:
         process.terminate()
+        assert process.stdin is not None
+        process.stdin.close()
         try:
             process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

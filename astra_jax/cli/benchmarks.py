@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from astra_jax.cli.arguments import Commands, config_command, http_url, whole_number
 from astra_jax.errors import UsageError
+from astra_jax.training.run_lock import run_lock
 
 if TYPE_CHECKING:
     from astra_jax.benchmarks.results import BenchmarkResults
@@ -79,7 +80,9 @@ def _bfcl(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
 
     config = load_config(BFCLConfig, options.config, options.overrides)
-    _close(evaluate_bfcl(config, url=options.url, limit=options.limit), config.out, options)
+    with run_lock(config.out / ".lock"):
+        results = evaluate_bfcl(config, url=options.url, limit=options.limit)
+    _close(results, config.out, options)
 
 
 def _tau2(options: argparse.Namespace) -> None:
@@ -87,7 +90,9 @@ def _tau2(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
 
     config = load_config(Tau2Config, options.config, options.overrides)
-    _close(evaluate_tau2(config, url=options.url, limit=options.limit), config.out, options)
+    with run_lock(config.out / ".lock"):
+        results = evaluate_tau2(config, url=options.url, limit=options.limit)
+    _close(results, config.out, options)
 
 
 def _aime(options: argparse.Namespace) -> None:
@@ -95,7 +100,9 @@ def _aime(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
 
     config = load_config(AIMEConfig, options.config, options.overrides)
-    _close(evaluate_aime(config, url=options.url, limit=options.limit), config.out, options)
+    with run_lock(config.out / ".lock"):
+        results = evaluate_aime(config, url=options.url, limit=options.limit)
+    _close(results, config.out, options)
 
 
 def _report(options: argparse.Namespace) -> None:

@@ -85,6 +85,7 @@ would change a draw or a reply and is not done here (penalties, forced calls, fo
     serve.add_argument(
         "--dtype", choices=["float32", "bfloat16"], help="of weights and matrix products; default: as they are stored"
     )
+    serve.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
     serve.set_defaults(run=_serve, patience_seconds=None)  # the server has a rule of its own
 
 
@@ -119,4 +120,5 @@ def _serve(options: argparse.Namespace) -> None:
         ),
         reasoning_parser=options.reasoning_parser,
         reload_seconds=options.reload,
+        until_stdin_closes=options.until_stdin_closes,
     )

@@ -15,6 +15,7 @@ import asyncio
 import ipaddress
 import logging
 import secrets
+import signal
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -156,8 +157,11 @@ def serve(
     limits: ServingLimits,
     reasoning_parser: ReasoningParser = "qwen3",
     reload_seconds: float | None = None,
+    until_stdin_closes: bool = False,
 ) -> None:
     """Serve a checkpoint until SIGTERM or Ctrl-C; `port` 0 is any free one, and the key that of the environment.
+
+    With `until_stdin_closes` it also stops when standard input ends, that is, when who started it dies.
 
     Raises:
         CannotServe: the address is taken, or can be reached by others and there is no key; or there is too little
@@ -175,7 +179,7 @@ def serve(
         served = served_policy(folder, names=names, most_tokens=most_tokens, rows=rows, dtype=dtype, kv_dtype=kv_dtype)
         if reload_seconds is not None and served.digest is None:
             raise CannotServe(f"expected a policy folder with --reload, found a HuggingFace folder: {folder}")
-        asyncio.run(_serve(listener, served, key, limits, reasoning_parser, folder, reload_seconds))
+        asyncio.run(_serve(listener, served, key, limits, reasoning_parser, folder, reload_seconds, until_stdin_closes))
     finally:
         listener.close()
 
@@ -224,10 +228,20 @@ async def _serve(
     reasoning_parser: ReasoningParser,
     folder: Path,
     reload_seconds: float | None,
+    until_stdin_closes: bool,
 ) -> None:
     decoder = await _warm_decoder(served)
     service = Service(served, decoder, limits)
     server = Server(service, key, grace_seconds=limits.grace_seconds, reasoning_parser=reasoning_parser)
+    if until_stdin_closes:
+        loop = asyncio.get_running_loop()
+
+        # Nobody writes to our standard input: it becomes readable when it ends.
+        def stop() -> None:
+            loop.remove_reader(0)
+            server.handle_exit(signal.SIGTERM, None)
+
+        loop.add_reader(0, stop)
     following = None
     if reload_seconds is not None:
         following = asyncio.create_task(follow(service, folder, every_seconds=reload_seconds))

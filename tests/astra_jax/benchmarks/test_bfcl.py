@@ -16,6 +16,7 @@ from astra_jax.benchmarks.harnesses import BFCL
 from astra_jax.benchmarks.managed_environment import HarnessMissing, ManagedEnvironment, managed_environment
 from astra_jax.benchmarks.results import BenchmarkFailed, HarnessDocument, read_results
 from astra_jax.cli.command import main
+from astra_jax.training.run_lock import run_lock
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
 
 STAND_IN = Path(__file__).with_name("stand_in_bfcl.py")
@@ -132,6 +133,13 @@ def test_a_run_that_was_killed_in_the_middle_of_a_line_goes_on_where_it_stood(st
     asked = {body["messages"][0]["content"].split(" ")[0] for body in endpoint.bodies}
     assert asked == {"multi_turn_base_2", "multi_turn_base_3"}
     assert len(read_results(tmp_path / "run").samples) == 4
+
+
+def test_a_second_command_in_the_same_folder_is_refused(stand_in, tmp_path, capsys):
+    with run_lock(tmp_path / "run" / ".lock"), scripted_endpoint(good) as endpoint:
+        assert evaluate(stand_in, endpoint.url, "--limit", "4") == 2
+        assert "AnotherRun" in capsys.readouterr().err
+        assert endpoint.bodies == []
 
 
 def test_another_config_is_refused_and_the_run_stays_as_it_was(stand_in, tmp_path, capsys):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -167,3 +169,18 @@ def test_what_cannot_be_served_is_told_in_one_line(untrained, tmp_path, monkeypa
         assert error.count("\n") == 1
         assert "schl" not in error
     assert [path.name for path in tmp_path.iterdir()] == ["policy"]
+
+
+@pytest.mark.slow
+def test_it_ends_when_whoever_started_it_dies(tmp_path, untrained):
+    save_policy(untrained, tmp_path / "policy")
+    command = [sys.executable, "-m", "astra_jax.cli", "serve", str(tmp_path / "policy"), "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--max-model-len", "256", "--rows", "1", "--until-stdin-closes"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert " on http" in process.stdout.readline()
+        process.stdin.close()  # as the kernel does with a dead process's
+        assert process.wait(60) == 143  # as after SIGTERM
