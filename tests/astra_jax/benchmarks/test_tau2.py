@@ -10,7 +10,8 @@ import pytest
 
 from astra_jax.benchmarks import harnesses, managed_environment, tau2
 from astra_jax.benchmarks.managed_environment import ManagedEnvironment
-from astra_jax.benchmarks.results import HarnessDocument, read_results
+from astra_jax.benchmarks.results import BenchmarkFailed, HarnessDocument, read_results
+from astra_jax.benchmarks.tau2_files import read_simulations
 from astra_jax.cli.command import main
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
 
@@ -174,3 +175,47 @@ def test_a_checkout_brings_its_data_and_another_one_takes_its_place(tmp_path, mo
     assert is_new
     assert (environment.folder / "data" / "tau2" / "name").read_text() == "two"
     assert json.loads((environment.folder / "whole.json").read_text())["harness"]["commit"] == "2" * 40
+
+
+def simulation(reward: float, *said: dict, reason: str = "user_stop") -> dict:
+    return {
+        "task_id": "0",
+        "trial": 0,
+        "duration": 1,
+        "termination_reason": reason,
+        "reward_info": {"reward": reward},
+        "messages": [{"role": "assistant", "content": "Hi!"}, *said],
+    }
+
+
+def said(content: str, finish: str = "stop", role: str = "assistant") -> dict:
+    return {"role": role, "content": content, "usage": None, "raw_data": {"finish_reason": finish}}
+
+
+@pytest.mark.parametrize(
+    ("found", "passed", "failure"),
+    [
+        (simulation(1.0, said("Done.")), True, None),
+        (simulation(1.0, said("…"), said("Done.")), False, "empty"),  # the official run would have ended there
+        (simulation(1.0, said("Do", "length"), said("Done.")), True, None),
+        (simulation(0.5, said("Done.")), False, "wrong"),
+        (simulation(0.0, said("Done."), reason="max_steps"), False, "step_limit"),
+        (simulation(0.0, said("I am", "length", "user"), reason="too_many_errors"), False, "user"),
+    ],
+)
+def test_what_the_harness_leaves_is_read_conversation_by_conversation(tmp_path, found, passed, failure):
+    path = tmp_path / "retail.json"
+    path.write_text(json.dumps({"info": {}, "tasks": [], "simulations": [found]}))
+    (sample,) = read_simulations(path, "retail", empty_as="…")
+    assert (sample.passed, sample.failure, sample.score) == (passed, failure, float(passed))
+    assert sample.steps == len([each for each in found["messages"][1:] if each["role"] == "assistant"])
+
+
+def test_a_conversation_without_a_reward_is_refused(tmp_path):
+    path = tmp_path / "retail.json"
+    path.write_text(json.dumps({"simulations": [{**simulation(1.0), "reward_info": None}]}))
+    with pytest.raises(BenchmarkFailed, match="expected a reward of task 0 trial 0"):
+        read_simulations(path, "retail", empty_as="…")
+    path.write_text('{"simulations": [{"task_id": "0"}]}')
+    with pytest.raises(BenchmarkFailed, match=r"simulations\.0\.trial"):
+        read_simulations(path, "retail", empty_as="…")
