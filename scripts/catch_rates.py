@@ -169,7 +169,7 @@ async def look_at_decomposition(
     judged = await teacher.ask(JudgeDecomposition(knowledge=knowledge, instance=instance), seed=0)
     seen = {name: getattr(judged, field) < getattr(sound, field) for field, name in SCORES.items()}
     seen[ANY] = any(seen.values())
-    return {**seen, RULES: broken, KEPT: broken or judged.mean < LEAST_QUALITY}
+    return {**seen, RULES: broken, KEPT: broken or judged.quality.mean < LEAST_QUALITY}
 
 
 async def decompositions(

@@ -1239,8 +1239,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # The interval has two sides.
     Mutant(
         "astra_jax/evaluate/intervals.py",
-        "[(1 - confidence) / 2, (1 + confidence) / 2]",
-        "[1 - confidence, confidence]",
+        "np.quantile(ratios, [(1 - confidence) / 2, (1 + confidence) / 2])",
+        "np.quantile(ratios, [1 - confidence, confidence])",
         ("tests/astra_jax/evaluate/test_intervals.py",),
     ),
     # Environments are drawn with replacement.

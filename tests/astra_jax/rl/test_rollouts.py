@@ -90,7 +90,7 @@ def make(tmp_path, monkeypatch, untrained):
             "groups_per_rollout": 1,
         }
         engine = FakeEngine(refused, cut_off, broken)
-        monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_: engine)
+        monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_, judge: engine)
         return Rollouts(RLConfig.model_validate(values | changes), untrained.model_config, None, None, None), engine
 
     return made

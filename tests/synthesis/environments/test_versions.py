@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from synthesis.environments import worker
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.sibling_tools import WriteSiblingTools
+from synthesis.prompts.tool_document_scaling import ScaleToolDocument
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment
 
@@ -30,9 +32,10 @@ def test_a_changed_prompt_changes_a_models_records_and_not_the_embedded_teachers
         return list(RecordSource(config.out, Environment))
 
     before, models_before = records(ProceduralTeacher(), "a"), records(Elsewhere(), "b")
-    changed = {feature: f"{version} changed" for feature, version in worker.PROMPT_VERSIONS.items()}
-    monkeypatch.setattr(worker, "PROMPT_VERSIONS", changed)
-    assert records(ProceduralTeacher(), "c") == before
-    models = records(Elsewhere(), "d")
-    assert {each.id for each in models}.isdisjoint(each.id for each in models_before)
-    assert all(each.provenance.prompt_version.count("changed") == 3 for each in models)
+    # One that every environment asks, one of scaled documents, one of hard environments.
+    for number, prompt in enumerate((WriteQAInstance, ScaleToolDocument, WriteSiblingTools)):
+        with monkeypatch.context() as changed:
+            changed.setattr(prompt, "prompt_version", "changed")
+            assert records(ProceduralTeacher(), f"c{number}") == before
+            models = records(Elsewhere(), f"d{number}")
+            assert {each.id for each in models}.isdisjoint(each.id for each in models_before)
