@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Protocol
 
 from astra_jax.errors import AstraError
 
+_LEAST_TEMPERATURE: Final = 1e-6
 MOST_KEPT_IDS: Final = 64
 """The largest `Sampling.top_k` with which a decoder hands out the ids that it kept."""
 
@@ -44,7 +45,8 @@ class Sampling:
     max_tokens: int
     """At least 1."""
     temperature: float = 1.0
-    """What divides the logits, before anything is truncated; 0 is greedy, of which nothing is truncated."""
+    """What divides the logits, before anything is truncated; 0 is greedy, of which nothing is truncated, and so is what
+    is below 1e-6, by which logits of 32 bits cannot be divided."""
     top_k: int | None = None
     top_p: float = 1.0
     min_p: float = 0.0
@@ -54,6 +56,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
             raise DecoderError(f"expected a temperature of 0 or more, found {self.temperature}")
+        if self.temperature < _LEAST_TEMPERATURE:
+            object.__setattr__(self, "temperature", 0.0)
         # A program is told of them in 32 bits, where a top_p below 2^-126 is 0 and would keep nothing.
         if (
             (self.top_k is not None and not 1 <= self.top_k < 2**31)

@@ -129,8 +129,9 @@ class PagedDecoder:
         except asyncio.CancelledError:  # nobody waits for it any more
             self.abort(session)
             self._due.pop(session, None)  # it may have been handed out just now
-            if session in self._in_call:
-                await self._call_ended.wait()
+            while session in self._in_call:  # also where it is cancelled once more
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._call_ended.wait()
             raise
 
     def _begin(self, session: Session, message: _Message) -> None:
@@ -328,8 +329,15 @@ class PagedDecoder:
             of_row = of_row.first(count)
             self._sampled_tokens += count
             self._schedule.has_sampled(row, of_row)
-            if (told := self._messages[track.session].told) is not None and count:
-                told(of_row.ids, of_row.logprobs)
+            message = self._messages[track.session]
+            if message.told is not None and count:
+                try:
+                    message.told(of_row.ids, of_row.logprobs)
+                except Exception as error:  # noqa: BLE001 - its own fault, and nobody else's
+                    if not message.done.done():
+                        message.done.set_exception(error)
+                    self._hand_out(track.session, "aborted")
+                    continue
             if count and of_row.ids[-1] in ends:
                 self._hand_out(track.session, "end")
             elif track.num_left == 0:

@@ -202,5 +202,6 @@ async def all_or_none(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
-            task.cancel()
+            if not task.cancelling():
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -19,8 +19,6 @@ class News(NamedTuple):
     parts: list[Part]
     ids: list[int]
     logprobs: list[float]
-    first: int
-    """How many tokens came before."""
 
 
 @dataclass
@@ -41,6 +39,8 @@ class Choice:
     """None while it is sampled."""
     cached_tokens: int = 0
     """Of its prompt."""
+    told_characters: int = 0
+    """Of the text of its tokens, those that a stream has said where they stand."""
 
     @property
     def is_over(self) -> bool:
@@ -59,10 +59,13 @@ class Choice:
 
     def hear(self, ids: list[int], logprobs: list[float]) -> News:
         """Take in the next tokens."""
-        before = self.text.num_tokens
-        text = self.text.push(ids)
-        count = self.text.num_tokens - before  # what follows a stop string is none of the message
-        news = News(self._taken_apart(text), ids[:count], logprobs[:count], before)
+        before, parts = self.text.num_tokens, []
+        for id_ in ids:
+            if self.is_over:  # what follows is none of the message, however many tokens came with it
+                break
+            parts += self._taken_apart(self.text.push([id_]))
+        count = self.text.num_tokens - before
+        news = News(parts, ids[:count], logprobs[:count])
         self._keep(news)
         return news
 
@@ -72,7 +75,7 @@ class Choice:
         was_over = self.is_over
         if self.parts is not None:
             parts += self.parts.end(is_cut=message.finish == "length" and not was_over)
-        news = News(parts, [], [], self.text.num_tokens)
+        news = News(parts, [], [])
         self._keep(news)
         self.finish_reason = "stop" if was_over else _REASONS[message.finish]
         if self.finish_reason == "stop" and self.calls:

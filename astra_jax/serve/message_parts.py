@@ -5,19 +5,18 @@ r"""A Qwen3 message taken apart while its text comes: thoughts, what is said, an
     <tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>       Called, as soon as it is whole
 
 What stands between the tags of a call and is none stays in what is said, tags included. How the text is cut into pieces
-does not matter: every decision rests on what came before a tag and the tag. `chat.tool_calls.parse_turn` takes the
-same messages apart as a whole.
+does not matter: every decision rests on what came before a tag and the tag. Messages whose calls can all be read come
+apart as `chat.tool_calls.parse_turn` takes them apart.
 """
 
 from __future__ import annotations
 
 import enum
-import json
 import secrets
 from typing import NamedTuple
 
 from astra_jax.chat.format import END_THINK, END_TOOL_CALL, THINK, TOOL_CALL, to_json
-from astra_jax.chat.tool_calls import ParsedToolCall, parse_call
+from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_call
 from astra_jax.serve.message_text import overlap
 
 
@@ -81,6 +80,12 @@ class MessageParts:
         self._has_begun = False
         """Whether the part at hand has any text: line ends before it do not count."""
         self._num_calls = 0
+        self.num_unreadable = 0
+        """Calls that could not be read, and stay in what is said."""
+        self._searched = 0
+        """How much of an open call's text has been looked through for its end."""
+        self._is_in_string = self._is_escaped = False
+        """Whether it breaks off inside a string of its JSON, and behind a backslash there."""
 
     @property
     def is_done(self) -> bool:
@@ -152,18 +157,33 @@ class MessageParts:
             parts.append(kind(text))
 
     def _close_call(self, parts: list[Part]) -> bool:
-        closed = self._rest.find(END_TOOL_CALL)
-        # An end tag inside a string of its JSON closes nothing.
-        while closed >= 0 and _is_inside_a_string(self._rest[:closed]):
-            closed = self._rest.find(END_TOOL_CALL, closed + 1)
-        if closed < 0:
-            return False
+        # An end tag inside a string of its JSON closes nothing; what was looked through is not looked through again.
+        while True:
+            closed = self._rest.find(END_TOOL_CALL, self._searched)
+            read = len(self._rest) if closed < 0 else closed
+            for index in range(self._searched, read):
+                character = self._rest[index]
+                if self._is_in_string and not self._is_escaped and character == "\\":
+                    self._is_escaped = True
+                    continue
+                if character == '"' and not self._is_escaped:
+                    self._is_in_string = not self._is_in_string
+                self._is_escaped = False
+            if closed < 0:
+                # The beginning of an end tag may be there: quotes are in none, so only the tag is looked for again.
+                self._searched = len(self._rest) - overlap(self._rest, END_TOOL_CALL)
+                return False
+            if not self._is_in_string or not self._rest.lstrip().startswith("{"):
+                break
+            self._searched = closed + len(END_TOOL_CALL)
+        self._searched = 0
         block, self._rest = self._rest[:closed], self._rest[closed + len(END_TOOL_CALL) :]
         self._call(parts, block, END_TOOL_CALL, is_whole=True)
         return True
 
     def _call(self, parts: list[Part], block: str, closing: str, *, is_whole: bool) -> None:
         self._at = _At.CONTENT
+        self._searched, self._is_in_string, self._is_escaped = 0, False, False
         call = parse_call(block)
         if isinstance(call, ParsedToolCall) and is_whole:
             id_ = f"call_{secrets.token_hex(12)}"
@@ -172,15 +192,5 @@ class MessageParts:
             if self._num_calls == self._most_calls:
                 self._at = _At.END
         else:
+            self.num_unreadable += isinstance(call, MalformedToolCall)
             self._hand_on(parts, Said, f"{TOOL_CALL}{block}{closing}")
-
-
-def _is_inside_a_string(text: str) -> bool:
-    """Say whether a JSON text breaks off inside a string, which may still be closed."""
-    try:
-        json.JSONDecoder().raw_decode(text.lstrip())
-    except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string")
-    except RecursionError:
-        return False
-    return False

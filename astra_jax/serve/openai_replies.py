@@ -86,7 +86,7 @@ class CompletionForm:
 
     def whole(self, choice: Choice) -> Json:
         """Return a choice of a reply that was waited for."""
-        logprobs = self._logprobs(choice.ids, choice.logprobs, first=0)
+        logprobs = self._logprobs(choice.ids, choice.logprobs, start=0)
         return self._piece(choice, choice.content, logprobs, choice.finish_reason)
 
     def first(self, choice: Choice) -> Json | None:
@@ -98,8 +98,9 @@ class CompletionForm:
         text = "".join(part.text for part in news.parts if isinstance(part, Said))
         if not text and not (news.ids and self.tells_logprobs):
             return []
-        end = news.first + len(news.ids)
-        logprobs = self._logprobs(choice.ids[:end], choice.logprobs[:end], first=news.first)
+        logprobs = self._logprobs(news.ids, news.logprobs, start=choice.told_characters)
+        if logprobs is not None:
+            choice.told_characters += sum(map(len, logprobs["tokens"]))
         return [self._piece(choice, text, logprobs, None)]
 
     def last(self, choice: Choice) -> Json:
@@ -109,18 +110,18 @@ class CompletionForm:
     def _piece(self, choice: Choice, text: str, logprobs: Json | None, finish_reason: str | None) -> Json:
         return {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
-    def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float], *, first: int) -> Json | None:
+    def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float], *, start: int) -> Json | None:
         if not self.tells_logprobs:
             return None
         texts = [self.tokenizer.decode([id_]) for id_ in ids]
-        offsets = [0]
+        offsets = [start]
         for text in texts:
             offsets.append(offsets[-1] + len(text))
         return {
-            "tokens": texts[first:],
-            "token_logprobs": list(logprobs[first:]),
+            "tokens": texts,
+            "token_logprobs": list(logprobs),
             "top_logprobs": None,
-            "text_offset": offsets[first:-1],
+            "text_offset": offsets[:-1],
         }
 
 

@@ -39,6 +39,9 @@ def read_body(model: type[_Model], body: bytes) -> _Model:
         return model.model_validate(document)
     except ValidationError as error:
         fault = error.errors(include_input=False, include_url=False)[0]
+        if fault["type"] == "value_error" and not fault["loc"]:  # a rule of ours, which names the field itself
+            message = str(fault["ctx"]["error"])
+            raise RequestRefused(400, message, param=message.partition(":")[0]) from None
         where = ".".join(map(str, fault["loc"])) or "the body"
         why = "this server does not do that" if fault["type"] == "extra_forbidden" else fault["msg"]
         raise RequestRefused(400, f"{where}: {why}", param=where) from None

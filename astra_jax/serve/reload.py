@@ -38,8 +38,12 @@ async def follow(service: Service, folder: Path, *, every_seconds: float) -> Non
         except (AstraError, OSError) as error:
             log.warning("the weights stay as they are: %s", error)
             continue
+        try:
+            await service.decoder.update_weights(policy.params, version + 1)
+        except Exception:  # the memory for both may not be there; the next ones are looked for all the same
+            log.exception("the weights stay as they are")
+            continue
         version += 1
-        await service.decoder.update_weights(policy.params, version)
         service.digest = digest
         service.metrics.totals["reloads"] += 1
         log.info("sampling with the weights of %s from now on, version %d", folder, version)

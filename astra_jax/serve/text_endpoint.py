@@ -9,6 +9,7 @@ Decided: docs/decisions/serve.md, “A chat request is rendered by the checkpoin
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -33,6 +34,7 @@ from astra_jax.serve.refusal import RequestRefused
 from astra_jax.serve.service import OUT_OF_GRACE, Service
 from astra_jax.serve.text_sampling import TextRequest
 
+log = logging.getLogger("astra.serve")
 ReasoningParser = Literal["qwen3", "none"]
 
 
@@ -83,7 +85,7 @@ class TextEndpoint:
             if body.stream:
                 return _Stream(_events(service, asked, body.stream_options.include_usage), stack.pop_all())
             await service.while_wanted(request, _sample_all(service, asked))
-        _count_empty(service, asked)
+        _count_oddities(service, asked)
         choices = [asked.form.whole(choice) for choice in asked.choices]
         return JSONResponse(asked.head.reply(choices, usage=usage_of(asked.choices)))
 
@@ -147,10 +149,11 @@ class TextEndpoint:
         return Choice(index, ids, self._service.session(seed, salt=body.cache_salt), text, parts)
 
 
-def _count_empty(service: Service, asked: _Asked) -> None:
+def _count_oddities(service: Service, asked: _Asked) -> None:
     if isinstance(asked.form, ChatForm):
-        empty = sum(not choice.content and not choice.calls for choice in asked.choices)
-        service.metrics.totals["empty_replies"] += empty
+        totals = service.metrics.totals
+        totals["empty_replies"] += sum(not choice.content and not choice.calls for choice in asked.choices)
+        totals["unreadable_calls"] += sum(choice.parts.num_unreadable for choice in asked.choices if choice.parts)
 
 
 def _head(kind: str, object_: str, name: str) -> Head:
@@ -209,6 +212,7 @@ async def _events(service: Service, asked: _Asked, tells_usage: bool) -> AsyncIt
     tasks = [asyncio.create_task(end_with_grace())]
     tasks += [asyncio.create_task(sample(*pair)) for pair in zip(asked.choices, asked.samplings, strict=True)]
     rest = {"usage": None} if tells_usage else {}
+    is_told = False
     try:
         for choice in asked.choices:
             if (first := asked.form.first(choice)) is not None:
@@ -216,18 +220,25 @@ async def _events(service: Service, asked: _Asked, tells_usage: bool) -> AsyncIt
         num_left = len(asked.choices)
         while num_left:
             if isinstance(next_ := await heard.get(), Exception):
-                refused = next_ if isinstance(next_, RequestRefused) else RequestRefused(500, type(next_).__name__)
+                if isinstance(next_, RequestRefused):
+                    refused = next_
+                else:
+                    log.error("a stream failed", exc_info=next_)
+                    refused = RequestRefused(500, f"{type(next_).__name__}; the server's log says more")
+                is_told = True
                 yield event(refused.to_json())
                 return
             choice, news = next_
             num_left -= news is None
             for piece in [asked.form.last(choice)] if news is None else asked.form.pieces(choice, news):
                 yield event(asked.head.reply([piece], **rest))
-        _count_empty(service, asked)
+        _count_oddities(service, asked)
         if tells_usage:
             yield event(asked.head.reply([], usage=usage_of(asked.choices)))
+        is_told = True
         yield LAST_EVENT
     finally:
+        service.metrics.totals["client_disconnects"] += not is_told
         for task in tasks:
             service.let_end(task)
 

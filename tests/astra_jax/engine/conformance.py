@@ -284,6 +284,46 @@ async def who_listens_hears_every_token_once_and_may_end_the_message(subject: Su
     await decoder.close()
 
 
+async def a_listener_that_fails_ends_its_own_message_alone(subject: Subject) -> None:
+    session, whole = await a_long_one(subject)
+    decoder = subject.a_decoder()
+
+    def fails(ids: list[int], logprobs: list[float]) -> None:
+        raise RuntimeError("of the listener")
+
+    failing, other = (replace(session, number=number) for number in (1, 2))
+    found = await asyncio.gather(
+        decoder.generate(PROMPT, LONG, failing, fails), decoder.generate(PROMPT, LONG, other), return_exceptions=True
+    )
+    assert isinstance(found[0], RuntimeError)
+    assert isinstance(found[1], Generated)
+    assert found[1].ids == whole.ids
+    for each in (failing, other):
+        decoder.forget(each)
+    await decoder.close()
+
+
+async def one_that_is_cancelled_again_and_again_is_let_go_of(subject: Subject) -> None:
+    session, _ = await a_long_one(subject)
+    decoder = subject.a_decoder()
+    begun = asyncio.Event()
+
+    async def asking() -> None:
+        try:
+            await decoder.generate(PROMPT, LONG, session, lambda ids, logprobs: begun.set())
+        finally:
+            decoder.forget(session)
+
+    task = asyncio.create_task(asking())
+    await begun.wait()
+    for _ in range(20):
+        task.cancel()
+        await asyncio.sleep(0)
+    await asyncio.gather(task, return_exceptions=True)
+    assert decoder.load.sessions == 0
+    await decoder.close()
+
+
 async def a_message_that_has_not_begun_is_aborted_too(subject: Subject) -> None:
     decoder = subject.a_decoder()
     first = await decoder.generate(PROMPT, Sampling(1), SESSIONS[0])
@@ -453,6 +493,8 @@ CLAUSES: list[Callable[[Subject], Awaitable[None]]] = [
     a_stop_id_ends_a_message_too_and_what_follows_is_as_if_nothing_had_come_after_it,
     an_aborted_message_returns_what_there_is_and_others_go_on,
     who_listens_hears_every_token_once_and_may_end_the_message,
+    a_listener_that_fails_ends_its_own_message_alone,
+    one_that_is_cancelled_again_and_again_is_let_go_of,
     a_message_that_has_not_begun_is_aborted_too,
     a_cancelled_message_is_let_go_of,
     one_that_is_cancelled_as_it_ends_holds_up_nobody,

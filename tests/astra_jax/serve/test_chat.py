@@ -17,7 +17,7 @@ pytest.importorskip("openai", reason="needs the extra `openai`")
 
 import openai
 
-from astra_jax.chat.format import render
+from astra_jax.chat.format import END_TOOL_CALL, render
 from astra_jax.chat.template import ChatTemplate
 from astra_jax.serve.service import ServingLimits
 from synthesis.records import Message, ToolCall, ToolDocument
@@ -33,6 +33,14 @@ DOCUMENT = ToolDocument(
 TOOLS: list[Any] = [DOCUMENT.to_openai()]
 CALL = '<tool_call>\n{"name": "get_rent", "arguments": {"flat": "Amber Falcon"}}\n</tool_call>'
 ASKED: list[Any] = [{"role": "user", "content": "What is the rent of Amber Falcon?"}]
+REQUEST_FIELDS = (
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "tool_choice",
+    "response_format",
+    "top_logprobs",
+)
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
@@ -160,10 +168,14 @@ def test_a_message_that_is_cut_off_ends_by_length_and_half_a_call_is_none(client
     assert CALL.startswith(choice.message.content)
 
 
-def test_without_parallel_calls_the_first_ends_the_message(client, says):
-    says(CALL * 3 + "x" * 500)
-    choice = chat(client, tools=TOOLS, parallel_tool_calls=False).choices[0]
+def test_without_parallel_calls_the_first_ends_the_message_and_nothing_behind_it_is_counted(client, says):
+    said = says(CALL * 3 + "x" * 500)
+    reply = chat(client, tools=TOOLS, parallel_tool_calls=False, logprobs=True)
+    choice = reply.choices[0]
     assert (len(choice.message.tool_calls), choice.finish_reason) == (1, "tool_calls")
+    ids = said._tokenizer.encode(said.text)
+    count = next(k for k in range(len(ids)) if END_TOOL_CALL in said._tokenizer.decode(ids[:k]))
+    assert (reply.usage.completion_tokens, len(choice.logprobs.content)) == (count, count)
 
 
 @pytest.mark.parametrize(
@@ -442,6 +454,8 @@ def test_what_cannot_be_answered_is_refused_in_one_line(http, says, body: Any, s
     assert "\n" not in error["message"]
     for_length = "tokens, found" in error["message"]
     assert (error["code"] == "context_length_exceeded") == for_length
+    if says_why in REQUEST_FIELDS:
+        assert error["param"] == says_why
 
 
 def test_the_client_raises_its_own_errors(client, says):
@@ -562,9 +576,18 @@ def test_the_metrics_tell_what_was_done(policy):
         http.post(CHAT, json={"messages": []})
         up.decoder.text = ""
         http.post(CHAT, json={"messages": ASKED})
+        up.decoder.text = "<tool_call>\nf(1)\n</tool_call>" + "and so on " * 100
+        http.post(CHAT, json={"messages": ASKED, "tools": TOOLS, "max_tokens": 60})
+        assert "astra_serve_first_token_seconds_count 3\n" in http.get("/metrics").text
+        up.decoder.seconds_a_call = 0.02
+        with http.stream("POST", CHAT, json={"messages": ASKED, "stream": True}) as left:
+            next(left.iter_lines())
+        while up.decoder.load.sessions:
+            time.sleep(0.01)
         lines = dict(line.rsplit(" ", 1) for line in http.get("/metrics").text.splitlines() if not line.startswith("#"))
-    assert lines['astra_serve_requests_total{path="/v1/chat/completions",status="200"}'] == "2"
+    assert lines['astra_serve_requests_total{path="/v1/chat/completions",status="200"}'] == "4"
     assert lines['astra_serve_requests_total{path="/v1/chat/completions",status="400"}'] == "1"
     assert lines["astra_serve_empty_replies_total"] == "1"
-    assert lines["astra_serve_first_token_seconds_count"] == "2"
+    assert lines["astra_serve_unreadable_calls_total"] == "1"
+    assert lines["astra_serve_client_disconnects_total"] == "1"
     assert int(lines["astra_serve_cached_prompt_tokens_total"]) > 0

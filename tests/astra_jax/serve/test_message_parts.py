@@ -141,15 +141,37 @@ def test_the_pieces_that_text_comes_in_do_not_matter(text: str, data: Any, is_cu
 @settings(max_examples=400, deadline=None)
 @given(st.lists(PIECES, max_size=14).map("".join))
 def test_calls_are_those_that_episodes_read(text: str):
-    """One difference is meant: a `<think>` that something comes before opens no thoughts here."""
+    """Two differences are meant: a `<think>` behind some text opens no thoughts here, and an open string in a call that
+    cannot be read may hold the end tag.
+    """
     episode = parse_turn(text + IM_END)
     thoughts, said, calls = joined(taken_apart([text]))
     if THINK in text.lstrip()[1:] or (END_THINK in text and not text.lstrip().startswith(THINK)):
         return
+    if any(isinstance(call, MalformedToolCall) for call in episode.tool_calls):
+        return
     expected = [(call.name, call.arguments) for call in episode.tool_calls if isinstance(call, ParsedToolCall)]
     assert (thoughts.strip(), calls) == (episode.reasoning_content.strip(), expected)
-    if not any(isinstance(call, MalformedToolCall) for call in episode.tool_calls):
-        assert said == episode.content
+    assert said == episode.content
+
+
+def test_a_call_that_begins_without_an_object_ends_at_the_first_end_tag():
+    text = f'{TOOL_CALL}"{END_TOOL_CALL}{CALL}'
+    assert joined(taken_apart([text])) == ("", f'{TOOL_CALL}"{END_TOOL_CALL}', [("get_rent", {"flat": "Amber Falcon"})])
+
+
+def test_a_number_of_five_thousand_digits_is_no_call_and_no_fault():
+    text = f'{TOOL_CALL}\n{{"name": "f", "arguments": {{"x": {"9" * 5000}}}}}\n{END_TOOL_CALL}'
+    assert joined(taken_apart([text])) == ("", text, [])
+
+
+def test_many_end_tags_in_an_open_string_are_looked_through_once():
+    """It would take minutes if each were looked for again from the beginning."""
+    open_string = f'{TOOL_CALL}{{"name": "' + END_TOOL_CALL * 20_000
+    reader = MessageParts()
+    for first in range(0, len(open_string), 64):
+        assert reader.push(open_string[first : first + 64]) == []
+    assert joined(reader.end())[1] == open_string
 
 
 # --- tokens to text ---

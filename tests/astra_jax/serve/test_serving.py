@@ -111,6 +111,14 @@ def test_who_hangs_up_gives_rows_and_pages_back(server, policy):
     raise AssertionError(f"{load} after everybody left")
 
 
+@pytest.mark.parametrize("temperature", [1e-10, 1e-30, 1e-37])
+def test_a_temperature_that_nothing_can_be_divided_by_is_greedy(server, temperature: float):
+    with server.client() as http:
+        greedy = http.post(CHAT, json=asked(logprobs=True)).json()["choices"][0]
+        found = http.post(CHAT, json=asked(logprobs=True, temperature=temperature, seed=3)).json()["choices"][0]
+    assert (found["message"], found["logprobs"]) == (greedy["message"], greedy["logprobs"])
+
+
 def weights(untrained: Policy, factor: float) -> Policy:
     return replace(untrained, params=jax.tree.map(lambda leaf: leaf * factor, untrained.params))
 
@@ -147,6 +155,18 @@ async def test_new_weights_at_the_path_are_taken_while_messages_go_on(untrained,
         assert (await decoder.generate(prompt, Sampling(24, 0.0), service.session(0))).ids == after.ids
         assert "no manifest" in caplog.text
         assert service.metrics.totals["reloads"] == 1
+
+        async def no_room(params: Any, version: int) -> None:
+            raise RuntimeError("RESOURCE_EXHAUSTED")
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(decoder, "update_weights", no_room)
+            shutil.rmtree(folder)
+            save_policy(weights(untrained, 2.0), folder)
+            await until(lambda: "RESOURCE_EXHAUSTED" in caplog.text)
+        shutil.rmtree(folder)
+        save_policy(weights(untrained, 3.0), folder)  # later ones are looked for all the same
+        await until(lambda: service.metrics.totals["reloads"] == 2)
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
