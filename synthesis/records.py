@@ -490,7 +490,7 @@ class Environment(KeptRecord):
     state_conditions: tuple[StateCondition, ...] = Field(default=(), exclude_if=lambda conditions: not conditions)
     """What the task asks of the last state, written without having seen it; `final_state` meets all of them."""
     further_calls: tuple[ToolCall, ...] = Field(default=(), exclude_if=lambda calls: not calls)
-    """Of the tools of a stateful environment that the task does not need: a call each, which shows that it is alive."""
+    """Of the tools of a stateful environment that the task does not need: two calls each, which end differently."""
     difficulty: Difficulty = Field(default="plain", exclude_if=lambda difficulty: difficulty == "plain")
     expectation: Expectation = "answer"
     missing: str | None = None

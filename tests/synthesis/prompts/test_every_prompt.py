@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import get_args
 
 import pytest
 
 from synthesis.environments.qa_instances import check_languages, check_structure
+from synthesis.environments.state_proof import prove_further_tools
 from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
 from synthesis.procedural import environments, trajectories
 from synthesis.prompts.agent_turn import TakeTurn
@@ -27,7 +29,7 @@ from synthesis.prompts.sibling_tools import WriteSiblingTools
 from synthesis.prompts.simulated_user import AnswerAsUser
 from synthesis.prompts.state_conditions import WriteStateConditions
 from synthesis.prompts.stateful_task_writing import WriteStatefulTask
-from synthesis.prompts.stateful_tools import WriteFurtherTools, WriteScaledTool
+from synthesis.prompts.stateful_tools import FURTHER_INSTRUCTIONS, FurtherTools, WriteFurtherTools, WriteScaledTool
 from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.prompts.task_writing import WriteTask
 from synthesis.prompts.tool_call_writing import WriteToolCall
@@ -59,6 +61,7 @@ from synthesis.trajectories.chains import bind_chain
 from synthesis.trajectories.personas import draw_persona
 from synthesis.trajectories.worker import FOLLOW_UP_PROMPTS
 from synthesis.trajectories.worker import PROMPTS as TRAJECTORY_PROMPTS
+from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
@@ -307,3 +310,9 @@ def test_every_persona_is_shown_to_who_writes_for_it_and_to_who_plays_it():
             content = RENDERED[language][kind].messages()[1]["content"]
             assert json.dumps(persona.who, ensure_ascii=False) in content
             assert "<persona>" in instructions(kind, language)
+
+
+def test_the_further_tool_of_the_example_is_proven_by_the_calls_that_come_with_it() -> None:
+    shown = FURTHER_INSTRUCTIONS[FURTHER_INSTRUCTIONS.index('{"state"') :]
+    example = FurtherTools.model_validate_json(shown)
+    asyncio.run(prove_further_tools(InThisProcess(), example.tools, example.calls, example.state))
