@@ -69,6 +69,8 @@ def _walks(environment: Environment, world: World) -> list[list[Fact]]:
             yield from walk_to(asked[parent])
         if not isinstance(entity, str) or (not sub_question.depends_on and not mentions(environment.question, entity)):
             raise Rejected("no other words are known", sub_question.question)
+        if not isinstance(year, str | None) or isinstance(sub_question.answer, list | dict):  # no fact of a world
+            raise Rejected("no other words are known", sub_question.question)
         yield Fact(entity, entity_type, name, year, sub_question.answer)
 
     return [list(walk_to(asked[source])) for source in environment.composition.inputs]

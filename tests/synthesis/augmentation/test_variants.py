@@ -343,3 +343,13 @@ def test_words_that_lead_to_a_tool_are_drawn_again(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(indirect_wording, "hard_question", lambda *_: "Whose is it?")
     with pytest.raises(Rejected, match="other words lose a fact"):
         word_indirectly(plain_environment(), random.Random(0))
+
+
+def test_a_year_or_an_answer_that_no_world_has_is_put_in_no_other_words() -> None:
+    plain = plain_environment()
+    (only,) = plain.sub_questions
+    call = ToolCall(id="c1", name="get_apartment_owner", arguments={"apartment": "Quartz Heron", "year": 2021})
+    for changed in ({"call": call}, {"answer": ["Amber Falcon", "Jade Otter"]}, {"answer": {"name": "Amber Falcon"}}):
+        source = plain.model_copy(update={"sub_questions": (only.model_copy(update=changed),)})
+        with pytest.raises(Rejected, match="no other words are known"):
+            word_indirectly(source, random.Random(0))
