@@ -2,8 +2,9 @@
 
     DIR  e1 e2 e3 ─► variants of a share of each kind, in the sandbox ─► OUT  e1 e1' e1'' e2 e3 e3'
 
-A variant shares its source's entities and answers, so that a split which is apart from the one is apart from the other.
-A variant that was made before is neither made again nor made another one of.
+A variant shares its source's entities and answers, so that a split whose world is apart from the one's is apart from
+the other's; tools that a kind adds may be the same in both splits.
+A variant that lies among the sources already is neither written again nor made another one of.
 
 Decided: docs/decisions/environments.md, “A proven environment is made others with the same gold”.
 """
@@ -66,6 +67,7 @@ async def augment_records(
         return finished
     report = StageReport("augmentation", out=str(out))
     environments = list(source)
+    there_already = {each.id for each in environments}
     places = _drawn(len(environments), shares, seed)
     drawn_from = environments if shares.get("more_tools") else []  # of no use to the other kinds
     pools = {
@@ -85,6 +87,8 @@ async def augment_records(
                 )
             except Rejected as rejected:
                 raise Rejected(f"{kind}: {rejected.reason}", rejected.detail) from rejected
+            if variant.id in there_already:  # an earlier augmentation with this seed made it
+                raise Rejected(f"{kind}: variant is there already", variant.id)
             return {"index": index, "variant": variant.model_dump(mode="json")}
 
         with run.open_journals() as (journal,):

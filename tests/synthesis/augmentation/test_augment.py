@@ -27,7 +27,7 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.questions.decomposition import QAInstance
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_card, write_records
 from synthesis.records import AugmentationKind, Environment
-from synthesis.stage import NothingKept
+from synthesis.stage import NothingKept, StageReport
 from tests.synthesis.environments.conftest import tiny_config
 
 COUNT = 24
@@ -123,6 +123,23 @@ def test_other_shares_are_another_result_and_no_share_changes_what_another_kind_
         drawn.append([each.source for each in found if each and each.kind == "more_tools"])
     assert drawn[0] == drawn[1]
     assert len(drawn[0]) == COUNT // 2
+
+
+def test_what_was_augmented_already_gets_no_variant_twice(source: Path, tmp_path: Path, sandbox_url: str) -> None:
+    few = list(RecordSource(source, Environment))[:6]
+    write_records(tmp_path / "few", few, kind="environment")
+    shares: Mapping[AugmentationKind, float] = {"unreliable_tools": 1.0, "indirect_wording": 1.0}
+
+    def augment(directory: Path, out: Path, seed: int) -> tuple[StageReport, list[str]]:
+        report = asyncio.run(augment_records(directory, out, shares, seed=seed, sandbox_url=sandbox_url))
+        return report, [each.id for each in RecordSource(out, Environment)]
+
+    _, once = augment(tmp_path / "few", tmp_path / "once", 0)
+    with pytest.raises(NothingKept, match="there already"):
+        augment(tmp_path / "once", tmp_path / "twice", 0)
+    report, other = augment(tmp_path / "once", tmp_path / "other", 1)  # what another seed makes is another variant
+    assert report.kept > 0
+    assert len(set(other)) == len(other) > len(set(once)) == len(once)
 
 
 def test_a_split_apart_from_the_sources_is_apart_from_their_variants(
