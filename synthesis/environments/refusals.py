@@ -42,18 +42,23 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
 
     Raises:
         BadReply: the teacher has no such question.
-        Rejected: the new question still tells the value, or the value is no argument of the call; or it tells an answer
-            that the old one did not tell.
+        Rejected: the new question still tells the value, or the value is no argument of the call; or it leaves out
+            more than that, or tells an answer that the old one did not tell.
         TeacherUnavailable: the teacher cannot be asked.
     """
     first = environment.sub_tasks[0]
     if first.call is None:
         raise ValueError(f"expected a sub-task with a call, found none on {first.id}")
     arguments = first.call.arguments
+    given = [value for task in environment.sub_tasks if task.call for value in task.call.arguments.values()]
+    told = [each for each in (*environment.entities, *given) if mentions(environment.question, each)]
 
     def checked(reply: OmittedParameter) -> OmittedParameter:
         if arguments.get(reply.argument) != reply.value or mentions(reply.question, reply.value):
             raise Rejected("nothing left out", f"{reply.argument}={reply.value!r} in {reply.question!r}")
+        # The user tells this one value: no other that a call needs may be lost with it.
+        if lost := [each for each in told if not mentions(reply.value, each) and not mentions(reply.question, each)]:
+            raise Rejected("more left out than one value", f"{lost} not in {reply.question!r}")
         # Without the value nothing can be looked up, so no new word may give an answer away.
         for asked in environment.sub_questions:
             ways = [asked.answer, *asked.aliases]

@@ -23,6 +23,7 @@ from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, canonical_json
 from synthesis.stage import Rejected
 from synthesis.verification import VerificationReport, check_digest, verify_records
+from synthesis.written_language import texts_in
 
 
 async def verify_environments(directory: Path, sandbox_url: str) -> VerificationReport:
@@ -162,6 +163,11 @@ def _check_left_out(environment: Environment, value: str) -> None:
     calls = [sub_task.call.arguments for sub_task in environment.sub_tasks if sub_task.call]
     if all(arguments.get(environment.missing or "") != value for arguments in calls):
         raise Rejected("left out for no call", f"{environment.missing}={value!r}")
+    # A name that a call needs is told by the question, by the user who is asked, or by an answer.
+    known = [environment.question, value, *texts_in([each.answer for each in environment.sub_questions])]
+    needed = {each for arguments in calls for each in texts_in(arguments) if each in environment.entities}
+    if lost := sorted(each for each in needed if not any(mentions(text, each) for text in known)):
+        raise Rejected("more left out than one value", f"{lost} not in {environment.question!r}")
 
 
 class ExecutableTools:

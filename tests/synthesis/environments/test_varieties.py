@@ -6,24 +6,29 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from astra_jax.sft.sample_source import SampleSource
-from astra_jax.testing import tiny_tokenizer
+from astra_jax.testing import tiny_environment, tiny_tokenizer
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import count_episode
 from synthesis.answers.expectation import meets_expectation
 from synthesis.answers.final_answer import is_answer_accurate
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.quotas import plan_environments
+from synthesis.environments.refusals import omit_parameter
 from synthesis.environments.stateful import prove_stateful
 from synthesis.environments.statistics import statistics_of
-from synthesis.environments.verification import verify_environments
+from synthesis.environments.verification import check_shape, verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.parameter_omission import OmittedParameter
+from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource, write_records
-from synthesis.records import Environment
+from synthesis.records import Composition, Environment, SubQuestion, ToolCall
 from synthesis.stage import Rejected
+from synthesis.teacher.protocol import Request
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +177,60 @@ def test_a_value_that_the_question_tells_or_that_no_call_needs_is_found(
     write_records(tmp_path / "out", [asking.model_copy(update=changed)], kind="environment")
     report = asyncio.run(verify_environments(tmp_path / "out", sandbox_url))
     assert [reason.split(":")[0] for _, reason in report.failures] == [fault]
+
+
+def two_rents() -> Environment:
+    """Asks for the rents of two flats, of which either name can be left out."""
+    environment = tiny_environment()
+    sub_questions = tuple(
+        SubQuestion(
+            id=name,
+            question=f"Rent of {flat}?",
+            answer=rent,
+            call=ToolCall(id=f"c_{name}", name="get_rent", arguments={"flat": flat}),
+        )
+        for name, flat, rent in [("q1", "Amber Falcon", 2150), ("q2", "Jade Otter", 990)]
+    )
+    return environment.model_copy(
+        update={
+            "question": "What do Amber Falcon and Jade Otter cost together?",
+            "answer": 3140,
+            "composition": Composition(operation="sum", inputs=("q1", "q2")),
+            "sub_questions": sub_questions,
+            "tools": environment.tools[1:],
+            "entities": ("Amber Falcon", "Jade Otter"),
+            "hops": 1,
+            "scenario": "parallel_single_hop",
+        }
+    )
+
+
+class LeavesOut:
+    """Leaves the first flat out, by the questions it was given, one after the other."""
+
+    name = "model"
+
+    def __init__(self, *questions: str):
+        self.questions = list(questions)
+
+    async def ask(self, request: Request[Any], *, seed: int) -> Any:
+        return OmittedParameter(question=self.questions.pop(0), argument="flat", value="Amber Falcon")
+
+
+def omitted(*questions: str) -> Environment:
+    knowledge = Knowledge(domain="real estate", language="en", seed=0)
+    return asyncio.run(omit_parameter(LeavesOut(*questions), knowledge, two_rents(), seed=0))
+
+
+def test_a_question_that_leaves_out_more_than_the_user_tells_is_asked_for_once_more_and_then_rejected() -> None:
+    too_short, right = "What do the two flats cost together?", "What do that flat and Jade Otter cost together?"
+    assert omitted(too_short, right).question == right
+    with pytest.raises(Rejected, match="more left out than one value"):
+        omitted(too_short, too_short)
+    asking = omitted(right)
+    check_shape(asking)
+    with pytest.raises(Rejected, match="more left out than one value"):
+        check_shape(asking.model_copy(update={"question": too_short}))
 
 
 def test_sft_learns_to_ask_and_what_follows_the_reply_in_a_sample_each(varied: Path, tmp_path: Path) -> None:
