@@ -1701,11 +1701,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         ("tests/synthesis/environments/test_irrelevant_tools.py::test_rows_are_normalised_over_other_domains_alone",),
     ),
-    # A bad reply costs who met it no call.
+    # A bad reply to a gold call costs who met it no call.
     Mutant(
         "synthesis/answers/counting.py",
-        "    num_tool_calls -= _num_bad_replies(environment, final_state)\n",
+        "    num_tool_calls -= num_bad_replies\n",
         "",
+        ("tests/synthesis/augmentation/test_variants.py",),
+    ),
+    # A bad reply to another call does.
+    Mutant(
+        "synthesis/answers/counting.py",
+        "        count += bool(asked_for) and not any(is_solved(task, name, value) for task in asked_for)\n",
+        "        count += not any(is_solved(task, name, value) for task in environment.sub_tasks)\n",
         ("tests/synthesis/augmentation/test_variants.py",),
     ),
     # Conditions on the last state are asked beside equality.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.state_conditions import meets_conditions
-from synthesis.records import UNRELIABLE, Environment, JsonObject, JsonValue, SubQuestion
+from synthesis.records import Environment, JsonObject, JsonValue, SubQuestion, ToolDocument
 
 
 def is_solved(sub_task: SubQuestion, tool: str, value: JsonValue) -> bool:
@@ -65,6 +65,7 @@ def count_episode(
     outcomes: Sequence[tuple[str, JsonValue]],
     *,
     num_tool_calls: int,
+    num_bad_replies: int = 0,
     final_state: JsonObject | None,
     met_expectation: bool,
 ) -> EpisodeCounts:
@@ -73,10 +74,9 @@ def count_episode(
     `outcomes` are (tool name, value) of its successful calls in order; `num_tool_calls` counts the failed ones too.
     Where an environment checks more than calls - the state that is left, that the agent refuses (`met_expectation`), or
     that it asks back - this is one more sub-task and counts as one more call, so that precision stays within 1 and
-    calling less than was needed gains nothing. A bad reply of an unreliable tool is no fault of who called it, so that
-    call is not counted.
+    calling less than was needed gains nothing. Of the calls `num_bad_replies` (`count_bad_replies`) are not counted.
     """
-    num_tool_calls -= _num_bad_replies(environment, final_state)
+    num_tool_calls -= num_bad_replies
     # Where a refusal is expected, sub-tasks are what the tools allow; where a question back is, what its answer allows.
     solved = count_solved(environment.sub_tasks, outcomes)
     if environment.expectation != "answer":
@@ -90,8 +90,32 @@ def count_episode(
     return EpisodeCounts(solved + ends_well, len(environment.sub_tasks) + 1, num_tool_calls + 1)
 
 
-def _num_bad_replies(environment: Environment, final_state: JsonObject | None) -> int:
-    """Count the bad replies that an episode met, by those that were to come before and after it."""
-    if not environment.is_unreliable or environment.state is None or final_state is None:
+def count_bad_replies(environment: Environment, outcomes: Sequence[tuple[str, JsonObject, JsonValue]]) -> int:
+    """Count the bad replies of unreliable tools that are no fault of who called them: those to gold calls.
+
+    `outcomes` are (tool name, arguments, returned value) of an episode's successful calls. A call that asks what no
+    gold call asks is in vain, whatever its reply; one that a gold call asks for returns its answer or a bad reply.
+    """
+    if not environment.is_unreliable:
         return 0
-    return len(environment.state[UNRELIABLE]) - len(final_state[UNRELIABLE])
+    defaults = {tool.document.name: _defaults(tool.document) for tool in environment.tools}
+    count = 0
+    for name, arguments, value in outcomes:
+        asked_for = [
+            task
+            for task in environment.sub_tasks
+            if task.call is not None
+            and task.call.name == name
+            and defaults[name] | task.call.arguments == defaults[name] | arguments
+        ]
+        count += bool(asked_for) and not any(is_solved(task, name, value) for task in asked_for)
+    return count
+
+
+def _defaults(document: ToolDocument) -> JsonObject:
+    properties = document.parameters.get("properties", {})
+    return {
+        name: schema["default"]
+        for name, schema in properties.items()
+        if isinstance(schema, dict) and "default" in schema
+    }

@@ -128,6 +128,19 @@ def test_who_takes_the_first_reply_for_the_answer_solves_less(seed: int) -> None
     assert played(made, SOURCE.gold_messages()).counts.num_solved < len(made.sub_tasks)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_call_that_no_sub_task_needs_counts_though_its_reply_is_bad(seed: int) -> None:
+    made = variant("unreliable_tools", seed=seed)
+    bad = (made.state or {})["unreliable"]
+    others = {"find_flat": {"owner": "Copper Lynx"}, "get_rent": {"flat": "Jade Otter"}}
+    in_vain = [
+        Message(role="assistant", tool_calls=(ToolCall(id="x", name=name, arguments=others[name]),)) for name in bad
+    ]
+    episode = played(made, [*in_vain, *SOURCE.gold_messages()])
+    assert episode.state == {"unreliable": []}
+    assert episode.counts == (2, 2, 2 + len(bad))
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_mended_by_the_same_call_once_more_and_wrong_arguments_use_none_up(fault: Fault) -> None:
     rent = with_fault(SOURCE.tools[1], fault, "en", [990, 870])
