@@ -1727,7 +1727,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # What no condition names is as it was.
     Mutant(
         "synthesis/answers/state_conditions.py",
-        "return same_answer(_without(before, paths), _without(after, paths))",
+        "return same_answer(_without(before, paths, before), _without(after, paths, before))",
         "return True",
         ("tests/synthesis/answers/test_state_conditions.py",),
     ),

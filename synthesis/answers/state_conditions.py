@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,6 +9,8 @@ from synthesis.answers.same_answer import same_answer
 from synthesis.records import JsonObject, JsonValue, StateCondition
 
 _ABSENT: Final = object()
+_IS_LIST: Final = None
+"""Key that no object and no path has."""
 
 
 def meets_conditions(conditions: Sequence[StateCondition], before: JsonObject | None, after: JsonObject | None) -> bool:
@@ -29,7 +30,7 @@ def meets_conditions(conditions: Sequence[StateCondition], before: JsonObject | 
     if before is None or after is None or not all(_holds(condition, before, after) for condition in conditions):
         return False
     paths = [condition.path for condition in conditions]
-    return same_answer(_without(before, paths), _without(after, paths))
+    return same_answer(_without(before, paths, before), _without(after, paths, before))
 
 
 def _holds(condition: StateCondition, before: JsonObject, after: JsonObject) -> bool:
@@ -57,13 +58,27 @@ def _at(node: JsonValue, path: Sequence[str | int]) -> JsonValue:
     return node
 
 
-def _without(state: JsonObject, paths: Sequence[tuple[str | int, ...]]) -> JsonObject:
-    """Return a state without what stands at the paths."""
-    left = copy.deepcopy(state)
+def _without(state: JsonObject, paths: Sequence[tuple[str | int, ...]], before: JsonObject) -> JsonObject:
+    """Return a state without what stands at the paths, nor what was made to hold it and holds nothing else.
+
+    A list becomes an object from place to value, so that the others keep their places and one more or less is no other
+    list but where a path says so.
+    """
+    left = _by_place(state)
     for path in paths:
-        holder = _at(left, path[:-1])
-        if isinstance(holder, dict):
-            holder.pop(path[-1], None)
-        elif isinstance(holder, list) and isinstance(path[-1], int) and 0 <= path[-1] < len(holder):
-            holder[path[-1]] = None  # its place stays, so that the others keep theirs
+        holders = [left]
+        for key in path[:-1]:
+            holders.append(inner if isinstance(inner := holders[-1].get(key), dict) else {})
+        if holders[-1].pop(path[-1], _ABSENT) is _ABSENT:
+            continue
+        for depth in range(len(path) - 1, 0, -1):
+            if holders[depth].keys() - {_IS_LIST} or _at(before, path[:depth]) is not _ABSENT:
+                break
+            del holders[depth - 1][path[depth - 1]]
     return left
+
+
+def _by_place(node: JsonValue) -> JsonValue:
+    if isinstance(node, list):
+        return {_IS_LIST: True} | {place: _by_place(inner) for place, inner in enumerate(node)}
+    return {key: _by_place(inner) for key, inner in node.items()} if isinstance(node, dict) else node

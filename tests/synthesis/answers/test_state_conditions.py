@@ -60,6 +60,43 @@ def test_a_condition_holds_of_what_it_says_alone(asked: StateCondition, holds: b
     assert meets_conditions((*CONDITIONS, asked), BEFORE, AFTER) is holds
 
 
+@pytest.mark.parametrize(
+    ("conditions", "before", "after"),
+    [
+        ([condition("l/1", "equals", "x")], {"l": ["a"]}, {"l": ["a", "x"]}),
+        ([condition("l/0", "absent")], {"l": [1]}, {"l": []}),
+        ([condition("l/1", "equals", 3), condition("l/2", "absent")], {"l": [1, 2, 3]}, {"l": [1, 3]}),
+        ([condition("log/0/a", "equals", "x")], {"log": []}, {"log": [{"a": "x"}]}),
+        ([condition("x/a", "equals", 1)], {}, {"x": {"a": 1}}),
+        ([condition("x/0", "equals", 1)], {}, {"x": [1]}),
+        ([condition("x/a/b", "equals", 1), condition("x/a/c", "equals", 2)], {}, {"x": {"a": {"b": 1, "c": 2}}}),
+    ],
+)
+def test_a_list_that_grows_or_shrinks_and_what_is_made_to_hold_a_value_can_be_named(
+    conditions: list[StateCondition], before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    check_conditions(conditions, before, after)
+    beside = {**after, "beside": {}}
+    assert not meets_conditions(conditions, before, beside)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "before", "after"),
+    [
+        ([condition("l/2", "equals", "x")], {"l": ["a"]}, {"l": ["a", None, "x"]}),  # one more between them
+        ([condition("l/0", "absent")], {"l": [1]}, {}),
+        ([condition("l/0", "absent")], {"l": [1]}, {"l": {}}),
+        ([condition("x/a", "equals", 1)], {}, {"x": {"a": 1, "b": {}}}),
+        ([condition("x/a", "absent")], {"x": {"a": 1}}, {}),
+        ([condition("x/a", "absent")], {}, {"x": {}}),
+    ],
+)
+def test_what_else_becomes_of_a_list_or_of_a_holder_is_one_too_many(
+    conditions: list[StateCondition], before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    assert not meets_conditions(conditions, before, after)
+
+
 def test_where_none_is_there_none_is_asked() -> None:
     assert meets_conditions((), BEFORE, None)
     assert not meets_conditions(CONDITIONS, BEFORE, None)
