@@ -61,6 +61,13 @@ class Format:
     """Whether the hub and `datasets` read the file."""
 
 
+_GROUND_TRUTH: Final = (
+    "Where `ground_truth` has `user_reply`, the user says it to the first message that asks back, and the episode goes "
+    "on; `state_conditions` hold of the last state beside `final_state`, and what none names is as it was; where a "
+    "sub-task has `arguments`, its tool has bad replies, which the state counts: a call with these arguments that "
+    "returns another value than the answer is not counted as a call."
+)
+
 FORMATS: Final[Mapping[str, Format]] = {
     "jsonl": Format(
         RECORD_TYPES,
@@ -116,6 +123,7 @@ FORMATS: Final[Mapping[str, Format]] = {
         (
             "`create_kwargs` of each tool are what `sandbox.client.AsyncSandboxClient.execute` takes beside the call's "
             "`arguments` (`state` is JSON text): a tool's `execute` is one call of it. `ground_truth` is JSON text.",
+            _GROUND_TRUTH,
             "verl knows a tool by its name for a whole run, and wants its schema in the run's tool configuration; here "
             "the schemas of a row stand in `extra_info.tools`. Rows that have another document under the same name "
             "cannot be in one run.",
@@ -128,6 +136,7 @@ FORMATS: Final[Mapping[str, Format]] = {
             "`reset` of an environment class and the reward functions get these columns by name. `sandbox_tools` is "
             "JSON text of what `sandbox.client.AsyncSandboxClient.execute` takes beside the call's `arguments`; "
             "`state` and `ground_truth` are JSON text.",
+            _GROUND_TRUTH,
             "TRL takes the tools of a run from Python methods: one method that is given a tool's name and its "
             "arguments can serve all rows, with the schemas in `tools` shown by the prompt.",
         ),

@@ -41,12 +41,19 @@ def ground_truth(environment: Environment) -> str:
     """Return the JSON text of what the F1 reward counts.
 
     `sub_tasks` are solved each by one call of its `tool` that returns `answer`; the episode is to end as `expectation`
-    says, with `final_state` where the environment has a state; `answer` is the whole question's. `aliases`, where there
-    are any, are further texts that mean the answer beside them.
+    says, with `final_state` where one is asked for; `answer` is the whole question's. Where there are any:
+    `aliases` are further texts that mean the answer beside them; `user_reply` is what the user says to the first
+    message that asks back, and the episode goes on; `state_conditions` hold of the last state, too; and `arguments` of
+    a sub-task say that its tool is unreliable: a call with them is counted only where it returns `answer`.
     """
     truth = {
         "sub_tasks": [
-            {"tool": sub_task.call.name, "answer": sub_task.answer, **_aliases(sub_task)}
+            {
+                "tool": sub_task.call.name,
+                "answer": sub_task.answer,
+                **_aliases(sub_task),
+                **({"arguments": sub_task.call.arguments} if environment.is_unreliable else {}),
+            }
             for sub_task in environment.sub_tasks
             if sub_task.call is not None
         ],
@@ -56,6 +63,10 @@ def ground_truth(environment: Environment) -> str:
         "missing": environment.missing,
         "final_state": environment.final_state,
     }
+    if environment.user_reply is not None:
+        truth["user_reply"] = environment.user_reply
+    if environment.state_conditions:
+        truth["state_conditions"] = [condition.model_dump(mode="json") for condition in environment.state_conditions]
     return json.dumps(truth, ensure_ascii=False)
 
 

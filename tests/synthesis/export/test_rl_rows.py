@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from astra_jax.testing import InProcessSandbox
+from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.answers.counting import is_solved
+from synthesis.export.sandbox_tools import ground_truth
 from synthesis.export.trl_rows import trl_row
 from synthesis.export.verl_rows import verl_row
-from synthesis.records import Environment
+from synthesis.records import Augmentation, Environment, StateCondition
 from tests.synthesis.export.examples import environments
 
 ENVIRONMENTS = pytest.mark.parametrize("environment", environments(), ids=lambda record: record.id)
@@ -68,3 +69,20 @@ def test_the_ground_truth_says_which_other_texts_are_the_answer() -> None:
     assert by_id["digits"]["aliases"] == ["seven"]
     assert [task.get("aliases") for task in by_id["digits"]["sub_tasks"]] == [["flat 42"], None]
     assert "aliases" not in json.dumps(by_id["mixed"])
+
+
+def test_the_ground_truth_says_what_else_an_episode_needs_to_be_played_and_scored() -> None:
+    plain = tiny_environment()
+    asks = plain.model_copy(update={"expectation": "ask_back", "missing": "owner", "left_out": "Quartz Heron"})
+    assert json.loads(ground_truth(asks))["user_reply"] == "I mean Quartz Heron."
+    condition = StateCondition(path=("n",), relation="equals", value=1)
+    with_state = plain.model_copy(update={"state": {"n": 0}, "final_state": {"n": 1}, "state_conditions": (condition,)})
+    told = json.loads(ground_truth(with_state))["state_conditions"]
+    assert told == [{"path": ["n"], "relation": "equals", "value": 1}]
+    how = Augmentation(kind="unreliable_tools", seed=0, source=plain.id)
+    unreliable = plain.model_copy(update={"state": {"unreliable": ["get_rent"]}, "augmentation": how})
+    arguments = [task["arguments"] for task in json.loads(ground_truth(unreliable))["sub_tasks"]]
+    assert arguments == [{"owner": "Quartz Heron"}, {"flat": "Amber Falcon"}]
+    reliable = json.loads(ground_truth(plain))
+    assert not {"user_reply", "state_conditions"} & reliable.keys()
+    assert not any("arguments" in task for task in reliable["sub_tasks"])
