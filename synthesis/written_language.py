@@ -20,10 +20,11 @@ from typing import Final
 
 from synthesis.records import JsonValue, Language
 
-_HAN: Final = r"\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+_HAN: Final = r"\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 _LATIN: Final = r"A-Za-z\u00aa\u00b5\u00ba\u00c0-\u024f\u1e00-\u1eff"
 _HAN_RUN: Final = re.compile(rf"[{_HAN}]+")
 _OTHER_SCRIPT: Final = re.compile(rf"(?:(?![{_LATIN}{_HAN}])[^\W\d_])+")
+_SPACES: Final = re.compile(r"[ \t]+")
 _GREEK_LETTER: Final = re.compile(r"[\u0370-\u03ff]")
 
 _CODE: Final = re.compile(
@@ -35,7 +36,7 @@ _CODE: Final = re.compile(
     r"|(?<![A-Za-z])[A-Za-z]*(?:[A-Za-z]_[A-Za-z]|[a-z][A-Z]|[A-Za-z]\.[a-z])[A-Za-z_.]*",  # identifiers
     re.ASCII | re.DOTALL,
 )
-_WORD: Final = rf"[{_LATIN}]+(?:['’-][{_LATIN}]+)*"
+_WORD: Final = rf"[{_LATIN}]+(?:['’\u02bb\u02bc-][{_LATIN}]+)*"
 _WORDS: Final = re.compile(_WORD)
 _PHRASE: Final = re.compile(rf"{_WORD}(?:[ \t]*[,;&]?[ \t]+{_WORD})*")
 _LOWER_WORDS_OF_A_PHRASE: Final = 3
@@ -75,13 +76,13 @@ def foreign_passages(
     >>> foreign_passages("帮我 find a hotel in Oslo，谢谢", "zh"), foreign_passages("把 Oslo 的报表存成 pdf", "zh")
     (['find a hotel in Oslo'], [])
     """
-    said = unicodedata.normalize("NFKC", text)
-    known = [unicodedata.normalize("NFKC", each).strip() for each in given if each.strip()]
+    said = _plain(text)
+    known = [_plain(each).strip() for each in given if each.strip()]
     if language == "zh":  # so that the words before and after a value make no phrase with it
         for value in sorted(known, key=len, reverse=True):  # a long one may hold a short one
             said = _without(said, value) if len(value) <= _LONGEST_VALUE else said
     said = _CODE.sub(" | ", said)
-    passages = [run for run in _OTHER_SCRIPT.findall(said) if not _GREEK_LETTER.fullmatch(run)]
+    passages = [run for run in _OTHER_SCRIPT.findall(said) if not _GREEK_LETTER.fullmatch(run) and not _is_mark(run)]
     passages = [run for run in passages if not any(run in value for value in known)]
     if language == "en":
         return passages + [run for run in _HAN_RUN.findall(said) if not any(run in value for value in known)]
@@ -109,6 +110,16 @@ def texts_in(value: JsonValue) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from texts_in(inner)
+
+
+def _plain(text: str) -> str:
+    """Bring a text to one width, with one space where several stand: patterns would try each of them."""
+    return _SPACES.sub(" ", unicodedata.normalize("NFKC", text))
+
+
+def _is_mark(run: str) -> bool:
+    """Say whether a run is of modifier letters alone, which belong to the word that they stand in: Hawaiʻi."""
+    return all(unicodedata.category(character) == "Lm" for character in run)
 
 
 def _without(text: str, value: str) -> str:

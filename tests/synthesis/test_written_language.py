@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given as over
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ ENGLISH = [
     ("Open https://example.org/wiki/北京 please.", ()),
     ("A 5 µm filter, 3 Ω at 20 °C.", ()),
     ("17", ()),
+    ("Flights to Hawaiʻi and Oʻahu", ()),
     ("The guest is 李伟.", ('{"guest": "李伟", "note": "常客"}',)),
 ]
 NOT_ENGLISH = [
@@ -30,6 +33,8 @@ NOT_ENGLISH = [
     ("Найди отель в Осло", (), "Найди"),
     ("호텔 예약해 줘", (), "호텔"),
     ("Ｆｉｎｄ　ｉｔ，谢谢", (), "谢谢"),
+    ("Is 佐々木 in?", (), "佐々木"),
+    ("スーパー", (), "スーパー"),
 ]
 CHINESE = [
     ("请帮我查询奥斯陆明天的天气。", ()),
@@ -42,6 +47,9 @@ CHINESE = [
     ("打开 https://example.org/the/report 并保存到 README.md", ()),
     ("把 orderId 为 A-17 的订单取消，车速 100 km/h", ()),
     ("A 座三楼", ()),
+    ("佐々木先生在吗？", ()),
+    ("查一下飞往 Hawaiʻi 的航班", ()),
+    ("标题是 Weekly  report for Q3。", ("Weekly \t report for Q3",)),
     ("结果：AMZN, USD", ()),
     ("Oslo", ("Oslo",)),
     ("运行 `git push --all the things`", ()),
@@ -86,6 +94,15 @@ def test_a_word_of_the_documents_may_stand_in_chinese_but_no_phrase_of_them():
     assert foreign_passages("在仓库里建一个 issue", "zh", terms=documents) == []
     assert foreign_passages("在仓库里建一个 issue", "zh") == ["issue"]
     assert foreign_passages("请 create an issue in a repository", "zh", terms=documents) != []
+
+
+@pytest.mark.parametrize(
+    "text", ["请查 a" + " " * 100_000 + "。", "查" + " \t" * 50_000 + "a , b", "\u3000" * 100_000 + "a"]
+)
+def test_a_text_of_white_space_is_read_in_the_time_that_its_length_takes(text):
+    begun = time.process_time()
+    foreign_passages(text, "zh", given=[text[::-1]])
+    assert time.process_time() - begun < 1  # seconds; a minute where each space is tried with each that follows
 
 
 han = st.text(st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF), min_size=1, max_size=8)
