@@ -1478,7 +1478,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Other rows give other answers.
     Mutant(
         "synthesis/environments/proof.py",
-        "    if is_constant(gold, replies):\n",
+        "    if is_constant(gold, replies, trial.sub_question.aliases):\n",
         "    if False:\n",
         ("tests/synthesis/environments/test_proof.py",),
     ),
@@ -1769,7 +1769,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # The part of the name that is left is not enough.
     Mutant(
         "synthesis/augmentation/derived_argument.py",
-        "        if reply.ok and same_answer(task.answer, reply.value):\n",
+        "        if reply.ok and same_answer(task.answer, reply.value, task.aliases):\n",
         "        if False:\n",
         ("tests/synthesis/augmentation/test_variants.py",),
     ),

@@ -18,7 +18,7 @@ from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.other_rows import calls_for_other_rows
 from synthesis.environments.proof import PROOF_LIMITS
-from synthesis.environments.qa_instances import mentions
+from synthesis.environments.qa_instances import mentions, ways_to_answer
 from synthesis.questions.decomposition import depths, scenario_of
 from synthesis.records import (
     LEGAL_TOOL_NAME,
@@ -95,7 +95,10 @@ def name_part(name: str) -> str:
 
 def _candidates(environment: Environment) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Yield arguments that the question states: the parameter, the name, and the names that its part is told from."""
-    answers = [environment.answer, *(each.answer for each in environment.sub_questions)]
+    answers = [
+        *ways_to_answer(environment),
+        *(way for each in environment.sub_questions for way in ways_to_answer(each)),
+    ]
     choices = environment.composition.choices if environment.composition is not None else ()
     for task in environment.sub_tasks:
         assert task.call is not None
@@ -168,5 +171,5 @@ async def _require_not_enough(
         )
     replies = await sandbox.execute_batch(requests)
     for task, reply in zip(dependents, replies, strict=True):
-        if reply.ok and same_answer(task.answer, reply.value):
+        if reply.ok and same_answer(task.answer, reply.value, task.aliases):
             raise Rejected("the part is enough", f"{task.id}: {part!r} gives {reply.value!r}")

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from synthesis.answers.same_answer import same_answer
-from synthesis.environments.qa_instances import mentions
+from synthesis.environments.qa_instances import mentions, ways_to_answer
 from synthesis.procedural.hard_questions import hard_question
 from synthesis.procedural.worlds import Fact, World, domains, world_of
 from synthesis.records import Environment, SubQuestion
@@ -64,7 +64,7 @@ def _walks(environment: Environment, world: World) -> list[list[Fact]]:
         entity_type, name = known[sub_question.call.name]
         entity, year = (sub_question.call.arguments.get(key) for key in (entity_type, world.wording.year))
         for parent in sub_question.depends_on:
-            if not same_answer(asked[parent].answer, entity):
+            if not same_answer(asked[parent].answer, entity, asked[parent].aliases):
                 raise Rejected("no other words are known", sub_question.question)
             yield from walk_to(asked[parent])
         if not isinstance(entity, str) or (not sub_question.depends_on and not mentions(environment.question, entity)):
@@ -93,5 +93,8 @@ def _leads_to(label: str, question: str) -> bool:
 
 
 def _tells_more(environment: Environment, question: str) -> bool:
-    answers = [environment.answer, *(each.answer for each in environment.sub_questions)]
+    answers = [
+        *ways_to_answer(environment),
+        *(way for each in environment.sub_questions for way in ways_to_answer(each)),
+    ]
     return any(mentions(question, answer) and not mentions(environment.question, answer) for answer in answers)

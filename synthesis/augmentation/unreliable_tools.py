@@ -19,6 +19,7 @@ from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.other_rows import calls_for_other_rows
 from synthesis.environments.proof import PROOF_LIMITS
+from synthesis.environments.qa_instances import ways_to_answer
 from synthesis.environments.unreliable import bad_replies_of
 from synthesis.records import UNRELIABLE, Environment, EnvironmentTool, JsonObject, JsonValue, Language
 from synthesis.stage import Rejected
@@ -131,7 +132,10 @@ def _name_of(node: ast.Name | ast.arg) -> str:
 
 async def _old_values(environment: Environment, tool: EnvironmentTool, sandbox: Sandbox) -> list[JsonValue]:
     """Return what the tool tells of other rows, none of it an answer of the environment; none where too few do."""
-    golds = [environment.answer, *(each.answer for each in environment.sub_questions)]
+    golds = [
+        *ways_to_answer(environment),
+        *(way for each in environment.sub_questions for way in ways_to_answer(each)),
+    ]
     asked = [
         task.call.arguments for task in environment.sub_tasks if task.call and task.call.name == tool.document.name
     ]

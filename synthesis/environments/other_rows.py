@@ -9,7 +9,7 @@ brings a call that it answers”.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from sandbox.client import ExecuteReply
@@ -57,6 +57,6 @@ def _others(node: JsonValue, value: JsonValue) -> Iterator[list[JsonValue]]:
             yield from _others(row, value)
 
 
-def is_constant(value: JsonValue, replies: Sequence[ExecuteReply]) -> bool:
-    """Say whether none of the calls for other rows has another answer."""
-    return not any(reply.ok and not same_answer(value, reply.value) for reply in replies)
+def is_constant(value: JsonValue, replies: Sequence[ExecuteReply], aliases: Collection[str] = ()) -> bool:
+    """Say whether none of the calls for other rows has another answer than this one or an alias of it."""
+    return not any(reply.ok and not same_answer(value, reply.value, aliases) for reply in replies)

@@ -1,6 +1,6 @@
 """The proof of a tool: its gold call, run in the sandbox exactly as in RL, gives the gold answer; nothing else does.
 
-Per sub-question, in one batch:
+An alias of the gold answer counts as the gold answer. Per sub-question, in one batch:
 
     gold       the call as it stands             must give the gold answer and no other sub-question's
     repeat     the same under another seed       must give the gold answer again
@@ -25,6 +25,7 @@ from sandbox.client import ExecuteReply, ExecuteRequest, Limits
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.other_rows import calls_for_other_rows, is_constant
+from synthesis.environments.qa_instances import ways_to_answer
 from synthesis.environments.tool_scaling import documented_defaults
 from synthesis.environments.tool_source import check_source
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion
@@ -166,7 +167,7 @@ async def _run(
     sandbox: Sandbox, proofs: Sequence[Proof], trials_of: Callable[[EnvironmentTool, SubQuestion], Iterable[Trial]]
 ) -> None:
     for tool, sub_questions in proofs:
-        check_source(tool.source, tool.document, tuple(sub_question.answer for sub_question in sub_questions))
+        check_source(tool.source, tool.document, tuple(way for each in sub_questions for way in ways_to_answer(each)))
     groups = [
         (list(trials_of(tool, sub_question)), [other for other in sub_questions if other is not sub_question])
         for tool, sub_questions in proofs
@@ -180,7 +181,7 @@ async def _run(
         undecided += [
             trial
             for trial, reply in zip(listed, told, strict=True)
-            if trial.promise == "row" and is_constant(trial.sub_question.answer, [reply])
+            if trial.promise == "row" and is_constant(trial.sub_question.answer, [reply], trial.sub_question.aliases)
         ]
     for trial in undecided:
         await _prove_by_further_rows(sandbox, trial)
@@ -193,7 +194,7 @@ async def _prove_by_further_rows(sandbox: Sandbox, trial: Trial) -> None:
     gold, arguments = trial.sub_question.answer, trial.sub_question.call.arguments
     further = calls_for_other_rows(trial.tool, arguments)[trial.varied][1:]
     replies = await sandbox.execute_batch([replace(trial, arguments=call).request() for call in further])
-    if is_constant(gold, replies):
+    if is_constant(gold, replies, trial.sub_question.aliases):
         name, asked = trial.tool.document.name, f"{trial.varied}={arguments[trial.varied]!r}"
         told = [reply.value if reply.ok else "an error" for reply in replies]
         raise Rejected("other rows give no other answer", f"{name}: {asked} gives {gold!r}, further rows {told!r}")

@@ -24,7 +24,7 @@ from synthesis.questions.decomposition import (
     scenario_of,
 )
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import JsonValue, Language
+from synthesis.records import Environment, JsonValue, Language, SubQuestion
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.track.second_try import accepted_reply
@@ -162,7 +162,7 @@ def _check_answers(instance: QAInstance) -> None:
                 raise Rejected("answer stands twice", f"{other.id} and {node.id} are both answered {node.answer!r}")
 
 
-def ways_to_answer(asked: QAInstance | DecompositionNode) -> list[JsonValue]:
+def ways_to_answer(asked: QAInstance | DecompositionNode | SubQuestion | Environment) -> list[JsonValue]:
     """Return an answer in all the ways in which it may be written."""
     return [asked.answer, *asked.aliases]
 

@@ -13,6 +13,7 @@ from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.proof import PROOF_LIMITS
+from synthesis.environments.qa_instances import ways_to_answer
 from synthesis.environments.tool_source import check_source
 from synthesis.prompts.sibling_tools import WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
@@ -37,7 +38,7 @@ async def write_siblings(
         TeacherUnavailable: the teacher cannot be asked.
         SandboxUnavailable: the sandbox gives no answer.
     """
-    golds = tuple(task.answer for task in environment.sub_tasks)
+    golds = tuple(way for task in environment.sub_tasks for way in ways_to_answer(task))
 
     async def of_tool(tool: EnvironmentTool) -> list[EnvironmentTool]:
         tasks = _tasks_of(environment, tool)
@@ -76,7 +77,7 @@ async def tried_on_gold_calls(
     Raises:
         SandboxUnavailable: the sandbox gives no answer.
     """
-    golds = [task.answer for task in environment.sub_tasks]
+    golds = [way for task in environment.sub_tasks for way in ways_to_answer(task)]
     trials = [_requests(tool, environment) for tool in tools]
     replies = iter(await sandbox.execute_batch([request for requests in trials for request in requests]))
     told: list[tuple[Literal["an answer", "something else", "nothing"], JsonObject]] = []

@@ -21,7 +21,7 @@ from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.proof import Trial, check_replies, trials
-from synthesis.environments.qa_instances import check_structure
+from synthesis.environments.qa_instances import check_structure, ways_to_answer
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.environments.state_proof import check_conditions, prove_further_tools
 from synthesis.environments.sub_environments import MAX_REQUESTS
@@ -194,7 +194,7 @@ async def _scaled(
         )
         if any(each.call is not None and each.call.name == document.name for each in task.sub_questions):
             return await _proven_again(sandbox, changed)
-        check_source(new.source, document, tuple(each.answer for each in task.sub_questions))
+        check_source(new.source, document, tuple(way for each in task.sub_questions for way in ways_to_answer(each)))
         own = [call for call in changed.further_calls if call.name == document.name]
         await prove_further_tools(sandbox, [new], own, changed.state)
         return changed
@@ -236,7 +236,7 @@ async def prove_stateful(
         SandboxUnavailable: the sandbox gives no answer.
     """
     by_name = {tool.document.name: tool for tool in tools}
-    golds = tuple(sub_question.answer for sub_question in sub_questions)
+    golds = tuple(way for sub_question in sub_questions for way in ways_to_answer(sub_question))
     for tool in tools:
         check_source(tool.source, tool.document, golds)
     initial = state
@@ -250,7 +250,8 @@ async def prove_stateful(
         # The gold call on the initial state goes ahead of the batch. Each call runs on the state that it is sent with.
         stale, *replies = await sandbox.execute_batch([_on_state(listed[0], initial), *requests])
         check_replies(listed, replies)
-        if sub_question.depends_on and stale.ok and same_answer(sub_question.answer, stale.value):
+        has_answer = stale.ok and same_answer(sub_question.answer, stale.value, sub_question.aliases)
+        if sub_question.depends_on and has_answer:
             raise Rejected("does not depend on the state", f"{sub_question.id} has its answer from the start")
         state = replies[0].state if replies[0].state is not None else state  # of the gold call, the first one listed
     if same_answer(initial, state):

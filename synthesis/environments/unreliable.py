@@ -18,6 +18,7 @@ from synthesis.answers.same_answer import same_answer
 from synthesis.answers.tool_response import tool_response
 from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.proof import PROOF_LIMITS
+from synthesis.environments.qa_instances import ways_to_answer
 from synthesis.records import UNRELIABLE, Environment, JsonObject, JsonValue, SubQuestion, ToolCall
 from synthesis.stage import Rejected
 
@@ -40,7 +41,7 @@ async def bad_replies_of(environment: Environment, sandbox: Sandbox) -> dict[str
                 assert task.call is not None
                 reply = await _run(environment, sandbox, task.call, state)
                 state = reply.state or {}
-                if same_answer(task.answer, reply.value):
+                if same_answer(task.answer, reply.value, task.aliases):
                     continue
                 found[task.id] = (*found.get(task.id, ()), reply.value)
                 if len(found[task.id]) > most:
@@ -58,7 +59,7 @@ async def prove_bad_replies(environment: Environment, sandbox: Sandbox) -> None:
         SandboxUnavailable: the sandbox gives no answer.
     """
     state = environment.state or {}
-    golds = [task.answer for task in environment.sub_tasks]
+    golds = [way for task in environment.sub_tasks for way in ways_to_answer(task)]
     for task in environment.sub_tasks:
         for bad in task.bad_replies:
             if any(same_answer(gold, bad) for gold in golds):

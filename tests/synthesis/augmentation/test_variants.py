@@ -24,6 +24,7 @@ from synthesis.augmentation.variants import make_variant
 from synthesis.environments.frontier import kind_of
 from synthesis.environments.irrelevant_tools import ToolPool
 from synthesis.environments.statistics import statistics_of
+from synthesis.environments.unreliable import prove_bad_replies
 from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.records import AugmentationKind, Composition, Environment, Message, ToolCall
 from synthesis.stage import Rejected
@@ -67,6 +68,14 @@ def played(environment: Environment, messages: Sequence[Message]) -> Episode:
 
     asyncio.run(play())
     return episode
+
+
+def with_alias(environment: Environment, alias: str) -> Environment:
+    """The environment with an alias of its first sub-question's answer."""
+    first, *rest = environment.sub_questions
+    return environment.model_copy(
+        update={"sub_questions": (first.model_copy(update={"aliases": (alias,)}), *rest)},
+    )
 
 
 def golds(environment: Environment) -> dict[str, Any]:
@@ -224,6 +233,21 @@ def test_a_tool_that_no_retry_mends_is_no_variant() -> None:
         asyncio.run(make_unreliable(SOURCE, NeverMended(), random.Random(0)))
 
 
+def test_a_tool_that_tells_an_alias_needs_no_retry_and_no_bad_reply_is_one() -> None:
+    find, rent = SOURCE.tools
+    gold = SOURCE.sub_questions[0].answer
+    telling = find.model_copy(
+        update={"source": f"def find_flat(owner: str):\n    return TABLES['rows'][owner].replace({gold!r}, 'No. 1')\n"}
+    )
+    source = with_alias(SOURCE.model_copy(update={"tools": (telling, rent)}), "No. 1")
+    made = asyncio.run(make_unreliable(source, InThisProcess(), random.Random(0)))
+    assert "No. 1" not in [bad for each in made.sub_questions for bad in each.bad_replies]
+    first, *rest = made.sub_questions
+    bad = first.model_copy(update={"bad_replies": ("no. 1",)})
+    with pytest.raises(Rejected, match="bad reply answers"):
+        asyncio.run(prove_bad_replies(made.model_copy(update={"sub_questions": (bad, *rest)}), InThisProcess()))
+
+
 def test_what_has_a_state_already_or_nothing_to_call_has_no_unreliable_variant() -> None:
     with pytest.raises(Rejected, match="has a state"):
         variant("unreliable_tools", source=SOURCE.model_copy(update={"state": {"n": 1}, "final_state": {"n": 2}}))
@@ -271,6 +295,16 @@ def test_a_tool_that_knows_the_part_already_leaves_nothing_to_derive() -> None:
         asyncio.run(
             derive_argument(SOURCE.model_copy(update={"tools": (lenient, rent)}), InThisProcess(), random.Random(0))
         )
+
+
+def test_a_tool_that_tells_an_alias_by_the_part_leaves_nothing_to_derive() -> None:
+    find, rent = SOURCE.tools
+    body = "return TABLES['rows'].get(owner, 'No. 1')"
+    lenient = find.model_copy(update={"source": f"def find_flat(owner: str):\n    {body}\n"})
+    source = SOURCE.model_copy(update={"tools": (lenient, rent)})
+    asyncio.run(derive_argument(source, InThisProcess(), random.Random(0)))
+    with pytest.raises(Rejected, match="the part is enough"):
+        asyncio.run(derive_argument(with_alias(source, "No. 1"), InThisProcess(), random.Random(0)))
 
 
 def test_a_derived_name_that_is_tampered_with_is_found() -> None:
@@ -342,6 +376,13 @@ def test_other_words_ask_for_the_same_of_the_same_entity() -> None:
         assert "Quartz Heron" in made.question
         assert "Amber Falcon" not in made.question
         assert "owner" not in made.question.split()
+
+
+def test_words_that_tell_an_alias_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    worded = iter(["Is it A. F. that has Quartz Heron?", "Whose is Quartz Heron?"])
+    monkeypatch.setattr(indirect_wording, "hard_question", lambda *_: next(worded))
+    source = with_alias(plain_environment(), "A. F.")
+    assert word_indirectly(source, random.Random(0)).question == "Whose is Quartz Heron?"
 
 
 def test_words_that_lead_to_a_tool_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:

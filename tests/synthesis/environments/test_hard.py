@@ -106,6 +106,18 @@ async def test_a_distractor_is_tried_with_the_optional_arguments_of_the_gold_cal
     ]
 
 
+async def test_a_distractor_that_tells_an_alias_answers() -> None:
+    environment = tiny_environment(flat="Red Gate")
+    first, second = environment.sub_questions
+    asked = environment.model_copy(update={"sub_questions": (first.model_copy(update={"aliases": ("RG",)}), second)})
+    document = environment.tools[0].document.model_copy(update={"name": "nearest_flat"})
+    distractor = EnvironmentTool(
+        document=document, source="def nearest_flat(owner):\n    return TABLES['near']\n", tables={"near": "RG"}
+    )
+    for each, told in ((asked, "an answer"), (environment, "something else")):
+        assert (await tried_on_gold_calls(InThisProcess(), [distractor], each))[0][0] == told
+
+
 def request_of(tool: EnvironmentTool, arguments: JsonObject) -> ExecuteRequest:
     needed = {name: arguments[name] for name in tool.document.required}
     return ExecuteRequest(source=tool.module_source(), function=tool.document.name, arguments=needed)

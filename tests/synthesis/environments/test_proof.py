@@ -129,6 +129,21 @@ def test_a_tool_that_knows_names_and_no_data_is_rejected_however_its_tables_hold
     asyncio.run(prove(Answering(rents), [(tool, [rent_of("Amber Fox", 4210)])]))
 
 
+@pytest.mark.parametrize("gold", ["New York City", "NYC"])
+def test_a_tool_that_always_tells_an_alias_is_as_constant_as_one_that_tells_the_gold(gold: str) -> None:
+    cities = {"Amber Fox": "New York City", "Calm Owl": "Oslo", "Dim Elk": "Rome"}
+    tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables={"city": cities})
+    asked = rent_of("Amber Fox", 0).model_copy(update={"answer": "New York City", "aliases": ("NYC",)})
+    constant = Answering(lambda arguments, _: gold if arguments.get("apartment") in cities else None)
+    with pytest.raises(Rejected, match="other rows give no other answer"):
+        asyncio.run(prove(constant, [(tool, [asked])]))
+    honest = Answering(lambda arguments, _: cities.get(arguments.get("apartment", "")))
+    asyncio.run(prove(honest, [(tool, [asked])]))
+    carries = tool.model_copy(update={"source": body(f"return {gold!r}")})
+    with pytest.raises(Rejected, match="gold in code"):
+        asyncio.run(prove(honest, [(carries, [asked])]))
+
+
 def test_a_row_that_stands_alone_proves_nothing() -> None:
     for rows in ({"Amber Fox": 4210}, {"Amber Fox": 4210, "Calm Owl": 4210}):
         tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables={"rent": rows})

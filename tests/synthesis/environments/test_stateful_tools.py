@@ -16,7 +16,7 @@ from synthesis.environments import state_proof
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.environments.state_proof import prove_further_tools, tampered_states
-from synthesis.environments.stateful import ProvenTask, write_stateful_task
+from synthesis.environments.stateful import ProvenTask, prove_stateful, write_stateful_task
 from synthesis.environments.tool_scaling import documented_defaults
 from synthesis.environments.verification import ExecutableTools, verify_environment, verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
@@ -25,7 +25,7 @@ from synthesis.prompts.stateful_task_writing import WriteStatefulTask
 from synthesis.prompts.stateful_tools import WriteFurtherTools, WriteScaledTool
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, EnvironmentTool, ToolCall, ToolDocument
+from synthesis.records import Environment, EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request
 from tests.synthesis.environments.in_this_process import InThisProcess
@@ -225,6 +225,44 @@ async def test_a_call_of_no_further_tool_is_found(environments: list[Environment
         await prove_further_tools(sandbox, further, environment.further_calls, environment.state or {})
         with pytest.raises(Rejected, match="call of an unknown tool"):
             await prove_further_tools(sandbox, further[1:], environment.further_calls, environment.state or {})
+
+
+@pytest.mark.parametrize("said", ["New York City", "NYC", "Oslo"])
+def test_a_call_that_tells_an_alias_from_the_start_does_not_depend_on_the_state(said: str) -> None:
+    def tool(name: str, returned: str) -> EnvironmentTool:
+        document = ToolDocument(
+            name=name,
+            description="",
+            parameters={"type": "object", "properties": {"kite": {"type": "string"}}, "required": ["kite"]},
+        )
+        body = f"    if kite not in state['kites']:\n        raise ValueError(kite)\n    {returned}\n"
+        return EnvironmentTool(document=document, source=f"def {name}(kite: str, state: dict):\n{body}")
+
+    tools = (
+        tool("paint", "state['kites'][kite] = state['after']; return state['receipt']"),
+        tool("where", "return state['kites'][kite]"),
+    )
+    sub_questions = (
+        SubQuestion(id="q1", question="?", answer="P-4", call=ToolCall(id="1", name="paint", arguments={"kite": "K"})),
+        SubQuestion(
+            id="q2",
+            question="?",
+            answer="New York City",
+            aliases=("NYC",),
+            depends_on=("q1",),
+            call=ToolCall(id="2", name="where", arguments={"kite": "K"}),
+        ),
+    )
+    state = {"kites": {"K": said}, "after": "New York City", "receipt": "P-4"}
+
+    def proven() -> None:
+        asyncio.run(prove_stateful(InThisProcess(), tools, sub_questions, state))
+
+    if said == "Oslo":
+        proven()
+    else:
+        with pytest.raises(Rejected, match="does not depend on the state"):
+            proven()
 
 
 CHECKED = """
