@@ -25,11 +25,13 @@ from synthesis.records import (
     Environment,
     EnvironmentTool,
     JsonObject,
+    JsonValue,
     SubQuestion,
     ToolCall,
     ToolDocument,
 )
 from synthesis.stage import Rejected
+from synthesis.written_language import texts_in
 
 _PARAMETER: Final = "known_part"
 _DESCRIPTION: Final = {
@@ -111,10 +113,13 @@ def _candidates(environment: Environment) -> Iterator[tuple[str, str, tuple[str,
             others = [call[argument] for call in calls if isinstance(call[argument], str)]
             names = tuple(sorted(other for other in others if name_part(other) != part and name_part(other)))
             without = environment.question.replace(name, "")
+            told = texts_in([each.document.model_dump(mode="json") for each in environment.all_tools])
             is_clear = (
                 len(part) > 1
                 and bool(names)
                 and part.casefold() not in without.casefold()
+                and not any(mentions(other, part) for other in _names_in(tool.tables) if other != name)
+                and not any(mentions(text, name) for text in told)  # an enum would tell it to who asks no tool
                 and not any(part.casefold() in entity.casefold() for entity in environment.entities if entity != name)
                 and not any(same_answer(name, answer) for answer in answers)
                 and not any(mentions(part, answer) for answer in answers)
@@ -123,6 +128,16 @@ def _candidates(environment: Environment) -> Iterator[tuple[str, str, tuple[str,
             # Two of them with one part would leave it open which is meant; so of each part the first.
             if is_clear:
                 yield argument, name, tuple(sorted({name_part(other): other for other in (*names, name)}.values()))
+
+
+def _names_in(node: JsonValue) -> Iterator[str]:
+    """Yield all keys and texts of a tool's data, rows with the same data and unasked ones too."""
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict):
+        yield from node
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _names_in(inner)
 
 
 def _finder(environment: Environment, argument: str, names: tuple[str, ...]) -> EnvironmentTool:

@@ -287,6 +287,22 @@ def test_a_name_that_is_not_there_or_not_told_by_its_part_is_not_shortened(sourc
         variant("derived_argument", source=source)
 
 
+def test_a_name_that_a_row_shares_its_part_with_or_a_document_tells_is_not_shortened() -> None:
+    find, rent = SOURCE.tools
+    owners = ["A B", "C D", "E F"]
+    for shares_it in ({"Quartz Swan": "Jade Otter"}, {"Quartz Swan": "Amber Falcon"}):  # another row's data, or its own
+        rows = {"Quartz Heron": "Amber Falcon", **dict.fromkeys(owners, "Jade Otter"), **shares_it}
+        source = SOURCE.model_copy(update={"tools": (find.model_copy(update={"tables": {"rows": rows}}), rent)})
+        with pytest.raises(Rejected, match="no name to shorten"):
+            variant("derived_argument", source=source)
+    owner = {"type": "string", "enum": ["Quartz Heron", "Copper Lynx"]}
+    parameters = {"type": "object", "properties": {"owner": owner}, "required": ["owner"]}
+    document = find.document.model_copy(update={"parameters": parameters})
+    source = SOURCE.model_copy(update={"tools": (find.model_copy(update={"document": document}), rent)})
+    with pytest.raises(Rejected, match="no name to shorten"):
+        variant("derived_argument", source=source)
+
+
 def test_a_tool_that_knows_the_part_already_leaves_nothing_to_derive() -> None:
     find, rent = SOURCE.tools
     body = "return next(flat for name, flat in TABLES['rows'].items() if name.startswith(owner))"
