@@ -27,8 +27,8 @@ def add_serve(commands: Commands) -> None:
   POST /inference/v1/abort_requests    {"request_ids": [...]}: such messages end where they stand
   GET  /v1/models, /health, /metrics   open to all
 
-A conversation that comes back with its history is not computed again; usage says how much was found. What
-would change a draw or a reply and is not done here (penalties, forced calls, forced forms) is a 400 that names it.""",
+A conversation that comes back with its history is not computed again; usage says how much was found. What would
+change a draw or a reply and is not done here (forced calls, forced forms, top_logprobs) is a 400 that names it.""",
     )
     serve.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a policy folder or a HuggingFace folder")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a key)")

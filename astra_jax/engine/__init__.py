@@ -3,6 +3,7 @@
 In reading order:
     interface  what whoever rolls out asks of whoever decodes
     sampling   one token per row from its logits, by keys of slot and position
+    penalties  what is taken from the logits of what was said before
     programs   the compiled programs: read given tokens, sample in several rows, score one
     pages      which page of the cache holds what, and who refers to it
     host_pages what waits in the host's memory where pages ran out

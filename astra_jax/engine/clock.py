@@ -62,7 +62,7 @@ class ClockDevice:
     place at which it begins.
     """
 
-    num_programs, page_bytes = 0, 1
+    num_programs, page_bytes, penalizes = 0, 1, False
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from astra_jax.engine.host_pages import MOVED_AT_ONCE, Moves
+from astra_jax.engine.penalties import Penalties
 from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
 from astra_jax.mesh.placement import host_shards, in_force
@@ -36,6 +37,8 @@ class Device(Protocol):
     vocab_size: int
     page_bytes: int
     """Of a page, on all devices of its shard."""
+    penalizes: bool
+    """Whether it knows what rows have said."""
 
     @property
     def num_programs(self) -> int:
@@ -102,6 +105,8 @@ class XLADevice:
         self._empty_pages = functools.partial(make, model_config, *sizes, kv_dtype)
         self._pages = self._empty_pages()
         self.page_bytes = sum(x.nbytes for x in jax.tree.leaves(self._pages)) // (num_shards() * limits.num_pages)
+        # Hosts agree on a call in a few numbers (`SharedDevice`), and whether a row is penalised is none of them.
+        self.penalizes = jax.process_count() == 1
         self._set_aside: list[np.ndarray] = []
         """Of each array of the pages [d, places, …], for this host's shards; none before the first is set aside."""
         self._shapes: set[tuple[Any, ...]] = set()
@@ -244,7 +249,8 @@ class XLADevice:
             [[None if row is None else row.track for row in of_prefix] for of_prefix in of_shard] for of_shard in filled
         ]
         histories = self._histories(tracks, sample.shape, own_pages)
-        self._shapes.add(("sample", sample.shape, histories.own_tables_DRn.shape))
+        penalties = self._penalties(flat, shape)
+        self._shapes.add(("sample", sample.shape, histories.own_tables_DRn.shape, penalties is None))
         copies = self._copies([None if row is None else row.copy for of_shard in flat for row in of_shard], shape)
         self._pages, sampled = sample_rows(
             self._model_config,
@@ -252,6 +258,7 @@ class XLADevice:
             self._pages,
             *self._over_hosts((histories, Asked(**asked), copies)),
             np.int32(sample.leave_at),
+            penalties,
             end_ids=self._end_ids,
             max_tokens=self._limits.sample_tokens,
         )
@@ -289,6 +296,27 @@ class XLADevice:
             ("min_p_DR", track.sampling.min_p),
         ):
             asked[name][place] = value
+
+    def _penalties(self, flat: list[list[SampleRow | None]], shape: tuple[int, int]) -> Penalties | None:
+        """Return what rows are penalised for; none where no row is: another program, which counts nothing."""
+        asked = [(place, row.track) for place, row in _enumerated(flat) if row is not None]
+        if not any(track.sampling.is_penalized for _, track in asked if track.sampling is not None):
+            return None
+        penalties = Penalties(
+            ids_DRL=np.full((*shape, self._limits.max_tokens), -1, np.int32),
+            num_given_DR=np.zeros(shape, np.int32),
+            presence_DR=np.zeros(shape, np.float32),
+            frequency_DR=np.zeros(shape, np.float32),
+            repetition_DR=np.ones(shape, np.float32),
+        )
+        for place, track in asked:
+            assert track.sampling is not None
+            penalties.ids_DRL[place][: len(track.ids)] = track.ids
+            penalties.num_given_DR[place] = len(track.ids) - len(track.said)
+            penalties.presence_DR[place] = track.sampling.presence_penalty
+            penalties.frequency_DR[place] = track.sampling.frequency_penalty
+            penalties.repetition_DR[place] = track.sampling.repetition_penalty
+        return penalties
 
     def _over_hosts(self, rows: _T) -> _T:
         """Return arrays [D, …] over the shards of all hosts, from those of this one."""

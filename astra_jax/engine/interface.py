@@ -17,6 +17,8 @@ from typing import Any, Final, Literal, Protocol
 from astra_jax.errors import AstraError
 
 _LEAST_TEMPERATURE: Final = 1e-6
+PENALTIES: Final = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+"""The fields of `Sampling` that are penalties."""
 MOST_KEPT_IDS: Final = 64
 """The largest `Sampling.top_k` with which a decoder hands out the ids that it kept."""
 
@@ -37,7 +39,7 @@ class Sampling:
     always kept.
 
     Raises:
-        DecoderError: there is no such temperature or truncation.
+        DecoderError: there is no such temperature, truncation or penalty.
 
     Decided: docs/decisions/rl.md, “What truncation kept is learnt from as it was kept”.
     """
@@ -52,6 +54,13 @@ class Sampling:
     min_p: float = 0.0
     stop_ids: tuple[int, ...] = ()
     """Tokens that end it besides those that end every message of the decoder."""
+    presence_penalty: float = 0.0
+    """Taken from the logit of each id that the message has said, from -2 to 2; before anything else, also greedily."""
+    frequency_penalty: float = 0.0
+    """The same, for each time that it has."""
+    repetition_penalty: float = 1.0
+    """Divides what is above 0 of the logits of ids that stand in the prompt or the message, multiplies what is below;
+    above 0, and 1 is none."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -68,6 +77,21 @@ class Sampling:
                 f"expected top_k from 1 to 2^31 - 1 or none, top_p from 2^-126 to 1, min_p from 0 to 1, found "
                 f"{self.top_k}, {self.top_p} and {self.min_p}"
             )
+
+        if not (
+            -2 <= self.presence_penalty <= 2
+            and -2 <= self.frequency_penalty <= 2
+            and 2.0**-126 <= self.repetition_penalty < 2.0**126
+        ):
+            raise DecoderError(
+                "expected presence_penalty and frequency_penalty from -2 to 2 and a repetition_penalty above 0, found "
+                f"{self.presence_penalty}, {self.frequency_penalty} and {self.repetition_penalty}"
+            )
+
+    @property
+    def is_penalized(self) -> bool:
+        """Whether what the message has said, or was given, changes what is drawn."""
+        return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0, 0, 1)
 
     @property
     def hands_out_kept(self) -> bool:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from astra_jax.engine.penalties import Penalties, SoFar, and_then, penalized, so_far
 from astra_jax.engine.sampling import MOST_KEPT_IDS, Drawn, Truncation, sample_tokens, slot_keys
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig
@@ -161,6 +162,8 @@ class _Sampling(NamedTuple):
     """In place of each slot's token those of each row, [R, T]."""
     counts_R: jax.Array
     step: jax.Array
+    so_far: SoFar | None
+    """What the rows say, where one is penalised for it."""
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("end_ids", "max_tokens"), donate_argnums=2)
@@ -172,6 +175,7 @@ def sample_rows(
     asked: Asked,
     copies_DR2: Rows,
     leave_at: jax.Array | np.int32,
+    penalties: Penalties | None = None,
     *,
     end_ids: tuple[int, ...],
     max_tokens: int,
@@ -180,7 +184,7 @@ def sample_rows(
 
     It leaves off after `max_tokens`, or as soon as only `leave_at` rows go on: others may take the places of those that
     have ended. The last token sampled is in no page: it is the pending one of the next call. `copies` are pages to copy
-    first, from and to.
+    first, from and to. Without `penalties` nobody counts what was said.
     """
     model, layers = bind_apart(model_config, params)
     pages = copy_pages(pages, copies_DR2[..., 0], copies_DR2[..., 1])
@@ -192,11 +196,22 @@ def sample_rows(
     starts_R = _flat(starts_DR)
     rows_of_layers = rows_of(pages, histories.tables_DRn, starts_DR, histories, model_config.dtype)
     layers_rows = list(zip(layers, rows_of_layers, strict=True))
+    if penalties is not None:
+        text_RL, num_given_R, *weights = map(_flat, penalties)
 
     def sample_one(state: _Sampling) -> _Sampling:
         step = state.step
         logits_RV, after = _next_logits(model, layers_rows, state.kv, state.pending_R, starts_R, step, state.goes_on_R)
-        drawn = sample_tokens(logits_RV, keys_R, drawn_R + step, temperature_R, Truncation(*truncation))
+        drawn = sample_tokens(
+            logits_RV if state.so_far is None else penalized(logits_RV, state.so_far, *weights),
+            keys_R,
+            drawn_R + step,
+            temperature_R,
+            Truncation(*truncation),
+        )
+        if state.so_far is not None:
+            of_ids_R = logits_RV[jnp.arange(num_rows), drawn.ids_E]
+            drawn = drawn._replace(raw_logprobs_E=of_ids_R - jax.nn.logsumexp(logits_RV, axis=-1))
         counts_R = state.counts_R + state.goes_on_R
         has_ended_R = jnp.isin(drawn.ids_E, jnp.array(end_ids)) | (counts_R >= limit_R)
         return _Sampling(
@@ -208,6 +223,7 @@ def sample_rows(
             ),
             counts_R=counts_R,
             step=step + 1,
+            so_far=None if state.so_far is None else and_then(state.so_far, drawn.ids_E, state.goes_on_R),
         )
 
     nothing = _Sampling(
@@ -222,6 +238,7 @@ def sample_rows(
         ),
         counts_R=jnp.zeros(num_rows, jnp.int32),
         step=jnp.int32(0),
+        so_far=None if penalties is None else so_far(text_RL, num_given_R, model_config.vocab_size),
     )
     done = jax.lax.while_loop(
         lambda state: (state.step < max_tokens) & (state.goes_on_R.sum() > leave_at), sample_one, nothing

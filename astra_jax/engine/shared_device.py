@@ -108,7 +108,7 @@ class SharedDevice:
         """Agree by `gather`: it takes what this host proposes, and returns what all do, one row each."""
         self._device, self._gather = device, gather
         self.num_shards, self.vocab_size = device.num_shards, device.vocab_size
-        self.page_bytes = device.page_bytes
+        self.page_bytes, self.penalizes = device.page_bytes, device.penalizes
         self._ended: Exception | None = None
         """Why nothing is called any more."""
 

@@ -33,9 +33,6 @@ _OF_SAMPLING: Final[Mapping[str, tuple[Any, ...]]] = {
     "top_k": (0, -1),
     "min_p": (0,),
     "n": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "ignore_eos": (False,),
     "min_tokens": (0,),
     # Of texts, which nobody here writes.
@@ -58,6 +55,9 @@ class SamplingParams(_Body):
     top_k: int | None = None
     top_p: float = 1.0
     min_p: float = 0.0
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(default=1.0, gt=0)
     max_tokens: int | None = None
     seed: int | None = Field(default=None, ge=0, lt=MOST_SEED)
     """The same draws for the same tokens; drawn by the server if not given."""
@@ -93,7 +93,7 @@ class GenerateRequest(_Body):
         """Return what a decoder is asked for.
 
         Raises:
-            RequestRefused: there is no such temperature or truncation.
+            RequestRefused: there is no such temperature, truncation or penalty.
         """
         params = self.sampling_params
         alike = {field.name for field in dataclasses.fields(Sampling)} - {"max_tokens"}

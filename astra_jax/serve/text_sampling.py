@@ -17,9 +17,6 @@ from astra_jax.serve.refusal import RequestRefused
 MOST_CHOICES: Final = 128
 _MOST_STOPS: Final = 16
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "logit_bias": ({},),
     "min_tokens": (0,),
     "ignore_eos": (False,),
@@ -62,6 +59,9 @@ class TextRequest(BaseModel):
     top_k: int = -1
     """-1 and 0 for all."""
     min_p: float = 0.0
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(default=1.0, gt=0)
     seed: int | None = None
     n: int = Field(default=1, ge=1, le=MOST_CHOICES)
     stop: list[str] = Field(default=[], max_length=_MOST_STOPS)
@@ -92,7 +92,7 @@ class TextRequest(BaseModel):
         """Return what a decoder is asked for.
 
         Raises:
-            RequestRefused: there is no such temperature or truncation.
+            RequestRefused: there is no such temperature, truncation or penalty.
         """
         try:
             return Sampling(
@@ -102,6 +102,9 @@ class TextRequest(BaseModel):
                 top_p=self.top_p,
                 min_p=self.min_p,
                 stop_ids=tuple(self.stop_token_ids),
+                presence_penalty=self.presence_penalty,
+                frequency_penalty=self.frequency_penalty,
+                repetition_penalty=self.repetition_penalty,
             )
         except DecoderError as error:
             raise RequestRefused(400, str(error)) from None

@@ -139,7 +139,7 @@ class Observed:
     def __init__(self, device: Device):
         self.device, self.calls = device, []
         self.num_shards, self.vocab_size, self.num_programs = device.num_shards, device.vocab_size, 0
-        self.page_bytes = device.page_bytes
+        self.page_bytes, self.penalizes = device.page_bytes, device.penalizes
 
     async def move(self, moves: Moves) -> None:
         self.calls.append((moves.is_out, moves.of_shards))

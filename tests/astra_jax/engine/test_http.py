@@ -13,7 +13,7 @@ from aiohttp import web
 
 from astra_jax.engine import http as http_module
 from astra_jax.engine.http import Endpoint, HTTPDecoder, first_contact, seed_of_message
-from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
+from astra_jax.engine.interface import PENALTIES, DecoderError, Generated, Sampling, Session
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from tests.astra_jax.engine.conformance import CLAUSES, SESSIONS, Subject, same, two_turns, until
@@ -137,6 +137,17 @@ async def asking(url: str, *, deadline_seconds: float = 30.0, replays: bool = Tr
         yield decoder
     finally:
         await decoder.close()
+
+
+async def test_penalties_go_to_the_server_where_there_are_any():
+    async with scripted(says(REPLY)) as (url, seen), asking(url) as decoder:
+        await decoder.generate([7, 8], Sampling(2, presence_penalty=0.5, repetition_penalty=1.25), Session(1, 2))
+    asked = seen[0][0]["sampling_params"]
+    assert {name: asked[name] for name in PENALTIES} == {
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.25,
+    }
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from astra_jax.episodes.rollout import RolloutEngine, decode_limits
 class ScriptedDevice:
     """Says the k-th of some messages in the k-th turn of every session, a token a second."""
 
-    num_shards, num_programs, vocab_size, page_bytes = 1, 0, 512, 1
+    num_shards, num_programs, vocab_size, page_bytes, penalizes = 1, 0, 512, 1, False
 
     def __init__(self, messages: Sequence[Sequence[int]]):
         self._messages = messages

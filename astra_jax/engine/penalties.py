@@ -1,0 +1,82 @@
+"""Penalties on what was said before: what is taken from a token's logit because it stands in the text already.
+
+As OpenAI's `presence_penalty` and `frequency_penalty` have it, of the tokens of the message alone; as CTRL's and
+HuggingFace's `repetition_penalty` has it, of the prompt's, too.
+
+Decided: docs/decisions/serve.md, “Penalties are another program”.
+
+Dimensions: D shards · R rows of a shard · L tokens of a sequence · V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from astra_jax.model.kv_pages import Rows
+
+
+class Penalties(NamedTuple):
+    """What each row is penalised for, and by how much."""
+
+    ids_DRL: Rows
+    """All its tokens so far, then -1."""
+    num_given_DR: Rows
+    """How many of them came before its message."""
+    presence_DR: Rows
+    frequency_DR: Rows
+    repetition_DR: Rows
+
+
+class SoFar(NamedTuple):
+    """What stands in the text of each row."""
+
+    said_RV: jax.Array
+    """How often the message has said each id, int32."""
+    is_given_RV: jax.Array
+    """Whether it stands before the message."""
+
+
+def so_far(ids_RL: jax.Array, num_given_R: jax.Array, vocab_size: int) -> SoFar:
+    """Count what stands in each row's text.
+
+    >>> said, given = so_far(jnp.array([[2, 0, 2, 2, -1]]), jnp.array([2]), 4)
+    >>> said.tolist(), given.tolist()
+    ([[0, 0, 2, 0]], [[True, False, True, False]])
+    """
+    places_L, rows_R1 = jnp.arange(ids_RL.shape[1]), jnp.arange(len(ids_RL))[:, None]
+    is_given_RL = places_L < num_given_R[:, None]
+
+    def counted(is_its_RL: jax.Array) -> jax.Array:
+        # An id beyond the vocabulary is dropped; -1 would be the last one.
+        ids = jnp.where(is_its_RL & (ids_RL >= 0), ids_RL, vocab_size)
+        return jnp.zeros((len(ids_RL), vocab_size), jnp.int32).at[rows_R1, ids].add(1, mode="drop")
+
+    return SoFar(counted(~is_given_RL), counted(is_given_RL) > 0)
+
+
+def and_then(before: SoFar, ids_R: jax.Array, goes_on_R: jax.Array) -> SoFar:
+    """Count one more token, in the rows that go on."""
+    return before._replace(said_RV=before.said_RV.at[jnp.arange(len(ids_R)), ids_R].add(goes_on_R.astype(jnp.int32)))
+
+
+def penalized(
+    logits_RV: jax.Array, before: SoFar, presence_R: jax.Array, frequency_R: jax.Array, repetition_R: jax.Array
+) -> jax.Array:
+    """Return the logits that a token is drawn from: ln of what softmax makes of them is no policy's log-prob any more.
+
+    Repetition first, as vLLM has it. Penalties of 0, 0 and 1 leave the logits as they are, to the bit.
+
+    >>> before = so_far(jnp.array([[0, 1, 2, 2]]), jnp.array([1]), 4)
+    >>> of_row = lambda x: jnp.array([x])
+    >>> penalized(jnp.array([[2.0, 2.0, -2.0, 2.0]]), before, of_row(0.5), of_row(0.25), of_row(2.0)).tolist()
+    [[1.0, 0.25, -5.0, 2.0]]
+    """
+    stands_RV = before.is_given_RV | (before.said_RV > 0)
+    repetition_R1 = repetition_R[:, None]
+    repeated_RV = jnp.where(logits_RV > 0, logits_RV / repetition_R1, logits_RV * repetition_R1)
+    logits_RV = jnp.where(stands_RV, repeated_RV, logits_RV)
+    taken_RV = presence_R[:, None] * (before.said_RV > 0) + frequency_R[:, None] * before.said_RV
+    return logits_RV - taken_RV
