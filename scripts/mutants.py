@@ -1282,16 +1282,44 @@ MUTANTS: tuple[Mutant, ...] = (
     # Units are converted before they are compared.
     Mutant(
         "synthesis/answers/written_values.py",
-        "_plain_number(number * factor)",
-        "_plain_number(number)",
+        "return Quantity(_times(exact_number(digits, scale), -factor if is_negative else factor), what)",
+        "return Quantity(exact_number(digits, scale), what)",
         ("tests/synthesis/answers/test_written_values.py",),
     ),
     # Digits that nothing marks as a number are none.
     Mutant(
         "synthesis/answers/written_values.py",
-        'if not (before or after or found["scale"] or "," in digits):',
+        "if not (before or counted or is_marked):",
         "if False:",
         ("tests/synthesis/answers/test_written_values.py",),
+    ),
+    # A version is no number of something.
+    Mutant(
+        "synthesis/answers/written_values.py",
+        '("." in digits and not is_marked)',
+        "False",
+        ("tests/synthesis/answers/test_written_values.py",),
+    ),
+    # Numbers are exact, however long.
+    Mutant(
+        "synthesis/answers/written_values.py",
+        "Context(prec=500)",
+        "Context(prec=28)",
+        ("tests/synthesis/answers/test_written_values.py",),
+    ),
+    # A unit is cut at the end of a word.
+    Mutant(
+        "synthesis/answers/written_values.py",
+        'rf"(?:(?<=[\\u3400-\\u9fff])|(?!{LETTER}))".replace(',
+        'rf"".replace(',
+        ("tests/synthesis/answers/test_final_answer.py",),
+    ),
+    # A speed is no length.
+    Mutant(
+        "synthesis/answers/written_values.py",
+        "(unit[0] not in _MONEY and _RATE.match(text, after.end()))",
+        "False",
+        ("tests/synthesis/answers/test_final_answer.py",),
     ),
     # Chinese words in an English text are found.
     Mutant(
@@ -1382,6 +1410,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "synthesis/answers/final_answer.py",
         "if rivals and not _concludes(said, gold, rivals, known):",
         "if False:",
+        ("tests/synthesis/answers/test_final_answer.py",),
+    ),
+    # A part of a compound quantity is not the whole.
+    Mutant(
+        "synthesis/answers/final_answer.py",
+        "if said == gold and not is_part:",
+        "if said == gold:",
         ("tests/synthesis/answers/test_final_answer.py",),
     ),
     # A name inside a longer name is another name.

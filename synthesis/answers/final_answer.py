@@ -5,8 +5,10 @@ The F1 reward counts what tools returned; this reads what the policy says in the
     gold answer      the message holds it where
     number           a number of that value stands there: separators, units and 万 or million are read; a part of a
                      date, a code, a range or a longer number is no number
+    quantity         a number and a whole unit stand there that make the same quantity: "5 km" is told by "5,000 m", not
+                     by "5 km/h", "12,5 km" or "5 kmx" (`written_values`)
     text             it stands there whole, in any case and width, and not inside a longer name of the environment; so
-                     may an alias of it; a date may be written out, and a quantity in other units (`written_values`)
+                     may an alias of it; a date may be written out
     Boolean          it says yes or true, or no or false, and not both
     list, object     every item stands there, in any order
 
@@ -15,7 +17,7 @@ hold three further values, or as many as there are sub-questions: what an explan
 answer is one of several candidates (the highest of three rents), the last sentence that names a candidate names the
 gold one alone. Nothing is rounded, and no negation is read.
 
-Decided: docs/decisions/figures.md, “A final message answers by rule, not by judge”.
+Decided: docs/decisions/figures.md, “A final message answers by rule, not by judge” and “A written value is told whole”.
 """
 
 from __future__ import annotations
@@ -24,38 +26,59 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from datetime import date
+from decimal import Decimal
 from typing import Final
 
 from synthesis.answers.same_answer import same_answer
-from synthesis.answers.written_values import Quantity, spellings_of, value_of
+from synthesis.answers.written_values import (
+    LETTER,
+    MONTHS,
+    POWER_OR_FRACTION,
+    SCALE,
+    WITH_DIGITS,
+    Quantity,
+    exact_number,
+    quantity_at,
+    scale_of,
+    spellings_of,
+    value_of,
+)
 from synthesis.records import Environment, JsonValue
 
 MIN_OTHER_VALUES: Final = 3
 """Values beside the answer that any message may hold."""
 
-_LETTER = r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
-"""A letter or digit of a script that puts something between words; Chinese characters may stand beside any value."""
-_DASHES = str.maketrans(dict.fromkeys("−–‒", "-") | {"，": ", ", "、": ", "})
+_DASHES = str.maketrans(dict.fromkeys("−–‒", "-") | {"，": ", ", "、": ", ", "⁄": "/"})
 _LIST_MARKER = re.compile(r"^[ \t]*[0-9]{1,2}[.)][ \t]+", re.MULTILINE)
-_SENTENCE_END = re.compile(r"[。！？!?\n]|\.(?=\s|$)")
-_VALUE = re.compile(rf"{_LETTER}+(?:[-/:.,']{_LETTER}+)*")
-# Repeats are bounded: a message may be ten thousand digits, and `int` takes no more than 4300.
-_NUMBER = re.compile(
-    rf"(?<!{_LETTER})(?<![0-9][-/:.])"
-    r"(?P<digits>-?(?:[0-9]{1,3}(?:,[0-9]{3}){1,30}|[0-9]{1,100})(?:\.[0-9]+)?(?:e[-+]?[0-9]{1,4})?)"
-    rf"(?!{_LETTER}*[0-9]|[-/:.][0-9])"
-    r"(?:\s*(?P<scale>万|亿|thousand|million|billion))?"
+_ABBREVIATED = "|".join(name[:3] for name in MONTHS if len(name) > 3)
+_SENTENCE_END = re.compile(  # not the point of "Mar. 3"
+    rf"[。！？!?\n]|\.(?=\s|$)(?!(?:(?<=\b(?i:{_ABBREVIATED})\.)|(?<=\b(?i:sept)\.))\s+[0-9])"
 )
-_SCALES = {"万": 10**4, "亿": 10**8, "thousand": 10**3, "million": 10**6, "billion": 10**9}
-_BESIDE = 24
-"""Characters beside a number among which its unit stands."""
+_VALUE = re.compile(rf"{LETTER}+(?:[-/:.,']{LETTER}+)*")
+
+
+def _number_pattern(with_digits: str, apart: str) -> re.Pattern[str]:
+    # Repeats are bounded: a message may be ten thousand digits, and `int` takes no more than 4300.
+    return re.compile(
+        rf"(?<!{LETTER})(?<![0-9]{apart})(?<![百千万亿])"
+        r"(?P<minus>-|(?i:minus) |负|零下)?"
+        r"(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3}){1,30}|[0-9]{1,100})(?:\.[0-9]{1,100})?(?:[eE][-+]?[0-9]{1,4})?)"
+        rf"(?!{with_digits}{LETTER}*[0-9]|{apart}[$€£¥]?[0-9]|(?:[kKMB]|bn|BN|mn|MN)(?!{LETTER}))"
+        # Two scales, or a scale and further digits (3万5千), make a number that is not read.
+        rf"(?:\s*(?P<scale>{SCALE})(?! ?[0-9]))?(?!\s*{SCALE})"
+    )
+
+
+_NUMBER = _number_pattern("", "[-/:.^~至]")
+_MEASURED = _number_pattern(rf"(?!(?i:{WITH_DIGITS})(?!{LETTER}))", "[-/:.,^~至]")
+"""A number of a quantity: its unit may be m2, and "1,5 km" are no 5 km."""
 _CLAUSE = r"(?:^|[\s,。;:]|答案是|回答是)"
 _CLAUSE_END = r"(?=\s*(?:[.,;:!*。\"')]|$))"
 _YES = re.compile(
-    rf"(?<!{_LETTER})(?:true(?!{_LETTER})|yes{_CLAUSE_END})|{_CLAUSE}(?:是的?|对的?|正确){_CLAUSE_END}", re.MULTILINE
+    rf"(?<!{LETTER})(?:true(?!{LETTER})|yes{_CLAUSE_END})|{_CLAUSE}(?:是的?|对的?|正确){_CLAUSE_END}", re.MULTILINE
 )
 _NO = re.compile(
-    rf"(?<!{_LETTER})(?:false(?!{_LETTER})|no{_CLAUSE_END})|{_CLAUSE}(?:不是的?|否|不对|错误){_CLAUSE_END}",
+    rf"(?<!{LETTER})(?:false(?!{LETTER})|no{_CLAUSE_END})|{_CLAUSE}(?:不是的?|否|不对|错误){_CLAUSE_END}",
     re.MULTILINE,
 )
 
@@ -120,22 +143,29 @@ def _is_told(
     names: Iterable[str],
     max_other_values: int,
 ) -> bool:
-    said, known = _readable(text), {_readable(name) for name in names}
+    said, known = _readable(text), {_readable(name).casefold() for name in names}
     if not _holds(said, gold, known):
         return False
     rivals = [candidate for candidate in candidates if not same_answer(gold, candidate)]
     if rivals and not _concludes(said, gold, rivals, known):
         return False
-    others = set(_values(_without(said, gold), known)) - set(_values(_readable(question), known))
+    others = set(_values(_without(said, gold).casefold(), known)) - set(_values(_readable(question).casefold(), known))
     return len(others) <= max_other_values
 
 
 def _readable(text: str) -> str:
-    """Bring a text to one width, case, dash and comma, and drop the numbers of a numbered list."""
+    """Bring a text to one width, dash and comma, and drop the numbers of a numbered list.
+
+    Its case stays, since 5 G are no 5 g; case folding moves nothing in it.
+    """
     # Translated twice: before NFKC, which makes a Chinese comma one that could stand inside a number, and after it,
     # since it makes new dashes (superscript minus becomes U+2212).
-    plain = unicodedata.normalize("NFKC", text.translate(_DASHES)).casefold().translate(_DASHES)
-    return _LIST_MARKER.sub("", plain)
+    if not text.isascii():
+        text = POWER_OR_FRACTION.sub("^", text.translate(_DASHES))
+        text = unicodedata.normalize("NFKC", text).translate(_DASHES)
+        if len(text.casefold()) != len(text):
+            text = "".join(each if len(each.casefold()) == 1 else each.casefold() for each in text)
+    return _LIST_MARKER.sub("", text)
 
 
 def _holds(text: str, gold: JsonValue, names: set[str]) -> bool:
@@ -144,14 +174,15 @@ def _holds(text: str, gold: JsonValue, names: set[str]) -> bool:
     if isinstance(gold, list | tuple):
         return bool(gold) and all(_holds(text, item, names) for item in gold)  # no message tells an empty list
     if isinstance(gold, bool):
-        return (_YES.search(text) is not None, _NO.search(text) is not None) == (gold, not gold)
+        return (_YES.search(said := text.casefold()) is not None, _NO.search(said) is not None) == (gold, not gold)
     if isinstance(gold, int | float):
         return any(_is(gold, number) for number, _ in _numbers(text))
     wanted = _words(gold)
     if not wanted:
         return False
-    if any(True for _ in _told_quantities(text, gold)):
-        return True
+    if quantity := _quantity_of(gold):
+        return any(True for _ in _told_quantities(text, quantity))
+    text = text.casefold()
     # A longer name that contains the answer is another thing; the bar keeps its neighbours from growing together.
     for name in names:
         if wanted in name and wanted != name:
@@ -168,53 +199,71 @@ def _concludes(text: str, gold: JsonValue, rivals: list[JsonValue], names: set[s
     return False
 
 
-def _numbers(text: str) -> Iterator[tuple[int | float, re.Match[str]]]:
-    for match in _NUMBER.finditer(text):
-        digits = match["digits"].replace(",", "")
-        number = int(digits) if digits.lstrip("-").isdigit() else float(digits)
-        yield number * _SCALES.get(match["scale"], 1), match
+def _numbers(text: str, pattern: re.Pattern[str] = _NUMBER) -> Iterator[tuple[float | Decimal, re.Match[str]]]:
+    for match in pattern.finditer(text):
+        digits, scale = match["digits"], scale_of(match["scale"]) if match["scale"] else 1
+        number: float | Decimal
+        if "e" in digits or "E" in digits:
+            number = float(digits.replace(",", "")) * scale
+        else:
+            number = exact_number(digits, scale)
+        yield (-number if match["minus"] else number), match
 
 
-def _is(gold: int | float, number: int | float) -> bool:
+def _is(gold: float, number: float | Decimal) -> bool:
     """Say whether a number is the gold one: a whole number exactly, another up to the rounding of arithmetic."""
-    return number == gold if isinstance(gold, int) else same_answer(gold, number)
+    return number == gold if isinstance(gold, int) else same_answer(gold, float(number))
 
 
-def _told_quantities(text: str, gold: JsonValue) -> Iterator[tuple[int, int]]:
-    """Yield the places where a text tells the number or quantity that the gold answer writes."""
-    wanted = value_of(gold) if isinstance(gold, str) else None
-    if not isinstance(wanted, Quantity):
-        return
-    for number, match in _numbers(text):
-        if not wanted.what and _is(wanted.number, number):
-            yield match.span()
-        # A unit stands right after the number, or a currency right before it; the longest reading counts.
-        for start, end in _with_unit(text, *match.span()) if wanted.what else ():
-            if same_answer(gold, text[start:end]):
-                yield start, end
-                break
+def _quantity_of(gold: JsonValue) -> Quantity | None:
+    said = value_of(gold) if isinstance(gold, str) else None
+    return said if isinstance(said, Quantity) else None
 
 
-def _with_unit(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    after = re.match(r"\s*[^\s0-9|.,;:!?()。；：！？]+(?:\s+[^\s0-9|.,;:!?()。；：！？]+)?", text[end : end + _BESIDE])
-    if after is not None:
-        reach = end + after.end()
-        yield from ((start, stop) for stop in range(reach, end, -1))
-    if before := re.search(r"(?:us\$|[$€£¥]|\b(?:usd|eur|gbp|cny|rmb|jpy))\s*$", text[max(0, start - 6) : start]):
-        yield start - len(before[0]), end
+def _told_quantities(text: str, gold: Quantity) -> Iterator[tuple[int, int]]:
+    """Yield the places where a text tells a number or quantity."""
+    if not gold.what:
+        yield from (match.span() for number, match in _numbers(text) if number == gold.number)
+    elif gold.what.isupper():
+        yield from _told_measures(text, gold)
+    else:
+        counted, folded = re.compile(rf"\s+{_spaced(gold.what)}(?!{LETTER})"), text.casefold()
+        for number, match in _numbers(text, _MEASURED):
+            if number == gold.number and (after := counted.match(folded, match.end())):
+                yield match.start(), after.end()
+
+
+def _told_measures(text: str, gold: Quantity) -> Iterator[tuple[int, int]]:
+    read = [
+        each
+        for number, match in _numbers(text, _MEASURED)
+        if not isinstance(number, float) and (each := quantity_at(text, *match.span(), number))
+    ]
+    for index, (said, start, end) in enumerate(read):
+        # In "1 hour 30 minutes" neither part is the whole.
+        is_part = any(
+            said.what == other.what and not text[min(end, other_end) : max(start, other_start)].strip()
+            for other, other_start, other_end in read[max(0, index - 1) : index] + read[index + 1 : index + 2]
+        )
+        if said == gold and not is_part:
+            yield start, end
 
 
 def _words(gold: JsonValue) -> str:
-    return " ".join(_readable("null" if gold is None else str(gold)).split())
+    return " ".join(_readable("null" if gold is None else str(gold)).casefold().split())
+
+
+def _spaced(words: str) -> str:
+    return r"\s+".join(map(re.escape, words.split()))
 
 
 def _standing(gold: JsonValue) -> re.Pattern[str]:
     """Return the pattern of the places where a text, or a date in any of its ways, stands whole."""
     words = _words(gold)
-    spelled = [r"\s+".join(map(re.escape, words.split()))]
+    spelled = [_spaced(words)]
     if isinstance(day := value_of(words), date):
         spelled += spellings_of(day)
-    return re.compile(rf"(?<!{_LETTER})(?<![0-9][-/:.])(?:{'|'.join(spelled)})(?!{_LETTER}|[-/:.][0-9])")
+    return re.compile(rf"(?<!{LETTER})(?<![0-9][-/:.])(?:{'|'.join(spelled)})(?!{LETTER}|[-/:.][0-9])")
 
 
 def _without(text: str, gold: JsonValue) -> str:
@@ -232,9 +281,14 @@ def _without(text: str, gold: JsonValue) -> str:
             if _is(gold, number):
                 text = f"{text[: match.start()]}|{text[match.end() :]}"
         return text
-    for start, end in reversed(list(_told_quantities(text, gold))):
+    quantity = _quantity_of(gold)
+    if quantity:
+        places = list(_told_quantities(text, quantity))
+    else:
+        places = [match.span() for match in _standing(gold).finditer(text.casefold())]
+    for start, end in reversed(places):
         text = f"{text[:start]}|{text[end:]}"
-    return _standing(gold).sub("|", text)
+    return text
 
 
 def _values(text: str, names: set[str]) -> Iterator[str]:

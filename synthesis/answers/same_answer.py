@@ -6,20 +6,23 @@ Decided: docs/decisions/figures.md, “Answers are compared by what they say”.
 from __future__ import annotations
 
 import math
+import sys
 import unicodedata
 from collections.abc import Collection, Mapping
+from decimal import Decimal
 
-from synthesis.answers.written_values import Quantity, value_of
+from synthesis.answers.written_values import POWER_OR_FRACTION, Quantity, value_of
 from synthesis.records import JsonValue
 
 
 def same_answer(gold: JsonValue, value: JsonValue, aliases: Collection[str] = ()) -> bool:
     """Say whether two JSON values are the same answer: equal after normalisation.
 
-    Texts are compared NFKC-normalised, case-folded, with white space collapsed, and by what they say where that is a
-    number, a quantity or a date (`written_values`); a text that writes a number out is that number, "5" is a digit.
-    Whole numbers are compared exactly, others to a relative 1e-6 (a Boolean is not a number); lists element by element
-    in order; objects key by key. `aliases` are further texts that whoever wrote the gold answer says mean the same.
+    Texts that say a number, a quantity or a date (`written_values`) are compared by that, exactly; others
+    NFKC-normalised, case-folded, with white space collapsed. A text that writes a number out is that number, "5" is a
+    digit. Whole numbers are compared exactly, others to a relative 1e-6 (a Boolean is not a number); lists element by
+    element in order; objects key by key. `aliases` are further texts that whoever wrote the gold answer says mean the
+    same.
 
     >>> same_answer("Rue  de la Paix", "rue de la paix"), same_answer(5, "error code 1500"), same_answer(5, 5.0)
     (True, False, True)
@@ -48,26 +51,33 @@ def same_answer(gold: JsonValue, value: JsonValue, aliases: Collection[str] = ()
     return gold is None and value is None
 
 
-def _same_number(gold: int | float, value: int | float) -> bool:
+def _same_number(gold: float, value: float) -> bool:
     if isinstance(gold, int) and isinstance(value, int):
         return gold == value  # a relative tolerance would take 1000001 for 1000000
+    if abs(gold) > sys.float_info.max or abs(value) > sys.float_info.max:  # a whole number that no float reaches
+        return gold == value
     return math.isclose(gold, value, rel_tol=1e-6, abs_tol=1e-9)  # absolute, since beside 0 nothing is near
 
 
 def _same_text(gold: str, value: str) -> bool:
-    if _normalised_text(gold) == _normalised_text(value):
+    if gold == value:
         return True
-    said = value_of(gold)
-    if isinstance(said, Quantity):
-        other = value_of(value)
-        return isinstance(other, Quantity) and said.what == other.what and _same_number(said.number, other.number)
-    return said is not None and said == value_of(value)
+    said, other = value_of(gold), value_of(value)
+    if said is None and other is None:
+        return _normalised_text(gold) == _normalised_text(value)
+    return said == other  # by what they say alone: "5 mg" and "5 Mg" differ in case, and say two things
 
 
 def _says(text: str, number: int | float) -> bool:
     said = value_of(text)
-    return isinstance(said, Quantity) and not said.what and _same_number(number, said.number)
+    return isinstance(said, Quantity) and not said.what and _same_number(number, _json_number(said.number))
+
+
+def _json_number(number: int | Decimal) -> float:
+    return number if isinstance(number, int) else float(number)
 
 
 def _normalised_text(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", POWER_OR_FRACTION.sub("^", text))
+    return " ".join(text.casefold().split())

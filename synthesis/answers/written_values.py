@@ -6,9 +6,12 @@
 
 Only what can be read in one way is read. Not read: 03/04/2021 and 1,5, which differ between countries; digits that
 nothing marks as a number, such as "5", "007" and "1.10", which may be a code or a version (who means a number has JSON
-to say so); 1e5, 5M and other marks of codes; whatever has digits in two places. A unit
-is converted where the factor is exact by definition; one currency never into another; after any other word ("8 million
-people") the word must be the same.
+to say so); 1e5, 5M and other marks of codes; whatever has digits in two places. A unit is converted where the factor is
+exact by definition; one currency never into another, and percent never into percentage points. After any other word the
+word must be the same ("8 million people"), and a fraction is none ("3.10 LTS" is no "3.1 LTS") unless the number is
+marked ("8.2 million people"). Nothing is rounded.
+
+Decided: docs/decisions/figures.md, “A written value is told whole”.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Final
 
@@ -31,9 +34,13 @@ SCALES: Final = {
     "百": 10**2,
     "千": 10**3,
     "万": 10**4,
+    "十万": 10**5,
     "百万": 10**6,
     "千万": 10**7,
     "亿": 10**8,
+    "十亿": 10**9,
+    "百亿": 10**10,
+    "千亿": 10**11,
     "万亿": 10**12,
 }
 MONTHS: Final = (
@@ -41,42 +48,55 @@ MONTHS: Final = (
     *("july", "august", "september", "october", "november", "december"),
 )
 
-_UNITS: Final[tuple[tuple[str, str, str], ...]] = (
+UNITS: Final[tuple[tuple[str, str, str], ...]] = (
     ("length", "0.001", "mm millimetre millimetres millimeter millimeters 毫米"),
-    ("length", "0.01", "cm centimetre centimetres centimeter centimeters 厘米 公分"),
+    ("length", "0.01", "cm CM centimetre centimetres centimeter centimeters 厘米 公分"),
     ("length", "1", "m metre metres meter meters 米 公尺"),
     ("length", "1000", "km KM Km kilometre kilometres kilometer kilometers 公里 千米"),
     ("length", "0.0254", "inch inches 英寸"),
-    ("length", "0.3048", "ft foot feet 英尺"),
-    ("length", "0.9144", "yd yard yards 码"),
+    ("length", "0.3048", "ft FT Ft foot feet 英尺"),
+    ("length", "0.9144", "yd YD yard yards 码"),
     ("length", "1609.344", "mi mile miles 英里"),
     ("mass", "0.001", "mg milligram milligrams 毫克"),
+    ("mass", "0.2", "carat carats 克拉"),
     ("mass", "1", "g gram grams 克"),
     ("mass", "1000", "kg KG Kg kilogram kilograms kilo kilos 公斤 千克"),
     ("mass", "1000000", "t tonne tonnes 吨"),
-    ("mass", "453.59237", "lb lbs 磅"),
+    ("mass", "453.59237", "lb LB Lb lbs 磅"),
     ("mass", "500", "斤"),
     ("time", "0.001", "ms millisecond milliseconds 毫秒"),
     ("time", "1", "s sec secs second seconds 秒 秒钟"),
     ("time", "60", "min mins minute minutes 分钟"),
-    ("time", "3600", "h hr hrs hour hours 小时 个小时"),
+    ("time", "3600", "h hr HR Hr hrs hour hours 小时 个小时"),
     ("time", "86400", "day days 天"),
     ("time", "604800", "week weeks 周 星期 个星期"),
     ("months", "1", "month months 个月"),
     ("months", "12", "year years yr yrs"),
     ("volume", "0.001", "ml mL millilitre millilitres milliliter milliliters 毫升"),
     ("volume", "1", "l L litre litres liter liters 升"),
-    ("area", "1", "m2 m² sqm 平方米 ㎡"),
+    ("volume", "1000", "m3 m³ m^3 cubic_metre cubic_metres cubic_meter cubic_meters 立方米"),
+    ("area", "0.0001", "cm2 cm² cm^2 square_centimetre square_centimetres 平方厘米"),
+    ("area", "1", "m2 m² m^2 sqm sq_m square_metre square_metres square_meter square_meters 平方米 ㎡"),
     ("area", "10000", "ha hectare hectares 公顷"),
-    ("area", "1000000", "km2 km² 平方公里 平方千米"),
-    ("speed", "1", "km/h kmh kph 公里/小时"),
+    ("area", "1000000", "km2 km² km^2 sq_km square_km square_kilometre square_kilometres 平方公里 平方千米"),
+    ("area", "1000000", "square_kilometer square_kilometers"),
+    ("speed", "1", "km/h kmh kph km_per_hour kilometres_per_hour kilometers_per_hour 公里/小时 公里每小时 千米每小时"),
+    ("speed", "1.609344", "mph miles_per_hour"),
+    ("speed", "3.6", "m/s metres_per_second meters_per_second 米/秒 米每秒"),
+    ("power", "1", "W watt watts"),
+    ("power", "1000", "kW kilowatt kilowatts 千瓦"),
+    ("power", "1000000", "MW megawatt megawatts 兆瓦"),
     ("energy", "1", "Wh"),
     ("energy", "1000", "kWh 千瓦时 度电"),
     ("energy", "1000000", "MWh 兆瓦时"),
-    ("share", "1", "% percent 个百分点"),
-    ("degrees Celsius", "1", "°C ℃ 摄氏度"),
-    ("degrees Fahrenheit", "1", "°F ℉ 华氏度"),
-    ("US dollars", "1", "USD US$"),
+    ("share", "1", "% percent per_cent"),
+    ("percentage points", "1", "percentage_point percentage_points %_points 个百分点 百分点"),
+    ("degrees Celsius", "1", "°C ℃ degrees_Celsius 摄氏度"),
+    ("degrees Fahrenheit", "1", "°F ℉ degrees_Fahrenheit 华氏度"),
+    ("US dollars", "1", "USD US$ US_dollars 美元"),
+    ("Hong Kong dollars", "1", "HKD HK$ 港元 港币"),
+    ("Canadian dollars", "1", "CAD"),
+    ("Australian dollars", "1", "AUD"),
     ("dollars", "1", "$ dollar dollars"),
     ("euros", "1", "EUR € euro euros 欧元"),
     ("pounds", "1", "GBP £ 英镑"),
@@ -84,24 +104,58 @@ _UNITS: Final[tuple[tuple[str, str, str], ...]] = (
     ("yen", "1", "JPY 日元 yen"),
     ("yen or yuan", "1", "¥ ￥"),
 )
+"""Kind, factor to the kind's unit of factor 1, names; an underscore stands for a space."""
+
+
+def _is_cased(name: str) -> bool:
+    # 5 m are metres, and 5 M are not; 5 mWh are no 5 MWh.
+    return name.isascii() and (len(name) < 3 or name.endswith("Wh"))
+
+
 _UNIT_BY_NAME: Final = {
-    unicodedata.normalize("NFKC", name): (kind.upper(), Decimal(factor))
-    for kind, factor, names in _UNITS
-    for written in names.split()
-    # Of two letters the case matters: 5 mg are no 5 Mg.
-    for name in ([written] if written.isascii() and len(written) < 3 else [written, written.casefold()])
+    spelling: (kind.upper(), Decimal(factor))
+    for kind, factor, names in UNITS
+    for name in (each.replace("_", " ") for each in unicodedata.normalize("NFKC", names).split())
+    for spelling in ({name} if _is_cased(name) else {name, name.casefold()})
 }
 """Kinds in capitals, which no counted word is in: 5 "length" are no 5 m."""
-_BEFORE: Final = "|".join(map(re.escape, ("US$", "$", "€", "£", "¥", "USD", "EUR", "GBP", "CNY", "RMB", "JPY")))
-_SCALE: Final = "|".join(sorted(SCALES, key=len, reverse=True))
+_CURRENCIES: Final = ("US$", "HK$", "$", "€", "£", "¥", "USD", "HKD", "CAD", "AUD", "EUR", "GBP", "CNY", "RMB", "JPY")
+_MONEY: Final = {_UNIT_BY_NAME[name][0] for name in _CURRENCIES}
+
+LETTER: Final = r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+"""A letter or digit of a script that puts something between words; Chinese characters may stand beside any value."""
+_NAMES: Final = sorted(_UNIT_BY_NAME, key=lambda name: (-len(name), name))
+_UNIT_AFTER: Final = re.compile(
+    # The longest name first, and whole; Chinese puts nothing between words, so a few longer ones are named.
+    r"\s*(?!周年|周岁|元素|吨位|吨公里|码头|升级)"
+    rf"(?P<name>{'|'.join(re.escape(name) if _is_cased(name) else f'(?i:{re.escape(name)})' for name in _NAMES)})"
+    rf"(?:(?<=[\u3400-\u9fff])|(?!{LETTER}))".replace(r"\ ", r"\s")
+)
+_BEFORE: Final = f"(?i:{'|'.join(map(re.escape, _CURRENCIES))})"
+_CURRENCY_BEFORE: Final = re.compile(rf"(?<!{LETTER})(?P<name>{_BEFORE})\s?$")
+_SHORT_SCALE: Final = re.compile(rf"\s?(?i:k|mm?|mn|bn?|tn?)(?!{LETTER})")
+_RATE: Final = re.compile(r"\s?/\s?[^\W0-9]|\^|每")
+WITH_DIGITS: Final = "|".join(re.escape(name) for name in _NAMES if re.search("[0-9]", name))
+"""The pattern of the units whose names hold a digit, such as m2."""
+_ENGLISH_SCALES: Final = "|".join(name for name in SCALES if name.isascii())
+_CHINESE_SCALES: Final = "|".join(sorted((name for name in SCALES if not name.isascii()), key=len, reverse=True))
+SCALE: Final = (
+    # 千米, 千克 and 百分点 are units: 5千米 are 5 km.
+    rf"(?:(?i:(?:{_ENGLISH_SCALES})s?(?![a-z]))|(?!千(?:[米克瓦卡焦赫帕伏兆]|字节)|百[分帕])(?:{_CHINESE_SCALES}))"
+)
+"""The pattern of a scale."""
 
 # Repeats are bounded: a text may be ten thousand digits.
 DIGITS: Final = r"(?:0|[1-9][0-9]{0,2}(?:,[0-9]{3}){1,10}|[1-9][0-9]{0,40})(?:\.[0-9]{1,20})?"
 _QUANTITY: Final = re.compile(
-    rf"(?P<before>(?i:{_BEFORE}))? ?(?P<sign>-?)(?P<digits>{DIGITS})(?: ?(?P<scale>{_SCALE}))?"
-    r"(?P<space> ?)(?P<after>[^0-9]{0,40})",
+    rf"(?P<minus>-?)(?P<before>{_BEFORE})? ?(?P<sign>-?)(?P<digits>{DIGITS})"
+    rf"(?P<after>[^0-9]{{0,48}}|[^0-9]{{0,16}}(?i:{WITH_DIGITS}))"
 )
-_SCALE_WORD: Final = re.compile(r"\b(?:hundred|thousand|million|billion|trillion)\b", re.IGNORECASE)
+_SCALED: Final = re.compile(rf" ?(?P<scale>{SCALE})(?P<after>.*)")
+POWER_OR_FRACTION: Final = re.compile("(?<=[0-9\u3400-\u9fff])(?=[²³¹¼-¾⁰-ₜ⅐-↉])")
+"""The place where NFKC would lose a power or a fraction: 10² is no 102."""
+_EXACT: Final = Context(prec=500)
+"""More digits than any number that is read has."""
 _MONTH: Final = "|".join(f"{name}|{name[:3]}" for name in MONTHS) + "|sept"
 _DATES: Final = tuple(
     re.compile(pattern)
@@ -119,7 +173,8 @@ _DATES: Final = tuple(
 class Quantity:
     """A number of something."""
 
-    number: int | float
+    number: int | Decimal
+    """Exact; an integer where it is whole."""
     what: str = ""
     """The kind of unit in capitals, or what was counted in lower case; empty for a number alone."""
 
@@ -133,6 +188,8 @@ def value_of(text: str) -> Quantity | date | None:
     >>> value_of("March 3, 2021"), value_of("03/04/2021"), value_of("7"), value_of("Room 12")
     (datetime.date(2021, 3, 3), None, None, None)
     """
+    if not text.isascii() and POWER_OR_FRACTION.search(text):
+        return None
     plain = " ".join(unicodedata.normalize("NFKC", text).replace("−", "-").split())
     if not any(character.isdigit() for character in plain):
         return None
@@ -152,30 +209,82 @@ def _date_of(plain: str) -> date | None:
 
 
 def _quantity_of(plain: str) -> Quantity | None:
-    # Scales are words, whatever their case; units are not: 5 m are metres, and 5 M are not.
-    found = _QUANTITY.fullmatch(_SCALE_WORD.sub(lambda word: word[0].lower(), plain))
-    if found is None:
+    found = _QUANTITY.fullmatch(plain)
+    if found is None or (found["minus"] and found["sign"]):
         return None
-    before, after, digits = found["before"] or "", found["after"].strip(), found["digits"]
-    if not (before or after or found["scale"] or "," in digits):  # a text may be digits, and no number
+    before, digits, after, scale = found["before"] or "", found["digits"], found["after"], 1
+    # 5千瓦时 are 5 kWh, not 5000 of something: a name in the table goes before a scale.
+    if _unit_of(after.strip()) is None and (scaled := _SCALED.fullmatch(after)):
+        scale, after = scale_of(scaled["scale"]), scaled["after"]
+    counted = after.strip()
+    is_marked = scale > 1 or "," in digits
+    if not (before or counted or is_marked):  # a text may be digits, and no number
         return None
-    if (before and after) or not (found["space"] or not after or after in _UNIT_BY_NAME):
-        return None  # "5th" and "12B" are no 5 and no 12 of something
-    number = Decimal(digits.replace(",", "")) * SCALES.get(found["scale"] or "", 1) * (-1 if found["sign"] else 1)
-    unit = before or after
-    spellings = (unit,) if unit.isascii() and len(unit) < 3 else (unit, unit.casefold())
-    known = next((_UNIT_BY_NAME[name] for name in spellings if name in _UNIT_BY_NAME), None)
-    what, factor = known or (unit.casefold(), Decimal(1))
-    return Quantity(_plain_number(number * factor), what)
+    if (before and counted) or _SCALED.match(counted):
+        return None
+    unit = _unit_of(before or counted)
+    # "5th" and "12B" are no 5 and no 12 of something, and "3.10 LTS" is a version.
+    if counted and unit is None and (not after.startswith(" ") or ("." in digits and not is_marked)):
+        return None
+    what, factor = unit or (counted.casefold(), Decimal(1))
+    is_negative = found["minus"] or found["sign"]
+    return Quantity(_times(exact_number(digits, scale), -factor if is_negative else factor), what)
 
 
-def _plain_number(number: Decimal) -> int | float:
-    return int(number) if number == number.to_integral_value() else float(number)
+def _unit_of(name: str) -> tuple[str, Decimal] | None:
+    return _UNIT_BY_NAME.get(name) or (None if _is_cased(name) else _UNIT_BY_NAME.get(name.casefold()))
+
+
+def scale_of(name: str) -> int:
+    """Return the factor of a scale that `SCALE` finds, such as "Million", "millions" or "万"."""
+    return SCALES[name.lower().removesuffix("s")]
+
+
+def exact_number(digits: str, scale: int = 1) -> int | Decimal:
+    """Return the number that digits and their separators write, times its scale: an integer where it is whole.
+
+    >>> exact_number("1,234.50", 100), exact_number("0.5")
+    (123450, Decimal('0.5'))
+    """
+    plain = digits.replace(",", "")
+    return _times(Decimal(plain), Decimal(scale)) if "." in plain else int(plain) * scale
+
+
+def _times(number: int | Decimal, factor: Decimal) -> int | Decimal:
+    product = _EXACT.multiply(Decimal(number), factor)
+    return int(product) if product == product.to_integral_value() else product
+
+
+def quantity_at(text: str, start: int, end: int, number: int | Decimal) -> tuple[Quantity, int, int] | None:
+    """Return the quantity that a number at a place of a text makes with the unit beside it, and where both stand.
+
+    The longest name of a unit right after the number counts, or a currency right before it; None where none is whole.
+    The text is in NFKC.
+
+    >>> quantity_at("in 5 km.", 3, 4, 5)
+    (Quantity(number=5000, what='LENGTH'), 3, 7)
+    >>> quantity_at("5 kmx", 0, 1, 5), quantity_at("5 km/day", 0, 1, 5)
+    (None, None)
+    """
+    after = _UNIT_AFTER.match(text, end)
+    unit = _unit_of(" ".join(after["name"].split())) if after else None
+    if before := _CURRENCY_BEFORE.search(text[max(0, start - 8) : start]):
+        currency = _UNIT_BY_NAME[before["name"].upper()]
+        if unit and unit[0] in _MONEY and unit != currency:  # "$5 CAD"
+            return None
+        if _SHORT_SCALE.match(text, end):  # "$5m"
+            return None
+        start -= len(before[0])
+        return Quantity(-number if text[start - 1 : start] == "-" else number, currency[0]), start, end
+    if not after or not unit or (unit[0] not in _MONEY and _RATE.match(text, after.end())):
+        return None
+    return Quantity(_times(number, unit[1]), unit[0]), start, after.end()
 
 
 def spellings_of(day: date) -> Iterator[str]:
     """Yield patterns of the ways in which a date is written, in lower case."""
-    name = rf"(?:{MONTHS[day.month - 1]}|{MONTHS[day.month - 1][:3]})"
+    full = MONTHS[day.month - 1]
+    name = rf"(?:{full}|{full[:3]}{'t?' if full == 'september' else ''}\.?)"
     ordinal = rf"0?{day.day}(?:st|nd|rd|th)?"
     yield f"{day.year:04}-{day.month:02}-{day.day:02}"
     yield rf"{day.year:04}[/.]0?{day.month}[/.]0?{day.day}"

@@ -193,6 +193,147 @@ def test_what_stands_for_an_answer_is_decided_narrowly(gold: object, text: str, 
     assert holds_answer(text, gold) is holds
 
 
+TOLD = [
+    ("5 km", "It is 5 km away."),
+    ("5 km", "It is 5,000 metres, or 5 km."),
+    ("5 m", "长5米。"),
+    ("5 km", "全程5公里左右"),
+    ("5 km", "全程5千米"),
+    ("5 km", "It is 5\nkilometres."),
+    ("5 m2", "It has 5 m²."),
+    ("5 m²", "面积为5m2，朝南"),
+    ("30平方米", "It has 30 square metres."),
+    ("5 kWh", "用电5千瓦时"),
+    ("5%", "It rose by 5 percent."),
+    ("5个百分点", "It rose by 5 percentage points."),
+    ("-5 °C", "It was −5 ℃ at night."),
+    ("-5 °C", "It was Minus 5 °C at night."),
+    ("-5 °C", "夜间零下5℃。"),
+    ("$5", "It costs $5."),
+    ("$5", "It costs $5 per night."),
+    ("$1.5 million", "It cost $1,500,000."),
+    ("1500 USD", "It is 1,500 USD/month."),
+    ("5000元", "月租5000元/月。"),
+    ("HK$5", "It costs HK$5."),
+    ("5 dollars", "共$5"),
+    ("90 minutes", "It takes 1.5 hours."),
+    ("8 million people", "Some 8,000,000 people live there."),
+    ("3 bedrooms", "A flat of 3 Bedrooms, and a kitchen."),
+    ("3.10 LTS", "It runs 3.10 lts."),
+    ("8 million", "It is 800万."),
+    ("36 km/h", "It goes at 10 m/s."),
+    (5_000_000, "It is 5百万."),
+    (5_000_000_000_000, "It is $5 trillion."),
+    (500, "5 hundred"),
+    (5000, "共5千元"),
+    (5, "全程5千米"),
+    (5, "上升5百分点"),
+    (110, "1.1 hundred"),
+    ("2021-03-03", "It was on Mar. 3, 2021."),
+    ("2021-03-03", "It was on 3 Mar. 2021"),
+    ("2021-09-03", "Sept 3, 2021"),
+    ("2021-09-03", "3rd of Sept. 2021"),
+    ("2021-05-03", "May 3, 2021"),
+]
+NOT_TOLD = [
+    ("5 m", "It is 5 miles away."),
+    ("5 m", "It takes 5 minutes."),
+    ("5 m", "It takes 5 min."),
+    ("3 s", "3 sets"),
+    ("3 tonnes", "3 times"),
+    ("5 grams", "5 gallons"),
+    ("5 t", "5 trillion"),
+    ("5 g", "It has a 5G network."),
+    ("5 m", "It costs 5 M."),
+    ("5 mg", "It weighs 5 Mg."),
+    ("500 km", "12,500 km"),
+    ("5 km", "1,5 km"),
+    ("5 km", "1.5 km"),
+    ("5 °C", "-5 °C"),
+    ("5 °C", "5 °F"),
+    ("5 km", "5 km/h"),
+    ("5 km", "5 km per hour"),
+    ("5 km", "5公里/小时"),
+    ("5 km", "5公里每小时"),
+    ("5 m", "5米/秒"),
+    ("5 kg", "5 kg/m2"),
+    ("5 m", "5 m2"),
+    ("5 m", "5 m²"),
+    ("5 m", "5 m^2"),
+    ("5 m", "5 square metres"),
+    ("5 m", "5平方米"),
+    ("5 m", "5立方米"),
+    ("5 m²", "5 m³"),
+    ("5克", "5克拉"),
+    ("5周", "成立5周年"),
+    ("$5", "It costs HK$5"),
+    ("$5", "It costs A$5."),
+    ("$5", "It costs US$5."),
+    ("$5", "It costs $5 CAD."),
+    ("$5", "It costs $5 trillion."),
+    ("$5", "It costs $5m."),
+    ("$5", "It costs $5 bn."),
+    ("$5", "It costs $5k."),
+    ("$5", "The balance is -$5."),
+    ("$5", "It costs $3-$5."),
+    ("5元", "5美元"),
+    ("5元", "5日元"),
+    ("5元", "5万元"),
+    ("5%", "It rose by 5 percentage points."),
+    ("5%", "上升5个百分点"),
+    ("5 hours", "5 hourglasses"),
+    ("1 hour", "It takes 1 hour 30 minutes."),
+    ("30分钟", "需要1小时30分钟。"),
+    ("2 km", "It is 5½ km."),
+    ("3 bedrooms", "13 bedrooms"),
+    ("3 bedrooms", "3 bathrooms"),
+    ("3.1 LTS", "It runs 3.10 LTS."),
+    ("8 million people", "8 million peoples"),
+    ("8 million", "8 million and 8.1 million in 2021-01-01 and 2022, 2023, 2024"),
+    ("8 million", "8 billion"),
+    (5, "It is 5百万."),
+    (5, "It is 5 trillion."),
+    (5, "It costs 5M."),
+    (5, "It costs 5bn."),
+    (5, "共5千元"),
+    (500, "5 hundred thousand"),
+    ("5 °C", "零下5℃"),
+    ("5 °C", "It was minus 5 °C."),
+    (5, "It is 负5."),
+    ("10 km", "5~10 km"),
+    ("10公里", "5至10公里"),
+    ("5 km", "5–10 km"),
+    (30_000, "3万5千"),
+    (5_000, "3万5千"),
+    (102, "It is 10²."),
+    ("2021-03-03", "Mar. 30, 2021"),
+    ("2021-03-03", "May 3, 2021"),
+    ("2021-03-03", "Mar. 3, 20210"),
+]
+
+
+@pytest.mark.parametrize(("gold", "text"), TOLD)
+def test_a_value_is_told_in_any_way_that_says_the_same(gold: object, text: str) -> None:
+    assert holds_answer(text, gold)
+
+
+@pytest.mark.parametrize(("gold", "text"), NOT_TOLD)
+def test_a_value_is_not_told_by_another_that_looks_alike(gold: object, text: str) -> None:
+    assert not holds_answer(text, gold)
+
+
+def test_an_abbreviated_month_ends_no_sentence() -> None:
+    days = ["2021-03-03", "2021-04-04"]
+    assert holds_answer("Elm is of Apr. 4, 2021. So it is Mar. 3, 2021.", days[0], candidates=days)
+    assert holds_answer("Elm is of Apr. 4, 2021. So it is Sept. 3, 2021.", "2021-09-03", candidates=[days[1]])
+    assert not holds_answer("It is Mar. 3, 2021. No, Apr. 4, 2021.", days[0], candidates=days)
+
+
+def test_what_tells_the_answer_counts_as_no_other_value() -> None:
+    assert holds_answer("5 km, 5,000 m: at 1, 2 and 3.", "5 km")
+    assert not holds_answer("5 km, 5,000 m: at 1, 2, 3 and 4.", "5 km")
+
+
 def test_a_name_inside_a_longer_name_is_another_name() -> None:
     asked = question_of("竹园", entities=("竹园", "竹园编钟"))
     assert is_answer_accurate(asked, "答案是竹园。")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import unicodedata
 from datetime import date
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from synthesis.answers.final_answer import holds_answer
 from synthesis.answers.same_answer import same_answer
-from synthesis.answers.written_values import value_of
+from synthesis.answers.written_values import SCALES, UNITS, Quantity, value_of
 
 SAME = [
     ("8,000,000", 8000000),
@@ -39,6 +41,57 @@ SAME = [
     ("3rd of Mar 2021", "2021/3/3"),
     ("2021年3月3日", "3 March 2021"),
     ("Sept. 9, 2020", "2020-09-09"),
+    # areas and volumes, whose names hold digits
+    ("5 m2", "5 m²"),
+    ("5m²", "5平方米"),
+    ("5 ㎡", "5 square metres"),
+    ("5 km2", "5,000,000 m²"),
+    ("2 km²", "200 hectares"),
+    ("3 m³", "3000 litres"),
+    ("30 m^2", "30 sqm"),
+    ("3万平方米", "3 hectares"),
+    # scales
+    ("5百万", 5000000),
+    ("5 hundred", 500),
+    ("2.3 hundred", 230),
+    ("5千", "5 thousand"),
+    ("5 millions", "500万"),
+    ("1.2千亿", "120 billion"),
+    ("2 trillion", "2万亿"),
+    ("3十亿", "3 billion"),
+    # a name of a unit goes before a scale
+    ("5千瓦时", "5 kWh"),
+    ("5千米", "5公里"),
+    ("5千克", "5 kg"),
+    ("5万千瓦时", "50 MWh"),
+    ("5千瓦", "5,000 W"),
+    ("5百分点", "5 percentage points"),
+    # units
+    ("36 km/h", "10 m/s"),
+    ("60 mph", "60 miles per hour"),
+    ("5 KM", "5 km"),
+    ("5 Hours", "300 MINUTES"),
+    ("1克拉", "200 mg"),
+    ("5 per cent", "5%"),
+    ("20 degrees Celsius", "20 °C"),
+    ("68 °f", "68 ℉"),
+    ("-4 °C", "−4℃"),
+    ("5美元", "US$5"),
+    ("HK$5", "5港元"),
+    ("-$5", "$-5"),
+    ("$5", "5 dollars"),
+    ("usd 1.5 million", "150万美元"),
+    ("１２．５％", "12.5 %"),
+    ("5 km", "5 km"),
+    # counted words
+    ("1,500 households", "1500 Households"),
+    ("1500 households", "1.5 thousand households"),
+    ("3.10 LTS", "3.10 lts"),
+    ("1,234,567,890,123,456,789,012,345,678,901", 1234567890123456789012345678901),
+    ("0.1 km", "100 m"),
+    ("2.50 kg", "2.5 kg"),
+    ("1 May 2021", "May 1, 2021"),
+    ("Sept 9 2020", "9 September 2020"),
 ]
 DIFFERENT = [
     ("8,000,000", 8000001),
@@ -91,6 +144,90 @@ DIFFERENT = [
     ("1", True),
     ("New York City", "NYC"),
     ("New York City", "New York"),
+    # percent is of something, a percentage point is itself
+    ("5%", "5个百分点"),
+    ("5 percent", "5 percentage points"),
+    ("5%", "5 % points"),
+    ("5%", "5‰"),
+    # a version is no number, nor is what a word follows that is no unit
+    ("3.10 LTS", "3.1 LTS"),
+    ("3.0 beta", "3 beta"),
+    ("Python 3.10", "Python 3.1"),
+    ("1.50 stable", "1.5 stable"),
+    ("v1.10", "v1.1"),
+    ("10.0 inches tall", "10 inches tall"),
+    # exact, however long
+    ("1,234,567,890,123,456,789,012,345,678,901", "1,234,567,890,123,456,789,012,345,678,902"),
+    ("1234567890123456789012345678901 m", "1234567890123456789012345678902 m"),
+    ("12345678901234567890.25 km", "12345678901234567890.26 km"),
+    ("$1,000,000.25", "$1,000,000.75"),
+    ("1.0000001 km", "1 km"),
+    # the case of a short unit
+    ("5 mg", "5 Mg"),
+    ("5mg", "5Mg"),
+    ("5 mW", "5 MW"),
+    ("5 mWh", "5 MWh"),
+    ("5 g", "5 G"),
+    ("5 m", "5 M"),
+    # square, cubic, per
+    ("5 m2", "5 m"),
+    ("5 m²", "5 m³"),
+    ("5 km2", "5 km"),
+    ("5 km2", "5000 m2"),
+    ("5 m2", 52),
+    ("5 km/h", "5 km"),
+    ("5 km/h", "5 m/s"),
+    ("5 W", "5 Wh"),
+    ("5 kW", "5 kWh"),
+    ("$5 per day", "$5"),
+    ("5 USD/month", "5 USD"),
+    # scales
+    ("5百", 5),
+    ("5百万", 500),
+    ("5 hundredths", 500),
+    ("8 millionaires", 8000000),
+    ("8 millionth", 8000000),
+    ("5 hundred thousand", 500),
+    ("3万5千", 30000),
+    ("5千米", 5000),
+    ("5 thousand", "5 thousand m"),
+    ("$5m", "$5"),
+    ("5bn", 5),
+    # currencies
+    ("HK$5", "$5"),
+    ("A$5", "$5"),
+    ("NT$5", "$5"),
+    ("$5 CAD", "$5"),
+    ("US$5", "HK$5"),
+    ("5元", "5美元"),
+    ("5日元", "5元"),
+    ("-$5", "$5"),
+    ("-$-5", "$5"),
+    # powers and fractions
+    ("10²", "102"),
+    ("10² km", "102 km"),
+    ("5½ km", "51 km"),
+    ("5½", "51⁄2"),
+    ("1/2 km", "12 km"),
+    # lookalikes
+    ("5 feet 3 inches", "5 feet"),
+    ("1 hour 30 minutes", "1 hour"),
+    ("5-10 km", "10 km"),
+    ("+5 km", "-5 km"),
+    ("1 month", "30 days"),
+    ("1 min", "1 m"),
+    ("5 t", "5 trillion"),
+    ("5 carats", "5 g"),
+    ("5周岁", "5周"),
+    ("2021年", "2021 years"),
+    ("31 April 2021", "1 May 2021"),
+    ("Mar 2021", "2021-03-01"),
+    ("3/3/2021", "2021-03-03"),
+    ("20210303", "2021-03-03"),
+    ("0 °C", "32 °F"),
+    ("1e3 m", "1000 m"),
+    ("0x10", 16),
+    ("五公里", "6公里"),
 ]
 
 
@@ -107,11 +244,62 @@ def test_what_may_say_something_else_is_another_answer(one, other):
     assert not same_answer(other, one)
 
 
+def test_a_whole_number_that_no_float_reaches_is_compared_all_the_same():
+    assert same_answer(10**400, 10**400)
+    assert not same_answer(10**400, 10**400 + 1)
+    assert not same_answer(10**400, 1.5)
+    assert not same_answer(float("inf"), 10**400)
+    assert not same_answer(10**400, "8,000.5")
+
+
 def test_an_alias_is_the_answer_where_it_was_stated_and_only_whole():
     assert same_answer("New York City", "nyc", ["NYC", "The Big Apple"])
     assert not same_answer("New York City", "NYC Marathon", ["NYC"])
     assert not same_answer("New York City", "N", ["NYC"])
     assert not same_answer("New York City", "New York City, NYC", ["NYC"])
+
+
+def names_of_units() -> list[tuple[str, str, str]]:
+    """Kind, factor and name of every unit of the table."""
+    return [(kind, factor, name.replace("_", " ")) for kind, factor, names in UNITS for name in names.split()]
+
+
+@pytest.mark.parametrize(("kind", "factor", "name"), names_of_units())
+@settings(max_examples=10)  # of each of some two hundred names
+@given(
+    number=st.decimals(0, 10**9, places=2),
+    with_separators=st.booleans(),
+    space=st.sampled_from(["", " ", "  ", "\u00a0"]),
+    sentence=st.sampled_from(
+        ["{}", "It is {}.", "**{}**", "Is it ({}), or what?", "答案是{}。", "共{}左右，谢谢", "约 {} 吧"]
+    ),
+    scale=st.sampled_from([("", 1), (" Million ", 10**6), ("万", 10**4), ("百万", 10**6)]),
+)
+def test_every_unit_of_the_table_is_read_alone_and_in_a_sentence(
+    kind, factor, name, number, with_separators, space, sentence, scale
+):
+    written = (f"{number:,f}" if with_separators else f"{number:f}") + scale[0] + space + name
+    base = number * scale[1] * Decimal(factor)
+    assert value_of(written) == Quantity(base, kind.upper())
+    assert value_of(f"-{written}") == Quantity(-base, kind.upper())
+    assert holds_answer(sentence.format(written), written)
+    assert not holds_answer(sentence.format(written), f"{number + 1:f}{scale[0]}{space}{name}")
+
+
+def test_no_name_of_a_unit_stands_for_two():
+    names = [unicodedata.normalize("NFKC", name) for _, _, name in names_of_units()]
+    written = {(kind, factor, unicodedata.normalize("NFKC", name)) for kind, factor, name in names_of_units()}
+    assert len(written) == len(set(names))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(number=st.integers(1, 10**6), space=st.sampled_from(["", " "]))
+def test_every_scale_is_read_alone_and_in_a_sentence(scale, number, space):
+    written, value = f"{number}{space}{scale}", number * SCALES[scale]
+    assert value_of(written) == Quantity(value)
+    assert holds_answer(f"It is {written}.", value)
+    assert holds_answer(f"答案是{written}。", value)
+    assert not holds_answer(f"It is {written}.", number)
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
