@@ -30,9 +30,11 @@ class BatchEndpoint(Endpoint):
         await self._batches.close()
         await super().close()
 
-    async def _answer(self, sent: JsonObject, costs: QuestionCosts, may_send: Callable[[], bool]) -> Answer | None:
+    async def _answer(
+        self, call: JsonObject, sent: JsonObject, costs: QuestionCosts, may_send: Callable[[], bool]
+    ) -> Answer | None:
         started = time.monotonic()
-        found = await self._batches.answer_to(sent, may_send)
+        found = await self._batches.answer_to(call, sent, may_send)
         if found is None:
             return None
         costs.calls += found.is_new

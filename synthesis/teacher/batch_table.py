@@ -24,22 +24,30 @@ class OpenBatch(NamedTuple):
 
 
 class BatchTable:
-    """The batches of one endpoint in the file of replies; every method may raise `ReplyFileError`."""
+    """The batches of one address and key in the file of replies; every method may raise `ReplyFileError`.
 
-    def __init__(self, path: Path, base_url: str):
-        self._base_url = base_url
+    What came back is shared by all keys of the address: it is paid for, whoever paid.
+    """
+
+    def __init__(self, path: Path, base_url: str, api_key_env: str):
+        """`api_key_env` names the variable that holds the key, which itself is written nowhere."""
+        self._base_url, self._api_key_env = base_url, api_key_env
         self._database = ReplyDatabase(
             path,
             "CREATE TABLE IF NOT EXISTS batches (mark TEXT PRIMARY KEY, id TEXT, base_url TEXT NOT NULL,"
-            " questions TEXT NOT NULL, begun REAL NOT NULL)",
+            " questions TEXT NOT NULL, begun REAL NOT NULL, api_key_env TEXT)",
             "CREATE TABLE IF NOT EXISTS batch_answers (base_url TEXT NOT NULL, question TEXT NOT NULL, body TEXT NOT"
             " NULL, is_taken INTEGER NOT NULL, PRIMARY KEY (base_url, question)) WITHOUT ROWID",
         )
+        if "api_key_env" not in {name for _, name, *_ in self._database.rows("PRAGMA table_info(batches)")}:
+            self._database.rows("ALTER TABLE batches ADD COLUMN api_key_env TEXT")  # a file of before keys were named
 
     def open_batches(self) -> list[OpenBatch]:
-        """Return the batches whose answers have not come yet, the oldest first."""
+        """Return the batches whose answers have not come yet, the oldest first; not those of another key."""
         rows = self._database.rows(
-            "SELECT mark, id, questions, begun FROM batches WHERE base_url = ? ORDER BY begun, mark", (self._base_url,)
+            "SELECT mark, id, questions, begun FROM batches WHERE base_url = ? AND coalesce(api_key_env, ?) = ?"
+            " ORDER BY begun, mark",
+            (self._base_url, self._api_key_env, self._api_key_env),
         )
         return [OpenBatch(mark, id_, tuple(json.loads(questions)), begun) for mark, id_, questions, begun in rows]
 
@@ -47,8 +55,8 @@ class BatchTable:
         """Write down a batch that is about to be sent."""
         batch = OpenBatch(mark, None, tuple(questions), time.time())
         self._database.rows(
-            "INSERT INTO batches VALUES (?, NULL, ?, ?, ?)",
-            (mark, self._base_url, json.dumps(batch.questions), batch.begun),
+            "INSERT INTO batches (mark, base_url, questions, begun, api_key_env) VALUES (?, ?, ?, ?, ?)",
+            (mark, self._base_url, json.dumps(batch.questions), batch.begun, self._api_key_env),
         )
         return batch
 

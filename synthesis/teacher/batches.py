@@ -13,6 +13,7 @@ import json
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -42,7 +43,16 @@ class BatchAnswer(NamedTuple):
     body: JsonValue
     problem: str = ""
     is_new: bool = True
-    """Whether it was not taken before, by a command that counted what it cost."""
+    """Whether nobody who asked the same was told it before, in this command or another, and counted what it cost."""
+
+
+@dataclass
+class _Waited:
+    """What all who ask one question wait for together."""
+
+    answer: asyncio.Future[BatchAnswer | None]
+    is_counted: bool = False
+    """Whether one of them was told that it is new."""
 
 
 class _Queued(NamedTuple):
@@ -62,32 +72,49 @@ class Batches:
         assert config.cache is not None
         self._openai, self._client, self._config = openai, client, config
         self._base_url, self._api_key_env = base_url, api_key_env
-        self._table = BatchTable(config.cache, base_url)
+        self._table = BatchTable(config.cache, base_url, api_key_env)
+        self._earlier = self._table.open_batches()
+        """Of earlier runs, to be polled on: read before any batch of this run is written down beside them."""
         self._queues: defaultdict[str, dict[str, _Queued]] = defaultdict(dict)
         self._timers: dict[str, asyncio.Task[None]] = {}
-        self._waiting: dict[str, asyncio.Future[BatchAnswer | None]] = {}
+        self._waiting: dict[str, _Waited] = {}
         self._under_way: set[str] = set()
         """Questions of the batches that were sent."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._has_resumed = False
 
-    async def answer_to(self, call: JsonObject, may_send: Callable[[], bool]) -> BatchAnswer | None:
+    async def answer_to(
+        self, call: JsonObject, sent: JsonObject, may_send: Callable[[], bool]
+    ) -> BatchAnswer | None:
         """Return the answer to a call; None where its batch leaves and it may not be sent any more.
+
+        `sent` is the call without what the endpoint refuses, as its line says it. The line is named by the whole call:
+        by its seed two draws of one prompt are two questions, also where the endpoint takes no seed.
 
         Raises:
             TeacherUnavailable: the endpoint takes no batches, or has given one up.
         """
         self._resume()
         question = "q-" + sha256(canonical_json(call).encode()).hexdigest()[:40]
-        if (kept := self._table.take(question)) is not None:
-            body, is_new = kept
-            return BatchAnswer(200, body, is_new=is_new)
+        if (kept := self._taken(question)) is not None:
+            return kept
         if question not in self._waiting:
-            self._waiting[question] = asyncio.get_running_loop().create_future()
-            self._waiting[question].add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._waiting[question] = _Waited(asyncio.get_running_loop().create_future())
+            self._waiting[question].answer.add_done_callback(lambda done: done.cancelled() or done.exception())
             if question not in self._under_way:
-                self._queue(question, call, may_send)
-        return await asyncio.shield(self._waiting[question])
+                self._queue(question, sent, may_send)
+        waited = self._waiting[question]
+        answer = await asyncio.shield(waited.answer)
+        # Whoever is still there counts: the first who asked may have been cancelled.
+        if answer is None or (kept := self._taken(question)) is not None:
+            return kept
+        is_new, waited.is_counted = not waited.is_counted, True
+        return answer._replace(is_new=is_new)
+
+    def _taken(self, question: str) -> BatchAnswer | None:
+        if (kept := self._table.take(question)) is None:
+            return None
+        body, is_new = kept
+        return BatchAnswer(200, body, is_new=is_new)
 
     async def close(self) -> None:
         """Stop polling; what was sent is polled by the next run."""
@@ -96,7 +123,7 @@ class Batches:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for waiting in self._waiting.values():
-            waiting.cancel()
+            waiting.answer.cancel()
         self._table.close()
 
     # --- gathering ---
@@ -137,8 +164,8 @@ class Batches:
                 await work
             except Exception as error:  # noqa: BLE001 - whoever waits for an answer is told
                 for question in questions:
-                    if (waiting := self._waiting.pop(question, None)) is not None and not waiting.done():
-                        waiting.set_exception(error)
+                    if (waiting := self._waiting.pop(question, None)) is not None and not waiting.answer.done():
+                        waiting.answer.set_exception(error)
             finally:
                 self._under_way.difference_update(questions)
 
@@ -147,17 +174,15 @@ class Batches:
         task.add_done_callback(self._tasks.discard)
 
     def _give(self, question: str, answer: BatchAnswer | None) -> None:
-        if (waiting := self._waiting.pop(question, None)) is not None and not waiting.done():
-            waiting.set_result(answer)
+        if (waiting := self._waiting.pop(question, None)) is not None and not waiting.answer.done():
+            waiting.answer.set_result(answer)
 
     # --- sending and polling ---
 
     def _resume(self) -> None:
         """Go on polling what an earlier run has sent."""
-        if self._has_resumed:
-            return
-        self._has_resumed = True
-        for batch in self._table.open_batches():
+        earlier, self._earlier = self._earlier, []
+        for batch in earlier:
             self._under_way |= set(batch.questions)
             self._start(batch.questions, self._follow_again(batch))
 
@@ -248,12 +273,9 @@ class Batches:
         self._table.finish(batch.mark, kept)
         self._under_way.difference_update(batch.questions)
         for question in batch.questions:
-            if question in kept and question in self._waiting:
-                self._table.take(question)
+            if question in answers:
                 self._give(question, answers[question])
-            elif question in answers and question not in kept:
-                self._give(question, answers[question])
-            elif question not in answers and missing is not None:
+            elif missing is not None:
                 self._give(question, BatchAnswer(None, None, f"no line in {missing}"))
 
     async def _lines(self, file: str | None) -> list[JsonObject]:

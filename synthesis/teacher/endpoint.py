@@ -103,7 +103,7 @@ class Endpoint:
         problem, tries_left, attempt = "", self._limits.max_retries, 0
         while True:
             sent = self._taken_fields(call)
-            answer = await self._answer(sent, costs, may_send)
+            answer = await self._answer(call, sent, costs, may_send)
             if answer is None:
                 return None
             problem, rule = answer.problem, Rule("again")
@@ -126,13 +126,15 @@ class Endpoint:
                 if not tries_left:
                     break
                 tries_left, attempt = tries_left - 1, attempt + 1
-                costs.retries += 1
+                costs.retries += answer.is_new
             await asyncio.sleep(min(delay, _LONGEST_DELAY_SECONDS))
         self._count_failure(problem)
         raise BadReply(f"{question}: no answer after {self._limits.max_retries} retries, the last with {problem}")
 
-    async def _answer(self, sent: JsonObject, costs: QuestionCosts, may_send: Callable[[], bool]) -> Answer | None:
-        """Send a call when its turn has come; None where it may not be sent any more."""
+    async def _answer(
+        self, call: JsonObject, sent: JsonObject, costs: QuestionCosts, may_send: Callable[[], bool]
+    ) -> Answer | None:
+        """Send a call, as `sent`, when its turn has come; None where it may not be sent any more."""
         async with self._concurrency.slot():
             if not may_send():
                 return None

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import itertools
 import json
 import sqlite3
 import subprocess
@@ -26,6 +27,7 @@ from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 
 RUN = Path(__file__).with_name("batch_run.py")
 QUICK = {"batch": True, "batch_wait_seconds": 0.05, "batch_poll_seconds": 0.02, "request_seconds": 5}
+ONES = '"clarity": 1, "realism": 1, "tool_necessity": 1'
 PRICES = {"usd_per_million_prompt_tokens": 1000.0, "usd_per_million_completion_tokens": 0.0}
 
 
@@ -168,6 +170,106 @@ async def test_a_field_that_a_line_names_is_left_out_of_the_next_batch(tmp_path)
         assert outcomes == [SCORES] * 3
         assert teacher.ledger.of("ScoreTask").dropped_fields == {"seed"}
         assert endpoint.sizes == [3, 3]
+
+
+async def test_every_draw_has_a_line_and_a_reply_of_its_own_also_where_the_endpoint_takes_no_seed(tmp_path):
+    drawn = itertools.count(1)
+    limits = {"max_usd": 100.0, **PRICES}
+    async with MockBatches(lambda _: f'{{"reason": "draw {next(drawn)}", {ONES}}}').serving() as endpoint:
+        endpoint.line = lambda call: (400, {"error": {"message": "Unknown name: seed"}}) if "seed" in call else None
+        found = []
+        for _ in range(2):
+            teacher = teacher_of(endpoint, cache=tmp_path / "replies.sqlite", **(QUICK | limits))
+            async with asyncio.timeout(120):
+                replies = await asyncio.gather(*(teacher.ask(question(), seed=seed) for seed in range(4)))
+            await teacher.close()
+            found.append([reply.reason for reply in replies])
+            assert endpoint.sizes == [4, 4]
+            assert teacher.budget.spent.prompt_tokens == 400
+            with sqlite3.connect(tmp_path / "replies.sqlite") as database:
+                database.execute("DELETE FROM replies")  # as where the kill came before the replies were kept
+    assert sorted(found[0]) == ["draw 1", "draw 2", "draw 3", "draw 4"]
+    assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("fault", [None, 503])
+async def test_who_asks_the_very_same_question_shares_its_line_which_is_counted_once(tmp_path, fault):
+    faults = [fault] if fault else []
+    limits = {"max_usd": 100.0, **PRICES}
+    async with MockBatches(scored).serving() as endpoint:
+        endpoint.line = lambda _: (faults.pop(), {"error": {"message": "busy"}}) if faults else None
+        teacher = teacher_of(endpoint, cache=tmp_path / "replies.sqlite", **(QUICK | limits))
+        async with asyncio.timeout(120):  # one call: seeds have 31 bits there
+            asked = [asyncio.create_task(teacher.ask(question(), seed=seed)) for seed in (0, 2**31, 2**32)]
+            await until(lambda: bool(endpoint.batches))
+            asked[0].cancel()  # who asked first does not wait for it: another one counts
+            assert await asyncio.gather(*asked[1:]) == [SCORES] * 2
+        await teacher.close()
+        assert endpoint.sizes == [1] + [1] * bool(fault)
+        assert teacher.ledger.of("ScoreTask").calls == 1 + bool(fault)
+        assert teacher.budget.spent == Usage(100, 10, pytest.approx(0.1))
+
+
+@pytest.mark.parametrize("key_env", ["TEST_KEY", "OTHER_KEY"])
+async def test_a_batch_that_was_sent_with_another_key_is_left_to_the_run_that_has_it(tmp_path, monkeypatch, key_env):
+    monkeypatch.setenv("OTHER_KEY", "sk-of-another-account")
+    async with MockBatches(scored, polls=10**9).serving() as endpoint:
+        first = teacher_of(endpoint, cache=tmp_path / "replies.sqlite", **QUICK)
+        asked = asyncio.create_task(first.ask(question("number 0!"), seed=0))
+        await until(lambda: bool(endpoint.batches))
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        await first.close()
+        endpoint.polls = 1
+        _, outcomes = await ask_all(endpoint, tmp_path, 1, api_key_env=key_env)
+        assert outcomes == [SCORES]
+        assert endpoint.sizes == ([1] if key_env == "TEST_KEY" else [1, 1])
+        assert len(open_batches(tmp_path)) == (key_env == "OTHER_KEY")
+        assert KEY.encode() not in (tmp_path / "replies.sqlite").read_bytes()
+
+
+async def test_two_keys_at_one_address_poll_each_its_own_batches(tmp_path, monkeypatch):
+    monkeypatch.setenv("OTHER_KEY", "sk-of-another-account")
+    async with MockBatches(scored, polls=3).serving() as endpoint:
+        retrieve, polled = endpoint._retrieve, Counter()
+
+        async def note(request):
+            polled[request.match_info["id"], request.headers["Authorization"]] += 1
+            return await retrieve(request)
+
+        endpoint._retrieve = note
+        roles = {"judges": RoleConfig(api_key_env="OTHER_KEY")}
+        teacher = teacher_of(endpoint, cache=tmp_path / "replies.sqlite", roles=roles, **QUICK)
+        writer = question("b")
+        type(writer).role, before = "task_writer", type(writer).role
+        try:
+            first = asyncio.create_task(teacher.ask(writer, seed=0))
+            await until(lambda: bool(endpoint.batches))
+            type(writer).role = "judges"
+            async with asyncio.timeout(120):
+                assert await asyncio.gather(first, teacher.ask(question("a"), seed=0)) == [SCORES] * 2
+        finally:
+            type(writer).role = before
+        await teacher.close()
+    assert {batch for batch, _ in polled} == set(endpoint.batches)
+    assert len(polled) == 2
+
+
+async def test_a_file_of_before_batches_named_their_key_is_read_on_and_its_batches_are_polled(tmp_path):
+    async with MockBatches(scored, polls=10**9).serving() as endpoint:
+        first = teacher_of(endpoint, cache=tmp_path / "replies.sqlite", **QUICK)
+        asked = asyncio.create_task(first.ask(question("number 0!"), seed=0))
+        await until(lambda: endpoint.requests["GET batch"] > 0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        await first.close()
+        with sqlite3.connect(tmp_path / "replies.sqlite") as database:
+            database.execute("ALTER TABLE batches DROP COLUMN api_key_env")
+        endpoint.polls = 1
+        _, outcomes = await ask_all(endpoint, tmp_path, 1)
+        assert outcomes == [SCORES]
+        assert endpoint.sizes == [1]
+        assert open_batches(tmp_path) == []
 
 
 @pytest.mark.parametrize("how", ["the file is gone", "the id is missing", "a line is damaged"])
