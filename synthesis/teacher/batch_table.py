@@ -71,7 +71,7 @@ class BatchTable:
             for question, body in answers.items():
                 self._database.rows(
                     "INSERT OR REPLACE INTO batch_answers VALUES (?, ?, ?, 0)",
-                    (self._base_url, question, json.dumps(body, ensure_ascii=False)),
+                    (self._base_url, question, json.dumps(body)),  # as ASCII: SQLite takes no half of a character
                 )
             self._database.rows("DELETE FROM batches WHERE mark = ?", (mark,))
             self._database.rows("COMMIT")

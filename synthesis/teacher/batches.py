@@ -35,6 +35,13 @@ _LISTED_BEFORE_SECONDS: Final = 3600.0
 """Clocks may differ by so much."""
 
 
+_MOST_SHOWN_CHARACTERS: Final = 200
+
+
+class _Unusable(ValueError):
+    """A reply to a request about a batch that lacks what it was asked for; never leaves this file."""
+
+
 class BatchAnswer(NamedTuple):
     """What a batch has to say to one call."""
 
@@ -82,9 +89,7 @@ class Batches:
         """Questions of the batches that were sent."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def answer_to(
-        self, call: JsonObject, sent: JsonObject, may_send: Callable[[], bool]
-    ) -> BatchAnswer | None:
+    async def answer_to(self, call: JsonObject, sent: JsonObject, may_send: Callable[[], bool]) -> BatchAnswer | None:
         """Return the answer to a call; None where its batch leaves and it may not be sent any more.
 
         `sent` is the call without what the endpoint refuses, as its line says it. The line is named by the whole call:
@@ -108,7 +113,7 @@ class Batches:
         if answer is None or (kept := self._taken(question)) is not None:
             return kept
         is_new, waited.is_counted = not waited.is_counted, True
-        return answer._replace(is_new=is_new)
+        return answer._replace(problem=self._shown(answer.problem), is_new=is_new)
 
     def _taken(self, question: str) -> BatchAnswer | None:
         if (kept := self._table.take(question)) is None:
@@ -198,9 +203,13 @@ class Batches:
         content = b"".join(queued.line for queued in queue.values())
         # Before it is sent: were we killed between, the batch would be found by its mark.
         batch = self._table.begin(uuid.uuid4().hex, list(queue))
-        file = await self._asked(
-            lambda: self._client.files.create(file=(f"{batch.mark}.jsonl", content), purpose="batch")
-        )
+
+        async def upload() -> str:
+            return _text_in(
+                await self._client.files.create(file=(f"{batch.mark}.jsonl", content), purpose="batch"), "id"
+            )
+
+        file = await self._asked(upload)
         sent: Any = None
 
         async def send() -> str:
@@ -209,12 +218,12 @@ class Batches:
                 return found  # the call before this one failed, and its batch was made
             sent = True
             made = await self._client.batches.create(
-                input_file_id=file.id,
+                input_file_id=file,
                 endpoint="/v1/chat/completions",
                 completion_window="24h",
                 metadata={_MARK: batch.mark},
             )
-            return str(made.id)
+            return _text_in(made, "id")
 
         batch_id = await self._asked(send)
         self._table.name(batch.mark, batch_id)
@@ -224,21 +233,35 @@ class Batches:
         """Return the id of a batch that was sent and not written down; None where it was not sent."""
 
         async def look() -> str | None:
-            async for listed in self._client.batches.list(limit=100):  # newest first
-                if (listed.metadata or {}).get(_MARK) == batch.mark:
-                    return str(listed.id)
-                if listed.created_at < batch.begun - _LISTED_BEFORE_SECONDS:
-                    break
+            seen: set[str] = set()
+            try:
+                async for listed in self._client.batches.list(limit=100):  # newest first
+                    batch_id = _text_in(listed, "id")
+                    if (listed.metadata or {}).get(_MARK) == batch.mark:
+                        return batch_id
+                    # Some give the first page for every other one, without end.
+                    if batch_id in seen or listed.created_at < batch.begun - _LISTED_BEFORE_SECONDS:
+                        break
+                    seen.add(batch_id)
+            except (AttributeError, TypeError):  # the client takes any reply for a listing
+                raise _Unusable("no listing of batches") from None
             return None
 
         return await self._asked(look)
 
     async def _follow(self, batch: OpenBatch, batch_id: str) -> None:
         """Poll a batch until it ends, and hand out its answers."""
-        while (found := await self._asked(lambda: self._client.batches.retrieve(batch_id))).status not in _ENDED:
+
+        async def look() -> Any:
+            found = await self._client.batches.retrieve(batch_id)
+            return _text_in(found, "status") and found
+
+        while (found := await self._asked(look)).status not in _ENDED:
             await asyncio.sleep(self._config.batch_poll_seconds)
-        lines = [line for file in (found.output_file_id, found.error_file_id) for line in await self._lines(file)]
-        answers = {line["custom_id"]: _answer_of(line) for line in lines if line["custom_id"] in batch.questions}
+        # The answers last: where both files have a line for a question, it was answered, and paid for.
+        lines = [line for file in (found.error_file_id, found.output_file_id) for line in await self._lines(file)]
+        asked = set(batch.questions)
+        answers = {line["custom_id"]: _answer_of(line) for line in lines if line["custom_id"] in asked}
         stop = self._stop_after(found, batch_id)
         if stop is not None:  # who asked for what was not answered is told of it
             answers = {question: answer for question, answer in answers.items() if answer.status is not None}
@@ -255,12 +278,14 @@ class Batches:
                 f"the batch {batch_id} at {self._base_url} was cancelled; what it had answered is kept, and the same "
                 "command asks for the rest again"
             )
-        codes = sorted({str(error.code) for error in (found.errors.data if found.errors else None) or []})
+        errors = getattr(found.errors, "data", None)
+        codes = sorted({str(getattr(error, "code", None)) for error in (errors if isinstance(errors, list) else [])})
         if found.status != "failed" or codes == ["token_limit_exceeded"]:  # too much was under way: that passes
             return None
+        reason = self._shown(", ".join(codes)) or "without a reason"
         return TeacherUnavailable(
-            f"the batch {batch_id} at {self._base_url} failed ({', '.join(codes) or 'without a reason'}); look at it "
-            "there, mend teacher.model or what it names, and run the same command again"
+            f"the batch {batch_id} at {self._base_url} failed ({reason}); look at it there, mend teacher.model or what "
+            "it names, and run the same command again"
         )
 
     def _end(self, batch: OpenBatch, answers: dict[str, BatchAnswer], missing: str | None) -> None:
@@ -278,16 +303,20 @@ class Batches:
             elif missing is not None:
                 self._give(question, BatchAnswer(None, None, f"no line in {missing}"))
 
-    async def _lines(self, file: str | None) -> list[JsonObject]:
+    def _shown(self, text: str) -> str:
+        """Return what an endpoint says as a part of one line, without the key: some repeat what they were shown."""
+        return " ".join(text.replace(self._client.api_key, "[key]").split())[:_MOST_SHOWN_CHARACTERS]
+
+    async def _lines(self, file: JsonValue) -> list[JsonObject]:
         """Return the lines of a file that name their question; none where there is no such file any more."""
-        if file is None:
+        if not isinstance(file, str) or not file:
             return []
         content = await self._asked(lambda: self._content(file))
         found = []
         for line in content.splitlines():
             try:
                 read = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue  # whoever waits for its answer finds none
             if isinstance(read, dict) and isinstance(read.get("custom_id"), str):
                 found.append(read)
@@ -314,6 +343,8 @@ class Batches:
                 problem, action = f"HTTP {error.status_code}", rule_of(error.status_code, error.body, ()).action
             except (self._openai.APIConnectionError, self._openai.APIResponseValidationError) as error:
                 problem, action = type(error).__name__, "again"
+            except _Unusable as error:
+                problem, action = str(error), "again"
             failures += 1
             if action == "budget":
                 raise TeacherUnavailable(
@@ -330,6 +361,18 @@ class Batches:
                     f"{problem}; run the same command again when it is back: it polls what was sent"
                 ) from None
             await asyncio.sleep(min(self._config.batch_poll_seconds * 2**failures, _LONGEST_DELAY_SECONDS))
+
+
+def _text_in(reply: Any, name: str) -> str:
+    """Return a field of a reply, which the client passes on whatever it is.
+
+    Raises:
+        _Unusable: it is not there, or no text.
+    """
+    found = getattr(reply, name, None)
+    if not isinstance(found, str) or not found:
+        raise _Unusable(f"a reply without {name!r}")
+    return found
 
 
 def _answer_of(line: JsonObject) -> BatchAnswer:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
+
+_MOST_TOKENS: Final = 10**9
+"""Of one call; no count is larger."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,11 @@ class Completion:
 
 
 def completion_of(body: JsonValue) -> Completion | None:
-    """Take a completion apart; None where there is no message in it.
+    """Take a completion apart; None where there is no message in it, or its tokens are counted as nobody counts.
 
     >>> completion_of({"choices": [{"message": {"content": "Hi.", "reasoning": "A greeting."}}]}).reasoning
     'A greeting.'
+    >>> completion_of({"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": -100}})
     """
     try:
         choice = body["choices"][0]
@@ -43,14 +48,25 @@ def completion_of(body: JsonValue) -> Completion | None:
             content=_text(message.get("content")),
             reasoning=_text(message.get("reasoning_content") or message.get("reasoning")),
             tool_calls=tuple(message.get("tool_calls") or ()),
-            prompt_tokens=int(usage.get("prompt_tokens") or 0),
-            completion_tokens=int(usage.get("completion_tokens") or 0),
-            reasoning_tokens=None if reasoning_tokens is None else int(reasoning_tokens),
+            prompt_tokens=_count(usage.get("prompt_tokens")),
+            completion_tokens=_count(usage.get("completion_tokens")),
+            reasoning_tokens=None if reasoning_tokens is None else _count(reasoning_tokens),
             is_cut=finish_reason == "length",
             is_refused=bool(message.get("refusal")) or finish_reason == "content_filter",
         )
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError):
         return None
+
+
+def _count(tokens: JsonValue) -> int:
+    """Return a count of tokens, 0 where the endpoint gives none: the budget adds them up.
+
+    Raises:
+        ValueError, TypeError, OverflowError: it is no count.
+    """
+    if not 0 <= (count := int(tokens or 0)) <= _MOST_TOKENS:
+        raise ValueError(count)
+    return count
 
 
 def _text(content: JsonValue) -> str:

@@ -116,7 +116,7 @@ class Endpoint:
                 self._push_back(status)
                 rule = self._obeyed(rule_of(status, answer.body, sent), question, sent, problem, costs)
             elif answer.status == 200 and (completion := completion_of(answer.body)) is None:
-                problem = "a completion without a message"
+                problem = "a completion without a message, or without a sensible count of tokens"
             elif answer.status == 200 and completion is not None:
                 self._concurrency.succeeded(answer.seconds)
                 self._failures_in_a_row = 0
@@ -154,7 +154,7 @@ class Endpoint:
             except self._openai.APIConnectionError as error:
                 # Time-outs and cut streams among them; their text may hold the request.
                 return Answer(None, problem=type(error).__name__, error=error)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return Answer(None, problem="a body that is no JSON")
 
     def _delay_seconds(self, answer: Answer, attempt: int) -> float:

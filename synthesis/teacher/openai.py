@@ -204,7 +204,7 @@ class OpenAITeacher:
                 reply, mended = _read(completion, kind)
                 request.check(reply)
             except ValueError as error:
-                problem = str(error)[:300]
+                problem = _whole(str(error)[:300])
             else:
                 costs.mended += mended
                 # What all calls cost, where some were repairs.
@@ -220,7 +220,11 @@ class OpenAITeacher:
                 repair = {"role": "user", "content": _REPAIR.format(problem)}
                 call = {
                     **call,
-                    "messages": [*call["messages"], {"role": "assistant", "content": _said(completion)}, repair],
+                    "messages": [
+                        *call["messages"],
+                        {"role": "assistant", "content": _whole(_said(completion))},
+                        repair,
+                    ],
                 }
         raise BadReply(f"{kind.__name__}: no valid reply after {self.config.max_repairs} repairs: {problem}")
 
@@ -271,6 +275,15 @@ def _read(completion: Completion, kind: type[Request[Reply]]) -> tuple[Reply, Co
 
 def _said(completion: Completion) -> str:
     return completion.content or completion.reasoning  # some endpoints take the whole reply for thoughts
+
+
+def _whole(text: str) -> str:
+    r"""Return a text with `?` for half of a character, which can be sent nowhere.
+
+    >>> _whole("kites \ud83d")
+    'kites ?'
+    """
+    return text.encode(errors="replace").decode()
 
 
 def _share(together: CachedReply, text: str, place: int, count: int) -> CachedReply:

@@ -92,11 +92,17 @@ def _error_of(body: JsonValue) -> dict[str, Any]:
 
 def _text_of(body: JsonValue) -> str:
     """Return all that a body says, for words to be looked for in it, without the request that some endpoints quote."""
-    if isinstance(body, dict):
-        return " ".join(_text_of(value) for name, value in body.items() if name != "input")
-    if isinstance(body, list):
-        return " ".join(_text_of(value) for value in body)
-    return "" if body is None else str(body)
+    texts: list[str] = []
+    left = [body]  # in place of recursion: an endpoint may nest as deep as it likes
+    while left:
+        match left.pop():
+            case dict() as part:
+                left += [value for name, value in reversed(part.items()) if name != "input"]
+            case list() as part:
+                left += reversed(part)
+            case part:
+                texts += [] if part is None else [str(part)]
+    return " ".join(texts)
 
 
 def _field_named(error: dict[str, Any], text: str, sent: Collection[str]) -> str:

@@ -30,7 +30,8 @@ class MockBatches:
         self.ends: list[str] = []
         """How the next batches end, `completed` when there is no more; `expired` answers the first half."""
         self.faults: list[tuple[str, object]] = []
-        """For the next requests of a kind (`GET batch`, `POST batch`, …): a status, or what is done with the reply."""
+        """For the next requests of a kind (`GET batch`, `POST batch`, …): a status, another reply, or what is done
+        with the reply."""
         self.codes: list[str] = ["invalid"]
         self.loses_output = False
         self.files: dict[str, bytes] = {}
@@ -72,6 +73,10 @@ class MockBatches:
             fault = self.faults.pop(0)[1] if self.faults and self.faults[0][0] == kind else None
             if isinstance(fault, int):
                 return web.json_response({"error": {"message": "no"}}, status=fault)
+            if isinstance(fault, dict | list):
+                return web.json_response(fault)
+            if fault == "<html>":
+                return web.Response(text=fault, content_type="text/html")
             response = await getattr(self, method)(request)
             if fault == "lost":  # done, and nobody hears of it
                 assert request.transport is not None

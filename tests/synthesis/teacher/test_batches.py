@@ -413,6 +413,105 @@ async def test_a_batch_that_failed_or_was_cancelled_stops_the_run_and_is_no_burd
         assert set(endpoint.paid.values()) == {1}
 
 
+@pytest.mark.parametrize("mock", [MockBatches, MockEndpoint])
+async def test_half_a_character_in_a_reply_is_quoted_back_without_it_and_costs_one_repair(tmp_path, mock):
+    replies = iter([SCORES.model_dump_json().replace("plain", "\ud83d"), SCORES.model_dump_json()])
+    async with mock(lambda _: next(replies)).serving() as endpoint:
+        settings = QUICK if mock is MockBatches else {"request_seconds": 5}
+        teacher = teacher_of(endpoint, cache=tmp_path / "replies.sqlite", **settings)
+        async with asyncio.timeout(60):
+            assert await teacher.ask(question(), seed=0) == SCORES
+        await teacher.close()
+        assert teacher.ledger.of("ScoreTask").repairs == 1
+        assert teacher.ledger.of("ScoreTask").calls == 2
+
+
+NESTED = "[" * 900 + "]" * 900
+SPOILED = {
+    "a body too deep": lambda line: line.replace(b'"body": {', b'"body": {"x": ' + NESTED.encode() + b", "),
+    "a line too deep": lambda line: b"[" * 100_000 + b"]" * 100_000,
+    "a count without end": lambda line: line.replace(b'"prompt_tokens": 100', b'"prompt_tokens": 1e999'),
+    "a count too large": lambda line: line.replace(b'"prompt_tokens": 100', b'"prompt_tokens": 1' + b"0" * 400),
+    "a count below zero": lambda line: line.replace(b'"prompt_tokens": 100', b'"prompt_tokens": -100'),
+    "an error too deep": lambda line: line.replace(b'"status_code": 200', b'"status_code": 400').replace(
+        b'"body": {', b'"body": {"error": ' + NESTED.encode() + b", "
+    ),
+}
+
+
+@pytest.mark.parametrize("how", list(SPOILED))
+async def test_a_line_that_no_endpoint_should_send_costs_its_question_at_most_and_never_the_budget(tmp_path, how):
+    async with MockBatches(scored).serving() as endpoint:
+        ended = endpoint._end
+
+        def end(batch):
+            ended(batch)
+            if len(endpoint.batches) == 1:
+                first, *others = endpoint.files[batch["output_file_id"]].splitlines()
+                endpoint.files[batch["output_file_id"]] = b"\n".join([SPOILED[how](first), *others])
+
+        endpoint._end = end
+        teacher, outcomes = await ask_all(endpoint, tmp_path, 3, max_usd=100.0, **PRICES)
+        assert [outcome for outcome in outcomes if outcome != SCORES and not isinstance(outcome, BadReply)] == []
+        assert outcomes.count(SCORES) >= 2
+        assert 200 <= teacher.budget.spent.prompt_tokens <= 300
+        assert open_batches(tmp_path) == []
+
+
+REPLIES = {
+    "POST file": [[], "<html>", {}, {"id": 5}],
+    "POST batch": [[], "<html>", {}, {"id": ""}],
+    "GET batch": [
+        [], "<html>", {}, {"id": "b", "status": 5},
+        {"id": "b", "status": "completed", "output_file_id": "", "error_file_id": 5},
+        {"id": "b", "status": "expired", "errors": {"data": ["no"]}},
+        {"id": "b", "status": "expired", "errors": ["no"]},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "reply"), [(kind, reply) for kind, said in REPLIES.items() for reply in said])
+async def test_a_reply_that_is_no_file_and_no_batch_is_asked_for_again(tmp_path, kind, reply):
+    async with MockBatches(scored).serving() as endpoint:
+        endpoint.faults = [(kind, reply)]
+        _, outcomes = await ask_all(endpoint, tmp_path, 2)
+        assert outcomes == [SCORES] * 2
+        assert open_batches(tmp_path) == []
+        endpoint.faults = [(kind, reply)] * 99
+        _, outcomes = await ask_all(endpoint, tmp_path, 3, max_failures_in_a_row=2)
+        stopped = [outcome for outcome in outcomes if outcome != SCORES]
+        assert stopped
+        assert all(isinstance(outcome, TeacherUnavailable | BadReply) for outcome in stopped)
+        assert not any("\n" in str(outcome) for outcome in stopped)
+
+
+LISTINGS = {
+    "pages without end": {"data": [{"id": "other", "created_at": 2_000_000_000}], "has_more": True},
+    "no listing": "<html>",
+    "no batches": {"data": ["other", {"id": "x", "metadata": [1]}, {"id": "y", "created_at": "now"}]},
+}
+
+
+@pytest.mark.parametrize("how", list(LISTINGS))
+async def test_a_listing_that_does_not_end_or_is_none_is_not_read_for_ever(tmp_path, how):
+    async with MockBatches(scored).serving() as endpoint:
+        endpoint.faults = [("POST batch", 500)] + [("GET batches", LISTINGS[how])] * (99 if "end" in how else 2)
+        _, outcomes = await ask_all(endpoint, tmp_path, 2)
+        assert outcomes == [SCORES] * 2
+        assert endpoint.sizes == [2]
+        assert endpoint.requests["GET batches"] <= 3
+
+
+async def test_a_code_that_an_endpoint_gives_shows_no_key_and_stays_one_line(tmp_path):
+    async with MockBatches(scored).serving() as endpoint:
+        endpoint.ends, endpoint.codes = ["failed"], [f"no\nsuch key {KEY}" + "!" * 5000]
+        _, (outcome,) = await ask_all(endpoint, tmp_path, 1)
+    assert isinstance(outcome, TeacherUnavailable)
+    assert "no such key [key]!" in str(outcome)
+    assert len(str(outcome)) < 500
+    assert "\n" not in str(outcome)
+
+
 async def test_a_batch_that_was_too_much_at_once_is_sent_again(tmp_path):
     async with MockBatches(scored).serving() as endpoint:
         endpoint.ends, endpoint.codes = ["failed"], ["token_limit_exceeded"]
