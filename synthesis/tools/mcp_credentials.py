@@ -63,7 +63,9 @@ class Credentials:
         """
         found = {secret for secret in self.secrets | self.tokens.given if len(secret) >= LEAST_MASKED}
         for secret in sorted(found, key=len, reverse=True):  # one may be a part of another
-            text = text.replace(secret, MASK).replace(json.dumps(secret)[1:-1], MASK)
+            written = [json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)]
+            for spelling in (secret, *written):
+                text = text.replace(spelling, MASK)
         return text
 
 

@@ -7,7 +7,6 @@ workspace as it was prepared, so that trajectories see nothing of one another an
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
@@ -17,11 +16,12 @@ from typing import Final
 
 from synthesis.tools.documents import SourceServer
 from synthesis.tools.mcp_credentials import credentials_of
-from synthesis.tools.mcp_servers import ORIGIN, McpServerConfig, ToolServerUnavailable, command_of, python_path
+from synthesis.tools.mcp_servers import ORIGIN, McpServerConfig, ToolServerUnavailable, command_of, environment_of
 from synthesis.tools.mcp_session import McpSession
 from synthesis.tools.tools_list import mcp_tool
 
 _RECONNECT_SECONDS: Final = 2.0
+_MOST_SHOWN_CHARACTERS: Final = 300
 
 
 class McpPool:
@@ -50,7 +50,7 @@ class McpPool:
             subprocess.run(
                 command_of(self.config.prepare),
                 cwd=self._pristine,
-                env={**os.environ, **self.config.environment, **python_path()},
+                env=environment_of(self.config),
                 check=True,
                 capture_output=True,
                 timeout=120,
@@ -58,9 +58,12 @@ class McpPool:
         except (OSError, subprocess.SubprocessError) as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             output = (getattr(error, "stderr", None) or b"").decode(errors="replace")
+            # First masked, then cut: half of a key would be found by nobody.
+            said = " ".join(self._credentials.masked(output).split())[-_MOST_SHOWN_CHARACTERS:]
+            failed = " ".join(self._credentials.masked(str(error)).split())
             raise ToolServerUnavailable(
-                f"MCP server {self.config.name!r}: its `prepare` command failed: {error} {output[-300:]}"
-            ) from error
+                f"MCP server {self.config.name!r}: its `prepare` command failed: {failed} {said}".rstrip()
+            ) from None  # it holds what was said, with the keys
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[McpSession]:

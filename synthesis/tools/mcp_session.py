@@ -265,7 +265,8 @@ class McpSession:
         return text
 
     def _line(self, error: BaseException) -> str:
-        return self._credentials.masked(_first_line(error))
+        # First masked, then cut: of a key of several lines one would be left.
+        return self._credentials.masked(_said(error)).splitlines()[0].rstrip(": ")
 
     async def _answer_to(self, request: Coroutine[Any, Any, Any]) -> Any:
         """Await the answer to a request; a session whose request was given up is not asked again.
@@ -339,10 +340,10 @@ class McpSession:
                 await asyncio.wait({owner}, timeout=10)
 
 
-def _first_line(error: BaseException) -> str:
+def _said(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):  # the SDK's task groups wrap the fault, one inside another
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
+    return f"{type(error).__name__}: {error}"
 
 
 def _is_of_connection(error: Any) -> bool:

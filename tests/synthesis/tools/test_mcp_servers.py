@@ -1,6 +1,7 @@
 """Real MCP servers: started, listed, called, isolated, replaced when they die."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -16,9 +17,11 @@ pytest.importorskip("mcp", reason="needs the extra `mcp`")
 from synthesis.stage import Rejected
 from synthesis.tools.backends import ToolResponse
 from synthesis.tools.documents import ToolDocumentFilters, normalise_server
+from synthesis.tools.mcp_credentials import credentials_of
 from synthesis.tools.mcp_group import McpBackend
 from synthesis.tools.mcp_pool import McpPool
-from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable
+from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable, environment_of
+from synthesis.tools.mcp_session import McpSession
 
 RAW_SERVER = Path(__file__).with_name("raw_server.py")
 CLOCK = "2026-03-02T09:00:00+00:00"
@@ -150,6 +153,55 @@ async def test_a_server_sees_nothing_of_our_environment(tmp_path, monkeypatch):
             assert (await session.call("act", {"text": "OPENAI_API_KEY"})).content == "unset"
     finally:
         await pool.close()
+
+
+def test_what_prepares_a_workspace_has_the_environment_of_its_server_and_no_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("SERVER_TOKEN", "tok-0123456789")
+    writes = "import json, os, pathlib; pathlib.Path('env.json').write_text(json.dumps(dict(os.environ)))"
+    config = McpServerConfig(
+        name="test",
+        command=("python", "-c", ""),
+        prepare=("python", "-c", writes),
+        environment={"GREETING": "hi"},
+        environment_from=("SERVER_TOKEN",),
+    )
+    McpPool(config, tmp_path / "w")
+    found = json.loads((tmp_path / "w" / "pristine" / "env.json").read_text())
+    assert (found["GREETING"], found["SERVER_TOKEN"]) == ("hi", "tok-0123456789")
+    assert "OPENAI_API_KEY" not in found
+    assert found.keys() - environment_of(config).keys() <= {"LC_CTYPE", "__CF_USER_TEXT_ENCODING"}  # set at its start
+
+
+@pytest.mark.parametrize("after", [0, 290, 5000])
+def test_a_key_in_what_a_failed_preparation_says_is_masked_before_it_is_cut(tmp_path, monkeypatch, after):
+    secret = "tok-0123456789-" + "x" * 20
+    monkeypatch.setenv("SERVER_TOKEN", secret)
+    says = f"import os, sys; sys.exit('refused:\\n' + os.environ['SERVER_TOKEN'] + '!' * {after})"
+    config = McpServerConfig(
+        name="test", command=("python", "-c", ""), prepare=("python", "-c", says), environment_from=("SERVER_TOKEN",)
+    )
+    with pytest.raises(ToolServerUnavailable, match="its `prepare` command failed") as told:
+        McpPool(config, tmp_path / "w")
+    message = str(told.value)
+    assert not any(secret[start : start + 6] in message for start in range(len(secret) - 6))
+    assert ("[key]" in message) == (after < 300)
+    assert "\n" not in message
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_key_of_several_lines_is_masked_in_what_is_said_of_a_fault(tmp_path, monkeypatch):
+    secret = "-----BEGIN-----\nschlüssel-0123456789\n-----END-----"
+    monkeypatch.setenv("SERVER_TOKEN", secret)
+    config = McpServerConfig(name="test", command=("python", "-c", ""), environment_from=("SERVER_TOKEN",))
+
+    async def line() -> str:
+        return McpSession(config, tmp_path, credentials_of(config))._line(RuntimeError(f"no entry with {secret}"))
+
+    assert asyncio.run(line()) == "RuntimeError: no entry with [key]"
+    for ascii_only in (True, False):
+        written = json.dumps({"said": secret}, ensure_ascii=ascii_only)
+        assert credentials_of(config).masked(written) == '{"said": "[key]"}'
 
 
 def test_a_server_is_reached_by_command_or_by_address_and_not_by_both():
