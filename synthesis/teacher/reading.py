@@ -43,6 +43,8 @@ def read_reply(text: str, reply_type: type[Typed]) -> tuple[Typed, Counter[str]]
         try:
             reply, mended = _fitted(found.value, reply_type)
             reply.model_dump_json()  # half of a character, such as "\\ud800", can be kept nowhere
+        except RecursionError:
+            problem, is_first = "reply: nested too deep" if is_first else problem, False
         except ValueError as error:
             if is_first:
                 problem = _problem(error) if isinstance(error, ValidationError) else str(error)

@@ -11,6 +11,7 @@ from synthesis.prompts.agent_turn import AgentMessage, RequestedCall
 from synthesis.prompts.chain_proposal import ProposedChain, ProposedChains
 from synthesis.prompts.chain_vote import Vote
 from synthesis.prompts.judges import Judgement
+from synthesis.prompts.task_scoring import ScoredTask
 from synthesis.teacher.lenient_json import json_values
 from synthesis.teacher.reading import Unreadable, read_reply
 
@@ -162,3 +163,9 @@ def test_brackets_in_the_prose_of_a_field_are_not_the_list_that_it_should_have_b
     with pytest.raises(Unreadable):
         read_reply(json.dumps({"task": "a", "tools": said}), ProposedChain)
     assert read_reply(json.dumps({"task": "a", "tools": '["a", "b"]'}), ProposedChain)[0].tools == ("a", "b")
+
+
+@pytest.mark.parametrize("reason", ["[" * 900 + "]" * 900, '{"a": ' * 900 + "1" + "}" * 900])
+def test_a_reply_that_is_nested_too_deep_is_unreadable(reason):
+    with pytest.raises(Unreadable):
+        read_reply(f'{{"reason": {reason}}}', ScoredTask)
