@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 import httpx
 import numpy as np
@@ -28,6 +28,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from synthesis.errors import SynthesisError
 from synthesis.fingerprint import digest_of_files
 from synthesis.records import JsonValue, ToolDocument
+from synthesis.teacher.address import require_address
 from synthesis.teacher.protocol import TeacherUnavailable
 from synthesis.teacher.status_rules import rule_of
 
@@ -41,6 +42,8 @@ _LEXICAL: Final = HashingVectorizer(
 _TEXTS_PER_REQUEST: Final = 256
 _ENDPOINT_SECONDS: Final = 60.0
 _DELAYS_SECONDS: Final = (0.5, 1.0, 2.0, 4.0)
+_NUMBERS_SHOWN: Final = 8
+_CHECK: Final = "check embedding.model, and whether embeddings are served there"
 _MODEL_FILES: Final = ("model.safetensors", "tokenizer.json", "config.json")
 
 
@@ -82,8 +85,9 @@ def embed(documents: Sequence[ToolDocument], embedding: Embedding | None = None)
     """Return one unit vector per document, of its name, description and parameter names; cosine is the dot product.
 
     Raises:
-        EmbeddingModelMissing: the model's folder or the package that reads it is not there.
-        TeacherUnavailable: the endpoint does not answer, or not with one vector per text.
+        EmbeddingModelMissing: the model's folder or the package that reads it is not there, or its numbers are none.
+        TeacherUnavailable: the endpoint's address or key is none, or it does not answer, or not with one vector per
+            text, all of one length and of finite numbers.
     """
     texts = [embedded_text(document) for document in documents]
     match embedding:
@@ -98,10 +102,34 @@ def embed(documents: Sequence[ToolDocument], embedding: Embedding | None = None)
                 for start in range(0, len(texts), _TEXTS_PER_REQUEST)
                 for vector in _ask(embedding, texts[start : start + _TEXTS_PER_REQUEST])
             ]
-            dense = np.array(vectors)
-    dense = np.asarray(dense, dtype=np.float32)
+            dense = _of_one_length(vectors, embedding)
+    with np.errstate(over="ignore"):  # what is too large is looked for
+        dense = np.asarray(dense, dtype=np.float32)
+        norms = np.linalg.norm(dense, axis=1, keepdims=True)
+    if not np.isfinite(norms).all():
+        _raise_not_finite(embedding)
     # A vector of zeros stays one, like that of a text without n-grams, and is similar to nothing.
-    return csr_matrix(dense / np.maximum(np.linalg.norm(dense, axis=1, keepdims=True), 1e-12))
+    return csr_matrix(dense / np.maximum(norms, 1e-12))
+
+
+def _of_one_length(vectors: list[list[float]], endpoint: EmbeddingEndpoint) -> np.ndarray:
+    lengths = sorted({len(vector) for vector in vectors})
+    if len(lengths) > 1 or 0 in lengths:
+        raise TeacherUnavailable(
+            f"expected embeddings of one length from {endpoint.url}, found {' and '.join(map(str, lengths[:2]))} "
+            f"numbers; {_CHECK}"
+        )
+    return np.array(vectors)
+
+
+def _raise_not_finite(embedding: Embedding) -> NoReturn:
+    if isinstance(embedding, EmbeddingModel):
+        raise EmbeddingModelMissing(
+            f"expected finite numbers from the embedding model in {embedding.folder}, found others; save it anew"
+        )
+    raise TeacherUnavailable(
+        f"expected embeddings from {embedding.url} that 32 bits hold, found one too large; {_CHECK}"
+    )
 
 
 def embed_text(text: str) -> csr_matrix:
@@ -140,21 +168,41 @@ def _opened(folder: Path) -> StaticModel:
 
 
 def _ask(endpoint: EmbeddingEndpoint, texts: list[str]) -> list[list[float]]:
-    key = os.environ.get(endpoint.api_key_env, "") if endpoint.api_key_env else ""
-    if not (key.isascii() and key.isprintable()):  # the client would say it aloud
-        raise TeacherUnavailable(
-            f"expected the key of {endpoint.url} in {endpoint.api_key_env} as one line of ASCII, found a line end or "
-            "another character in it; set it anew"
-        )
-    response = _response(endpoint, texts, {"authorization": f"Bearer {key}"} if key else {})
+    require_address(endpoint.url, "embedding.url")
+    response = _response(endpoint, texts, _headers(endpoint))
     try:
         data = _Embeddings.model_validate_json(response.content).data
     except ValidationError as error:
-        raise TeacherUnavailable(f"no embeddings from {endpoint.url}: {error}") from error
-    by_index = {item.index: item.embedding for item in data}  # the protocol numbers them, and promises no order
-    if sorted(by_index) != list(range(len(texts))):
-        raise TeacherUnavailable(f"expected {len(texts)} embeddings from {endpoint.url}, found {len(data)}")
-    return [by_index[index] for index in range(len(texts))]
+        first = error.errors(include_url=False, include_input=False)[0]
+        found = ": ".join(filter(None, ("/".join(map(str, first["loc"])), first["msg"])))
+        raise TeacherUnavailable(
+            f"expected embeddings of finite numbers from {endpoint.url}, found {found}; {_CHECK}"
+        ) from None
+    data.sort(key=lambda item: item.index)  # the protocol numbers them, and promises no order
+    if (numbers := [item.index for item in data]) != list(range(len(texts))):
+        shown = ", ".join(map(str, numbers[:_NUMBERS_SHOWN])) + ", …" * (len(numbers) > _NUMBERS_SHOWN)
+        raise TeacherUnavailable(
+            f"expected {len(texts)} embeddings from {endpoint.url}, numbered from 0, found {len(data)}"
+            f"{', numbered ' + shown if shown else ''}; {_CHECK}"
+        )
+    return [item.embedding for item in data]
+
+
+def _headers(endpoint: EmbeddingEndpoint) -> dict[str, str]:
+    if not endpoint.api_key_env:
+        return {}
+    key = os.environ.get(endpoint.api_key_env)
+    if not key:
+        raise TeacherUnavailable(
+            f"expected the key of {endpoint.url} in the environment variable {endpoint.api_key_env}, found none; set "
+            "it, or leave out embedding.api_key_env for an endpoint that wants no key"
+        )
+    if not (key.isascii() and key.isprintable() and key == key.strip()):  # the client would say it aloud
+        raise TeacherUnavailable(
+            f"expected the key of {endpoint.url} in {endpoint.api_key_env} as one line of ASCII without spaces around "
+            "it, found others; set it anew"
+        )
+    return {"authorization": f"Bearer {key}"}
 
 
 def _response(endpoint: EmbeddingEndpoint, texts: list[str], headers: dict[str, str]) -> httpx.Response:
@@ -171,8 +219,16 @@ def _response(endpoint: EmbeddingEndpoint, texts: list[str], headers: dict[str, 
         except httpx.HTTPError as error:
             delay = next(delays, None) if _may_pass(error) else None
             if delay is None:
-                raise TeacherUnavailable(f"no embeddings from {endpoint.url}: {error}") from error
+                raise TeacherUnavailable(
+                    f"expected embeddings from {endpoint.url}, found {_said(error)}; {_CHECK}"
+                ) from error
         time.sleep(delay)
+
+
+def _said(error: httpx.HTTPError) -> str:
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"HTTP {error.response.status_code}"
+    return " ".join(f"{type(error).__name__} {error}".split())
 
 
 def _may_pass(error: httpx.HTTPError) -> bool:
@@ -182,6 +238,8 @@ def _may_pass(error: httpx.HTTPError) -> bool:
 
 
 class _Embedding(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
     index: int
     embedding: list[float]
 

@@ -19,7 +19,8 @@ class BatchEndpoint(Endpoint):
         """Open the client, and the list of batches beside the replies.
 
         Raises:
-            TeacherUnavailable: the `openai` package or the key is missing, or the key cannot be sent.
+            TeacherUnavailable: the `openai` package or the key is missing, or the key cannot be sent; or the address
+                is none, or holds a key.
             ReplyFileError: the file of replies is damaged, another file, or cannot be written.
         """
         super().__init__(base_url, api_key_env, limits)

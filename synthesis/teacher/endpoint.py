@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from synthesis.records import JsonObject, JsonValue
 from synthesis.teacher.adaptive_concurrency import AdaptiveConcurrency
+from synthesis.teacher.address import require_address
 from synthesis.teacher.completion import Completion, completion_of
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.protocol import BadReply, TeacherUnavailable
@@ -49,7 +50,8 @@ class Endpoint:
         """Open the client.
 
         Raises:
-            TeacherUnavailable: the `openai` package or the key is missing, or the key cannot be sent.
+            TeacherUnavailable: the `openai` package or the key is missing, or the key cannot be sent; or the address
+                is none, or holds a key.
         """
         try:
             import aiohttp  # noqa: F401 - the client's transport, part of the extra
@@ -64,11 +66,13 @@ class Endpoint:
                 f"expected the endpoint's key in the environment variable {api_key_env}, found none; set it, or "
                 "any text for an endpoint that wants no key"
             )
-        if not (key.isascii() and key.isprintable()):  # a header takes no other, and would fail at every call
+        # A header takes no other, and would fail at every call.
+        if not (key.isascii() and key.isprintable() and key == key.strip()):
             raise TeacherUnavailable(
-                f"expected the endpoint's key in {api_key_env} as one line of ASCII, found a line end or another "
-                "character in it; set it anew"
+                f"expected the endpoint's key in {api_key_env} as one line of ASCII without spaces around it, found "
+                "others; set it anew"
             )
+        require_address(base_url, f"the teacher's base_url beside {api_key_env}")
         self._base_url, self._api_key_env, self._limits = base_url, api_key_env, limits
         self._openai: Any = openai
         self._client: Any = openai.AsyncOpenAI(

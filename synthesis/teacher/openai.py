@@ -43,7 +43,7 @@ class OpenAITeacher:
         """Open the client; without a `cache`, the file that the configuration names, if any, is opened as one.
 
         Raises:
-            TeacherUnavailable: the `openai` package or the key is missing.
+            TeacherUnavailable: the `openai` package or a key is missing, or an address is none, or holds a key.
             ReplyFileError: the file of replies is damaged, another file, or cannot be written; so may the methods.
         """
         self.config = config

@@ -58,6 +58,41 @@ async def test_a_valid_reply_comes_back_typed_and_is_asked_for_with_its_schema()
     assert teacher.name == "openai:mock"
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "host/v1", "ftp://host/v1", "http://", "http://host:port/v1", "http://host:99999/v1", "http://ho\0st/v1",
+        "http://[", "http://u:secret@127.0.0.1:9/v1", "http://127.0.0.1:9/v1?key=secret", "http://u:secret",
+    ],
+)  # fmt: skip
+def test_an_address_that_is_none_or_holds_a_key_ends_in_one_line_before_anybody_is_asked(url):
+    with pytest.raises(TeacherUnavailable, match=r"base_url beside TEST_KEY: expected an address such as") as told:
+        OpenAITeacher(OpenAITeacherConfig(model="mock", base_url=url, api_key_env="TEST_KEY"))
+    assert "\n" not in str(told.value)
+    assert "secret" not in str(told.value) + str(told.value.__cause__)
+
+
+@pytest.mark.parametrize("value", ["two\nlines", "sk-secret ", "schlüssel"])
+def test_a_key_that_no_header_holds_is_told_of_without_its_text(monkeypatch, value):
+    monkeypatch.setenv("TEST_KEY", value)
+    with pytest.raises(TeacherUnavailable, match="in TEST_KEY as one line of ASCII") as told:
+        OpenAITeacher(OpenAITeacherConfig(model="mock", base_url="http://127.0.0.1:9/v1", api_key_env="TEST_KEY"))
+    assert value not in str(told.value)
+
+
+async def test_a_body_that_is_nested_without_end_is_no_reply_and_no_traceback():
+    nested = "[" * 900 + "]" * 900
+    bodies = iter(["[" * 100_000 + "]" * 100_000, f'{{"error": {nested}}}'])
+    refusals = iter(["200 OK", "400 Bad Request"])
+    async with MockEndpoint(scored).serving() as endpoint:
+        endpoint.refuse = lambda _: (status, next(bodies)) if (status := next(refusals, None)) else None
+        teacher = teacher_of(endpoint)
+        with pytest.raises(BadReply, match="the endpoint refuses the question"):
+            await teacher.ask(question(), seed=0)
+        assert await teacher.ask(question(), seed=0) == SCORES
+        await teacher.close()
+
+
 async def test_an_invalid_reply_is_repaired_once_with_the_error_quoted():
     replies = iter(['{"reason": "plain", "clarity": 3}', scored({})])
     async with MockEndpoint(lambda _: next(replies)).serving() as endpoint:
