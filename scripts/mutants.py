@@ -1914,11 +1914,32 @@ MUTANTS: tuple[Mutant, ...] = (
         "for batch in ():",
         ("tests/synthesis/teacher/test_batches.py",),
     ),
+    # Draws that differ by a seed that the endpoint refuses are two questions.
+    Mutant(
+        "synthesis/teacher/batch_endpoint.py",
+        "self._batches.answer_to(call, sent, may_send)",
+        "self._batches.answer_to(sent, sent, may_send)",
+        ("tests/synthesis/teacher/test_batches.py",),
+    ),
+    # What another key has under way is left alone.
+    Mutant(
+        "synthesis/teacher/batch_table.py",
+        "coalesce(api_key_env, ?) = ?",
+        "coalesce(api_key_env, ?) != ?||'.'",
+        ("tests/synthesis/teacher/test_batches.py",),
+    ),
     # What an earlier command has counted is not counted again.
     Mutant(
         "synthesis/teacher/openai.py",
         "            if completion.is_new:\n",
         "            if True:\n",
+        ("tests/synthesis/teacher/test_batches.py",),
+    ),
+    # Nobody gives a budget back.
+    Mutant(
+        "synthesis/teacher/completion.py",
+        "if not 0 <= (count :=",
+        "if not -_MOST_TOKENS <= (count :=",
         ("tests/synthesis/teacher/test_batches.py",),
     ),
     # What was spent is remembered.

@@ -275,8 +275,8 @@ class Batches:
         """Return the error with which a batch ends the run; None where its calls may be sent again."""
         if found.status == "cancelled":
             return TeacherUnavailable(
-                f"the batch {batch_id} at {self._base_url} was cancelled; what it had answered is kept, and the same "
-                "command asks for the rest again"
+                f"the batch {self._shown(batch_id)} at {self._base_url} was cancelled; what it had answered is "
+                "kept, and the same command asks for the rest again"
             )
         errors = getattr(found.errors, "data", None)
         codes = sorted({str(getattr(error, "code", None)) for error in (errors if isinstance(errors, list) else [])})
@@ -284,8 +284,8 @@ class Batches:
             return None
         reason = self._shown(", ".join(codes)) or "without a reason"
         return TeacherUnavailable(
-            f"the batch {batch_id} at {self._base_url} failed ({reason}); look at it there, mend teacher.model or what "
-            "it names, and run the same command again"
+            f"the batch {self._shown(batch_id)} at {self._base_url} failed ({reason}); look at it there, mend "
+            "teacher.model or what it names, and run the same command again"
         )
 
     def _end(self, batch: OpenBatch, answers: dict[str, BatchAnswer], missing: str | None) -> None:

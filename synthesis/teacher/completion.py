@@ -1,4 +1,7 @@
-"""A chat completion as endpoints give it back, taken apart: text, reasoning, tool calls, tokens."""
+"""A chat completion as endpoints give it back, taken apart: text, reasoning, tool calls, tokens.
+
+Decided: docs/decisions/teacher.md, “What an endpoint says is looked at before it is believed or shown”.
+"""
 
 from __future__ import annotations
 
