@@ -43,7 +43,7 @@ _TEXTS_PER_REQUEST: Final = 256
 _ENDPOINT_SECONDS: Final = 60.0
 _DELAYS_SECONDS: Final = (0.5, 1.0, 2.0, 4.0)
 _NUMBERS_SHOWN: Final = 8
-_CHECK: Final = "check embedding.model, and whether embeddings are served there"
+_CHECK: Final = "check embedding.model, embedding.url and the key that embedding.api_key_env names"
 _MODEL_FILES: Final = ("model.safetensors", "tokenizer.json", "config.json")
 
 
@@ -189,20 +189,13 @@ def _ask(endpoint: EmbeddingEndpoint, texts: list[str]) -> list[list[float]]:
 
 
 def _headers(endpoint: EmbeddingEndpoint) -> dict[str, str]:
-    if not endpoint.api_key_env:
-        return {}
-    key = os.environ.get(endpoint.api_key_env)
-    if not key:
-        raise TeacherUnavailable(
-            f"expected the key of {endpoint.url} in the environment variable {endpoint.api_key_env}, found none; set "
-            "it, or leave out embedding.api_key_env for an endpoint that wants no key"
-        )
+    key = os.environ.get(endpoint.api_key_env, "") if endpoint.api_key_env else ""
     if not (key.isascii() and key.isprintable() and key == key.strip()):  # the client would say it aloud
         raise TeacherUnavailable(
             f"expected the key of {endpoint.url} in {endpoint.api_key_env} as one line of ASCII without spaces around "
             "it, found others; set it anew"
         )
-    return {"authorization": f"Bearer {key}"}
+    return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def _response(endpoint: EmbeddingEndpoint, texts: list[str], headers: dict[str, str]) -> httpx.Response:
@@ -219,9 +212,7 @@ def _response(endpoint: EmbeddingEndpoint, texts: list[str], headers: dict[str, 
         except httpx.HTTPError as error:
             delay = next(delays, None) if _may_pass(error) else None
             if delay is None:
-                raise TeacherUnavailable(
-                    f"expected embeddings from {endpoint.url}, found {_said(error)}; {_CHECK}"
-                ) from error
+                raise TeacherUnavailable(f"no embeddings from {endpoint.url}: {_said(error)}; {_CHECK}") from error
         time.sleep(delay)
 
 
