@@ -62,6 +62,9 @@ class SamplingParams(_Body):
     seed: int | None = Field(default=None, ge=0, lt=MOST_SEED)
     """The same draws for the same tokens; drawn by the server if not given."""
     stop_token_ids: list[int] = []
+    routed_experts_prompt_start: int | None = Field(default=None, ge=0)
+    """From which token on a mixture's experts would be told; what is served here routes to none. Prime's `verifiers`
+    says it in every second turn."""
     logprobs: int | None = Field(default=None, ge=0, le=1)
     """Whether the reply has that of each sampled token, and of no other."""
 
