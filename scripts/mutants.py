@@ -1187,6 +1187,62 @@ MUTANTS: tuple[Mutant, ...] = (
             "::test_every_environment_is_shown_its_distractors_and_every_lot_draws_numbers_of_its_own",
         ),
     ),
+    # What was asked beside a failed call is no answer to the failure.
+    Mutant(
+        "astra_jax/evaluate/conduct.py",
+        "call.turn > first",
+        "call.turn >= first",
+        ("tests/astra_jax/evaluate/test_conduct.py",),
+    ),
+    # A bad reply of an unreliable tool is a setback.
+    Mutant(
+        "astra_jax/evaluate/conduct.py",
+        "return outcome.ok and not count_bad_replies(",
+        "return outcome.ok or not count_bad_replies(",
+        ("tests/astra_jax/evaluate/test_conduct.py",),
+    ),
+    # To ask again what failed is no repetition.
+    Mutant(
+        "astra_jax/evaluate/conduct.py",
+        "        if _is_answered(episode, outcome):\n            asked.add(call)",
+        "        asked.add(call)",
+        ("tests/astra_jax/evaluate/test_conduct.py",),
+    ),
+    # What refuses as expected is right, whatever else it says.
+    Mutant(
+        "astra_jax/evaluate/conduct.py",
+        "is_wrong = not is_right and ",
+        "is_wrong = ",
+        ("tests/astra_jax/evaluate/test_conduct.py",),
+    ),
+    # Distractors are counted by the band that they are of.
+    Mutant(
+        "astra_jax/evaluate/conduct.py",
+        "(by_band[band], shown[band])",
+        "(by_band[band], len(episode.tools))",
+        ("tests/astra_jax/evaluate/test_conduct.py",),
+    ),
+    # Environments that say nothing of a figure are not drawn for it.
+    Mutant(
+        "astra_jax/evaluate/conduct.py",
+        "if name in terms and terms[name][1]]",
+        "if name in terms]",
+        ("tests/astra_jax/evaluate/test_conduct.py",),
+    ),
+    # A slice has the figures of its own environments.
+    Mutant(
+        "astra_jax/evaluate/slices.py",
+        "if environment.kinds[kind] == value]",
+        "]",
+        ("tests/astra_jax/evaluate/test_slices.py",),
+    ),
+    # A call knows the turn that asked for it.
+    Mutant(
+        "astra_jax/episodes/episode.py",
+        "error_kind, reply.value, said, irrelevant, turn)",
+        "error_kind, reply.value, said, irrelevant)",
+        ("tests/astra_jax/evaluate/test_conduct.py",),
+    ),
     # What a clock cuts off has no reward, holds nobody up, and leaves nothing behind.
     Mutant(
         "astra_jax/episodes/rollout.py",

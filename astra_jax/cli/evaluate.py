@@ -18,6 +18,10 @@ def add_evaluate(commands: Commands) -> None:
         dest="benchmark", required=True, metavar="BENCHMARK"
     )
     environments = config_command(evaluate, "environments", "held-out environments", _environments)
+    environments.description = (
+        "Writes figures.json, with intervals over environments, environments.jsonl and episodes.jsonl. One policy at "
+        "two temperatures is two runs: rollout.temperature=1, and rollout.temperature=0 (greedy) with another `out`."
+    )
     by_another = environments.add_mutually_exclusive_group()
     by_another.add_argument(
         "--url",
@@ -42,7 +46,6 @@ def _environments(options: argparse.Namespace) -> None:
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
     from astra_jax.engine.http import HTTPDecoder, first_contact
-    from astra_jax.episodes.log import write_episodes
     from astra_jax.episodes.rollout import RolloutEngine
     from astra_jax.evaluate.baselines import evaluate_baseline
     from astra_jax.evaluate.environments import (
@@ -51,10 +54,12 @@ def _environments(options: argparse.Namespace) -> None:
         logged_episodes,
         open_evaluation,
         require_served,
+        write_evaluation,
     )
+    from astra_jax.evaluate.slices import EvaluatedEnvironment, evaluated
     from astra_jax.training.run_record import EVALUATION
     from sandbox.client import AsyncSandboxClient
-    from synthesis.destination import require_destination, whole_file
+    from synthesis.destination import require_destination
     from synthesis.record_io import RecordSource, require_records
     from synthesis.records import Environment, JsonObject
 
@@ -80,11 +85,13 @@ def _environments(options: argparse.Namespace) -> None:
         require_chat_template(config.policy, tokenizer)
         params = load_params(config.policy)[1] if endpoint is None else None
 
-    async def run(url: str) -> tuple[JsonObject, list[JsonObject]]:
+    async def run(url: str) -> tuple[JsonObject, list[JsonObject], list[EvaluatedEnvironment]]:
         async with AsyncSandboxClient(url) as sandbox, ending_judge_for(config.ending_judge, config.out) as judge:
             if options.baseline is not None:
                 evaluation = await evaluate_baseline(options.baseline, environments, config, sandbox)
-                return {"policy": options.baseline, **evaluation.to_json()}, []  # no tokens, so no line of the log
+                by_environment = list(map(evaluated, evaluation.groups))
+                figures = {"policy": options.baseline, **evaluation.in_full(by_environment, seed=config.seed)}
+                return figures, [], by_environment  # no tokens, so no line of the log
             decoder = None
             if endpoint is not None:
                 end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
@@ -92,16 +99,15 @@ def _environments(options: argparse.Namespace) -> None:
             engine = RolloutEngine(model, tokenizer, sandbox, config.rollout, decoder, judge)
             evaluation = await evaluate_environments(engine, params, environments, config, seed=config.seed)
         name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
-        figures = {"policy": name, "temperature": config.rollout.temperature, **evaluation.to_json()}
-        return figures, logged_episodes(
+        by_environment = list(map(evaluated, evaluation.groups))
+        in_full = evaluation.in_full(by_environment, seed=config.seed)
+        lines = logged_episodes(
             evaluation.groups, tokenizer, policy=name, per_environment=config.log_episodes_per_environment
         )
+        return {"policy": name, "temperature": config.rollout.temperature, **in_full}, lines, by_environment
 
     with sandbox_for(options) as url:
-        figures, lines = asyncio.run(run(url))
-    record.begin()
-    write_episodes(config.out / "episodes.jsonl", lines)
-    with whole_file(config.out / "figures.json") as file:
-        file.write_text(json.dumps(figures, indent=2) + "\n")
-    record.finish(figures)
-    print(json.dumps(figures) if options.json else f"evaluate: {figures} -> {config.out}/figures.json")
+        figures, lines, by_environment = asyncio.run(run(url))
+    write_evaluation(record, figures, by_environment, lines)
+    shown = {name: value for name, value in figures.items() if name != "slices"}
+    print(json.dumps(figures) if options.json else f"evaluate: {shown} -> {config.out}/figures.json")

@@ -48,6 +48,8 @@ class ToolOutcome:
     """What the policy was shown."""
     irrelevant: bool
     """Whether it went to a distractor."""
+    turn: int = 0
+    """The turn that asked for it, from 1: calls of one turn do not see one another's replies."""
 
     @property
     def ok(self) -> bool:
@@ -182,12 +184,14 @@ class Episode:
         self, call: ParsedToolCall | MalformedToolCall, sandbox: AsyncSandboxClient, shortened: Callable[[str], str]
     ) -> ToolOutcome:
         # Calls that no tool can take are outcomes all the same: answered with an error, and counted in c.
+        turn = self.num_turns
         if isinstance(call, MalformedToolCall):
-            return ToolOutcome("", {}, "malformed_call", None, error_response(call.problem), irrelevant=False)
+            said = error_response(call.problem)
+            return ToolOutcome("", {}, "malformed_call", None, said, irrelevant=False, turn=turn)
         tool = next((tool for tool in self.tools if tool.document.name == call.name), None)
         if tool is None:
             said = error_response("unknown tool")
-            return ToolOutcome(call.name, call.arguments, "unknown_tool", None, said, irrelevant=False)
+            return ToolOutcome(call.name, call.arguments, "unknown_tool", None, said, irrelevant=False, turn=turn)
         irrelevant = all(tool is not own for own in self.environment.tools)
         reply = await sandbox.execute(tool.module_source(), call.name, call.arguments, state=self.state)
         # A failed call changes nothing: whatever its tool had changed is lost with the call's process.
@@ -197,7 +201,7 @@ class Episode:
         if error_kind is not None and not tool.document.names_arguments(call.arguments):
             error_kind = "wrong_arguments"
         said = shortened(tool_response(reply))
-        return ToolOutcome(call.name, call.arguments, error_kind, reply.value, said, irrelevant)
+        return ToolOutcome(call.name, call.arguments, error_kind, reply.value, said, irrelevant, turn)
 
 
 async def all_or_none(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,14 +23,17 @@ from astra_jax.episodes.figures import (
     num_irrelevant_calls,
     service_errors,
 )
-from astra_jax.episodes.log import episode_to_json
+from astra_jax.episodes.log import episode_to_json, write_episodes
 from astra_jax.episodes.rewards import episode_reward, f1
 from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, finished, none_can_run
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.errors import AstraError
+from astra_jax.evaluate.conduct import figures_of
 from astra_jax.evaluate.intervals import clustered_interval
+from astra_jax.evaluate.slices import EvaluatedEnvironment, slices_of, write_environments
 from astra_jax.model.qwen3 import Params
 from astra_jax.training.run_record import EVALUATION, RunRecord, digest_of_policy, digest_of_records, open_run
+from synthesis.destination import whole_file
 from synthesis.fingerprint import digest_of_files
 from synthesis.records import Environment, JsonObject, SimilarityBand
 
@@ -78,7 +82,10 @@ _SOURCES = (
     "astra_jax/model/kv_pages.py",
     "astra_jax/model/ragged_pages.py",
     "astra_jax/evaluate/baselines.py",
+    "astra_jax/evaluate/conduct.py",
     "astra_jax/evaluate/environments.py",
+    "astra_jax/evaluate/intervals.py",
+    "astra_jax/evaluate/slices.py",
     "astra_jax/episodes/rewards.py",
     "astra_jax/episodes/tool_mixing.py",
     "astra_jax/episodes/rollout.py",
@@ -152,6 +159,8 @@ class Evaluation:
     """The episodes, by environment."""
     errors: Counter[str]
     """Of all calls, by whose they were and their kind."""
+    stop_reasons: Counter[str]
+    """Of all episodes, those that were cut off included."""
     num_unfinished: int
     """Environments in which an episode was cut off: they are no part of the figures, but of the errors."""
     num_left_out: int
@@ -168,6 +177,15 @@ class Evaluation:
             "left_out": self.num_left_out,
             "unfinished": self.num_unfinished,
             **self.errors,
+        }
+
+    def in_full(self, environments: Sequence[EvaluatedEnvironment], *, seed: int) -> JsonObject:
+        """Return the same, how the episodes went in `environments`, every mean with its interval, and the slices."""
+        return {
+            **figures_of([environment.terms for environment in environments], seed=seed),
+            **self.to_json(),
+            "stop_reasons": dict(sorted(self.stop_reasons.items())),
+            "slices": slices_of(environments, seed=seed),
         }
 
 
@@ -236,6 +254,7 @@ def sum_up(
         },
         groups=whole,
         errors=call_errors(episode for group in groups for episode in group) + Counter(errors or {}),
+        stop_reasons=Counter(str(episode.stop_reason) for group in groups for episode in group),
         # Counted and told, since figures of a subset must not pass for figures of the whole.
         num_unfinished=len(groups) - len(whole),
         num_left_out=num_left_out,
@@ -251,3 +270,22 @@ def logged_episodes(
         for group in groups
         for episode in group[:per_environment]
     ]
+
+
+def write_evaluation(
+    record: RunRecord,
+    figures: JsonObject,
+    environments: Sequence[EvaluatedEnvironment],
+    episodes: Sequence[dict[str, Any]],
+) -> None:
+    """Write `episodes.jsonl`, `environments.jsonl` and `figures.json`, the last of which says that all is there.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
+    record.begin()
+    write_episodes(record.out / "episodes.jsonl", episodes)
+    write_environments(record.out / "environments.jsonl", environments)
+    with whole_file(record.out / "figures.json") as file:
+        file.write_text(json.dumps(figures, indent=2) + "\n")
+    record.finish(figures)

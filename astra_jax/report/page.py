@@ -62,11 +62,13 @@ class Summary(BaseModel):
 
 
 class EvaluatedPolicy(BaseModel):
-    """What `astra evaluate` writes as `figures.json`: whose figures, and the figures."""
+    """What `astra evaluate` writes as `figures.json`: whose figures, the figures, and more than the page shows."""
 
     model_config = ConfigDict(extra="allow")
 
     policy: str
+    stop_reasons: dict[str, int] = {}
+    slices: dict[str, Any] = {}
 
 
 _GENERATOR = b'<meta name="generator" content="astra report">'
