@@ -41,6 +41,37 @@ def clustered_interval(
     return float(low), float(high)
 
 
+def paired_interval(
+    before: Sequence[tuple[float, float]],
+    after: Sequence[tuple[float, float]],
+    *,
+    seed: int,
+    confidence: float = 0.95,
+) -> tuple[float, float]:
+    """Return the percentile bootstrap interval of a ratio's increase, Σ/Σ of `after` minus Σ/Σ of `before`.
+
+    Both are numerators and denominators of the same environments in the same order, which are drawn together: what
+    makes an environment hard for both cancels. Draws in which a denominator is 0 say nothing and are left out.
+
+    >>> paired_interval([(0.0, 1), (0.5, 1)], [(0.25, 1), (0.75, 1)], seed=0)
+    (0.25, 0.25)
+
+    Raises:
+        ValueError: there is no environment, the columns differ in length, or a ratio is 0/0 in every draw.
+    """
+    if not 0 < len(before) == len(after):
+        raise ValueError(f"expected two columns of one ratio per environment, found {len(before)} and {len(after)}")
+    drawn = np.random.default_rng(seed).integers(len(before), size=(RESAMPLES, len(before)))
+    sums = [np.asarray(column, float)[drawn].sum(axis=1) for column in (before, after)]
+    (above, below), (above_after, below_after) = (each.T for each in sums)
+    told = (below != 0) & (below_after != 0)
+    if not told.any():
+        raise ValueError("expected denominators above 0 on both sides, found none in any draw")
+    increases = above_after[told] / below_after[told] - above[told] / below[told]
+    low, high = np.quantile(increases, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
 def wilson_interval(passed: int, count: int, *, z: float = 1.959964) -> tuple[float, float]:
     """Return Wilson's interval of a share (Wilson 1927), at 95 % by default: it holds for few samples and at 0 and 1.
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.evaluate.intervals import RESAMPLES, clustered_interval
+from astra_jax.evaluate.intervals import RESAMPLES, clustered_interval, paired_interval
 
 groups = st.lists(st.lists(st.floats(0, 1, width=32), min_size=0, max_size=4), min_size=1, max_size=6)
 
@@ -44,3 +44,35 @@ def test_no_environment_has_no_interval() -> None:
         clustered_interval([], [], seed=0)
     with pytest.raises(ValueError, match="found 1 and 2"):
         clustered_interval([1.0], [1, 1], seed=0)
+
+
+def test_a_paired_interval_draws_an_environment_once_for_both_sides():
+    rng = np.random.default_rng(5)
+    before = [(float(above), 4.0) for above in rng.integers(0, 4, size=40)]
+    # What one adds in every environment is certain, however far apart environments are.
+    after = [(above + 1, below) for above, below in before]
+    assert paired_interval(before, after, seed=1) == pytest.approx((0.25, 0.25), abs=1e-12)
+    # The same numbers, of other environments, are not.
+    low, high = paired_interval(before, after[1:] + after[:1], seed=1)
+    assert low < 0.2 < 0.3 < high
+
+
+def test_a_paired_interval_is_that_of_a_plain_loop_over_draws():
+    rng = np.random.default_rng(2)
+    before, after = ([tuple(map(float, row)) for row in rng.integers(0, 5, size=(7, 2))] for _ in range(2))
+    found = []
+    for draw in np.random.default_rng(9).integers(7, size=(RESAMPLES, 7)):
+        sums = [sum(column[index][side] for index in draw) for column in (before, after) for side in (0, 1)]
+        if sums[1] and sums[3]:
+            found.append(sums[2] / sums[3] - sums[0] / sums[1])
+    expected = np.quantile(np.array(found, np.float64), [0.025, 0.975])
+    assert paired_interval(before, after, seed=9) == pytest.approx(tuple(expected), rel=1e-12)
+
+
+def test_a_paired_interval_of_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"found 0 and 0$"):
+        paired_interval([], [], seed=0)
+    with pytest.raises(ValueError, match=r"found 1 and 2$"):
+        paired_interval([(1, 1)], [(1, 1)] * 2, seed=0)
+    with pytest.raises(ValueError, match=r"^expected denominators above 0 on both sides, found none in any draw$"):
+        paired_interval([(0, 0)], [(1, 1)], seed=0)
