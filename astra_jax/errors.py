@@ -16,6 +16,7 @@
     ├── PromptTooLong             a prompt does not fit into the rollout's cache
     ├── NoVerdict                 whether a message refuses, or asks back, could not be judged
     ├── NoneFinished              an evaluation's episodes were all cut off
+    ├── EvaluationUnreadable      a folder to compare holds no finished evaluation
     ├── DecoderError              a decoder was asked for what it cannot do
     ├── CannotServe               the server of a policy does not start like this
     ├── RequestRefused            a request to it has no answer

@@ -1236,6 +1236,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "]",
         ("tests/astra_jax/evaluate/test_slices.py",),
     ),
+    # A paired difference draws an environment once for both runs.
+    Mutant(
+        "astra_jax/evaluate/intervals.py",
+        "sums = [np.asarray(column, float)[drawn].sum(axis=1) for column in (before, after)]",
+        "sums = [np.asarray(before, float)[drawn].sum(axis=1), np.asarray(after, float)[drawn[::-1]].sum(axis=1)]",
+        ("tests/astra_jax/evaluate/test_intervals.py",),
+    ),
+    # Runs that were shown other distractors are not compared.
+    Mutant(
+        "astra_jax/evaluate/side_by_side.py",
+        "if _per_band(before) != _per_band(after):",
+        "if False:",
+        ("tests/astra_jax/evaluate/test_side_by_side.py",),
+    ),
+    # What is not comparable has no difference.
+    Mutant(
+        "astra_jax/evaluate/side_by_side.py",
+        "    if not_comparable(first, second):\n        return {}\n",
+        "",
+        ("tests/astra_jax/evaluate/test_side_by_side.py",),
+    ),
     # A call knows the turn that asked for it.
     Mutant(
         "astra_jax/episodes/episode.py",

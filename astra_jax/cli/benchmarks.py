@@ -1,4 +1,4 @@
-"""`astra evaluate setup | bfcl | tau2 | aime | report`: benchmarks of others, and the paper's table beside them."""
+"""`astra evaluate setup | bfcl | tau2 | aime | report`: benchmarks of others, and runs beside one another."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ def add_benchmarks(evaluate: Commands) -> None:
 
     report = evaluate.add_parser(
         "report",
-        help="the paper's tables with runs of benchmarks beside them, HTML and Markdown",
-        description="Reads finished runs of bfcl, tau2 and aime; the first of a benchmark is what the others are "
-        "compared with, task by task: name the base model first.",
+        help="runs of environments side by side, of benchmarks beside the paper's tables; HTML and Markdown",
+        description="Reads finished runs of environments, bfcl, tau2 and aime; the first of each is what the others "
+        "are compared with, environment by environment or task by task: name the base model first. Runs in "
+        "environments whose names tell a step, such as step_20, are drawn over steps.",
     )
     report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the `out` folder of a run")
     report.add_argument("--out", type=Path, required=True, metavar="DIR", help="for report.html and report.md")

@@ -7,7 +7,8 @@
     graphs              drawings of tool graphs and dependencies     charts.html.jinja
     data_sets           what a record directory's page shows
     episodes            which episodes are shown, token by token     episodes.html.jinja
-    benchmarks          benchmarks of others beside the paper's      benchmarks .html.jinja and .md.jinja
+    environments        evaluations side by side                     environments.html.jinja
+    benchmarks          these, and benchmarks beside the paper's     benchmarks .html.jinja and .md.jinja
 
 The page runs no script and loads nothing.
 """

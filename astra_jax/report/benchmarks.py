@@ -1,4 +1,4 @@
-"""The page of benchmarks: the paper's tables with our runs beside them, as HTML and as Markdown."""
+"""The page of evaluations: in environments side by side, of benchmarks beside the paper's; HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -10,24 +10,36 @@ import jinja2
 
 from astra_jax.benchmarks.comparison import compare
 from astra_jax.benchmarks.results import read_results
+from astra_jax.evaluate.side_by_side import is_evaluation, read_evaluation
+from astra_jax.report.environments import side_by_side
 from astra_jax.report.page import page_environment
 from synthesis.destination import MARK, Result, whole_folder
 
 REPORT: Final = Result("report of benchmarks", MARK, "benchmark report", is_replaced=True)
-_TITLE: Final = "Benchmarks beside the paper's"
+_BENCHMARKS: Final = "Benchmarks beside the paper's"
+_EVALUATIONS: Final = "Policies in held-out environments"
 
 
 def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
-    """Write `report.html` and `report.md` into `out`, of finished runs; of a benchmark the first is the one to beat.
+    """Write `report.html` and `report.md` into `out`, of finished runs; of each kind the first is the one to beat.
+
+    What lies in a folder says whether it is an evaluation in environments; any other is to be a run of a benchmark.
 
     Raises:
-        BenchmarkFailed: a folder holds no finished run.
+        BenchmarkFailed, EvaluationUnreadable: a folder holds no finished run.
         DestinationRefused: `out` is something else than an earlier report.
     """
     labels = [path.resolve().name for path in runs]
     if len(set(labels)) < len(labels):  # of one name in several folders
         labels = [str(path) for path in runs]
-    comparisons = compare([(label, read_results(path)) for label, path in zip(labels, runs, strict=True)])
+    labelled = list(zip(labels, runs, strict=True))
+    in_environments = [read_evaluation(path, label) for label, path in labelled if is_evaluation(path)]
+    comparisons = compare([(label, read_results(path)) for label, path in labelled if not is_evaluation(path)])
+    shown = {
+        "title": " · ".join([_EVALUATIONS] * bool(in_environments) + [_BENCHMARKS] * bool(comparisons)),
+        "evaluations": side_by_side(in_environments) if in_environments else None,
+        "comparisons": comparisons,
+    }
     names = ", ".join(labels)
     markdown = jinja2.Environment(
         loader=jinja2.PackageLoader("astra_jax.report", package_path=""),
@@ -39,10 +51,8 @@ def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
     markdown.filters["cell"] = _cell
     with whole_folder(out, REPORT) as folder:
         html = page_environment().get_template("benchmarks.html.jinja")
-        (folder / "report.html").write_text(
-            html.render(name=names, title=_TITLE, comparisons=comparisons), encoding="utf-8"
-        )
-        text = markdown.get_template("benchmarks.md.jinja").render(title=_TITLE, comparisons=comparisons)
+        (folder / "report.html").write_text(html.render(name=names, **shown), encoding="utf-8")
+        text = markdown.get_template("benchmarks.md.jinja").render(**shown)
         (folder / "report.md").write_text(text, encoding="utf-8")
     return out / "report.html"
 

@@ -1,4 +1,4 @@
-"""Curves over steps and histograms: scales, ticks, paths and columns, in percent of the plot area."""
+"""Curves over steps, histograms, bars with intervals: scales, ticks, paths, columns, in percent of the plot area."""
 
 from __future__ import annotations
 
@@ -201,6 +201,56 @@ def _histogram(
         columns=columns,
         marks=[Mark(name, x(value), mark_form.format(value)) for name, value in marks.items()],
     )
+
+
+@dataclass(frozen=True)
+class IntervalBar:
+    """A figure as a bar from zero, and its interval as a whisker."""
+
+    label: str
+    key: int
+    """Which of the chart's keys it is of, from 0."""
+    text: str
+    width_percent: float
+    low_percent: float
+    high_percent: float
+
+
+@dataclass(frozen=True)
+class IntervalBars:
+    """Bars below one another, ready to be drawn; the x axis begins at zero."""
+
+    title: str
+    ticks: list[Tick]
+    keys: list[str]
+    bars: list[IntervalBar]
+
+
+def interval_bars(
+    title: str, figures: Sequence[tuple[str, str, float, tuple[float, float]]], *, in_percent: bool = False
+) -> IntervalBars:
+    """Lay out label, key, value and interval of each figure, none of which is below zero; there must be one.
+
+    >>> chart = interval_bars("F1", [("sft", "greedy", 0.5, (0.25, 1.0))])
+    >>> [(bar.text, bar.width_percent, bar.low_percent, bar.high_percent) for bar in chart.bars]
+    [('0.500', 50.0, 25.0, 100.0)]
+    """
+    keys = list(dict.fromkeys(key for _, key, _, _ in figures))
+    ticks = nice_ticks(0.0, max(max(value, interval[1]) for _, _, value, interval in figures))
+    bars = [
+        IntervalBar(
+            label,
+            keys.index(key),
+            f"{value:.1%}" if in_percent else f"{value:.3f}",
+            width_percent=100 * value / ticks[-1],
+            low_percent=100 * interval[0] / ticks[-1],
+            high_percent=100 * interval[1] / ticks[-1],
+        )
+        for label, key, value, interval in figures
+    ]
+    labels = [f"{100 * tick:g} %" if in_percent else figure(tick) for tick in ticks]
+    at = [100 * tick / ticks[-1] for tick in ticks]
+    return IntervalBars(title, list(map(Tick, at, labels)), keys, bars)
 
 
 _NOTHING = 1e-12

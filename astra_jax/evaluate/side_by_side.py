@@ -1,0 +1,185 @@
+"""Finished evaluations side by side: what each holds, whether two can be compared, and by how much they differ.
+
+Two runs differ only by the policy, its temperature and how it truncates; whatever else differs makes their figures not
+comparable, and no difference is told. Differences are paired: environments are drawn, each with what both did there.
+
+Decided: docs/decisions/figures.md, “Evaluations are compared where all but the policy and its sampling is the same”.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from astra_jax.errors import AstraError
+from astra_jax.evaluate.intervals import paired_interval
+from astra_jax.evaluate.slices import EvaluatedEnvironment
+from astra_jax.training.run_record import EVALUATION
+from synthesis.destination import is_earlier_result
+from synthesis.fingerprint import Fingerprint
+
+FigureTable = dict[str, float | tuple[float, float]]
+"""Figures by name; `NAME_interval` is the 95 % interval of NAME."""
+
+
+class EvaluationUnreadable(AstraError):
+    """A folder holds no finished evaluation, or a damaged one; the message says what is missing and what to do."""
+
+
+class EvaluationFigures(BaseModel):
+    """`figures.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, float | tuple[float, float]]
+
+    policy: str
+    temperature: float | None = None
+    """None of a program that learns nothing."""
+    stop_reasons: dict[str, int]
+    slices: dict[str, dict[str, FigureTable]]
+    """Kind to value to the figures there."""
+
+
+class _MadeWith(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    seed: int
+
+
+class _Run(BaseModel):
+    """`run.json`, as far as it is read here."""
+
+    made_with: _MadeWith
+
+
+@dataclass(frozen=True)
+class FinishedEvaluation:
+    """One run of `astra evaluate environments`."""
+
+    label: str
+    figures: EvaluationFigures
+    environments: dict[str, EvaluatedEnvironment]
+    """By id."""
+    made_with: Fingerprint
+
+    @property
+    def table(self) -> FigureTable:
+        """The figures alone."""
+        return self.figures.__pydantic_extra__
+
+    @property
+    def sampling(self) -> str:
+        """How the policy was sampled, in words; empty of a program."""
+        if self.figures.temperature is None:
+            return ""
+        return "greedy" if self.figures.temperature == 0 else f"temperature {self.figures.temperature:g}"
+
+
+class Difference(NamedTuple):
+    """What one run adds to another one, with its 95 % interval."""
+
+    value: float
+    interval: tuple[float, float]
+
+
+def is_evaluation(out: Path) -> bool:
+    """Say whether a folder is one of `astra evaluate environments`, finished or not."""
+    return is_earlier_result(out, EVALUATION)
+
+
+def read_evaluation(out: Path, label: str) -> FinishedEvaluation:
+    """Read a finished evaluation.
+
+    Raises:
+        EvaluationUnreadable: there is none, it is damaged, or it is of an older version.
+    """
+    try:
+        lines = map(EvaluatedEnvironment.model_validate_json, (out / "environments.jsonl").read_bytes().splitlines())
+        return FinishedEvaluation(
+            label=label,
+            figures=EvaluationFigures.model_validate_json((out / "figures.json").read_bytes()),
+            environments={line.id: line for line in lines},
+            made_with=_Run.model_validate_json((out / "run.json").read_bytes()).made_with.model_dump(),
+        )
+    except FileNotFoundError as error:
+        raise EvaluationUnreadable(
+            f"expected a finished evaluation in {out}, found no {Path(error.filename).name}; finish it, or evaluate "
+            "again elsewhere if it is of an older version"
+        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise EvaluationUnreadable(
+            f"expected the results of an evaluation in {out}, found a fault at {'.'.join(map(str, first['loc']))}: "
+            f"{first['msg']}; evaluate again elsewhere"
+        ) from None
+
+
+def not_comparable(first: FinishedEvaluation, second: FinishedEvaluation) -> list[str]:
+    """Say why the figures of `second` cannot stand beside those of `first`; nothing where they can."""
+    before, after = first.made_with, second.made_with
+    found = []
+    if before.get("environments") != after.get("environments"):
+        found.append("other environments")
+    if before.get("seed") != after.get("seed"):
+        found.append(f"seed {after.get('seed')}, not {before.get('seed')}: other distractors, in another order")
+    if _per_band(before) != _per_band(after):
+        found.append(f"distractors by band {_per_band(after)}, not {_per_band(before)}")
+    for limit in sorted(name for name in before.keys() | after.keys() if name.startswith("rollout.max_")):
+        if before.get(limit) != after.get(limit):
+            found.append(f"{limit} {after.get(limit)}, not {before.get(limit)}")
+    if before.get("ending_judge") != after.get("ending_judge"):
+        found.append("another judge of refusals and questions back")
+    sources = sorted(name for name in before.keys() | after.keys() if name.startswith(_SOURCE))
+    if changed := [name.removeprefix(_SOURCE) for name in sources if before.get(name) != after.get(name)]:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        found.append(f"another version of the code that counts: {changed[0]}{more}")
+    return found
+
+
+def shared_environments(first: FinishedEvaluation, second: FinishedEvaluation) -> list[str]:
+    """Return the ids of the environments that both runs have figures of, in the order of the first."""
+    return [name for name in first.environments if name in second.environments]
+
+
+def differences(first: FinishedEvaluation, second: FinishedEvaluation) -> dict[str, Difference]:
+    """Return what `second` adds to `first` by figure, on the environments that both have; nothing where not comparable.
+
+    A figure of which either says nothing there has no difference.
+    """
+    if not_comparable(first, second):
+        return {}
+    shared = shared_environments(first, second)
+    before = [first.environments[name].terms for name in shared]
+    after = [second.environments[name].terms for name in shared]
+    found = {}
+    for name in dict.fromkeys(name for terms in before for name in terms):
+        pairs = [
+            (one[name], other[name])
+            for one, other in zip(before, after, strict=True)
+            if name in other and (one[name][1] or other[name][1])
+        ]
+        if (difference := _difference(pairs, second.made_with["seed"])) is not None:
+            found[name] = difference
+    return found
+
+
+_SOURCE: Final = "source of "
+_Pair = tuple[tuple[float, float], tuple[float, float]]
+
+
+def _difference(pairs: Sequence[_Pair], seed: int) -> Difference | None:
+    (above, below), (above_after, below_after) = (
+        (sum(pair[side][0] for pair in pairs), sum(pair[side][1] for pair in pairs)) for side in (0, 1)
+    )
+    if not below or not below_after:
+        return None
+    before, after = zip(*pairs, strict=True)
+    return Difference(above_after / below_after - above / below, paired_interval(before, after, seed=seed))
+
+
+def _per_band(made_with: Mapping[str, Any]) -> str:
+    return "/".join(str(made_with.get(f"irrelevant_per_band.{band}", 0)) for band in ("high", "medium", "low"))

@@ -1,0 +1,218 @@
+"""Evaluations side by side: paired differences, what makes two not comparable, and the page of both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from astra_jax.cli.command import main
+from astra_jax.evaluate.environments import open_evaluation, sum_up, write_evaluation
+from astra_jax.evaluate.side_by_side import (
+    EvaluationUnreadable,
+    differences,
+    is_evaluation,
+    not_comparable,
+    read_evaluation,
+    shared_environments,
+)
+from astra_jax.evaluate.slices import evaluated
+from astra_jax.report.charts import interval_bars
+from astra_jax.report.environments import side_by_side
+from synthesis.record_io import write_records
+from tests.astra_jax.benchmarks.test_report import all_of
+from tests.astra_jax.benchmarks.test_report import run as benchmark_run
+from tests.astra_jax.evaluate.test_conduct import ASKED, ended, find, rent
+from tests.astra_jax.evaluate.test_environments import CONFIG
+
+SOLVED, HALF, IDLE = [find(turn=1), rent(turn=2)], [find(turn=1)], []
+
+
+def run(out: Path, did: dict[str, list[list]], *, policy="rl", temperature=1.0, records="worlds", **changes) -> Path:
+    """Write an evaluation in which each environment has episodes of these calls."""
+    worlds = [ASKED.model_copy(update={"id": name, "hops": len(name)}) for name in did]
+    if not (out.parent / records).exists():
+        write_records(out.parent / records, worlds, kind="environment")
+    rollout = CONFIG.rollout.model_copy(update={"temperature": temperature, **changes.pop("rollout", {})})
+    changes |= {"rollout": rollout, "out": out, "environments": out.parent / records}
+    config = CONFIG.model_copy(update=changes)
+    groups = [[ended(world, *calls) for calls in did[world.id]] for world in worlds]
+    evaluation, environments = sum_up(groups, seed=config.seed), list(map(evaluated, groups))
+    figures = {"policy": policy, "temperature": temperature, **evaluation.in_full(environments, seed=config.seed)}
+    write_evaluation(open_evaluation(config, baseline=policy), figures, environments, [])
+    return out
+
+
+def read(*args, **changes):
+    out = run(*args, **changes)
+    assert is_evaluation(out)
+    return read_evaluation(out, out.name)
+
+
+def test_a_difference_is_paired_on_the_environments_that_both_have(tmp_path):
+    before = read(tmp_path / "a", {"w": [IDLE], "ww": [SOLVED], "www": [SOLVED]})
+    after = read(tmp_path / "b", {"w": [SOLVED], "ww": [SOLVED]}, policy="other", temperature=0.0)
+    assert shared_environments(before, after) == ["w", "ww"]
+    found = differences(before, after)
+    # F1 0 and 1 before, 1 and 1 after; each of the four draws of two environments adds 1, ½, ½ or 0.
+    assert found["f1"].value == pytest.approx(0.5, abs=1e-6)
+    assert found["f1"].interval == pytest.approx((0, 1), abs=1e-6)
+    assert found["tool_calls_per_episode"].value == 1
+    assert "recovered_tool_share" not in found
+    # Of shares of calls one side says nothing in the first environment, and still they are ratios of sums.
+    assert found["irrelevant_call_share"] == (0, (0, 0))
+
+
+def test_more_episodes_in_an_environment_weigh_more_as_in_the_figure_itself(tmp_path):
+    before = read(tmp_path / "a", {"w": [IDLE, IDLE, IDLE], "ww": [SOLVED]})
+    after = read(tmp_path / "b", {"w": [SOLVED], "ww": [SOLVED]})
+    assert before.table["f1"] == pytest.approx(1 / 4, abs=1e-6)
+    assert differences(before, after)["f1"].value == pytest.approx(3 / 4, abs=1e-6)
+
+
+BOTH = {"w": [SOLVED], "ww": [HALF]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"records": "others"}, "other environments"),
+        ({"seed": 3}, "seed 3, not 0: other distractors, in another order"),
+        ({"irrelevant_per_band": {"high": 2}}, "distractors by band 2/0/0, not 0/0/0"),
+        ({"rollout": {"max_turns": 9}}, "rollout.max_turns 9, not 6"),
+        ({"rollout": {"max_tool_response_tokens": 64}}, "rollout.max_tool_response_tokens 64, not None"),
+        ({"ending_judge": Path("judge.toml")}, "another judge of refusals and questions back"),
+    ],
+)
+def test_what_makes_two_runs_not_comparable_is_said_and_no_difference_told(tmp_path, changes, reason):
+    write_records(tmp_path / "others", [ASKED], kind="environment")
+    first, second = read(tmp_path / "a", BOTH), read(tmp_path / "b", BOTH, **changes)
+    assert not_comparable(first, second) == [reason]
+    assert differences(first, second) == {}
+    shown = side_by_side([first, second])
+    assert shown.not_comparable == {"b": [reason]}
+    assert not [table for table in shown.tables if table.title.startswith("What each adds")]
+
+
+def test_runs_of_other_code_are_not_comparable(tmp_path):
+    first, second = read(tmp_path / "a", BOTH), read(tmp_path / "b", BOTH)
+    second.made_with["source of astra_jax/evaluate/conduct.py"] = "another"
+    assert not_comparable(first, second) == ["another version of the code that counts: astra_jax/evaluate/conduct.py"]
+
+
+def test_policy_and_sampling_are_what_may_differ(tmp_path):
+    first = read(tmp_path / "a", BOTH)
+    second = read(tmp_path / "b", BOTH, policy="sft", temperature=0.0, rollout={"top_k": 4}, episodes_per_environment=2)
+    assert not_comparable(first, second) == []
+    assert [second.sampling, first.sampling] == ["greedy", "temperature 1"]
+
+
+def test_the_page_has_figures_differences_slices_endings_and_charts(tmp_path, capsys):
+    sft = run(tmp_path / "sft", {"w": [IDLE], "ww": [SOLVED]}, policy="sft")
+    rl = run(tmp_path / "rl", {"w": [SOLVED], "ww": [SOLVED]}, temperature=0.0)
+    page = tmp_path / "page"
+    assert main(["evaluate", "report", str(sft), str(rl), "--out", str(page)]) == 0
+    lines = (page / "report.md").read_text().splitlines()
+    assert lines[0] == "# Policies in held-out environments"
+    assert "| | sft (sft, temperature 1) | rl (rl, greedy) |" in lines
+    assert "| F1 | 0.500 (0.000–1.000) | 1.000 (1.000–1.000) |" in lines
+    assert "| Turns per episode | 2.00 (1.00–3.00) | 3.00 (3.00–3.00) |" in lines
+    # No program writes tokens, and its figures.json says 0 of them.
+    assert not [line for line in lines if line.startswith("| Tokens")]
+    assert "| | rl − sft (2 environments) |" in lines
+    assert "| F1 | +0.500 (+0.000 to +1.000) |" in lines
+    assert "| Episodes solved whole | +50.0 (+0.0 to +100.0) |" in lines
+    assert "### By hops" in lines
+    # With no call there is nothing that a share of calls could be of.
+    assert "| 1 (sft) | 1 | 1 | 0.000 (0.000–0.000) | 100.0% (100.0%–100.0%) | – |" in lines
+    assert "| sft (sft, temperature 1) | 2 (100.0%) |" in lines
+    assert not [line for line in lines if "paper" in line or line == "### By scenario"]
+    html = (page / "report.html").read_text()
+    assert html.count('<figure class="interval-bars">') == 4
+    assert "<script" not in html
+    before = {path.name: path.read_bytes() for path in page.iterdir()}
+    assert main(["evaluate", "report", str(sft), str(rl), "--out", str(page)]) == 0
+    assert before == {path.name: path.read_bytes() for path in page.iterdir()}
+    # A run's own page goes on to show its figures.
+    assert main(["report", str(rl)]) == 0
+    assert "Final answer right" in (rl / "report.html").read_text()
+
+
+def test_one_page_has_environments_and_benchmarks(tmp_path):
+    ours, bfcl = run(tmp_path / "ours", BOTH), benchmark_run(tmp_path / "bfcl", all_of(1, 0))
+    assert main(["evaluate", "report", str(bfcl), str(ours), "--out", str(tmp_path / "page")]) == 0
+    text = (tmp_path / "page" / "report.md").read_text()
+    assert text.startswith("# Policies in held-out environments · Benchmarks beside the paper's\n")
+    assert "\n## Held-out environments\n" in text
+    assert "\n## BFCL, multi-turn\n" in text
+    html = (tmp_path / "page" / "report.html").read_text()
+    assert '<section id="environments">' in html
+    assert '<section id="benchmark-1">' in html
+
+
+def test_runs_at_several_steps_are_drawn_over_them(tmp_path):
+    first, last = {"w": [IDLE], "ww": [SOLVED]}, {"w": [SOLVED], "ww": [SOLVED]}
+    runs = [
+        read(tmp_path / "rl-step_40", last),
+        read(tmp_path / "rl-step_20", first),
+        read(tmp_path / "b", first, policy="step_20", temperature=0.0),
+        read(tmp_path / "step_60-greedy", last, temperature=0.0),
+        read(tmp_path / "sft-step_60", BOTH, policy="sft"),
+        read(tmp_path / "rl-step_80", last, seed=7),
+    ]
+    f1, answers = side_by_side(runs).curves
+    assert (f1.title, answers.title) == ("F1", "Final answer right")
+    # The policy of SFT has one step, which makes no curve; another seed shows other distractors.
+    assert [(curve.name, curve.last) for curve in f1.curves] == [("rl, temperature 1", "1"), ("greedy", "1")]
+    assert [curve.raw_path for curve in f1.curves] == ["M0.00 50.00L50.00 0.00", "M0.00 50.00L100.00 0.00"]
+    assert side_by_side(runs[:1]).curves == []
+
+
+def test_bars_have_whiskers_of_their_intervals_and_a_key_per_sampling():
+    chart = interval_bars("F1", [("a", "greedy", 0.5, (0.25, 0.75)), ("b", "temperature 1", 0.0, (0.0, 0.0))])
+    assert (chart.keys, [tick.label for tick in chart.ticks][-1]) == (["greedy", "temperature 1"], "0.8")
+    first, second = chart.bars
+    assert (first.width_percent, first.low_percent, first.high_percent) == pytest.approx((62.5, 31.25, 93.75))
+    assert (second.key, second.width_percent, second.text) == (1, 0, "0.000")
+    nothing = interval_bars("share", [("a", "greedy", 0.0, (0.0, 0.0))], in_percent=True)
+    assert (nothing.ticks[-1].percent, nothing.ticks[-1].label, nothing.bars[0].text) == (100, "100 %", "0.0%")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("unfinished", "found no figures.json; finish it"),
+        ("older", "found no environments.jsonl; finish it, or evaluate again elsewhere"),
+        ("broken line", "found a fault at id: "),
+        ("broken figures", "found a fault at f1"),
+        ("broken run", "found a fault at made_with.seed: Field required"),
+    ],
+)
+def test_what_is_no_finished_evaluation_is_one_line_and_no_page(tmp_path, capsys, damage, said):
+    out = run(tmp_path / "a", BOTH)
+    if damage == "unfinished":
+        (out / "figures.json").unlink()
+    if damage == "older":
+        (out / "environments.jsonl").unlink()
+    if damage == "broken line":
+        (out / "environments.jsonl").write_text('{"id": 1}\n')
+    if damage == "broken figures":
+        (out / "figures.json").write_text(json.dumps(json.loads((out / "figures.json").read_text()) | {"f1": "x"}))
+    if damage == "broken run":
+        (out / "run.json").write_text('{"kind": "evaluation", "made_with": {}}')
+    with pytest.raises(EvaluationUnreadable):
+        read_evaluation(out, "a")
+    assert main(["evaluate", "report", str(out), "--out", str(tmp_path / "page")]) == 1
+    error = capsys.readouterr().err
+    assert (said in error, error.count("\n")) == (True, 1), error
+    assert not (tmp_path / "page").exists()
+
+
+def test_names_that_markdown_or_html_would_read_stay_names(tmp_path):
+    out = run(tmp_path / "a|<b>x", BOTH, policy="p|<i>y")
+    assert main(["evaluate", "report", str(out), "--out", str(tmp_path / "page")]) == 0
+    assert "| a\\|<b>x (p\\|<i>y, temperature 1) |" in (tmp_path / "page" / "report.md").read_text()
+    html = (tmp_path / "page" / "report.html").read_text()
+    assert "<b>x" not in html
+    assert "<i>y" not in html
