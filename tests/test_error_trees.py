@@ -18,6 +18,7 @@ NOT_OURS = {
     "_Lost": "never leaves its file",
     "_NotJson": "never leaves its file",
     "_UnknownSource": "never leaves its file",
+    "_Unusable": "never leaves its file",
     "Unreadable": "the teacher makes a BadReply of it",
 }
 
