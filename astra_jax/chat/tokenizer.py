@@ -166,10 +166,10 @@ class Tokenizer:
             start += len(segment.text)
 
 
-# Names, numbers and Chinese characters are cut the same way wherever they stand, so that a tiny model can copy them:
-# a space is never glued to a capitalised word, a digit or a Chinese character. Digits go in pairs: one digit often
-# stands twice in a number, and then what follows it cannot be copied from what followed it before.
-_TINY_PIECES = Regex(r"\p{Lu}\p{Ll}*| ?[\p{Ll}_]+|\p{N}{1,2}|\p{Lo}|\n+|[^\p{L}\p{N}\n]+")
+# Words, numbers and Chinese characters are cut the same way wherever they stand, so that a tiny model can copy them,
+# and find in a tool's name the words of a question: spaces and underscores are pieces of their own. Digits go in pairs:
+# one digit often stands twice in a number, and then what follows it cannot be copied from what followed it before.
+_TINY_PIECES = Regex(r"\p{Lu}\p{Ll}*|\p{Ll}+|[ _]|\p{N}{1,2}|\p{Lo}|\n+|[^\p{L}\p{N}\n _]+")
 
 
 # The fixed text of the chat format is one token a phrase, so that a tiny model reads and writes only what varies.

@@ -146,3 +146,11 @@ def test_a_name_has_the_same_tokens_in_a_question_and_in_a_call():
 def test_a_number_is_read_in_pairs_of_digits():
     tokenizer = train_tiny_tokenizer(["the phone is 7410229"] * 3, vocab_size=400)
     assert [tokenizer.decode([i]) for i in tokenizer.encode("7410229")] == ["74", "10", "22", "9"]
+
+
+def test_a_word_is_cut_alike_in_a_question_a_document_and_a_tools_name():
+    texts = ["the building permit of", "get_building_permit", '"building": "permit"'] * 20
+    tokenizer = train_tiny_tokenizer(texts, vocab_size=400)
+    for text in texts[:3]:
+        pieces = [tokenizer.decode([id_]) for id_ in tokenizer.encode(text)]
+        assert {"building", "permit"} < set(pieces), pieces
