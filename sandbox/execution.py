@@ -109,6 +109,8 @@ class Execution:
         self.maximum = maximum
         self.max_body_bytes = max_body_bytes
         self.max_batch = 1024
+        self.is_draining = False
+        """Whether calls that have been accepted are finished, and no other is."""
         self.metrics = Metrics()
         self.sources = BoundedStore(256 << 20)
         self._code = BoundedStore(256 << 20)

@@ -32,6 +32,20 @@ class FairQueue(Generic[T]):
         self._lines.setdefault(client, deque()).append(job)
         self._size += 1
 
+    def put_back(self, client: str, job: T) -> None:
+        """Return a job that `get` gave and nobody could take: it is the next one of everybody's.
+
+        >>> queue = FairQueue()
+        >>> for client, job in [("a", 1), ("a", 2), ("b", 3)]:
+        ...     queue.put(client, job)
+        >>> queue.put_back("a", queue.get(lambda client: True))
+        >>> [queue.get(lambda client: True) for _ in range(3)]
+        [1, 3, 2]
+        """
+        self._lines.setdefault(client, deque()).appendleft(job)
+        self._lines.move_to_end(client, last=False)
+        self._size += 1
+
     def get(self, may: Callable[[str], bool]) -> T | None:
         """Return the next job of the first client in turn that may have one; None when there is none."""
         client = next((client for client in self._lines if may(client)), None)

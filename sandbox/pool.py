@@ -22,7 +22,9 @@ from sandbox.protocol import Limits
 from sandbox.worker import Job, Outcome, ServiceFault, Worker
 
 log = logging.getLogger("sandbox")
+CALLS_OF_A_WORKER = 32
 _MOST_OF_ALL_PLACES = 0.75  # that one client's calls may hold
+_LOOK_AGAIN_SECONDS = 0.05
 
 
 class QueueFull(SandboxError):
@@ -38,7 +40,7 @@ class Pool:
         workers: int,
         *,
         fresh_slots: int = 4,
-        max_children: int = 32,
+        max_children: int = CALLS_OF_A_WORKER,
         max_queue: int = 4096,
         tmp_bytes: int = 16 << 20,
     ) -> None:
@@ -51,6 +53,7 @@ class Pool:
         self.restarts = 0
         self._heals = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._again: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Start every worker.
@@ -65,6 +68,8 @@ class Pool:
     async def close(self) -> None:
         """End every jail; waiting calls fail."""
         self._heals = False
+        if self._again is not None:
+            self._again.cancel()
         for task in self._tasks:
             task.cancel()
         for worker in list(self.workers):
@@ -125,8 +130,20 @@ class Pool:
             job = self._queue.get(self._may_start)
             if job is None:  # all that wait are of clients that hold their share
                 return
-            if not job.future.done():  # else its caller has gone
-                worker.start(job)
+            if not job.future.done() and not worker.start(job):  # done already: its caller has gone
+                self._queue.put_back(job.client, job)
+                if worker.ready:  # it is this process that has no descriptor left for the call's channel
+                    self._look_again()
+                    return
+
+    def _look_again(self) -> None:
+        """Dispatch a little later, whether or not anything happens until then."""
+        if self._again is None:
+            self._again = asyncio.get_running_loop().call_later(_LOOK_AGAIN_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._again = None
+        self.dispatch()
 
     def _may_start(self, client: str) -> bool:
         """Nobody may hold every place: the last quarter stays open to others."""
@@ -150,10 +167,11 @@ class Pool:
         delay = 0.0
         while self._heals:
             await asyncio.sleep(delay)
-            # In its place before it is ready, so that `close` finds it.
-            new = Worker(self, worker.index)
-            self.workers[position] = new
-            with contextlib.suppress(ServiceFault):
+            # OSError: no process or no descriptor can be had just now.
+            with contextlib.suppress(ServiceFault, OSError):
+                # In its place before it is ready, so that `close` finds it.
+                new = Worker(self, worker.index)
+                self.workers[position] = new
                 await new.wait_ready()
                 return
             delay = min(5.0, 2 * delay + 0.1)

@@ -10,9 +10,9 @@ import ipaddress
 import json
 import logging
 import os
-import resource
 import secrets
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -23,21 +23,31 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandbox import strict_json
 from sandbox.bearer_token import TOKEN_VARIABLE, InvalidToken, token_or_none
+from sandbox.connections import (
+    REQUEST_SECONDS,
+    CallerProtocol,
+    Connections,
+    most_connections,
+    raise_descriptor_limit,
+)
 from sandbox.errors import SandboxError
 from sandbox.execution import MAXIMUM_LIMITS, Execution, InvalidRequest, UnknownSource
 from sandbox.isolation import Tier
-from sandbox.metrics import Metrics
-from sandbox.pool import Pool, QueueFull
+from sandbox.pool import CALLS_OF_A_WORKER, Pool, QueueFull
 from sandbox.protocol import ExecuteRequest, Limits, RunCodeRequest
 from sandbox.self_test import Isolation, IsolationUnavailable, establish, establish_wasm
 from sandbox.worker import ServiceFault
 
 log = logging.getLogger("sandbox")
 DEFAULT_PORT = 8377
-_MAX_DESCRIPTORS = 1 << 16
+_LEAST_CONNECTIONS = 16
+_LEAST_DESCRIPTORS = 256  # as many as each call's process is promised
+_DRAIN_MARGIN_SECONDS = 5.0  # beyond the longest wall limit, for calls that had just begun
+_WRITE_SECONDS = 5.0  # for the last replies
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _Request = TypeVar("_Request", bound=BaseModel)
 _Result = TypeVar("_Result")
@@ -167,8 +177,9 @@ class Service:
         """Answer `GET /health`: the isolation that holds, the workers, the queue, the limits."""
         pool, isolation = self._execution.pool, self._isolation
         ready = sum(worker.ready for worker in pool.workers)
+        status = "draining" if self._execution.is_draining else "ok" if ready else "starting"
         document = {
-            "status": "ok" if ready else "starting",
+            "status": status,
             "tier": isolation.tier if isolation else None,
             "layers": isolation.layers if isolation else {},
             "stronger_tiers": isolation.refused if isolation else {},
@@ -177,7 +188,7 @@ class Service:
             "queue": {"waiting": pool.queued, "in_flight": pool.in_flight, "maximum": pool.max_queue},
             "limits": self._execution.maximum.model_dump(),
         }
-        return _JSON(document, status_code=200 if ready else 503)
+        return _JSON(document, status_code=200 if status == "ok" else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Answer `GET /metrics`, in Prometheus's text format."""
@@ -193,17 +204,22 @@ class Service:
 
 
 class _Guard:
-    """Turns every failure that is not the tool's into its HTTP status, and lets only callers with the token in."""
+    """Turns every failure that is not the tool's into its HTTP status, and lets only those in who may call.
 
-    def __init__(self, metrics: Metrics, token: str | None) -> None:
-        self._metrics = metrics
+    Decided: docs/decisions/tools.md, “A web page is no caller”.
+    """
+
+    def __init__(self, execution: Execution, token: str | None) -> None:
+        self._execution = execution
         self._expected = f"Bearer {token}".encode() if token else None
 
     def __call__(self, endpoint: _Endpoint, *, open_to_all: bool = False) -> _Endpoint:
+        """Guard an endpoint; one that is open to all needs no token, and answers while the service drains."""
+
         async def guarded(request: Request) -> Response:
-            given = request.headers.get("authorization", "").encode()
-            if self._expected and not open_to_all and not secrets.compare_digest(given, self._expected):
-                return self._refuse(401, "unauthorized", "the bearer token is missing or wrong")
+            refusal = self._refusal(request, open_to_all)
+            if refusal is not None:
+                return refusal
             try:
                 return await endpoint(request)
             except InvalidRequest as error:
@@ -211,25 +227,84 @@ class _Guard:
             except UnknownSource as error:
                 return self._refuse(404, "unknown_source", f"no source with SHA-256 {error}; send its text")
             except QueueFull:
-                return self._refuse(429, "queue_full", "too many calls are waiting", **{"Retry-After": "1"})
+                return self._refuse(429, "queue_full", "too many calls are waiting", **_COME_BACK)
             except ServiceFault as error:
                 log.error("service fault: %s", error)
-                return self._refuse(503, "service_fault", str(error), **{"Retry-After": "1"})
+                return self._refuse(503, "service_fault", str(error), **_COME_BACK)
             except ClientDisconnect:
                 return self._refuse(400, "disconnected", "the client left before its reply")
+            except asyncio.CancelledError:
+                if not self._execution.is_draining:
+                    raise
+                return self._draining()  # its request was not whole when the time for the last replies was over
 
         return guarded
 
+    def _refusal(self, request: Request, open_to_all: bool) -> Response | None:
+        """Why a request is not looked at, before its body is read."""
+        if "origin" in request.headers:
+            return self._refuse(403, "web_page", "requests of web pages (with an Origin header) are refused")
+        # A page whose name was made to lead here has no token to send: where one is needed, any name will do.
+        if self._expected is None and not _is_local_name(request.headers.get("host")):
+            host = request.headers["host"][:100]
+            message = f"expected an address or localhost as Host, found {host!r}: set {TOKEN_VARIABLE} to serve by name"
+            return self._refuse(421, "unknown_host", message)
+        if open_to_all:
+            return None
+        given = request.headers.get("authorization", "").encode()
+        if self._expected and not secrets.compare_digest(given, self._expected):
+            return self._refuse(401, "unauthorized", "the bearer token is missing or wrong")
+        return self._draining() if self._execution.is_draining else None
+
+    def _draining(self) -> Response:
+        return self._refuse(503, "draining", "the service is stopping and takes no more calls", **_COME_BACK)
+
     def _refuse(self, status: int, code: str, message: str, **headers: str) -> Response:
-        self._metrics.refusals[code] += 1
+        self._execution.metrics.refusals[code] += 1
         message = message.encode("utf-8", "backslashreplace").decode()  # it may quote half a character
         return _JSON({"error": {"code": code, "message": message}}, status_code=status, headers=headers or None)
+
+
+_COME_BACK = {"Retry-After": "1"}
+
+
+def _is_local_name(host: str | None) -> bool:
+    """Say whether a Host header names this machine in a way that no name server can change; none is no browser's.
+
+    >>> [_is_local_name(host) for host in ("localhost:8377", "127.0.0.1", "[::1]:80", None, "evil.example", "[::1")]
+    [True, True, True, True, False, False]
+    """
+    if host is None:
+        return True
+    name = host[1:].partition("]")[0] if host.startswith("[") and "]" in host else host.partition(":")[0]
+    if name.lower() == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class _HangsUpWhenAsked:
+    """Says `Connection: close` to every caller while their connections are scarce or the service drains."""
+
+    def __init__(self, app: ASGIApp, asked: Callable[[], bool]) -> None:
+        self._app, self._asked = app, asked
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_word(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._asked():
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        await self._app(scope, receive, send_with_word)
 
 
 def application(execution: Execution, isolation: Isolation | None = None, token: str | None = None) -> Starlette:
     """Return the ASGI application; its lifespan starts and stops the pool."""
     service = Service(execution, isolation)
-    guard = _Guard(execution.metrics, token)
+    guard = _Guard(execution, token)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -290,14 +365,22 @@ def serve(
       until_stdin_closes: also stop when standard input ends, that is, when the parent dies.
 
     Raises:
-        RefusedToStart: the token, the address or the isolation will not do, or the workers did not start.
+        RefusedToStart: the token, the address, the descriptors or the isolation will not do, or the workers did not
+            start.
     """
     try:
         token = token_or_none(token)
     except InvalidToken as error:
         raise RefusedToStart(str(error)) from None
     os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
-    _raise_descriptor_limit()
+    workers = workers or os.cpu_count() or 1
+    descriptors = raise_descriptor_limit()
+    connections = most_connections(descriptors, workers, CALLS_OF_A_WORKER)
+    needed = max(descriptors - connections + _LEAST_CONNECTIONS, _LEAST_DESCRIPTORS)
+    if descriptors < needed:
+        raise RefusedToStart(
+            f"expected {needed} descriptors or more for {workers} workers, found {descriptors}: raise `ulimit -n`"
+        )
     # Bound before the self-test, which takes seconds: a port that is taken, or too public, is told of at once.
     listener = socket.socket(fileno=listen_fd) if listen_fd is not None else _listen(host, port)
     address = ipaddress.ip_address(listener.getsockname()[0])
@@ -307,18 +390,7 @@ def serve(
             f"{address} can be reached by others, who could run code here: set a token (environment variable "
             f"{TOKEN_VARIABLE}) or listen on 127.0.0.1"
         )
-    asyncio.run(
-        _serve(listener, workers or os.cpu_count() or 1, min_tier, wasm, token, maximum, max_queue, until_stdin_closes)
-    )
-
-
-def _raise_descriptor_limit() -> None:
-    """Take as many descriptors as this user may: each caller needs one, and each call in flight two more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
-    if soft == resource.RLIM_INFINITY or soft >= most:
-        return
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    asyncio.run(_serve(listener, connections, workers, min_tier, wasm, token, maximum, max_queue, until_stdin_closes))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -334,6 +406,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 async def _serve(
     listener: socket.socket,
+    connections: int,
     workers: int,
     min_tier: Tier,
     wasm: bool,
@@ -347,18 +420,9 @@ async def _serve(
     except IsolationUnavailable as error:
         raise RefusedToStart(str(error)) from None
     execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue), maximum=maximum)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            application(execution, isolation, token),
-            access_log=False,
-            log_level="warning",
-            lifespan="on",
-            ws="none",
-            backlog=2048,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=5,
-        )
-    )
+    for tier, why in isolation.refused.items():
+        log.warning("the stronger tier %s does not work here: %s", tier, why)
+    server = _Server(execution, isolation, token, Connections(listener, connections))
     if until_stdin_closes:
         loop = asyncio.get_running_loop()
 
@@ -368,14 +432,58 @@ async def _serve(
             server.should_exit = True
 
         loop.add_reader(0, stop)
-    for tier, why in isolation.refused.items():
-        log.warning("the stronger tier %s does not work here: %s", tier, why)
-    address, port = listener.getsockname()[:2]
-    layers = ", ".join(name for name, active in isolation.layers.items() if active)
-    log.info("sandbox on http://%s:%d, %d workers, tier %s (%s)", address, port, workers, isolation.tier, layers)
-    await server.serve(sockets=[listener])
+    await server.serve()
     if not server.started:
         raise RefusedToStart("the workers did not start; the log above says why")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server with connections of ours, and an end that every accepted call reaches.
+
+    Decided: docs/decisions/tools.md, “A service that stops finishes its calls”.
+    """
+
+    def __init__(self, execution: Execution, isolation: Isolation, token: str | None, connections: Connections) -> None:
+        app = _HangsUpWhenAsked(
+            application(execution, isolation, token), lambda: connections.are_scarce or execution.is_draining
+        )
+        super().__init__(
+            uvicorn.Config(
+                app,
+                access_log=False,
+                log_level="warning",
+                lifespan="on",
+                ws="none",
+                timeout_keep_alive=int(REQUEST_SECONDS),
+                timeout_graceful_shutdown=int(_WRITE_SECONDS),
+            )
+        )
+        self._execution, self._isolation, self._connections = execution, isolation, connections
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the workers, then take callers in, and say where and how."""
+        await super().startup(sockets=[])
+        if not self.started:
+            return
+        self._connections.accept(
+            lambda: CallerProtocol(
+                self._connections, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+        )
+        isolation = self._isolation
+        layers = ", ".join(name for name, active in isolation.layers.items() if active)
+        workers = self._execution.pool.size
+        print(f"sandbox on {self._connections.url}, {workers} workers, tier {isolation.tier} ({layers})", flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Refuse new calls with 503, finish those that were accepted, and answer what is left with 503."""
+        self._execution.is_draining = True
+        end = time.monotonic() + self._execution.maximum.wall_seconds + _DRAIN_MARGIN_SECONDS
+        while self.server_state.tasks and time.monotonic() < end and not self.force_exit:
+            await asyncio.sleep(0.02)
+        await self._execution.pool.close()
+        self._connections.close()
+        await super().shutdown(sockets=[])
 
 
 def main() -> None:

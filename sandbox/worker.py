@@ -164,11 +164,17 @@ class Worker:
             self.close("did not start in time")
             raise ServiceFault("a worker did not start in time") from None
 
-    def start(self, job: Job) -> None:
-        """Send a job into the jail; its future gets the outcome."""
+    def start(self, job: Job) -> bool:
+        """Send a job into the jail, whose future gets the outcome; False where it could not be sent, and waits on.
+
+        That is so where this process has no descriptor left, or where the zygote takes no messages: then it is closed.
+        """
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            return False
         call = next(self._owner.call_numbers)
         nonce = secrets.token_bytes(16)
-        ours, theirs = socket.socketpair()
         ours.setblocking(False)
         limits = job.limits
         message = CALL.pack(b"c", call, limits.wall_seconds, limits.cpu_seconds, limits.memory_bytes)
@@ -177,8 +183,8 @@ class Worker:
                 socket.send_fds(self._control, [message], [theirs.fileno()])
         except OSError as error:  # a dead or stuck zygote
             ours.close()
-            job.future.set_exception(ServiceFault(f"worker {self.index} does not take calls: {error}"))
-            return
+            self.close(f"does not take calls: {error}")
+            return False
         document = json.dumps(job.request).encode()
         header = REQUEST_HEADER.pack(nonce, len(document), len(job.code))
         flight = _Flight(self, job, ours, nonce, b"".join((header, document, job.code)))
@@ -192,6 +198,7 @@ class Worker:
             loop.call_later(limits.wall_seconds + _BACKSTOP_SECONDS, self._on_stuck, flight),
         ]
         self._send(flight)
+        return True
 
     def stop(self, job: Job) -> None:
         """End the process of a job that nobody waits for any more, if it is in this jail."""

@@ -225,7 +225,7 @@ def test_limits_above_the_maximum_are_refused_for_a_client_too(client: SandboxCl
 
 def test_a_low_soft_limit_of_descriptors_is_raised() -> None:
     program = (
-        "from sandbox.server import _raise_descriptor_limit as f; import resource as r; f(); print(*r.getrlimit(7))"
+        "from sandbox.connections import raise_descriptor_limit as f; import resource as r; f(); print(*r.getrlimit(7))"
     )
     found = subprocess.run(
         ["bash", "-c", 'ulimit -Sn 256; exec "$0" -c "$1"', sys.executable, program],
