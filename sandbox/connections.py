@@ -82,8 +82,12 @@ class Connections:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     @property
-    def are_scarce(self) -> bool:
-        """Whether another caller would need the place of one that is here."""
+    def are_to_take_turns(self) -> bool:
+        """Whether callers whose calls are answered hold the places that others want, so that each should come anew."""
+        return self._are_scarce and 2 * len(self.waiting) < self._most
+
+    @property
+    def _are_scarce(self) -> bool:
         return len(self._open) >= self._most
 
     def accept(self, make_protocol: Callable[[], CallerProtocol]) -> None:
@@ -125,7 +129,7 @@ class Connections:
 
     def _accept_some(self) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
-            if self.are_scarce and not self._make_room():
+            if self._are_scarce and not self._make_room():
                 self._pause(_LOOK_AGAIN_SECONDS)
                 return
             try:

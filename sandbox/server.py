@@ -287,7 +287,7 @@ def _is_local_name(host: str | None) -> bool:
 
 
 class _HangsUpWhenAsked:
-    """Says `Connection: close` to every caller while their connections are scarce or the service drains."""
+    """Says `Connection: close` to every caller while others wait for a place or the service drains."""
 
     def __init__(self, app: ASGIApp, asked: Callable[[], bool]) -> None:
         self._app, self._asked = app, asked
@@ -445,7 +445,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, execution: Execution, isolation: Isolation, token: str | None, connections: Connections) -> None:
         app = _HangsUpWhenAsked(
-            application(execution, isolation, token), lambda: connections.are_scarce or execution.is_draining
+            application(execution, isolation, token), lambda: connections.are_to_take_turns or execution.is_draining
         )
         super().__init__(
             uvicorn.Config(

@@ -208,20 +208,19 @@ class Noticed:
         return {**self.outcomes, "p50_ms": at(0.5), "p99_ms": at(0.99), "slowest_ms": round(1000 * ordered[-1], 1)}
 
 
-async def honest(port: int, callers: int, is_over: Callable[[], bool]) -> Noticed:
+async def honest(callers: list[Caller], is_over: Callable[[], bool]) -> Noticed:
     """Callers that each send one call after the other."""
     noticed = Noticed()
 
     async def work(number: int) -> None:
-        caller, x = Caller(port), number
+        x = number
         while True:
-            await noticed.call(caller, x)
-            x += callers
+            await noticed.call(callers[number], x)
+            x += len(callers)
             if is_over():
                 break
-        caller.close()
 
-    await asyncio.gather(*(work(number) for number in range(callers)))
+    await asyncio.gather(*(work(number) for number in range(len(callers))))
     return noticed
 
 
@@ -235,14 +234,16 @@ async def while_attacked(
     port: int, callers: int, attack: Callable[[], Awaitable[object]], seconds: float | None = None
 ) -> tuple[Noticed, Noticed]:
     """What the callers noticed before an attack and during it: all of it, or its first seconds."""
-    await honest(port, callers, for_seconds(1))
-    before = await honest(port, callers, for_seconds(5))
+    all_callers = [Caller(port) for _ in range(callers)]
+    await honest(all_callers, for_seconds(1))
+    before = await honest(all_callers, for_seconds(10))
     attacking = asyncio.ensure_future(attack())
-    await asyncio.sleep(0.5)
-    during = await honest(port, callers, for_seconds(seconds) if seconds else attacking.done)
+    during = await honest(all_callers, for_seconds(seconds) if seconds else attacking.done)
     attacking.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await attacking
+    for caller in all_callers:
+        caller.close()
     return before, during
 
 

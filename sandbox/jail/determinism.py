@@ -36,6 +36,9 @@ def install() -> Callable[[int], None]:
     _replace_clocks()
     _replace_datetime()
     os.getpid = os.getppid = lambda: 1
+    for name in ("getpgrp", "getpgid", "getsid"):
+        if hasattr(os, name):
+            setattr(os, name, lambda pid=0: 1)
     machine = os.uname().machine
     os.uname = lambda: os.uname_result(("Linux", "sandbox", "0", "0", machine))
     import platform

@@ -8,6 +8,7 @@ When the server's end closes, the zygote exits and the kernel ends everything in
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import functools
 import gc
@@ -38,7 +39,7 @@ Run = Callable[[int, int, int, float, int], NoReturn]  # mount namespace, channe
 
 DEMOTED_AFTER_SECONDS = 0.1
 _clock_gettime = time.clock_gettime  # before it is replaced for the tools
-_DEMOTED_BY = 15  # nice levels, of the 19 that there are
+_DEMOTED_BY = 19  # nice levels, all that there are: many threads of one call have their weight each
 _PRELOADED = (
     "abc array ast asyncio base64 binascii bisect calendar cmath collections collections.abc colorsys "
     "contextlib copy csv dataclasses datetime decimal difflib enum fnmatch fractions functools glob "
@@ -219,6 +220,9 @@ class Zygote:
             return
         if pid == 0:
             self._run(slot.namespace, channel, witness, cpu_seconds, memory_bytes)
+        # A process group of its own, from the outside: the tool cannot leave it, and all of its threads are in it.
+        with contextlib.suppress(ProcessLookupError):
+            os.setpgid(pid, pid)
         os.close(channel)
         os.close(witness)
         child = _Child(call, pid, slot, testimony, started, wall_seconds, cpu_seconds)
@@ -281,7 +285,7 @@ class Zygote:
                 continue
             if not child.demoted and now - child.started >= DEMOTED_AFTER_SECONDS:
                 child.demoted = True
-                os.setpriority(os.PRIO_PROCESS, pid, self._demoted_niceness)
+                os.setpriority(os.PRIO_PGRP, pid, self._demoted_niceness)  # PRIO_PROCESS is one thread
             next_look = min(child.deadline, now + max(child.cpu_seconds - used, 0.005))
             if not child.demoted:
                 next_look = min(next_look, child.started + DEMOTED_AFTER_SECONDS)

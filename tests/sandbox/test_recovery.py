@@ -138,6 +138,34 @@ def test_a_server_killed_with_9_takes_its_jails_and_their_tools_with_it() -> Non
         wait_until(lambda: not any(Path(f"/proc/{child}").exists() and zombies([child]) == 0 for child in below))
 
 
+def niceness_of_threads(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found.append(int((task / "stat").read_text().rpartition(")")[2].split()[16]))
+    return found
+
+
+def test_a_call_that_goes_on_runs_at_low_priority_with_every_thread_it_has() -> None:
+    source = (
+        "import os, threading\ndef work():\n    while True: pass\n"
+        "def f():\n    threading.stack_size(1 << 18)\n"
+        "    for _ in range(5): threading.Thread(target=work, daemon=True).start()\n    work()\n"
+    )
+    with service(1) as (url, pid), SandboxClient(url) as client, ThreadPoolExecutor(1) as threads:
+        (zygote,) = zygotes(pid)
+        running = threads.submit(client.execute, source, "f", {}, limits=Limits(wall_seconds=8, cpu_seconds=30))
+
+        def low() -> bool:
+            return any(niceness_of_threads(child) == [19] * 6 for child in children(zygote))
+
+        wait_until(low, seconds=7)
+        error = running.result(timeout=30).error
+        assert error is not None
+        assert error.kind == "timeout"
+        groups = "import os\ndef f(): return [os.getpgrp(), os.getpgid(0), os.getsid(0)]"
+        assert client.execute(groups, "f", {}).value == [1, 1, 1]
+
+
 @pytest.mark.slow
 def test_short_calls_do_not_wait_for_another_clients_endless_loops() -> None:
     with local_sandbox(2) as url, SandboxClient(url) as honest, SandboxClient(url) as hostile:
