@@ -8,11 +8,12 @@ import json
 import os
 import signal
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sandbox.errors import SandboxError
 from sandbox.isolation import Tier
+from sandbox.jail.tool_call import COMPILED
 from sandbox.jail.zygote import BY_ITSELF, CANCELLED, CPU_LIMIT, WALL_LIMIT
 from sandbox.metrics import Metrics
 from sandbox.pool import Pool
@@ -186,21 +187,31 @@ class Execution:
             # one client, whose calls wait in the order they came: nobody waits for another client's.
             await self._compiling[client, key].wait()
             code = self._code.get(key)
+        earlier: list[Outcome] = []  # processes that worked for this call before the one that runs it
         if code is None and len(source) <= _COMPILED_IN_CALL_BYTES and self.pool.tier is not Tier.WASM:
             outcome = await self._compile_and_run(client, key, source, call, max_reply_bytes + _MOST_CODE_BYTES)
-            if outcome.code is not None:
+            if outcome.code is not None or outcome.why in (WALL_LIMIT, CPU_LIMIT):
                 self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
                 return _reply(outcome, limits)
-            # It could not be compiled within the call's own limits, or not at all: the next attempt tells.
+            # It could not be compiled within the call's own memory, or not at all: the next attempt tells.
+            earlier.append(outcome)
         if code is None:
-            compiled = await self._compile(client, source)
-            if isinstance(compiled, dict):
-                return compiled
-            code = compiled
+            left = _left(limits, earlier)
+            compiled = await self._compile(client, source, left)
+            earlier.append(compiled)
+            if compiled.body is None:
+                total = _total(compiled, earlier[:-1])
+                if _is_out_of_time(compiled, left):
+                    return _reply(total, limits)
+                return _error(total, ErrorKind.INVALID_SOURCE, "the source cannot be compiled within the limits")
+            if compiled.body[:1] != COMPILED:
+                error = json.loads(compiled.body[1:])
+                return _error(_total(compiled, earlier[:-1]), ErrorKind(error["kind"]), error["message"])
+            code = compiled.body[1:]
             self._code.put(key, code)
-        outcome = await self.pool.run(client, call.document(), code, limits, max_reply_bytes)
+        outcome = await self.pool.run(client, call.document(), code, _left(limits, earlier), max_reply_bytes)
         self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
-        return _reply(outcome, limits)
+        return _reply(_total(outcome, earlier), limits)
 
     async def _compile_and_run(
         self, client: str, key: str, source: bytes, call: _Call, max_reply_bytes: int
@@ -248,15 +259,39 @@ class Execution:
             raise UnknownSource(key)
         return key, known
 
-    async def _compile(self, client: str, source: bytes) -> bytes | dict[str, Any]:
-        """The source's byte code, compiled in a jail of its own so that no tool code has run near it, or a reply."""
-        outcome = await self.pool.run(client, {"operation": "compile"}, source, _COMPILE_LIMITS, 64 << 20)
-        if outcome.body is None:
-            return _error(outcome, ErrorKind.INVALID_SOURCE, "the source cannot be compiled within the limits")
-        if outcome.body[:1] == b"\x01":
-            return outcome.body[1:]
-        error = json.loads(outcome.body[1:])
-        return _error(outcome, ErrorKind(error["kind"]), error["message"])
+    async def _compile(self, client: str, source: bytes, left: Limits) -> Outcome:
+        """Compile a source in a jail of its own, so that no tool code has run near it, in the time that is left."""
+        limits = _COMPILE_LIMITS.model_copy(
+            update={
+                "wall_seconds": min(left.wall_seconds, _COMPILE_LIMITS.wall_seconds),
+                "cpu_seconds": min(left.cpu_seconds, _COMPILE_LIMITS.cpu_seconds),
+            }
+        )
+        return await self.pool.run(client, {"operation": "compile"}, source, limits, 64 << 20)
+
+
+def _left(limits: Limits, earlier: list[Outcome]) -> Limits:
+    """What a call may still use after others have worked for it; no time left is too little for anything."""
+    wall_seconds = limits.wall_seconds - sum(outcome.wall_seconds for outcome in earlier)
+    cpu_seconds = limits.cpu_seconds - sum(outcome.cpu_seconds for outcome in earlier)
+    return limits.model_copy(update={"wall_seconds": max(wall_seconds, 1e-6), "cpu_seconds": max(cpu_seconds, 1e-6)})
+
+
+def _is_out_of_time(compiled: Outcome, left: Limits) -> bool:
+    """Whether it was the call's own time that ended a compilation, and not what any compilation may take."""
+    if compiled.why == WALL_LIMIT:
+        return left.wall_seconds <= _COMPILE_LIMITS.wall_seconds
+    return compiled.why == CPU_LIMIT and left.cpu_seconds <= _COMPILE_LIMITS.cpu_seconds
+
+
+def _total(outcome: Outcome, earlier: list[Outcome]) -> Outcome:
+    """The outcome with what others used for the same call before."""
+    return replace(
+        outcome,
+        wall_seconds=outcome.wall_seconds + sum(other.wall_seconds for other in earlier),
+        cpu_seconds=outcome.cpu_seconds + sum(other.cpu_seconds for other in earlier),
+        max_rss_bytes=max(outcome.max_rss_bytes, *(other.max_rss_bytes for other in earlier), 0),
+    )
 
 
 def _error(outcome: Outcome, kind: ErrorKind, message: str, stdout: str = "", stderr: str = "") -> dict[str, Any]:

@@ -27,7 +27,18 @@ ALLOWED = {
 FLOORS = {
     "sandbox": (
         *("errors", "bearer_token", "strict_json", "protocol", "metrics", "fair_queue", "cgroup", "jail", "wasm"),
-        *("isolation", "worker", "pool", "execution", "self_test", "connections", "server", "client", "local", "contract"),
+        *(
+            "isolation",
+            "worker",
+            "pool",
+            "execution",
+            "self_test",
+            "connections",
+            "server",
+            "client",
+            "local",
+            "contract",
+        ),
     ),
     "synthesis": (
         *(

@@ -9,8 +9,8 @@ import pytest
 
 from sandbox.execution import Execution
 from sandbox.isolation import Tier
-from sandbox.jail.zygote import BY_ITSELF
-from sandbox.protocol import ExecuteRequest
+from sandbox.jail.zygote import BY_ITSELF, WALL_LIMIT
+from sandbox.protocol import ExecuteRequest, Limits
 from sandbox.worker import Outcome
 
 SOURCE = "def f(): return 1"
@@ -94,3 +94,40 @@ async def test_where_the_first_does_not_compile_it_the_others_go_on_each_for_its
         replies = await asyncio.gather(*others)
     assert [reply["value"] for reply in replies] == [1, 1]
     assert not execution._compiling
+
+
+LONG_SOURCE = "def f(): return 1\n" + "# a comment\n" * 2000
+
+
+class SpentPool(ScriptedPool):
+    """Compiling takes 3 s of the wall and 2 s of CPU, or its limit; says which limits each process had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: list[Limits] = []
+
+    async def run(self, client, request: dict[str, Any], code, limits, max_reply_bytes, on_code=None) -> Outcome:
+        self.limits.append(limits)
+        if request["operation"] == "compile" and limits.wall_seconds < 3:
+            return Outcome(None, None, False, False, 9, WALL_LIMIT, limits.wall_seconds, 1.0, 7, 0.0)
+        if request["operation"] == "compile":
+            return Outcome(b"\x01code", None, False, False, 0, BY_ITSELF, 3.0, 2.0, 7, 0.0)
+        body = b'{"status":"ok","value":1,"state":null,"stdout":"","stderr":""}'
+        return Outcome(body, None, False, False, 0, BY_ITSELF, 0.5, 0.25, 5, 0.0)
+
+
+async def test_what_compiling_takes_is_taken_from_the_calls_own_time():
+    pool = SpentPool()
+    call = ExecuteRequest(source=LONG_SOURCE, function="f", limits=Limits(wall_seconds=8, cpu_seconds=4))
+    reply = await Execution(pool).execute("a", call)
+    assert [(limits.wall_seconds, limits.cpu_seconds) for limits in pool.limits] == [(8, 4), (5, 2)]
+    assert reply["usage"] == {"wall_seconds": 3.5, "cpu_seconds": 2.25, "max_rss_bytes": 7}
+
+
+async def test_a_call_whose_source_takes_all_its_time_times_out():
+    pool = SpentPool()
+    call = ExecuteRequest(source=LONG_SOURCE, function="f", limits=Limits(wall_seconds=2))
+    reply = await Execution(pool).execute("a", call)
+    assert reply["error"] == {"kind": "timeout", "message": "stopped after 2 s of wall time"}
+    assert reply["usage"]["wall_seconds"] == 2.0
+    assert len(pool.limits) == 1
