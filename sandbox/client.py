@@ -57,6 +57,10 @@ class _UnknownSource(Exception):
     """The server does not have, or no longer has, a source that it was sent the hash of."""
 
 
+class _BatchTooLarge(Exception):
+    """The replies of a batch are more than the server holds at once; half of it may do."""
+
+
 class _Session:
     """What both clients share: headers, deadlines, which sources the server knows, how a response is read."""
 
@@ -100,6 +104,13 @@ class _Session:
         while len(self._known) > _KNOWN_SOURCES:
             self._known.popitem(last=False)
 
+    def _halves(self, requests: Sequence[ExecuteRequest]) -> tuple[Sequence[ExecuteRequest], Sequence[ExecuteRequest]]:
+        """Two batches instead of one whose replies are too long together."""
+        if len(requests) < 2:
+            raise SandboxUnavailable(f"the sandbox at {self.url} refuses one call as a batch that is too large")
+        middle = len(requests) // 2
+        return requests[:middle], requests[middle:]
+
     def _due_seconds(self, requests: Sequence[ExecuteRequest] = ()) -> float:
         """When the reply to a first attempt is due: the sandbox ends a call at its wall limit, a batch's one by one."""
         return self._grace_seconds + sum(request.limits.wall_seconds for request in requests)
@@ -110,6 +121,7 @@ class _Session:
         Raises:
             _Lost: it is the service that failed, or a part of the reply is missing.
             _UnknownSource: the request is to be sent with the texts of its sources.
+            _BatchTooLarge: the batch is to be sent in parts.
             SandboxUnavailable: sending it again cannot help.
         """
         if status == 204:
@@ -123,6 +135,8 @@ class _Session:
             raise _Lost("http_429" if status == 429 else "http_5xx", text)
         if status == 404 and b'"unknown_source"' in body:
             raise _UnknownSource
+        if status == 413 and b'"batch_too_large"' in body:
+            raise _BatchTooLarge
         raise SandboxUnavailable(f"the sandbox at {self.url} refuses the request: {text}")
 
     def _not_let_in(self) -> str:
@@ -288,7 +302,13 @@ class SandboxClient(_Session):
             SandboxUnavailable: the service gave no answer, or not to all of them.
             ValueError: a request is not valid in itself.
         """
-        return _replies(self._post("/v1/execute_batch", requests, batch=True), len(requests)) if requests else []
+        if not requests:
+            return []
+        try:
+            return _replies(self._post("/v1/execute_batch", requests, batch=True), len(requests))
+        except _BatchTooLarge:
+            first, second = self._halves(requests)
+            return self.execute_batch(first) + self.execute_batch(second)
 
     def put_source(self, source: str) -> str:
         """Leave a source with the service and return its SHA-256.
@@ -432,7 +452,11 @@ class AsyncSandboxClient(_Session):
         """
         if not requests:
             return []
-        return _replies(await self._post("/v1/execute_batch", requests, batch=True), len(requests))
+        try:
+            return _replies(await self._post("/v1/execute_batch", requests, batch=True), len(requests))
+        except _BatchTooLarge:
+            first, second = self._halves(requests)
+            return await self.execute_batch(first) + await self.execute_batch(second)
 
     async def put_source(self, source: str) -> str:
         """Leave a source with the service and return its SHA-256.

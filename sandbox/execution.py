@@ -6,19 +6,20 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import signal
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sandbox.bodies import BodyReader, CallRequest, ProgramRequest, RawJSON, ReplyBody, call_request, encoded
 from sandbox.errors import SandboxError
 from sandbox.isolation import Tier
 from sandbox.jail.tool_call import COMPILED
 from sandbox.jail.zygote import BY_ITSELF, CANCELLED, CPU_LIMIT, WALL_LIMIT
 from sandbox.metrics import Metrics
 from sandbox.pool import Pool
-from sandbox.protocol import ErrorKind, ExecuteRequest, Limits, RunCodeRequest
-from sandbox.strict_json import MAX_NESTING, parse_reply
+from sandbox.protocol import ErrorKind, ExecuteRequest, Limits
 from sandbox.worker import Outcome, ServiceFault
 
 MAXIMUM_LIMITS = Limits(
@@ -27,18 +28,21 @@ MAXIMUM_LIMITS = Limits(
 _COMPILED_IN_CALL_BYTES = 16 << 10
 """A source so short is compiled in milliseconds, by its first call's process; a longer one in a jail of its own."""
 _MOST_CODE_BYTES = 1 << 20
+_MOST_BATCH_BYTES = 64 << 20  # more than the largest single reply has
 _COMPILE_LIMITS = Limits(wall_seconds=10.0, cpu_seconds=5.0, memory_bytes=512 << 20)
 _MEMORY_SHARE = 0.75  # a crash with this share of the limit in use is blamed on memory
 _LOST_EXCEPTION = "SystemError: error return without exception set"  # what CPython says when even MemoryError fails
+_NULL, _NO_TEXT = RawJSON(b"null"), RawJSON(b'""')
+_EXIT_STATUS = re.compile(rb"-?[0-9]{1,20}")
 _OWN_KINDS = frozenset(kind.value for kind in ErrorKind) - {ErrorKind.TIMEOUT, ErrorKind.CRASHED}
 
 
 class InvalidRequest(SandboxError):
     """The caller's request cannot be served; a 4xx."""
 
-    def __init__(self, message: str, status: int = 400) -> None:
+    def __init__(self, message: str, status: int = 400, code: str = "invalid_request") -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.code = status, code
 
 
 class UnknownSource(SandboxError):
@@ -81,10 +85,10 @@ class _Call:
 
     module_name: str
     function: str | None
-    arguments: dict[str, Any]
-    state: dict[str, Any] | None
+    arguments: RawJSON
+    state: RawJSON
     seed: int
-    stdin: str
+    stdin: RawJSON
     limits: Limits
 
     def document(self, operation: str = "run") -> dict[str, Any]:
@@ -109,7 +113,8 @@ class Execution:
         self.pool = pool
         self.maximum = maximum
         self.max_body_bytes = max_body_bytes
-        self.max_batch = 1024
+        self.max_batch, self.max_batch_bytes = 1024, _MOST_BATCH_BYTES
+        self.bodies = BodyReader()
         self.is_draining = False
         """Whether calls that have been accepted are finished, and no other is."""
         self.metrics = Metrics()
@@ -122,6 +127,14 @@ class Execution:
         """Run one call in the pool and return the reply document.
 
         Raises:
+            InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `execute_call`.
+        """
+        return json.loads(await self.execute_call(client, call_request(request)))
+
+    async def execute_call(self, client: str, request: CallRequest) -> bytes:
+        """Run one call in the pool and return the reply as JSON.
+
+        Raises:
             InvalidRequest: a limit is above the server's maximum.
             UnknownSource: the request names a source by a hash that is not known here.
             QueueFull: too many calls are waiting.
@@ -129,34 +142,51 @@ class Execution:
         """
         self._check_limits(request.limits)
         key, source = self._source(request)
-        call = _Call("tool", request.function, request.arguments, request.state, request.seed, "", request.limits)
+        no_input = RawJSON(b'""')
+        call = _Call("tool", request.function, request.arguments, request.state, request.seed, no_input, request.limits)
         reply = await self._execute(client, key, source, call)
         self._count(reply)
-        reply.pop("stderr", None)  # the protocol has none; it is for `run_code`
-        return reply
+        return reply.document()
 
-    async def execute_batch(self, client: str, requests: list[ExecuteRequest]) -> list[dict[str, Any]]:
-        """Return replies in the order of the requests; a failure of the service fails the batch.
+    async def execute_batch(self, client: str, requests: list[CallRequest]) -> bytes:
+        """Return replies in the order of the requests, as JSON; a failure of the service fails the batch.
 
         Raises:
-            InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `execute`, of any of them.
+            InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `execute_call`, of any of them.
+            InvalidRequest: the replies together are too long.
         """
+        if len(requests) > self.max_batch:
+            raise InvalidRequest(f"a batch is a list of at most {self.max_batch} requests")
         # A batch that is not valid is refused before any of its calls has run.
         for request in requests:
             self._check_limits(request.limits)
             self._source(request)
-        # All calls end before the batch fails: none is left running that nobody waits for.
-        replies = await asyncio.gather(*(self.execute(client, request) for request in requests), return_exceptions=True)
-        for reply in replies:
-            if isinstance(reply, BaseException):
-                raise reply
-        return [reply for reply in replies if not isinstance(reply, BaseException)]
+        held_bytes = 0
 
-    async def run_code(self, client: str, request: RunCodeRequest) -> dict[str, Any]:
+        async def run(request: CallRequest) -> bytes:
+            nonlocal held_bytes
+            reply = await self.execute_call(client, request)
+            held_bytes += len(reply)
+            if held_bytes > self.max_batch_bytes:
+                message = f"the replies have more than {self.max_batch_bytes} bytes together; send fewer calls at once"
+                raise InvalidRequest(message, status=413, code="batch_too_large")
+            return reply
+
+        tasks = [asyncio.ensure_future(run(request)) for request in requests]
+        try:
+            # All calls end before the batch fails: none is left running that nobody waits for.
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return b"[%b]" % b",".join(task.result() for task in tasks)
+
+    async def run_code(self, client: str, request: ProgramRequest) -> dict[str, Any]:
         """Run a program; return its output and exit status in SandboxFusion's shape.
 
         Raises:
-            InvalidRequest, QueueFull, ServiceFault: as `execute`.
+            InvalidRequest, QueueFull, ServiceFault: as `execute_call`.
         """
         limits = Limits(
             wall_seconds=request.run_timeout,
@@ -166,18 +196,17 @@ class Execution:
             result_bytes=64,
         )
         self._check_limits(limits)
-        source = request.code.encode("utf-8", "surrogatepass")
-        key = hashlib.sha256(source).hexdigest()
-        call = _Call("__main__", None, {}, None, 0, request.stdin or "", limits)
-        reply = await self._execute(client, key, source, call)
-        # The process writes its reply itself, so its exit status may be anything; True is an int to isinstance.
-        if reply["status"] == "ok" and type(reply["value"]) is not int:
+        key = hashlib.sha256(request.code).hexdigest()
+        call = _Call("__main__", None, RawJSON(b"{}"), _NULL, 0, request.stdin, limits)
+        reply = await self._execute(client, key, request.code, call)
+        # The process writes its reply itself, so its exit status may be anything.
+        if reply.kind is None and not _EXIT_STATUS.fullmatch(reply.value):
             message = "the program's process sent an exit status that is none"
-            reply |= {"status": "error", "error": {"kind": ErrorKind.INVALID_RESULT, "message": message}, "value": 1}
+            reply = replace(reply, kind=ErrorKind.INVALID_RESULT, message=message, value=RawJSON(b"1"))
         self._count(reply)
         return _fusion(reply)
 
-    async def _execute(self, client: str, key: str, source: bytes, call: _Call) -> dict[str, Any]:
+    async def _execute(self, client: str, key: str, source: bytes, call: _Call) -> _Reply:
         limits = call.limits
         # A byte of output takes at most six of JSON; the rest is one error message.
         max_reply_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10)
@@ -192,7 +221,7 @@ class Execution:
             outcome = await self._compile_and_run(client, key, source, call, max_reply_bytes + _MOST_CODE_BYTES)
             if outcome.code is not None or outcome.why in (WALL_LIMIT, CPU_LIMIT):
                 self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
-                return _reply(outcome, limits)
+                return await self._reply(outcome, limits)
             # It could not be compiled within the call's own memory, or not at all: the next attempt tells.
             earlier.append(outcome)
         if code is None:
@@ -202,7 +231,7 @@ class Execution:
             if compiled.body is None:
                 total = _total(compiled, earlier[:-1])
                 if _is_out_of_time(compiled, left):
-                    return _reply(total, limits)
+                    return await self._reply(total, limits)
                 return _error(total, ErrorKind.INVALID_SOURCE, "the source cannot be compiled within the limits")
             if compiled.body[:1] != COMPILED:
                 error = json.loads(compiled.body[1:])
@@ -211,7 +240,7 @@ class Execution:
             self._code.put(key, code)
         outcome = await self.pool.run(client, call.document(), code, _left(limits, earlier), max_reply_bytes)
         self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
-        return _reply(_total(outcome, earlier), limits)
+        return await self._reply(_total(outcome, earlier), limits)
 
     async def _compile_and_run(
         self, client: str, key: str, source: bytes, call: _Call, max_reply_bytes: int
@@ -236,10 +265,33 @@ class Execution:
             if self._compiling.get((client, key)) is done:
                 del self._compiling[client, key]
 
-    def _count(self, reply: dict[str, Any]) -> None:
-        self.metrics.calls["ok" if reply["status"] == "ok" else reply["error"]["kind"]] += 1
-        self.metrics.wall.observe(reply["usage"]["wall_seconds"])
-        self.metrics.cpu.observe(reply["usage"]["cpu_seconds"])
+    def _count(self, reply: _Reply) -> None:
+        self.metrics.calls["ok" if reply.kind is None else reply.kind] += 1
+        self.metrics.wall.observe(reply.usage["wall_seconds"])
+        self.metrics.cpu.observe(reply.usage["cpu_seconds"])
+
+    async def _reply(self, outcome: Outcome, limits: Limits) -> _Reply:
+        """The verdict. The kernel's word about the process outweighs the process's own."""
+        if outcome.why == WALL_LIMIT:
+            return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.wall_seconds:g} s of wall time")
+        if outcome.why == CPU_LIMIT:
+            return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.cpu_seconds:g} s of CPU time")
+        if outcome.why == CANCELLED:
+            raise ServiceFault("the call was cancelled")
+        if outcome.too_long:
+            return _error(outcome, ErrorKind.OUTPUT_LIMIT, "the tool's process wrote more than a reply may hold")
+        if outcome.forged:
+            return _error(outcome, ErrorKind.FORBIDDEN, "the tool wrote to the channel of its own reply")
+        if outcome.body is None:
+            return _crash(outcome, limits)
+        # From here on it is the process's own word, which a tool may have written: every part is checked.
+        try:
+            return _own_word(outcome, await self.bodies.reply(outcome.body), limits.memory_bytes)
+        except ValueError as error:
+            message = f"the tool's process sent a reply that is not valid: {error}".encode("utf-8", "backslashreplace")
+            return _error(outcome, ErrorKind.INVALID_RESULT, message.decode())
+        except OSError as error:
+            raise ServiceFault(str(error)) from None
 
     def _check_limits(self, limits: Limits) -> None:
         for name in Limits.model_fields:
@@ -247,17 +299,15 @@ class Execution:
             if asked > most:
                 raise InvalidRequest(f"limits.{name} is {asked}, this server's maximum is {most}")
 
-    def _source(self, request: ExecuteRequest) -> tuple[str, bytes]:
+    def _source(self, request: CallRequest) -> tuple[str, bytes]:
         if request.source is not None:
-            source = request.source.encode("utf-8", "surrogatepass")
-            key = hashlib.sha256(source).hexdigest()
-            self.sources.put(key, source)
-            return key, source
-        key = request.source_sha256 or ""
-        known = self.sources.get(key)
+            key = hashlib.sha256(request.source).hexdigest()
+            self.sources.put(key, request.source)
+            return key, request.source
+        known = self.sources.get(request.source_sha256)
         if known is None:
-            raise UnknownSource(key)
-        return key, known
+            raise UnknownSource(request.source_sha256)
+        return request.source_sha256, known
 
     async def _compile(self, client: str, source: bytes, left: Limits) -> Outcome:
         """Compile a source in a jail of its own, so that no tool code has run near it, in the time that is left."""
@@ -294,14 +344,29 @@ def _total(outcome: Outcome, earlier: list[Outcome]) -> Outcome:
     )
 
 
-def _error(outcome: Outcome, kind: ErrorKind, message: str, stdout: str = "", stderr: str = "") -> dict[str, Any]:
-    return {
-        "status": "error",
-        "error": {"kind": kind, "message": message},
-        "stdout": stdout,
-        "stderr": stderr,
-        "usage": _usage(outcome),
-    }
+@dataclass(frozen=True)
+class _Reply:
+    """A verdict with its parts as they travel."""
+
+    kind: ErrorKind | None
+    message: str
+    usage: dict[str, Any]
+    value: RawJSON = _NULL
+    state: RawJSON = _NULL
+    stdout: RawJSON = _NO_TEXT
+    stderr: RawJSON = _NO_TEXT  # the protocol has none; it is for `run_code`
+
+    def document(self) -> bytes:
+        """The reply as callers get it."""
+        if self.kind is not None:
+            error = {"kind": self.kind, "message": self.message}
+            return encoded({"status": "error", "error": error, "stdout": self.stdout, "usage": self.usage})
+        parts = {"value": self.value, "state": self.state, "stdout": self.stdout, "usage": self.usage}
+        return encoded({"status": "ok", **parts})
+
+
+def _error(outcome: Outcome, kind: ErrorKind, message: str, **printed: RawJSON) -> _Reply:
+    return _Reply(kind, message, _usage(outcome), **printed)
 
 
 def _usage(outcome: Outcome) -> dict[str, Any]:
@@ -312,29 +377,7 @@ def _usage(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _reply(outcome: Outcome, limits: Limits) -> dict[str, Any]:
-    """The verdict. The kernel's word about the process outweighs the process's own."""
-    if outcome.why == WALL_LIMIT:
-        return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.wall_seconds:g} s of wall time")
-    if outcome.why == CPU_LIMIT:
-        return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.cpu_seconds:g} s of CPU time")
-    if outcome.why == CANCELLED:
-        raise ServiceFault("the call was cancelled")
-    if outcome.too_long:
-        return _error(outcome, ErrorKind.OUTPUT_LIMIT, "the tool's process wrote more than a reply may hold")
-    if outcome.forged:
-        return _error(outcome, ErrorKind.FORBIDDEN, "the tool wrote to the channel of its own reply")
-    if outcome.body is None:
-        return _crash(outcome, limits)
-    # From here on it is the process's own word, which a tool may have written: every part is checked.
-    try:
-        return _checked(outcome, outcome.body, limits.memory_bytes)
-    except ValueError as error:
-        message = f"the tool's process sent a reply that is not valid: {error}".encode("utf-8", "backslashreplace")
-        return _error(outcome, ErrorKind.INVALID_RESULT, message.decode())
-
-
-def _crash(outcome: Outcome, limits: Limits) -> dict[str, Any]:
+def _crash(outcome: Outcome, limits: Limits) -> _Reply:
     if outcome.why != BY_ITSELF:
         raise ServiceFault(f"a call ended for the unknown reason {outcome.why}")
     code = os.waitstatus_to_exitcode(outcome.wait_status)
@@ -349,45 +392,34 @@ def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else str(number)
 
 
-_OK_PARTS = {"status", "value", "state", "stdout", "stderr"}
-_ERROR_PARTS = {"status", "error", "stdout", "stderr"}
-
-
-def _checked(outcome: Outcome, body: bytes, memory_bytes: int) -> dict[str, Any]:
+def _own_word(outcome: Outcome, body: ReplyBody, memory_bytes: int) -> _Reply:
     """The reply that the child wrote.
 
     Raises:
-        ValueError: a part of it is not what it must be.
+        ValueError: a tool cannot say this.
     """
-    match parse_reply(body, MAX_NESTING + 1):
-        case {"status": "error", "error": {"kind": str(kind), "message": str(message)}, **rest} as document if (
-            document.keys() == _ERROR_PARTS and isinstance(rest["stdout"], str) and isinstance(rest["stderr"], str)
-        ):
-            if kind not in _OWN_KINDS:
-                raise ValueError("a tool cannot say this about itself")
-            if message.startswith(_LOST_EXCEPTION) and outcome.max_rss_bytes >= _MEMORY_SHARE * memory_bytes:
-                kind = ErrorKind.MEMORY
-            return _error(outcome, ErrorKind(kind), message[:4000], rest["stdout"], rest["stderr"])
-        case {"status": "ok", "state": dict() | None, "stdout": str(), "stderr": str()} as document if (
-            document.keys() == _OK_PARTS
-        ):
-            return {**document, "usage": _usage(outcome)}
-    raise ValueError("it is neither a value nor an error")
+    if body.kind is None:
+        return _Reply(None, "", _usage(outcome), body.value, body.state, body.stdout, body.stderr)
+    if body.kind not in _OWN_KINDS:
+        raise ValueError("a tool cannot say this about itself")
+    kind = ErrorKind(body.kind)
+    if body.message.startswith(_LOST_EXCEPTION) and outcome.max_rss_bytes >= _MEMORY_SHARE * memory_bytes:
+        kind = ErrorKind.MEMORY
+    return _error(outcome, kind, body.message, stdout=body.stdout, stderr=body.stderr)
 
 
-def _fusion(reply: dict[str, Any]) -> dict[str, Any]:
+def _fusion(reply: _Reply) -> dict[str, Any]:
     """A reply in SandboxFusion's words."""
-    error = reply.get("error")
-    result = {
+    result: dict[str, Any] = {
         "status": "Finished",
-        "execution_time": reply["usage"]["wall_seconds"],
-        "return_code": reply.get("value", 1),
-        "stdout": reply["stdout"],
-        "stderr": reply.get("stderr", ""),
+        "execution_time": reply.usage["wall_seconds"],
+        "return_code": int(reply.value) if reply.kind is None else 1,
+        "stdout": json.loads(reply.stdout),
+        "stderr": json.loads(reply.stderr),
     }
-    if error is not None:
-        result["stderr"] += f"{error['kind']}: {error['message']}\n"
-        if error["kind"] == ErrorKind.TIMEOUT:
+    if reply.kind is not None:
+        result["stderr"] += f"{reply.kind}: {reply.message}\n"
+        if reply.kind == ErrorKind.TIMEOUT:
             result |= {"status": "TimeLimitExceeded", "return_code": None}
     failed = result["return_code"] != 0
     return {

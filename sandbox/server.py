@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import uvicorn
-from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -25,7 +24,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sandbox import strict_json
 from sandbox.bearer_token import TOKEN_VARIABLE, InvalidToken, token_or_none
 from sandbox.connections import (
     REQUEST_SECONDS,
@@ -38,7 +36,7 @@ from sandbox.errors import SandboxError
 from sandbox.execution import MAXIMUM_LIMITS, Execution, InvalidRequest, UnknownSource
 from sandbox.isolation import Tier
 from sandbox.pool import CALLS_OF_A_WORKER, Pool, QueueFull
-from sandbox.protocol import ExecuteRequest, Limits, RunCodeRequest
+from sandbox.protocol import Limits
 from sandbox.self_test import Isolation, IsolationUnavailable, establish, establish_wasm
 from sandbox.worker import ServiceFault
 
@@ -49,7 +47,6 @@ _LEAST_DESCRIPTORS = 256  # as many as each call's process is promised
 _DRAIN_MARGIN_SECONDS = 5.0  # beyond the longest wall limit, for calls that had just begun
 _WRITE_SECONDS = 5.0  # for the last replies
 _Endpoint = Callable[[Request], Awaitable[Response]]
-_Request = TypeVar("_Request", bound=BaseModel)
 _Result = TypeVar("_Result")
 
 
@@ -80,21 +77,19 @@ async def _body(request: Request, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def _parse(data: bytes, levels_around: int = 1) -> Any:
-    """The body's JSON; `levels_around` stand around arguments and state."""
+async def _read(body: Awaitable[_Result]) -> _Result:
+    """What stands in a body.
+
+    Raises:
+        InvalidRequest: it is not what it must be.
+        ServiceFault: it could not be read.
+    """
     try:
-        return strict_json.parse(data, strict_json.MAX_NESTING + levels_around)
+        return await body
     except ValueError as error:
-        raise InvalidRequest(f"the body is not JSON that is taken here: {error}") from None
-
-
-def _validated(model: type[_Request], document: Any) -> _Request:
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidRequest(f"{where + ': ' if where else ''}{first['msg']}") from None
+        raise InvalidRequest(str(error)) from None
+    except OSError as error:
+        raise ServiceFault(str(error)) from None
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
@@ -128,9 +123,10 @@ class Service:
             InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `Execution.execute`, or for a body that is not
                 what it must be.
         """
-        document = _parse(await _body(request, self._execution.max_body_bytes))
-        call = _validated(ExecuteRequest, document)
-        return _JSON(await _while_connected(request, self._execution.execute(_client(request), call)))
+        body = await _body(request, self._execution.max_body_bytes)
+        call = await _read(self._execution.bodies.call(body))
+        reply = await _while_connected(request, self._execution.execute_call(_client(request), call))
+        return Response(reply, media_type="application/json")
 
     async def execute_batch(self, request: Request) -> Response:
         """Answer `POST /v1/execute_batch`: a list of calls.
@@ -139,16 +135,10 @@ class Service:
             InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `Execution.execute_batch`, or for a body that is
                 not what it must be.
         """
-        documents = _parse(await _body(request, self._execution.max_body_bytes), levels_around=2)
-        if not isinstance(documents, list) or len(documents) > self._execution.max_batch:
-            raise InvalidRequest(f"a batch is a list of at most {self._execution.max_batch} requests")
-        requests = []
-        for position, document in enumerate(documents):
-            try:
-                requests.append(_validated(ExecuteRequest, document))
-            except InvalidRequest as error:
-                raise InvalidRequest(f"request {position}: {error}") from None
-        return _JSON(await _while_connected(request, self._execution.execute_batch(_client(request), requests)))
+        body = await _body(request, self._execution.max_body_bytes)
+        calls = await _read(self._execution.bodies.batch(body))
+        replies = await _while_connected(request, self._execution.execute_batch(_client(request), calls))
+        return Response(replies, media_type="application/json")
 
     async def put_source(self, request: Request) -> Response:
         """Answer `PUT /v1/sources/{sha256}`: keep a source under its hash.
@@ -169,9 +159,9 @@ class Service:
         Raises:
             InvalidRequest, QueueFull, ServiceFault: as `Execution.run_code`, or for a body that is not what it must be.
         """
-        document = _parse(await _body(request, self._execution.max_body_bytes))
-        call = _validated(RunCodeRequest, document)
-        return _JSON(await _while_connected(request, self._execution.run_code(_client(request), call)))
+        body = await _body(request, self._execution.max_body_bytes)
+        program = await _read(self._execution.bodies.program(body))
+        return _JSON(await _while_connected(request, self._execution.run_code(_client(request), program)))
 
     async def health(self, request: Request) -> Response:
         """Answer `GET /health`: the isolation that holds, the workers, the queue, the limits."""
@@ -223,7 +213,7 @@ class _Guard:
             try:
                 return await endpoint(request)
             except InvalidRequest as error:
-                return self._refuse(error.status, "invalid_request", str(error))
+                return self._refuse(error.status, error.code, str(error))
             except UnknownSource as error:
                 return self._refuse(404, "unknown_source", f"no source with SHA-256 {error}; send its text")
             except QueueFull:
@@ -314,6 +304,7 @@ def application(execution: Execution, isolation: Isolation | None = None, token:
             yield
         finally:
             await execution.pool.close()
+            await execution.bodies.close()
 
     routes = [
         Route("/v1/execute", guard(service.execute), methods=["POST"]),

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sandbox import cgroup
+from sandbox.bodies import encoded
 from sandbox.errors import SandboxError
 from sandbox.isolation import SPARE_THREADS, Tier, start_jail
 from sandbox.jail.harness import REPLY_HEADER, REQUEST_HEADER
@@ -38,7 +39,7 @@ class Job:
     """One call on its way through the pool."""
 
     client: str
-    request: dict[str, Any]
+    request: dict[str, Any]  # as `bodies.encoded` takes it
     code: bytes
     limits: Limits
     max_reply_bytes: int
@@ -185,7 +186,7 @@ class Worker:
             ours.close()
             self.close(f"does not take calls: {error}")
             return False
-        document = json.dumps(job.request).encode()
+        document = encoded(job.request)
         header = REQUEST_HEADER.pack(nonce, len(document), len(job.code))
         flight = _Flight(self, job, ours, nonce, b"".join((header, document, job.code)))
         self.flights[call] = flight

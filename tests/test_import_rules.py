@@ -26,7 +26,18 @@ ALLOWED = {
 
 FLOORS = {
     "sandbox": (
-        *("errors", "bearer_token", "strict_json", "protocol", "metrics", "fair_queue", "cgroup", "jail", "wasm"),
+        *(
+            "errors",
+            "bearer_token",
+            "strict_json",
+            "protocol",
+            "bodies",
+            "metrics",
+            "fair_queue",
+            "cgroup",
+            "jail",
+            "wasm",
+        ),
         *(
             "isolation",
             "worker",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -417,3 +418,26 @@ def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(
     with pytest.raises(InvalidToken) as invalid:
         authorization_of("http://127.0.0.1:9", kind, token=token)
     assert token not in str(invalid.value)
+
+
+@both
+async def test_a_batch_whose_replies_are_too_long_together_is_sent_in_parts(kind: str) -> None:
+    def answer(_: int, batch: Any) -> Answer:
+        if len(batch) > 2:
+            return 413, b'{"error": {"code": "batch_too_large", "message": "send fewer calls at once"}}'
+        return 200, b"[%b]" % b",".join(
+            OK_REPLY.replace(b'"value": 1', b'"value": %d' % one["arguments"]["x"]) for one in batch
+        )
+
+    calls = [ExecuteRequest(source=SOURCE, function="f", arguments={"x": x}) for x in range(5)]
+    with fake_service(answer) as (url, asked):
+        assert [reply.value for reply in await execute_batch(url, kind, *calls)] == [0, 1, 2, 3, 4]
+        assert [len(batch) for batch in asked] == [5, 2, 3, 1, 2]
+
+
+@both
+async def test_a_call_that_is_too_large_as_a_batch_is_no_reason_to_ask_for_ever(kind: str) -> None:
+    with fake_service(lambda *_: (413, b'{"error": {"code": "batch_too_large"}}')) as (url, asked):
+        with pytest.raises(SandboxUnavailable, match="refuses one call as a batch"):
+            await execute_batch(url, kind, ExecuteRequest(source=SOURCE, function="f"))
+        assert len(asked) == 1
