@@ -30,6 +30,7 @@ from pydantic_core import from_json
 from sandbox.bearer_token import TOKEN_VARIABLE, token_or_none
 from sandbox.errors import SandboxError
 from sandbox.protocol import ExecuteReply, ExecuteRequest, Limits, source_sha256
+from sandbox.replicas import Replica, Replicas, Waits
 
 ServiceError = Literal["http_429", "http_5xx", "connection_lost", "reply_cut", "reply_late"]
 """Why an attempt had no whole reply."""
@@ -39,6 +40,7 @@ _MAX_BACKOFF_SECONDS = 2.0
 _KNOWN_SOURCES = 4096
 _FIRST_CONTACT_SECONDS = 5.0
 _IDLE_CONNECTION_SECONDS = 30.0
+_HEALTH_SECONDS = 2.0
 
 
 class SandboxUnavailable(SandboxError):  # the name that callers are promised
@@ -57,6 +59,28 @@ class _UnknownSource(Exception):
     """The server does not have, or no longer has, a source that it was sent the hash of."""
 
 
+def addresses(text: str) -> list[str]:
+    """Return the addresses of a service's replicas: one, or several between commas.
+
+    Raises:
+        SandboxUnavailable: there is none between two commas, or one twice.
+
+    >>> addresses("http://a:1/, http://b:1")
+    ['http://a:1', 'http://b:1']
+    """
+    found = [part.strip().rstrip("/") for part in text.split(",")]
+    if not all(found) or len(set(found)) < len(found):
+        raise SandboxUnavailable(
+            f"expected the sandbox's address, or different ones between commas, found {text!r}: "
+            "`astra sandbox serve` prints its own"
+        )
+    return found
+
+
+class _Unwell(Exception):
+    """A replica that has rested is not in order again."""
+
+
 class _BatchTooLarge(Exception):
     """The replies of a batch are more than the server holds at once; half of it may do."""
 
@@ -65,7 +89,12 @@ class _Session:
     """What both clients share: headers, deadlines, which sources the server knows, how a response is read."""
 
     def __init__(self, url: str, token: str | None, deadline_seconds: float, grace_seconds: float) -> None:
-        self.url = url.rstrip("/")
+        urls = addresses(url)
+        self.url = ", ".join(urls)
+        self.replicas = Replicas([Replica(one) for one in urls])
+        """Where the service listens, with what this client has seen of each."""
+        self.waits = Waits()
+        """What calls took beyond the time that they ran, since this client was made."""
         self._deadline_seconds, self._grace_seconds = deadline_seconds, grace_seconds
         self.service_errors: Counter[ServiceError] = Counter()
         """Attempts that had no whole reply, since this client was made."""
@@ -95,6 +124,10 @@ class _Session:
         for body in bodies:
             return body
         raise SandboxUnavailable(f"the sandbox at {self.url} does not know a source that it was sent")
+
+    def _waited(self, began: float, replies: list[ExecuteReply]) -> list[ExecuteReply]:
+        self.waits.add(max(0.0, time.monotonic() - began - max(reply.usage.wall_seconds for reply in replies)))
+        return replies
 
     # Called once there was an answer: until then the server may have none of these sources.
     def _remember(self, requests: Sequence[ExecuteRequest]) -> None:
@@ -217,24 +250,30 @@ def _replies(documents: Any, count: int) -> list[ExecuteReply]:
 
 
 def first_contact(url: str) -> None:
-    """See to it that a sandbox listens at `url`; one that is still starting does.
+    """See to it that a sandbox listens at `url`, or at one of several addresses; one that is still starting does.
 
     Raises:
         SandboxUnavailable: none does, or something else listens there.
     """
-    deadline = time.monotonic() + _FIRST_CONTACT_SECONDS
+    deadline, urls, why = time.monotonic() + _FIRST_CONTACT_SECONDS, addresses(url), ""
     with httpx.Client(trust_env=False, timeout=_FIRST_CONTACT_SECONDS) as http:
         while True:
-            try:
-                response = http.get(f"{url.rstrip('/')}/health")
-                break
-            except httpx.TransportError as error:
-                if time.monotonic() > deadline:
+            for one in urls:
+                try:
+                    response = http.get(f"{one}/health")
+                except httpx.TransportError as error:
                     why = str(error) or type(error).__name__
-                    raise SandboxUnavailable(
-                        f"no sandbox listens at {url}: {why}; `astra sandbox serve` starts one"
-                    ) from None
-                time.sleep(0.25)
+                    continue
+                _require_sandbox(one, response)
+                return
+            if time.monotonic() > deadline:
+                raise SandboxUnavailable(
+                    f"no sandbox listens at {url}: {why}; `astra sandbox serve` starts one"
+                ) from None
+            time.sleep(0.25)
+
+
+def _require_sandbox(url: str, response: httpx.Response) -> None:
     try:
         is_sandbox = "workers" in json.loads(response.content)
     except (ValueError, TypeError):
@@ -247,7 +286,8 @@ class SandboxClient(_Session):
     """A blocking client; safe to share between threads.
 
     Args:
-      url: where the service listens, such as `http://127.0.0.1:8377`.
+      url: where the service listens, such as `http://127.0.0.1:8377`; several addresses, of replicas that share
+        nothing, stand between commas, and a call goes to the one with the fewest of this client's calls.
       token: the bearer token, if the service wants one; by default the environment's ASTRA_SANDBOX_TOKEN, "" for none.
       deadline_seconds: the most that one call may take altogether: waiting, running, further attempts.
       grace_seconds: what a reply may take beyond the wall limits of its calls (the queue, compilation, the way) before
@@ -256,6 +296,7 @@ class SandboxClient(_Session):
 
     Raises:
         InvalidToken: the token cannot travel in a header.
+        SandboxUnavailable: `url` has no address between two commas, or one twice.
     """
 
     def __init__(
@@ -274,7 +315,7 @@ class SandboxClient(_Session):
             keepalive_expiry=_IDLE_CONNECTION_SECONDS,
         )
         # No proxy and no .netrc of the environment: the token is for this service alone.
-        self._http = httpx.Client(base_url=self.url, headers=self._headers, limits=limits, trust_env=False)
+        self._http = httpx.Client(headers=self._headers, limits=limits, trust_env=False)
 
     def execute(
         self,
@@ -292,8 +333,8 @@ class SandboxClient(_Session):
             SandboxUnavailable: the service gave no answer.
             ValueError: the request is not valid in itself.
         """
-        requests = [_request(source, function, arguments, state, seed, limits)]
-        return _replies([self._post("/v1/execute", requests, batch=False)], 1)[0]
+        requests, began = [_request(source, function, arguments, state, seed, limits)], time.monotonic()
+        return self._waited(began, _replies([self._post("/v1/execute", requests, batch=False)], 1))[0]
 
     def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
         """Run independent calls at once; return the replies in the order of the requests.
@@ -350,32 +391,57 @@ class SandboxClient(_Session):
     def _send(self, method: str, path: str, bodies: Iterator[bytes], due_seconds: float) -> Any:
         deadline = time.monotonic() + self._deadline_seconds
         content, attempt, lost = next(bodies), 0, _Lost("reply_late", "not tried")
+        tried: set[Replica] = set()
+        same: Replica | None = None
         while (left := deadline - time.monotonic()) > 0:
-            retry_after = None
+            retry_after, is_in_order, replica = None, None, self.replicas.take(tried, same)
+            same = None
             try:
-                status, retry_after, body = self._once(method, path, content, min(due_seconds, left), left)
-                return self._document(status, body)
+                if replica.rest_seconds:
+                    self._see_to_health(replica, min(left, _HEALTH_SECONDS))
+                url = f"{replica.url}{path}"
+                status, retry_after, body = self._once(method, url, content, min(due_seconds, left), left)
+                document = self._document(status, body)
+                is_in_order = True
+                return document
             except _UnknownSource:
-                content = self._texts(bodies)
+                content, same = self._texts(bodies), replica
                 continue
+            except _Unwell as found:
+                is_in_order, lost = False, _Lost("connection_lost", str(found))
             except (httpx.ConnectTimeout, httpx.WriteTimeout, httpx.ReadTimeout):
-                lost = _Lost("reply_late", f"no reply within {min(due_seconds, left):.3g} s")
+                is_in_order, lost = False, _Lost("reply_late", f"no reply within {min(due_seconds, left):.3g} s")
                 due_seconds *= 2
             except httpx.TransportError as error:
-                lost = _Lost("connection_lost", f"{type(error).__name__}: {error}")
+                is_in_order, lost = False, _Lost("connection_lost", f"{type(error).__name__}: {error}")
             except _Lost as found:
-                lost = found
+                is_in_order, lost = None if found.kind == "http_429" else False, found
+            finally:
+                self.replicas.give_back(replica, is_in_order=is_in_order)
             self.service_errors[lost.kind] += 1
+            tried.add(replica)
+            if self.replicas.has_another(tried):
+                continue
+            tried.clear()
             pause = self._pause(attempt, retry_after)
             time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
             attempt += 1
         raise self._gone(str(lost))
 
+    def _see_to_health(self, replica: Replica, seconds: float) -> None:
+        try:
+            status = self._http.get(f"{replica.url}/health", timeout=seconds).status_code
+        except httpx.TransportError as error:
+            raise _Unwell(f"{replica.url}/health: {type(error).__name__}: {error}") from None
+        if status != 200:
+            raise _Unwell(f"{replica.url}/health is HTTP {status}")
+        self.replicas.is_well(replica)
+
     def _once(
-        self, method: str, path: str, content: bytes, seconds: float, left: float
+        self, method: str, url: str, content: bytes, seconds: float, left: float
     ) -> tuple[int, str | None, bytes]:
         timeout = httpx.Timeout(seconds, pool=left)  # that all connections are in use is no failure of the service
-        with self._http.stream(method, path, content=content, timeout=timeout) as response:
+        with self._http.stream(method, url, content=content, timeout=timeout) as response:
             # httpx limits the wait for each piece, so an answer that trickles needs a clock of our own.
             chunks, end = [], time.monotonic() + seconds
             try:
@@ -440,8 +506,8 @@ class AsyncSandboxClient(_Session):
             SandboxUnavailable: the service gave no answer.
             ValueError: the request is not valid in itself.
         """
-        requests = [_request(source, function, arguments, state, seed, limits)]
-        return _replies([await self._post("/v1/execute", requests, batch=False)], 1)[0]
+        requests, began = [_request(source, function, arguments, state, seed, limits)], time.monotonic()
+        return self._waited(began, _replies([await self._post("/v1/execute", requests, batch=False)], 1))[0]
 
     async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
         """Run independent calls at once; return the replies in the order of the requests.
@@ -508,33 +574,59 @@ class AsyncSandboxClient(_Session):
         self, method: str, path: str, bodies: Iterator[bytes], due_seconds: float, why: list[str]
     ) -> Any:
         content, attempt = next(bodies), 0
+        tried: set[Replica] = set()
+        same: Replica | None = None
         while True:
-            retry_after = None
+            retry_after, is_in_order, replica = None, None, self.replicas.take(tried, same)
+            same = None
             try:
                 # That all connections are in use is no failure of the service: the clock starts after that.
-                async with self._connections, asyncio.timeout(due_seconds):
-                    status, retry_after, body = await self._once(method, path, content)
-                return self._document(status, body)
+                async with self._connections:
+                    if replica.rest_seconds:
+                        await self._see_to_health(replica)
+                    async with asyncio.timeout(due_seconds):
+                        status, retry_after, body = await self._once(method, f"{replica.url}{path}", content)
+                document = self._document(status, body)
+                is_in_order = True
+                return document
             except _UnknownSource:
-                content = self._texts(bodies)
+                content, same = self._texts(bodies), replica
                 continue
+            except _Unwell as found:
+                is_in_order, lost = False, _Lost("connection_lost", str(found))
             except TimeoutError:
-                lost = _Lost("reply_late", f"no reply within {due_seconds:.3g} s")
+                is_in_order, lost = False, _Lost("reply_late", f"no reply within {due_seconds:.3g} s")
                 due_seconds *= 2
             except aiohttp.ClientConnectorError as error:  # its own text speaks of TLS that is not asked for
-                lost = _Lost("connection_lost", f"{type(error).__name__}: {error.os_error}")
+                is_in_order, lost = False, _Lost("connection_lost", f"{type(error).__name__}: {error.os_error}")
             except aiohttp.ClientPayloadError as error:
-                lost = _Lost("reply_cut", f"{type(error).__name__}: {error}")
+                is_in_order, lost = False, _Lost("reply_cut", f"{type(error).__name__}: {error}")
             except aiohttp.ClientError as error:
-                lost = _Lost("connection_lost", f"{type(error).__name__}: {error}")
+                is_in_order, lost = False, _Lost("connection_lost", f"{type(error).__name__}: {error}")
             except _Lost as found:
-                lost = found
+                is_in_order, lost = None if found.kind == "http_429" else False, found
+            finally:
+                self.replicas.give_back(replica, is_in_order=is_in_order)
             why[0] = str(lost)
             self.service_errors[lost.kind] += 1
+            tried.add(replica)
+            if self.replicas.has_another(tried):
+                continue
+            tried.clear()
             await asyncio.sleep(self._pause(attempt, retry_after))
             attempt += 1
 
-    async def _once(self, method: str, path: str, content: bytes) -> tuple[int, str | None, bytes]:
+    async def _see_to_health(self, replica: Replica) -> None:
+        try:
+            async with asyncio.timeout(_HEALTH_SECONDS):
+                status, _, _ = await self._once("GET", f"{replica.url}/health", b"")
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise _Unwell(f"{replica.url}/health: {type(error).__name__}: {error}") from None
+        if status != 200:
+            raise _Unwell(f"{replica.url}/health is HTTP {status}")
+        self.replicas.is_well(replica)
+
+    async def _once(self, method: str, url: str, content: bytes) -> tuple[int, str | None, bytes]:
         # A redirect is followed no further: the token is for this service alone.
-        async with self._http.request(method, f"{self.url}{path}", data=content, allow_redirects=False) as response:
+        async with self._http.request(method, url, data=content, allow_redirects=False) as response:
             return response.status, response.headers.get("retry-after"), await response.read()

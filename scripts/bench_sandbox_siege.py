@@ -1,6 +1,6 @@
 """Besieges one sandbox service after another and prints what its honest callers noticed, as one JSON line.
 
-    python scripts/bench_sandbox_siege.py [--only crowd half_open large_results threads kills stop]
+    python scripts/bench_sandbox_siege.py [--only crowd half_open large_results threads kills stop replicas]
 
 Every service is a process of its own that may open 1,024 descriptors and has two workers. Honest callers send a small
 call again and again on a connection of their own, and again on a new one where it is closed before a byte of the reply;
@@ -8,7 +8,8 @@ nothing else is repeated. Figures of an attack stand beside those of the same ca
 
 crowd: 1,000 callers at once. half_open: 1,100 connections that never finish a request, each opened again when it is
 closed. large_results: results of 16 MB of nested lists. threads: six calls of twenty threads that hash. kills: workers
-are killed while 1,000 calls wait. stop: SIGTERM while calls of eight seconds run.
+are killed while 900 calls wait. stop: SIGTERM while calls of eight seconds run. replicas: of three services behind one
+client one is killed and one drained.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
+
+from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 
 DESCRIPTORS = 1024
 SMALL: dict[str, Any] = {"source": "def double(x):\n    return 2 * x\n", "function": "double"}
@@ -276,6 +279,7 @@ async def half_open() -> dict[str, Any]:
     opened = Counter[str]()
 
     async def hold(port: int, number: int) -> None:
+        await asyncio.sleep(number / 500)  # the callers' own event loop is not to stall
         while True:
             with contextlib.suppress(OSError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -337,7 +341,7 @@ async def threads() -> dict[str, Any]:
 
 
 async def kills() -> dict[str, Any]:
-    """Both workers are killed, twice, while 1,000 calls wait or run."""
+    """Both workers are killed, twice, while 900 calls wait or run."""
     async with service() as one:
         noticed = Noticed()
 
@@ -387,7 +391,41 @@ async def stop() -> dict[str, Any]:
         }
 
 
-ATTACKS = {attack.__name__: attack for attack in (crowd, half_open, large_results, threads, kills, stop)}
+async def replicas() -> dict[str, Any]:
+    """Three replicas behind one client of 64 callers; after a third of the calls one is killed, then one drained."""
+    calls = 6000
+    async with service(workers=1) as one, service(workers=1) as two, service(workers=1) as three:
+        url = ",".join(f"http://127.0.0.1:{each.port}" for each in (one, two, three))
+        outcomes, turns, began = Counter[str](), iter(range(calls)), time.monotonic()
+        async with AsyncSandboxClient(url) as client:
+
+            async def work() -> None:
+                for x in turns:
+                    try:
+                        reply = await client.execute(SMALL["source"], "double", {"x": x})
+                        outcomes["right" if reply.value == 2 * x else "wrong"] += 1
+                    except SandboxUnavailable:
+                        outcomes["lost"] += 1
+
+            async def attack() -> None:
+                for share, each, number in ((3, one, signal.SIGKILL), (1.5, two, signal.SIGTERM)):
+                    while outcomes.total() < calls / share:
+                        await asyncio.sleep(0.01)
+                    each.process.send_signal(number)
+
+            await asyncio.gather(attack(), *(work() for _ in range(64)))
+            seconds, waits = time.monotonic() - began, client.waits
+            return {
+                **outcomes,
+                "calls_per_second": round(calls / seconds, 1),
+                "mean_wait_ms": round(1000 * waits.seconds / waits.calls, 1),
+                "longest_wait_ms": round(1000 * waits.longest_seconds, 1),
+                "attempts_that_failed": dict(client.service_errors),
+                "answered": [each.answered for each in client.replicas.all],
+            }
+
+
+ATTACKS = {attack.__name__: attack for attack in (crowd, half_open, large_results, threads, kills, stop, replicas)}
 
 
 def main() -> None:

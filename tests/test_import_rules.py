@@ -46,6 +46,7 @@ FLOORS = {
             "self_test",
             "connections",
             "server",
+            "replicas",
             "client",
             "local",
             "contract",

@@ -109,6 +109,7 @@ async def test_calls_wait_for_a_descriptor_where_none_is_left() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 async def test_a_service_that_is_asked_to_stop_finishes_its_calls_and_refuses_others_with_503() -> None:
     async with service(workers=1) as one:
         nap = {**SLEEP, "arguments": {"seconds": 6.5}}
