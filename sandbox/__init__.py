@@ -31,7 +31,8 @@ What is NOT protected:
   may each use their limit: run the service in a container with a limit of its own;
 - the threads of one worker's calls share one bound (160), so a thread bomb can deny threads to its neighbours for as
   long as it lives;
-- replies that callers do not read, and calls that wait, are held in memory, at most 20 MB each: whoever may call may fill it;
+- replies that callers do not read, and calls that wait, are held in memory, tens of MB each: whoever may call may fill
+  it;
 - addresses (`id()`, the order of a set of plain objects) repeat on one kind of machine, not everywhere, and not with
   the first call of a source, whose process compiles it;
 - who may call the service is a bearer token at most; TLS is the load balancer's business.

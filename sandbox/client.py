@@ -77,10 +77,6 @@ def addresses(text: str) -> list[str]:
     return found
 
 
-class _Unwell(Exception):
-    """A replica that has rested is not in order again."""
-
-
 class _BatchTooLarge(Exception):
     """The replies of a batch are more than the server holds at once; half of it may do."""
 
@@ -407,8 +403,6 @@ class SandboxClient(_Session):
             except _UnknownSource:
                 content, same = self._texts(bodies), replica
                 continue
-            except _Unwell as found:
-                is_in_order, lost = False, _Lost("connection_lost", str(found))
             except (httpx.ConnectTimeout, httpx.WriteTimeout, httpx.ReadTimeout):
                 is_in_order, lost = False, _Lost("reply_late", f"no reply within {min(due_seconds, left):.3g} s")
                 due_seconds *= 2
@@ -432,9 +426,9 @@ class SandboxClient(_Session):
         try:
             status = self._http.get(f"{replica.url}/health", timeout=seconds).status_code
         except httpx.TransportError as error:
-            raise _Unwell(f"{replica.url}/health: {type(error).__name__}: {error}") from None
+            raise _Lost("connection_lost", f"{replica.url}/health: {type(error).__name__}: {error}") from None
         if status != 200:
-            raise _Unwell(f"{replica.url}/health is HTTP {status}")
+            raise _Lost("http_5xx" if status >= 500 else "connection_lost", f"{replica.url}/health is HTTP {status}")
         self.replicas.is_well(replica)
 
     def _once(
@@ -592,8 +586,6 @@ class AsyncSandboxClient(_Session):
             except _UnknownSource:
                 content, same = self._texts(bodies), replica
                 continue
-            except _Unwell as found:
-                is_in_order, lost = False, _Lost("connection_lost", str(found))
             except TimeoutError:
                 is_in_order, lost = False, _Lost("reply_late", f"no reply within {due_seconds:.3g} s")
                 due_seconds *= 2
@@ -621,9 +613,9 @@ class AsyncSandboxClient(_Session):
             async with asyncio.timeout(_HEALTH_SECONDS):
                 status, _, _ = await self._once("GET", f"{replica.url}/health", b"")
         except (TimeoutError, aiohttp.ClientError) as error:
-            raise _Unwell(f"{replica.url}/health: {type(error).__name__}: {error}") from None
+            raise _Lost("connection_lost", f"{replica.url}/health: {type(error).__name__}: {error}") from None
         if status != 200:
-            raise _Unwell(f"{replica.url}/health is HTTP {status}")
+            raise _Lost("http_5xx" if status >= 500 else "connection_lost", f"{replica.url}/health is HTTP {status}")
         self.replicas.is_well(replica)
 
     async def _once(self, method: str, url: str, content: bytes) -> tuple[int, str | None, bytes]:

@@ -61,8 +61,8 @@ class Replicas:
     def take(self, tried: set[Replica], same: Replica | None = None) -> Replica:
         """Return the replica for the next attempt, which is then `give_back`'s; rather none that has been `tried`.
 
-        One that asked for a source's text gets it: the `same` is returned. Where its `rest_seconds` are not 0, its health
-        is to be asked for before anything else.
+        One that asked for a source's text gets it: the `same` is returned. Where its `rest_seconds` are not 0, its
+        health is to be asked for before anything else.
         """
         now = time.monotonic()
         with self._lock:

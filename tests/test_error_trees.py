@@ -14,6 +14,7 @@ NOT_OURS = {
     "ToolError": "in the jail, beside a tool",
     "GivenUp": "a run that was ended has not failed",
     "Terminated": "a run that was ended has not failed",
+    "_BatchTooLarge": "never leaves its file",
     "_DeadEnd": "never leaves its file",
     "_Lost": "never leaves its file",
     "_NotJson": "never leaves its file",
