@@ -574,12 +574,11 @@ class AsyncSandboxClient(_Session):
             retry_after, is_in_order, replica = None, None, self.replicas.take(tried, same)
             same = None
             try:
+                if replica.rest_seconds:
+                    await self._see_to_health(replica)
                 # That all connections are in use is no failure of the service: the clock starts after that.
-                async with self._connections:
-                    if replica.rest_seconds:
-                        await self._see_to_health(replica)
-                    async with asyncio.timeout(due_seconds):
-                        status, retry_after, body = await self._once(method, f"{replica.url}{path}", content)
+                async with self._connections, asyncio.timeout(due_seconds):
+                    status, retry_after, body = await self._once(method, f"{replica.url}{path}", content)
                 document = self._document(status, body)
                 is_in_order = True
                 return document
