@@ -27,8 +27,10 @@ What is NOT protected:
   those a tool may cause. It cannot claim a time-out or a crash, fail the service, or answer another call: what the
   service says to itself travels on descriptors that are closed before a tool's code is read;
 - timing, caches and load are observable between calls that run at the same time;
-- memory is limited per call; over all calls in flight only where cgroup v2 is writable. Elsewhere 32 calls per worker
-  may each use their limit: run the service in a container with a limit of its own;
+- memory is limited per call, and a call starts only while all in flight may use theirs together, with 32 MB each for
+  what lies in /tmp, sockets and pipes, out of four fifths of the machine or the container. What the kernel keeps beside
+  that (page tables, caches) counts only where cgroup v2 is writable; and that no more than 16 MB lie in sockets and
+  pipes holds on hosts that keep the kernel's default of `net.core.wmem_default` (208 kB);
 - the threads of one worker's calls share one bound (160), so a thread bomb can deny threads to its neighbours for as
   long as it lives;
 - replies that callers do not read, and calls that wait, are held in memory, tens of MB each: whoever may call may fill

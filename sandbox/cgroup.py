@@ -50,9 +50,28 @@ def dissolve(group: Path) -> None:
 
 
 def default_memory_bytes(workers: int) -> int:
-    """Return the bytes that each worker may use: together four fifths of the machine.
+    """Return the bytes that each worker may use: together four fifths of what there is.
 
     >>> default_memory_bytes(1) >= 4 * default_memory_bytes(4)
     True
     """
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 4 // 5 // workers
+    return available_memory_bytes() * 4 // 5 // workers
+
+
+def available_memory_bytes(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Return the machine's memory, or the limit of a container around us where that is less."""
+    least = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for line in own.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            top, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = root / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        # Every group above counts, too. In a container the path may be the host's, of which only the top is there.
+        group = top / path.lstrip("/")
+        for folder in (group, *group.parents[: len(group.parts) - len(top.parts)]):
+            with contextlib.suppress(OSError, ValueError):  # not there, or `max`
+                least = min(least, int((folder / name).read_text()))
+    return least

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from sandbox.cgroup import default_memory_bytes
 from sandbox.errors import SandboxError
 from sandbox.fair_queue import FairQueue
 from sandbox.isolation import Tier
@@ -23,8 +24,9 @@ from sandbox.worker import Job, Outcome, ServiceFault, Worker
 
 log = logging.getLogger("sandbox")
 CALLS_OF_A_WORKER = 32
-_MOST_OF_ALL_PLACES = 0.75  # that one client's calls may hold
+_MOST_OF_ALL_PLACES = 0.75  # that one client's calls may hold, and of the memory
 _LOOK_AGAIN_SECONDS = 0.05
+_QUEUED_BYTES = 16 << 20  # that a call may leave unread in sockets and pipes, which no limit of its own counts
 
 
 class QueueFull(SandboxError):
@@ -48,6 +50,9 @@ class Pool:
         self.size, self._fresh_slots, self.max_queue = workers, fresh_slots, max_queue
         self._queue: FairQueue[Job] = FairQueue()
         self.in_flight_of: Counter[str] = Counter()  # calls by client
+        self.memory_of: Counter[str] = Counter()  # the bytes that these may use together
+        self.memory_in_flight = 0
+        self._memory_bytes = default_memory_bytes(1)
         self.workers: list[Worker] = []
         self.call_numbers = itertools.count(1)
         self.restarts = 0
@@ -130,7 +135,12 @@ class Pool:
             job = self._queue.get(self._may_start)
             if job is None:  # all that wait are of clients that hold their share
                 return
-            if not job.future.done() and not worker.start(job):  # done already: its caller has gone
+            if job.future.done():  # its caller has gone
+                continue
+            if not self._has_memory(job):  # it stays the next: smaller ones that pass could keep it waiting for ever
+                self._queue.put_back(job.client, job)
+                return
+            if not worker.start(job):
                 self._queue.put_back(job.client, job)
                 if worker.ready:  # it is this process that has no descriptor left for the call's channel
                     self._look_again()
@@ -147,7 +157,28 @@ class Pool:
 
     def _may_start(self, client: str) -> bool:
         """Nobody may hold every place: the last quarter stays open to others."""
-        return self.in_flight_of[client] < _MOST_OF_ALL_PLACES * self.size * self.max_children
+        return (
+            self.in_flight_of[client] < _MOST_OF_ALL_PLACES * self.size * self.max_children
+            and self.memory_of[client] < _MOST_OF_ALL_PLACES * self._memory_bytes
+        )
+
+    def _has_memory(self, job: Job) -> bool:
+        """Whether all calls in flight may use what they were promised, and this one too; one alone may always try.
+
+        Decided: docs/decisions/sandbox.md, “What a call leaves in the kernel counts, and all calls together fit the
+        machine”.
+        """
+        return self.memory_in_flight == 0 or self.memory_in_flight + self.memory_for(job) <= self._memory_bytes
+
+    def memory_for(self, job: Job) -> int:
+        """Return the bytes that a call may use, those that the kernel keeps for it included."""
+        return job.limits.memory_bytes + self.tmp_bytes + _QUEUED_BYTES
+
+    def count(self, job: Job, sign: int) -> None:
+        """Count a call that begins (1) or has ended (-1)."""
+        self.in_flight_of[job.client] += sign
+        self.memory_of[job.client] += sign * self.memory_for(job)
+        self.memory_in_flight += sign * self.memory_for(job)
 
     def _has_place(self, worker: Worker) -> bool:
         return len(worker.flights) < self.max_children

@@ -23,7 +23,7 @@ from sandbox.protocol import ExecuteRequest, Limits
 from sandbox.worker import ServiceFault
 
 PROBE = """
-import ctypes, errno, os, socket, sys
+import ctypes, errno, fcntl, os, socket, sys
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 NUMBERS = {  # x86_64, aarch64
@@ -80,7 +80,29 @@ def probe(canary, outside, tmp):
                 escapes.append("a datagram with an address is not filtered")
         except OSError:
             escapes.append("a datagram with an address is not filtered")
+    for option in (7, 8, 32, 33):  # SO_SNDBUF, SO_RCVBUF, and both by force
+        try:
+            ours.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
+            escapes.append("the buffer of a socket can be enlarged")
+        except PermissionError:
+            pass
     ours.close(), theirs.close()
+    reader, writer = os.pipe()
+    try:
+        fcntl.fcntl(writer, 1031, 1 << 18)  # F_SETPIPE_SZ
+        escapes.append("a pipe can be enlarged")
+    except PermissionError:
+        pass
+    os.close(reader), os.close(writer)
+    kept = []
+    try:
+        while len(kept) < 256:
+            kept.append(os.dup(3))
+        escapes.append("descriptors are not bounded")
+    except OSError:
+        pass
+    for fd in kept:
+        os.close(fd)
     secret = ("/etc/passwd", "/etc/hostname", "/proc/self/environ", "/proc/1/root", "/sys/kernel", "/dev/shm")
     for path in (canary, *secret):
         try:

@@ -10,7 +10,6 @@ import os
 import secrets
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -120,8 +119,9 @@ class WorkerOwner(Protocol):
     max_children: int
     tmp_bytes: int
     call_numbers: itertools.count[int]
-    in_flight_of: Counter[str]
-    """Calls by client."""
+
+    def count(self, job: Job, sign: int) -> None:
+        """Count a call that begins (1) or has ended (-1)."""
 
     def dispatch(self) -> None:
         """Start waiting jobs: a slot has become free."""
@@ -191,7 +191,7 @@ class Worker:
         flight = _Flight(self, job, ours, nonce, b"".join((header, document, job.code)))
         self.flights[call] = flight
         self.fresh += 1
-        self._owner.in_flight_of[job.client] += 1
+        self._owner.count(job, 1)
         loop = self._loop
         flight.timers = [
             loop.call_later(_READ_AFTER_SECONDS, self._read_early, flight),
@@ -349,7 +349,7 @@ class Worker:
             flight.open = False
         if not flight.aged:
             self.fresh -= 1
-        self._owner.in_flight_of[flight.job.client] -= 1
+        self._owner.count(flight.job, -1)
         future = flight.job.future
         if not future.done():
             if isinstance(result, Outcome):

@@ -63,6 +63,43 @@ TIME = [
     ),
 ]
 
+_ENLARGE_SOCKETS = """
+import socket
+one, other = socket.socketpair()
+enlarged = []
+for name, option in (("SO_SNDBUF", 7), ("SO_RCVBUF", 8), ("SO_SNDBUFFORCE", 32), ("SO_RCVBUFFORCE", 33)):
+    try:
+        one.setsockopt(socket.SOL_SOCKET, option, 1 << 30)
+        enlarged.append(name)
+    except PermissionError: pass
+return enlarged
+"""
+_QUEUE = """
+import fcntl, os, socket
+most = 0
+for make in (socket.socketpair, os.pipe):
+    kept, queued = [], 0
+    try:
+        while True: kept.append(make())
+    except OSError: pass  # no more descriptors
+    for one, other in kept:
+        for end in ((one, other) if make is socket.socketpair else (other,)):
+            for level, option in ((1, 7), (1, 8), (1, 32), (1, 33)):
+                try: end.setsockopt(level, option, 1 << 30)
+                except (OSError, AttributeError): pass
+            descriptor = end if isinstance(end, int) else end.fileno()
+            try: fcntl.fcntl(descriptor, 1031, 1 << 20)
+            except OSError: pass
+            os.set_blocking(descriptor, False)
+            try:
+                while queued < 1 << 30: queued += os.write(descriptor, bytes(1 << 16))
+            except BlockingIOError: pass
+    for pair in kept:
+        for end in pair: os.close(end) if isinstance(end, int) else end.close()
+    most = max(most, queued)
+return most < 16 << 20 or most
+"""
+
 MEMORY = [
     promise("one huge allocation is refused", "memory", "return len([0] * 10 ** 10)"),
     promise("steady growth is refused", "memory", "kept = []\nwhile True: kept.append(bytearray(1 << 20))"),
@@ -92,6 +129,19 @@ MEMORY = [
         "ok",
         _C + "return [libc.memfd_create(b'x', 0), libc.shmget(0, 1 << 20, 0o1600)]",
         value=[-1, -1],
+    ),
+    promise("a socket's buffer cannot be enlarged", "ok", _ENLARGE_SOCKETS, value=[]),
+    promise(
+        "nor can a pipe",
+        "forbidden",
+        "import fcntl, os\nreturn fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)  # F_SETPIPE_SZ",
+    ),
+    promise(
+        "what a tool of 16 MB leaves unread in sockets and pipes is less than another 16 MB",
+        "ok",
+        _QUEUE,
+        value=True,
+        limits=ROOMY.model_copy(update={"memory_bytes": 16 << 20}),
     ),
     promise("deep recursion is an exception", "exception", "def g(n): return g(n + 1)\nreturn g(0)"),
     promise(

@@ -33,7 +33,8 @@ REPLY_HEADER = struct.Struct("<16sI")  # nonce, bytes of the body
 RESTRICTED = b"restricted"  # what a call's process tells the zygote before it reads its request
 CHANNEL = 3  # the one descriptor of such a process besides the standard ones
 _WITNESS = 4  # closed before anything of the call is read
-_OPEN_FILES = 256
+_OPEN_FILES_OF_THE_ZYGOTE = 256
+_OPEN_FILES = 64  # of a call: what lies unread in its sockets and pipes is the kernel's memory, not its own
 _HEADROOM_BYTES = 8 << 20  # lets the harness say "out of memory" when the tool is
 
 
@@ -83,6 +84,7 @@ def run(jail: Jail, namespace: int, channel: int, witness: int, cpu_seconds: flo
         limit = resource.setrlimit
         limit(resource.RLIMIT_AS, (ceiling, ceiling + _HEADROOM_BYTES))
         limit(resource.RLIMIT_CPU, (whole_cpu_seconds, whole_cpu_seconds))
+        limit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
         limit(resource.RLIMIT_NPROC, (jail.max_processes, jail.max_processes))
         # Last: behind the filter no namespace can be entered and no ruleset enforced any more.
         jail.drop()
@@ -99,7 +101,7 @@ def limit_for_all(jail: Jail) -> None:
     """Set the restrictions that the zygote itself can live with; every call inherits them."""
     limits = {
         resource.RLIMIT_FSIZE: jail.tmp_bytes,
-        resource.RLIMIT_NOFILE: _OPEN_FILES,
+        resource.RLIMIT_NOFILE: _OPEN_FILES_OF_THE_ZYGOTE,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,

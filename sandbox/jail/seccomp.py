@@ -36,8 +36,7 @@ _ALLOWED: dict[str, tuple[int, int]] = {
     # events, and socket pairs within the process (asyncio wakes its loop through one)
     "epoll_create": (213, -1), "epoll_wait": (232, -1), "epoll_ctl": (233, 21), "epoll_pwait": (281, 22),
     "eventfd2": (290, 19), "epoll_create1": (291, 20), "recvfrom": (45, 207),
-    "shutdown": (48, 210), "getsockname": (51, 204), "getpeername": (52, 205), "setsockopt": (54, 208),
-    "getsockopt": (55, 209),
+    "shutdown": (48, 210), "getsockname": (51, 204), "getpeername": (52, 205), "getsockopt": (55, 209),
     # memory, threads, time, signals to oneself
     "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214), "mremap": (25, 216),
     "madvise": (28, 233), "msync": (26, 227), "mincore": (27, 232),
@@ -62,7 +61,9 @@ _AF_UNIX = 1
 _ALLOWED_WITH_ARGUMENT: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     "socketpair": (53, 199, 0, (_AF_UNIX,)),
     "prlimit64": (302, 261, 0, (0,)),  # only one's own limits
-    "fcntl": (72, 25, 1, (0, 1, 2, 3, 4, 1030, 1031, 1032)),  # dup, flags, pipe sizes; no locks, leases, signals, seals
+    # dup, flags, the size of a pipe; no other size, no locks, leases, signals, seals
+    "fcntl": (72, 25, 1, (0, 1, 2, 3, 4, 1030, 1032)),
+    "setsockopt": (54, 208, 2, (20, 21)),  # limits of time; no larger buffers, which memory limits do not count
     "ioctl": (16, 29, 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),  # isatty, FIONREAD, FIONBIO, FIO(N)CLEX
     "prctl": (157, 167, 0, (3, 15, 16, 21, 39)),  # read: dumpable, seccomp, no_new_privs; name of a thread
 }

@@ -1,0 +1,100 @@
+"""Calls start only while all that are in flight may use the memory that they were promised."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sandbox import pool
+from sandbox.cgroup import available_memory_bytes
+from sandbox.isolation import Tier
+from sandbox.pool import Pool
+from sandbox.protocol import Limits
+from sandbox.worker import Job, Outcome
+
+MB = 1 << 20
+
+
+class ScriptedWorker:
+    """Takes every job, and ends one when it is let."""
+
+    def __init__(self, owner: Pool) -> None:
+        self.owner, self.ready, self.fresh = owner, True, 0
+        self.flights: dict[str, Job] = {}
+
+    def start(self, job: Job) -> bool:
+        self.flights[job.request["name"]] = job
+        self.owner.count(job, 1)
+        return True
+
+    def stop(self, job: Job) -> None:
+        pass
+
+    def end(self, name: str) -> None:
+        job = self.flights.pop(name)
+        self.owner.count(job, -1)
+        job.future.set_result(Outcome(b"", None, False, False, 0, 0, 0.0, 0.0, 0, 0.0))
+        self.owner.dispatch()
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> ScriptedWorker:
+    monkeypatch.setattr(pool, "default_memory_bytes", lambda workers: 1024 * MB)
+    one = Pool(Tier.NAMESPACES, 1, tmp_bytes=16 * MB)
+    one.workers = [ScriptedWorker(one)]  # type: ignore[list-item]
+    return one.workers[0]  # type: ignore[return-value]
+
+
+async def call(worker: ScriptedWorker, name: str, megabytes: int) -> asyncio.Task[Outcome]:
+    """Ask for a call of the client that the name begins with."""
+    limits = Limits(memory_bytes=megabytes * MB)
+    task = asyncio.ensure_future(worker.owner.run(name[0], {"name": name}, b"", limits, 1))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_a_call_waits_until_those_in_flight_leave_it_the_memory_that_it_is_promised(
+    worker: ScriptedWorker,
+) -> None:
+    asked = [await call(worker, *job) for job in (("a1", 400), ("b1", 400), ("c1", 200), ("d1", 1))]
+    assert list(worker.flights) == ["a1", "b1"]  # with 32 MB each beside, 160 are left; and d does not overtake c
+    worker.end("a1")
+    assert list(worker.flights) == ["b1", "c1", "d1"]
+    for name in list(worker.flights):
+        worker.end(name)
+    await asyncio.gather(*asked)
+    assert worker.owner.memory_in_flight == 0
+
+
+async def test_a_call_that_may_use_more_than_there_is_runs_alone(worker: ScriptedWorker) -> None:
+    asked = [await call(worker, *job) for job in (("a1", 100), ("b1", 2000), ("c1", 100))]
+    assert list(worker.flights) == ["a1"]
+    worker.end("a1")
+    assert list(worker.flights) == ["b1"]
+    worker.end("b1")
+    assert list(worker.flights) == ["c1"]
+    worker.end("c1")
+    await asyncio.gather(*asked)
+
+
+async def test_one_client_leaves_memory_to_others(worker: ScriptedWorker) -> None:
+    asked = [await call(worker, *job) for job in (("a1", 400), ("a2", 400), ("a3", 68), ("b1", 68))]
+    assert list(worker.flights) == ["a1", "a2", "b1"]
+    for name in ("a1", "a2", "b1", "a3"):
+        worker.end(name)
+    await asyncio.gather(*asked)
+
+
+def test_what_there_is_is_the_least_limit_of_the_containers_around(tmp_path: Path) -> None:
+    own, root = tmp_path / "own", tmp_path / "fs"
+    (root / "pod" / "box").mkdir(parents=True)
+    own.write_text("1:cpu:/\n0::/pod/box\n")
+    machine = available_memory_bytes(root, own)
+    (root / "pod" / "box" / "memory.max").write_text("max\n")
+    assert available_memory_bytes(root, own) == machine
+    (root / "pod" / "memory.max").write_text(f"{512 * MB}\n")
+    assert available_memory_bytes(root, own) == 512 * MB
+    own.write_text("4:cpu,memory:/docker/0123\n")
+    (root / "memory").mkdir()
+    (root / "memory" / "memory.limit_in_bytes").write_text(f"{256 * MB}\n")
+    assert available_memory_bytes(root, own) == 256 * MB
