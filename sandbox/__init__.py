@@ -35,7 +35,17 @@ What is NOT protected:
   long as it lives;
 - replies that callers do not read, and calls that wait, are held in memory, tens of MB each: whoever may call may fill
   it;
-- addresses (`id()`, the order of a set of plain objects) repeat on one kind of machine, not everywhere, and not with
-  the first call of a source, whose process compiles it;
 - who may call the service is a bearer token at most; TLS is the load balancer's business.
+
+What does NOT repeat, where the same call otherwise gives the same bytes:
+
+- addresses: `id()` and `hash` of an object that defines none, and the order of a set of such objects (a tool's own
+  functions, classes, instances). They follow from what the warm interpreter did before its fork, and differ in the
+  first call of a source, whose process compiles it. Sets of text,
+  numbers, tuples of them, enum members and dataclasses repeat; with `None` or a built-in type among them they repeat on
+  one kind of machine;
+- real time: `time.monotonic`, what `resource` counts, the times of files (in /tmp as well), whose turn it is among
+  threads. `time.sleep` takes the time that it says, and the clock goes on by just that;
+- numbers of threads, inodes and devices; the real clock and entropy of the system for C code that is not Python's or
+  SQLite's (`ctypes`), and for SQLite in WebAssembly and in a Python that hides SQLite's symbols.
 """

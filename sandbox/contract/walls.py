@@ -166,6 +166,23 @@ SECRETS = [
     promise("nor is the harness", "exception", "import sandbox"),
 ]
 
+REPEATS = [
+    promise(
+        "a database's clock is the call's",
+        "ok",
+        "import sqlite3\nconnection = sqlite3.connect(':memory:')\n"
+        "return list(connection.execute(\"select datetime('now'), current_date\").fetchone())",
+        value=["2026-01-01 00:00:00", "2026-01-01"],
+    ),
+    promise(
+        "the clock goes on by what a tool sleeps, and that is as long as it asked for",
+        "ok",
+        "import time\nbefore, really = time.time(), time.monotonic()\ntime.sleep(0.25)\n"
+        "return [round(time.time() - before, 3), time.monotonic() - really >= 0.25]",
+        value=[0.251, True],
+    ),
+]
+
 _LEAVE = """
 import builtins, math, os, random, sys, json, time
 open('/tmp/leftover', 'w').write('x')

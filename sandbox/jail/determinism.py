@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 START_MILLISECONDS = 1_767_225_600_000  # 2026-01-01T00:00:00Z, what the clock says when a call begins
+_JULIAN_MILLISECONDS = 210_866_760_000_000  # from the beginning of the Julian days to 1970
 _readings = START_MILLISECONDS
+_kept: list[Any] = []  # what only C points to
 
 
 def _milliseconds() -> int:
@@ -31,7 +33,10 @@ def _now() -> float:
 def install() -> Callable[[int], None]:
     """Replace the process's clocks, process ids and sources of entropy; return what starts a call with its seed.
 
-    CLOCK_MONOTONIC stays real: event loops and locks need it.
+    CLOCK_MONOTONIC stays real: event loops and locks need it. So does the time that `time.sleep` takes; the clock has
+    gone on by what was asked for when it returns.
+
+    Decided: docs/decisions/sandbox.md, “A sleep is as long as it says, and the clock goes on by it”.
     """
     _replace_clocks()
     _replace_datetime()
@@ -39,6 +44,7 @@ def install() -> Callable[[int], None]:
     for name in ("getpgrp", "getpgid", "getsid"):
         if hasattr(os, name):
             setattr(os, name, lambda pid=0: 1)
+    os.times = lambda: os.times_result((0.0, 0.0, 0.0, 0.0, _now()))
     machine = os.uname().machine
     os.uname = lambda: os.uname_result(("Linux", "sandbox", "0", "0", machine))
     import platform
@@ -65,6 +71,10 @@ def install() -> Callable[[int], None]:
         original_seed(random._inst, seed, 2)
 
     os.urandom = urandom
+    if hasattr(os, "getrandom"):
+        os.getrandom = lambda size, flags=0: urandom(size)
+    if sys.platform != "wasi":  # where there is no ctypes to reach it with
+        _replace_chance_and_time_of_sqlite(urandom)
     random._urandom = urandom  # type: ignore[attr-defined]
     random.Random.seed = seed_from_entropy  # type: ignore[method-assign]
     random.seed = random._inst.seed
@@ -80,6 +90,7 @@ def _replace_clocks() -> None:
     time.time_ns = time.perf_counter_ns = time.process_time_ns = time.thread_time_ns = nanoseconds
     time.clock_gettime = lambda clock: real_gettime(clock) if clock == time.CLOCK_MONOTONIC else _now()
     time.clock_gettime_ns = lambda clock: real_gettime_ns(clock) if clock == time.CLOCK_MONOTONIC else nanoseconds()
+    time.sleep = _sleeping(time.sleep)
     for name in ("gmtime", "localtime", "ctime"):
         vars(time)[name] = _with_default_moment(getattr(time, name))
     strftime, asctime, gmtime = time.strftime, time.asctime, time.gmtime
@@ -89,6 +100,76 @@ def _replace_clocks() -> None:
 
 def _with_default_moment(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda seconds=None: function(_now() if seconds is None else seconds)
+
+
+def _sleeping(really: Callable[[Any], None]) -> Callable[[Any], None]:
+    def sleep(seconds: Any) -> None:
+        global _readings
+        began = _readings
+        really(seconds)
+        # Threads that sleep at the same time do not wait for each other.
+        _readings = max(_readings, began + round(float(seconds) * 1000))
+
+    return sleep
+
+
+def _replace_chance_and_time_of_sqlite(urandom: Callable[[int], bytes]) -> None:
+    """Have SQLite ask us wherever it would ask the system: it does both through a table of functions.
+
+    It seeds its own generator when the process first draws from it, which no process has done before its call. A build
+    of Python that hides SQLite's symbols keeps the system's.
+    """
+    import _sqlite3
+    import ctypes
+
+    class Vfs(ctypes.Structure):
+        """`sqlite3_vfs` as far as its second version; functions that stay are not spelled out."""
+
+    randomness = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    current_time = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_double))
+    current_time_ms = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64))
+    Vfs._fields_ = (
+        ("version", ctypes.c_int),
+        ("file_bytes", ctypes.c_int),
+        ("path_bytes", ctypes.c_int),
+        ("next", ctypes.POINTER(Vfs)),
+        ("name", ctypes.c_char_p),
+        ("own", ctypes.c_void_p),
+        ("of_files_and_libraries", ctypes.c_void_p * 8),
+        ("randomness", randomness),
+        ("sleep", ctypes.c_void_p),
+        ("current_time", current_time),
+        ("last_error", ctypes.c_void_p),
+        ("current_time_ms", current_time_ms),
+    )
+
+    @randomness
+    def fill(_: int, size: int, out: int) -> int:
+        ctypes.memmove(out, urandom(size), size)
+        return size
+
+    @current_time
+    def say_days(_: int, days: Any) -> int:
+        days[0] = (_milliseconds() + _JULIAN_MILLISECONDS) / 86_400_000
+        return 0
+
+    @current_time_ms
+    def say_milliseconds(_: int, milliseconds: Any) -> int:
+        milliseconds[0] = _milliseconds() + _JULIAN_MILLISECONDS
+        return 0
+
+    try:
+        find = ctypes.CDLL(_sqlite3.__file__).sqlite3_vfs_find
+    except (AttributeError, OSError):
+        return
+    find.argtypes, find.restype = (ctypes.c_char_p,), ctypes.POINTER(Vfs)
+    vfs = find(None)
+    while vfs:
+        vfs.contents.randomness, vfs.contents.current_time = fill, say_days
+        if vfs.contents.version >= 2:
+            vfs.contents.current_time_ms = say_milliseconds
+        vfs = vfs.contents.next
+    _kept.extend((fill, say_days, say_milliseconds))
 
 
 def _replace_datetime() -> None:

@@ -50,6 +50,25 @@ def test_random_tools_repeat_byte_for_byte(sandbox_url: str, count: int) -> None
     assert first == second == third
 
 
+def test_what_comes_from_the_kernel_and_from_a_database_repeats_too(client: SandboxClient) -> None:
+    source = """
+import os, sqlite3, time
+def f():
+    database = sqlite3.connect(":memory:")
+    found = [os.getrandom(8).hex(), os.getrandom(8).hex(), list(os.times())]
+    for _ in range(2):
+        found += database.execute("select random(), hex(randomblob(8)), julianday('now'), current_timestamp").fetchone()
+    time.sleep(0.01)
+    database.execute("create table t (at default (strftime('%f', 'now')), x)").execute("insert into t (x) values (1)")
+    return found + [database.execute("select at from t").fetchone()[0], time.time()]
+"""
+    first, second, other = (client.execute(source, "f", {}, seed=seed).value for seed in (1, 1, 2))
+    assert first == second
+    assert first[0] != first[1]
+    assert first[3] != first[7]
+    assert [first[at] == other[at] for at in (0, 3, 4)] == [False] * 3
+
+
 def test_another_seed_gives_another_randomness(client: SandboxClient) -> None:
     source = "import random, uuid\ndef f():\n    return [random.random(), str(uuid.uuid4())]\n"
     one, again, other = (client.execute(source, "f", {}, seed=seed).value for seed in (1, 1, 2))

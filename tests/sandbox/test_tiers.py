@@ -124,6 +124,8 @@ NAMES = (
     "the two ends of a pair",
     "nor a number that overflows",
     "one huge",
+    "a database's clock",
+    "the clock goes on",
     "a socket's buffer",
     "nor can a pipe",
     "what a tool of 16 MB",
