@@ -6,9 +6,10 @@
 What stands between a tool and the machine (tier `namespaces`, the strongest; every layer is tried at start):
 
 - fresh user, mount, pid, network, IPC, UTS and cgroup namespaces for each worker; the tool is an unprivileged user;
-- a root of tmpfs with read-only binds of the interpreter's own files, nothing else of the host, no /proc, no devices;
-- one private /tmp per call, 16 MB, remounted when a call has touched it;
-- no environment, no inherited descriptor but the channel of the one reply;
+- a root of tmpfs with read-only binds of the interpreter's own files, nothing else of the host, no /proc, no device but
+  /dev/null, whose times and mode cannot be changed;
+- one private /tmp per call, 16 MB, remounted when a call has touched it, without times of reading;
+- no environment, no inherited descriptor but the channel of the one reply; standard streams opened anew for each call;
 - no capability, `no_new_privs`, a seccomp allow-list (x86-64 and aarch64), Landlock where the kernel has it;
 - rlimits on memory, CPU, files, threads; wall and CPU time watched from outside the process;
 - one process per call, forked from a warm interpreter that never reads a payload and never runs a tool.
@@ -26,7 +27,9 @@ What is NOT protected:
 - a tool owns its own reply: whatever it does to its process, it can only choose the value, the text and the kind among
   those a tool may cause. It cannot claim a time-out or a crash, fail the service, or answer another call: what the
   service says to itself travels on descriptors that are closed before a tool's code is read;
-- timing, caches and load are observable between calls that run at the same time;
+- timing, caches and load are observable between calls that run at the same time. No call wakes another that waits on a
+  page both have mapped (private futexes alone), but by ending a thread whose end is noted on such a page it still can;
+- without namespaces, reading a library file leaves its time of reading as on any host, and /tmp's times are the host's;
 - memory is limited per call, and a call starts only while all in flight may use theirs together, with 32 MB each for
   what lies in /tmp, sockets and pipes, out of four fifths of the machine or the container. What the kernel keeps beside
   that (page tables, caches) counts only where cgroup v2 is writable; and that no more than 16 MB lie in sockets and

@@ -42,7 +42,9 @@ NUMBERS = {  # x86_64, aarch64
     "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466),
     "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "fchmodat2": (452, 452),
-    "file_setattr": (469, 469), "openat2": (437, 437), "fallocate": (285, 47),
+    "file_setattr": (469, 469), "openat2": (437, 437), "fallocate": (285, 47), "getpriority": (140, 141),
+    "connect": (42, 203), "bind": (49, 200), "sendmsg": (46, 211), "sendmmsg": (307, 269), "recvmsg": (47, 212),
+    "get_robust_list": (274, 100), "mincore": (27, 232), "fadvise64": (221, 223),
 }
 CHANGES = {  # which only a tool with files of its own may make
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "utimensat": (280, 88), "truncate": (76, 45),
@@ -87,6 +89,20 @@ def probe(canary, outside, tmp):
         except PermissionError:
             pass
     ours.close(), theirs.close()
+    about_others = {  # the process group, session, cores and clock of a process that is there, and a wake for anybody
+        "getpgid": (121, 155, (1,)), "getsid": (124, 156, (1,)), "sched_getaffinity": (204, 123, (1,)),
+        "clock_gettime": (228, 113, ((~1 << 3) | 2,)), "futex": (202, 98, (id(escapes), 1, 1)),
+    }
+    for name, numbers_and_words in about_others.items():
+        ctypes.set_errno(0)
+        words = (numbers_and_words[column], *numbers_and_words[2], 0, 0, 0)
+        if libc.syscall(*map(ctypes.c_long, words)) != -1 or ctypes.get_errno() != errno.EPERM:
+            escapes.append(f"system call {name} reaches other processes")
+    try:
+        os.utime(0)
+        escapes.append("the times of the host's null device can be changed")
+    except OSError:
+        pass
     reader, writer = os.pipe()
     try:
         fcntl.fcntl(writer, 1031, 1 << 18)  # F_SETPIPE_SZ

@@ -125,6 +125,17 @@ NETWORK = [
         )
         for where, address in (("a socket of the host", "/dev/log"), ("an abstract socket", "\0anybody"))
     ],
+    *[
+        promise(
+            f"a datagram {how} is forbidden",
+            "forbidden",
+            f"import socket\nends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n{call}",
+        )
+        for how, call in (
+            ("of another call with an address", "ends[0].sendmsg([b'x'], [], 0, '\\0anybody')"),
+            ("from an end that is turned elsewhere", "ends[0].connect('\\0anybody')\nends[0].send(b'x')"),
+        )
+    ],
     promise(
         "the two ends of a pair of one's own hear each other",
         "ok",
@@ -203,7 +214,67 @@ return [os.listdir('/tmp'), math.pi > 3, hasattr(builtins, 'leftover'), 'leftove
         hasattr(json, 'leftover'), random.random(), oct(os.stat('/tmp').st_mode & 0o777), os.getcwd()]
 """
 
+_LEAVE_ON_STREAMS = """
+import fcntl, os
+for fd in (0, 1, 2):
+    try: fcntl.fcntl(fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_APPEND)
+    except OSError: pass
+os.listdir('/tmp')
+return 1
+"""
+_ON_LIBRARY = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+page = ctypes.c_void_p(ctypes.cast(libc.printf, ctypes.c_void_p).value & ~4095)  # which every call has mapped
+number = ctypes.c_long(202 if os.uname().machine == 'x86_64' else 98)
+found = []
+for wake in (1, 1 | 128):  # FUTEX_WAKE, of anybody and of one's own threads
+    ctypes.set_errno(0)
+    result = libc.syscall(number, page, ctypes.c_long(wake), ctypes.c_long(1), None, None, ctypes.c_long(0))
+    found.append([result, ctypes.get_errno() == errno.EPERM])
+return found
+"""
+_ABOUT_OTHERS = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+buffer = ctypes.create_string_buffer(4096)
+seen = []
+for pid in (1, 2):
+    for name, ask in (
+        ('CPU time', lambda: libc.clock_gettime((~pid << 3) | 2, buffer)), ('group', lambda: libc.getpgid(pid)),
+        ('session', lambda: libc.getsid(pid)), ('priority', lambda: libc.getpriority(0, pid)),
+        ('cores', lambda: libc.sched_getaffinity(pid, 4096, buffer)),
+    ):
+        if ask() != -1: seen.append([name, pid])
+return seen
+"""
+
 LEFTOVERS = [
+    promise(
+        "the standard streams are each call's own",
+        "ok",
+        "import fcntl, os\nreturn [fcntl.fcntl(fd, fcntl.F_GETFL) & (os.O_NONBLOCK | os.O_APPEND) for fd in (0, 1, 2)]",
+        *[_LEAVE_ON_STREAMS] * 8,
+        value=[0, 0, 0],
+    ),
+    promise("the times of a standard stream cannot be changed", "forbidden", "import os\nos.utime(0)"),
+    promise(
+        "/tmp does not tell that an earlier call looked into it",
+        "ok",
+        "import os\nfound = os.stat('/tmp')\nreturn found.st_atime_ns == found.st_mtime_ns",
+        *["import os\nos.listdir('/tmp')\nreturn 1"] * 8,
+        value=True,
+    ),
+    promise(
+        "how many calls went before cannot be told by numbers of processes",
+        "ok",
+        "import ctypes, threading\nreturn [ctypes.CDLL(None).getpid(), threading.get_native_id()]",
+        *["return 1"] * 2,
+        value=[1, 1],
+    ),
+    promise("no call wakes another on a page that both have", "ok", _ON_LIBRARY, value=[[-1, True], [0, False]]),
+    promise("nothing is said about other processes", "ok", _ABOUT_OTHERS, value=[]),
     promise(
         "nothing is left for the next call",
         "ok",

@@ -19,11 +19,17 @@ _NO_CTYPES = (
     "another process's memory cannot be read",
     "a segmentation fault is a crash",
     "new namespaces are refused",
+    "no call wakes another on a page that both have",
+    "nothing is said about other processes",
+    "how many calls went before cannot be told by numbers of processes",
+    "the standard streams are each call's own",
 )
 _NO_MAPPING = ("mapping memory is refused",)
 _NO_PAIRS = (
     "a datagram to a socket of the host is forbidden",
     "a datagram to an abstract socket is forbidden",
+    "a datagram of another call with an address is forbidden",
+    "a datagram from an end that is turned elsewhere is forbidden",
     "the two ends of a pair of one's own hear each other",
     "a socket's buffer cannot be enlarged",
     "nor can a pipe",

@@ -75,6 +75,7 @@ def run(jail: Jail, namespace: int, channel: int, witness: int, cpu_seconds: flo
             os.chdir("/tmp")
         else:
             linux.die_with_parent()
+        renew_streams()
         if jail.ruleset >= 0:
             linux.landlock_restrict(jail.ruleset)
         witness = take_descriptors(channel, witness)
@@ -130,6 +131,17 @@ def take_descriptors(channel: int, witness: int, end: int = 1 << 20) -> int:
     os.dup2(spare, _WITNESS)
     os.closerange(_WITNESS + 1, end)
     return _WITNESS
+
+
+def renew_streams() -> None:
+    """Open the standard streams anew: what a tool sets on an open file, every process that shares it would find set.
+
+    Decided: docs/decisions/sandbox.md, “Whatever a call could leave on a shared object is its own, or refused”.
+    """
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
 
 
 def testify(witness: int) -> None:

@@ -227,6 +227,8 @@ def _build_root(plan: dict) -> None:
         binds.append(("/usr/share/zoneinfo", "/usr/share/zoneinfo"))
     for source, target in binds:
         _bind_read_only(outside + source, base + target)
+    # Read-only as well: what is written to the device goes nowhere, and its times and mode are the host's.
+    _bind_read_only(outside + "/dev/null", base + "/dev/null", linux.MS_NOSUID)
     for path, names in python["libraries"].items():
         for name in names:
             if name != os.path.basename(path):
@@ -249,7 +251,8 @@ def _build_root(plan: dict) -> None:
 
 def mount_tmp(size_bytes: int) -> None:
     """Mount a fresh, bounded /tmp in this mount namespace."""
-    flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    # Without times of reading: they would tell a call what an earlier one had looked at.
+    flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC | linux.MS_NOATIME
     owner = f"uid={SANDBOX_UID},gid={SANDBOX_UID}"
     linux.mount("tmp", "/tmp", "tmpfs", flags, f"size={size_bytes},nr_inodes=1024,mode=700,{owner}")
 
@@ -274,20 +277,20 @@ def _make_slots(plan: dict, own_namespace: str, host_proc: int) -> list[list[int
     return slots
 
 
-def _bind_read_only(source: str, target: str) -> None:
+def _bind_read_only(source: str, target: str, flags: int = linux.MS_NOSUID | linux.MS_NODEV) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     else:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
     linux.mount(source, target, None, linux.MS_BIND)
-    flags = os.statvfs(target).f_flag  # what the host locked must stay; a user namespace may only add
-    locked = (flags & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)) | sum(
-        mount_flag for stat_flag, mount_flag in _ATIME_FLAGS if flags & stat_flag
+    found = os.statvfs(target).f_flag  # what the host locked must stay; a user namespace may only add
+    locked = (found & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)) | sum(
+        mount_flag for stat_flag, mount_flag in _ATIME_FLAGS if found & stat_flag
     )
     linux.mount(
         "none",
         target,
         None,
-        linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | locked,
+        linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | flags | locked,
     )

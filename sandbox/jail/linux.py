@@ -23,6 +23,7 @@ MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
 MS_REMOUNT = 32
+MS_NOATIME = 1024
 MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
@@ -96,6 +97,11 @@ def unshare(flags: int) -> None:
 def setns(fd: int, flags: int) -> None:
     """Enter the namespaces of `fd`; with a pidfd of oneself and CLONE_NEWPID it undoes an earlier unshare of pids."""
     _check(libc.setns(ctypes.c_int(fd), ctypes.c_int(flags)), "setns")
+
+
+def pidfd_open(pid: int) -> int:
+    """Return a descriptor of a process."""
+    return _call("pidfd_open", ctypes.c_int(pid), ctypes.c_uint(0))
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:

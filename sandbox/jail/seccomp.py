@@ -27,7 +27,7 @@ _ALLOWED: dict[str, tuple[int, int]] = {
     "truncate": (76, 45), "ftruncate": (77, 46), "getdents": (78, -1), "getcwd": (79, 17), "chdir": (80, 49),
     "fchdir": (81, 50), "rename": (82, -1), "mkdir": (83, -1), "rmdir": (84, -1), "creat": (85, -1), "link": (86, -1),
     "unlink": (87, -1), "symlink": (88, -1), "readlink": (89, -1), "chmod": (90, -1), "fchmod": (91, 52),
-    "umask": (95, 166), "statfs": (137, 43), "fstatfs": (138, 44), "getdents64": (217, 61), "fadvise64": (221, 223),
+    "umask": (95, 166), "statfs": (137, 43), "fstatfs": (138, 44), "getdents64": (217, 61),
     "openat": (257, 56), "mkdirat": (258, 34), "newfstatat": (262, 79), "unlinkat": (263, 35), "renameat": (264, 38),
     "linkat": (265, 37), "symlinkat": (266, 36), "readlinkat": (267, 78), "fchmodat": (268, 53),
     "faccessat": (269, 48), "pselect6": (270, 72), "ppoll": (271, 73), "utimensat": (280, 88), "dup3": (292, 24),
@@ -39,34 +39,44 @@ _ALLOWED: dict[str, tuple[int, int]] = {
     "shutdown": (48, 210), "getsockname": (51, 204), "getpeername": (52, 205), "getsockopt": (55, 209),
     # memory, threads, time, signals to oneself
     "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214), "mremap": (25, 216),
-    "madvise": (28, 233), "msync": (26, 227), "mincore": (27, 232),
+    "madvise": (28, 233), "msync": (26, 227),
     "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132),
     "rt_sigpending": (127, 136), "rt_sigtimedwait": (128, 137), "rt_sigsuspend": (130, 133), "pause": (34, -1),
     "alarm": (37, -1), "getitimer": (36, 102), "setitimer": (38, 103), "nanosleep": (35, 101),
-    "sched_yield": (24, 124), "sched_getaffinity": (204, 123), "futex": (202, 98), "set_robust_list": (273, 99),
-    "get_robust_list": (274, 100), "rseq": (334, 293), "set_tid_address": (218, 96), "membarrier": (324, 283),
-    "restart_syscall": (219, 128), "exit": (60, 93), "exit_group": (231, 94), "gettimeofday": (96, 169),
-    "time": (201, -1), "times": (100, 153), "clock_gettime": (228, 113), "clock_getres": (229, 114),
-    "clock_nanosleep": (230, 115), "getrandom": (318, 278),
+    "sched_yield": (24, 124), "set_robust_list": (273, 99), "rseq": (334, 293), "set_tid_address": (218, 96),
+    "membarrier": (324, 283), "restart_syscall": (219, 128), "exit": (60, 93), "exit_group": (231, 94), "gettimeofday": (96, 169), "time": (201, -1),
+    "times": (100, 153), "getrandom": (318, 278),
     # who and where am I
     "getpid": (39, 172), "getppid": (110, 173), "gettid": (186, 178), "getuid": (102, 174), "getgid": (104, 176),
     "geteuid": (107, 175), "getegid": (108, 177), "getresuid": (118, 148), "getresgid": (120, 150),
-    "getgroups": (115, 158), "getpgrp": (111, -1), "getpgid": (121, 155), "getsid": (124, 156),
-    "getpriority": (140, 141), "uname": (63, 160), "sysinfo": (99, 179), "getrlimit": (97, 163),
+    "getgroups": (115, 158), "getpgrp": (111, -1), "uname": (63, 160), "sysinfo": (99, 179), "getrlimit": (97, 163),
     "getrusage": (98, 165), "getcpu": (309, 168), "arch_prctl": (158, -1),
 }  # fmt: skip
 
 # name: (x86_64, aarch64, index of the checked argument, the values it may have)
 _AF_UNIX = 1
+_CLOCKS = tuple(range(12))  # the system's; all above are clocks of devices and of one process, which may be another's
 _ALLOWED_WITH_ARGUMENT: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     "socketpair": (53, 199, 0, (_AF_UNIX,)),
-    "prlimit64": (302, 261, 0, (0,)),  # only one's own limits
+    "prlimit64": (302, 261, 0, (0,)),  # only one's own limits, and so on
+    "getpgid": (121, 155, 0, (0,)),
+    "getsid": (124, 156, 0, (0,)),
+    "sched_getaffinity": (204, 123, 0, (0,)),
+    "clock_gettime": (228, 113, 0, _CLOCKS),
+    "clock_getres": (229, 114, 0, _CLOCKS),
+    "clock_nanosleep": (230, 115, 0, _CLOCKS),
     # dup, flags, the size of a pipe; no other size, no locks, leases, signals, seals
     "fcntl": (72, 25, 1, (0, 1, 2, 3, 4, 1030, 1032)),
     "setsockopt": (54, 208, 2, (20, 21)),  # limits of time; no larger buffers, which memory limits do not count
     "ioctl": (16, 29, 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),  # isatty, FIONREAD, FIONBIO, FIO(N)CLEX
     "prctl": (157, 167, 0, (3, 15, 16, 21, 39)),  # read: dumpable, seccomp, no_new_privs; name of a thread
 }
+# A futex that is not private is one for every process that has mapped its page, as all calls have the libraries'. To
+# wait on one must be possible: the kernel wakes who joins a thread.
+_FUTEX = (202, 98)
+_OPERATION_OF_FUTEX = 1
+_FUTEX_PRIVATE = 128
+_FUTEX_WAITS = (0, 9, 9 | 256)  # FUTEX_WAIT, FUTEX_WAIT_BITSET, the same by the real-time clock
 _SENDTO = (44, 206)  # send(2) is sendto(2) without an address, and only that is allowed: to the other end of the pair
 _ADDRESS_OF_SENDTO = 4
 _CLONE = (56, 220)
@@ -119,6 +129,18 @@ def filter_program(machine: str, *, threads: bool = True, files: bool = True, ch
             _instruction(_JMP_JGE_K, _X32_BIT, 0, 1),
             _instruction(_RET_K, _RET_KILL_PROCESS),
         ]
+    shared = [
+        word
+        for operation in _FUTEX_WAITS
+        for word in (_instruction(_JMP_JEQ_K, operation, 0, 1), _instruction(_RET_K, _RET_ALLOW))
+    ]
+    private = [
+        _instruction(_LD_W_ABS, _offset_argument(_OPERATION_OF_FUTEX)),
+        _instruction(_JMP_JSET_K, _FUTEX_PRIVATE, 0, 1),
+        _instruction(_RET_K, _RET_ALLOW),
+    ]
+    block = [*private, *shared, _instruction(_RET_K, _RET_ERRNO | errno.EPERM)]
+    program += [_instruction(_JMP_JEQ_K, _FUTEX[column], 0, len(block)), *block]
     for number in sorted(allowed, key=_hot_first(column)):
         program += [_instruction(_JMP_JEQ_K, number, 0, 1), _instruction(_RET_K, _RET_ALLOW)]
     for x86_64, aarch64, argument, values in _ALLOWED_WITH_ARGUMENT.values():
@@ -183,7 +205,7 @@ _PATH_CALLS = frozenset(
         "statx", "faccessat2",
     }
 )  # fmt: skip
-_HOT = ("read", "write", "futex", "mmap", "munmap", "brk", "madvise", "openat", "fstat", "newfstatat", "lseek", "close")
+_HOT = ("read", "write", "mmap", "munmap", "brk", "madvise", "openat", "fstat", "newfstatat", "lseek", "close")
 
 
 def _hot_first(column: int) -> Callable[[int], tuple[int, int]]:

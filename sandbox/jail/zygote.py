@@ -156,6 +156,7 @@ class Zygote:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._slots = [_Slot(*fds) for fds in slots]
         self._base_namespace = self._slots.pop(0).namespace
+        self._itself = linux.pidfd_open(1) if self._base_namespace >= 0 else -1
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
@@ -210,7 +211,7 @@ class Zygote:
         slot = None
         try:
             slot = self._slots.pop()
-            pid = linux.fork()
+            pid = self._fork()
         except (OSError, IndexError) as error:
             for fd in (channel, testimony, witness):
                 os.close(fd)
@@ -230,6 +231,19 @@ class Zygote:
         self._pid_of_call[call] = pid
         first_look = min(wall_seconds, cpu_seconds, DEMOTED_AFTER_SECONDS)
         heapq.heappush(self._timers, (started + first_look, pid, call))
+
+    def _fork(self) -> int:
+        """Fork a call's process, where there are namespaces as process 1 of its own."""
+        if self._itself < 0:
+            return linux.fork()
+        linux.unshare(linux.CLONE_NEWPID)
+        pid = -1
+        try:
+            pid = linux.fork()
+        finally:
+            if pid:
+                linux.setns(self._itself, linux.CLONE_NEWPID)
+        return pid
 
     def _bury(self) -> None:
         while self._children:
