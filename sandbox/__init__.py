@@ -34,19 +34,18 @@ What is NOT protected:
   what lies in /tmp, sockets and pipes, out of four fifths of the machine or the container. What the kernel keeps beside
   that (page tables, caches) counts only where cgroup v2 is writable; and that no more than 16 MB lie in sockets and
   pipes holds on hosts that keep the kernel's default of `net.core.wmem_default` (208 kB);
-- the threads of one worker's calls share one bound (160), so a thread bomb can deny threads to its neighbours for as
-  long as it lives;
 - replies that callers do not read, and calls that wait, are held in memory, tens of MB each: whoever may call may fill
   it;
+- in namespaces the threads of one worker's calls share one bound (160), so a thread bomb can deny threads to its
+  neighbours for as long as it lives; elsewhere each call has 64 of its own;
 - who may call the service is a bearer token at most; TLS is the load balancer's business.
 
 What does NOT repeat, where the same call otherwise gives the same bytes:
 
 - addresses: `id()` and `hash` of an object that defines none, and the order of a set of such objects (a tool's own
   functions, classes, instances). They follow from what the warm interpreter did before its fork, and differ in the
-  first call of a source, whose process compiles it. Sets of text,
-  numbers, tuples of them, enum members and dataclasses repeat; with `None` or a built-in type among them they repeat on
-  one kind of machine;
+  first call of a source, whose process compiles it. Sets of text, numbers, tuples of them, enum members and dataclasses
+  repeat; with `None` or a built-in type among them they repeat on one kind of machine;
 - real time: `time.monotonic`, what `resource` counts, the times of files (in /tmp as well), whose turn it is among
   threads. `time.sleep` takes the time that it says, and the clock goes on by just that;
 - numbers of threads, inodes and devices; the real clock and entropy of the system for C code that is not Python's or

@@ -23,7 +23,7 @@ from sandbox.protocol import ExecuteRequest, Limits
 from sandbox.worker import ServiceFault
 
 PROBE = """
-import ctypes, errno, fcntl, os, socket, sys
+import ctypes, errno, fcntl, os, socket, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 NUMBERS = {  # x86_64, aarch64
@@ -110,6 +110,17 @@ def probe(canary, outside, tmp):
     except PermissionError:
         pass
     os.close(reader), os.close(writer)
+    end, started = threading.Event(), []
+    threading.stack_size(1 << 16)
+    try:
+        while len(started) < 256:
+            started.append(threading.Thread(target=end.wait))
+            started[-1].start()
+        escapes.append("threads are not bounded")
+    except RuntimeError:
+        if len(started) < 9:
+            escapes.append("no thread can be started, or /proc does not show them")
+    end.set()
     kept = []
     try:
         while len(kept) < 256:

@@ -19,6 +19,7 @@ from sandbox.bodies import encoded
 from sandbox.errors import SandboxError
 from sandbox.isolation import SPARE_THREADS, Tier, start_jail
 from sandbox.jail.harness import REPLY_HEADER, REQUEST_HEADER
+from sandbox.jail.threads import THREADS_OF_A_CALL
 from sandbox.jail.tool_call import COMPILED
 from sandbox.jail.zygote import CALL, CANCEL, ENDED, NOT_RESTRICTED, NOT_STARTED
 from sandbox.protocol import Limits
@@ -145,7 +146,8 @@ class Worker:
             self.process = start_jail(
                 owner.tier, theirs.fileno(), max_children=owner.max_children, tmp_bytes=owner.tmp_bytes
             )
-        processes = 2 + 2 * owner.max_children + SPARE_THREADS
+        threads = SPARE_THREADS if owner.tier is Tier.NAMESPACES else owner.max_children * 2 * THREADS_OF_A_CALL
+        processes = 2 + 2 * owner.max_children + threads
         self._cgroup = cgroup.confine(self.process.pid, cgroup.default_memory_bytes(owner.size), processes)
         self._control = ours
         self._control.setblocking(False)
@@ -319,7 +321,9 @@ class Worker:
             return
         status, why, wall, cpu, rss = flight.ended
         if why == NOT_STARTED:
-            self._finish(flight, ServiceFault(f"worker {self.index} cannot fork: {os.strerror(status)}"))
+            self._finish(
+                flight, ServiceFault(f"worker {self.index} has no process or thread to give: {os.strerror(status)}")
+            )
             return
         if why == NOT_RESTRICTED:
             reason = flight.reason or f"its process ended first, wait status {status}"

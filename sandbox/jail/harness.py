@@ -45,7 +45,7 @@ class Jail:
     tier: str
     drop: linux.Drop
     tmp_bytes: int
-    max_processes: int
+    max_processes: int | None  # of all calls together; None where the zygote is asked for each thread
     streams: Streams
     begin: Callable[[int], None]  # starts the clocks and the randomness of a call
     ruleset: int = -1  # Landlock
@@ -86,7 +86,8 @@ def run(jail: Jail, namespace: int, channel: int, witness: int, cpu_seconds: flo
         limit(resource.RLIMIT_AS, (ceiling, ceiling + _HEADROOM_BYTES))
         limit(resource.RLIMIT_CPU, (whole_cpu_seconds, whole_cpu_seconds))
         limit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
-        limit(resource.RLIMIT_NPROC, (jail.max_processes, jail.max_processes))
+        if jail.max_processes is not None:
+            limit(resource.RLIMIT_NPROC, (jail.max_processes, jail.max_processes))
         # Last: behind the filter no namespace can be entered and no ruleset enforced any more.
         jail.drop()
         testify(witness)

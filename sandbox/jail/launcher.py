@@ -36,6 +36,7 @@ _JAIL_FILES = (
     "linux.py",
     "seccomp.py",
     "streams.py",
+    "threads.py",
     "tool_call.py",
     "zygote.py",
 )
@@ -101,23 +102,12 @@ def _launch_without(plan: dict) -> NoReturn:
                 f"uid {os.geteuid()} cannot read {path}: install Python and this package where every user may read "
                 "them, or start the service as an ordinary user"
             )
-    plan["spare_threads"] += _count_threads(os.geteuid())  # RLIMIT_NPROC counts all of this user's
     plan["slots"] = [[-1, -1]] * (plan["max_children"] + 1)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     linux.fix_addresses()
     home = python["stdlib"].rsplit("/lib/", 1)[0]
     command = zygote_command(python["executable"], plan["code_directory"], plan)
     os.execve(command[0], command, zygote_environment(home, ""))
-
-
-def _count_threads(uid: int) -> int:
-    count = 0
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                if os.stat(f"/proc/{entry}").st_uid == uid:
-                    count += len(os.listdir(f"/proc/{entry}/task"))
-    return count
 
 
 def _launch_in_namespaces(plan: dict) -> int:

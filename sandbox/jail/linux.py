@@ -6,6 +6,7 @@ Every function raises OSError with the kernel's errno; none of them hides a fail
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import platform
 import struct
@@ -47,8 +48,8 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 # Same numbers on every architecture since Linux 4.x unless listed per machine.
 _NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "setns": 308, "unshare": 272, "pidfd_open": 434},
-    "aarch64": {"pivot_root": 41, "capset": 91, "setns": 268, "unshare": 97, "pidfd_open": 434},
+    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317, "pidfd_open": 434},
+    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277, "pidfd_open": 434},
 }
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 
@@ -184,6 +185,34 @@ class Drop:
             raise OSError(ctypes.get_errno(), "capset")
         if libc.prctl(*self._seccomp) < 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_SECCOMP)")
+
+
+_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
+_SECCOMP_IOCTL_NOTIF_RECV, _SECCOMP_IOCTL_NOTIF_SEND = 0xC0502100, 0xC0182101
+_SECCOMP_USER_NOTIF_FLAG_CONTINUE = 1
+_NOTICE_BYTES = 80  # id, process, flags, the system call
+
+
+def listen(instructions: bytes) -> int:
+    """Install a filter whose USER_NOTIF verdicts wait on the descriptor that is returned; needs no_new_privs."""
+    buffer = ctypes.create_string_buffer(instructions, len(instructions))
+    program = _SockFprog(len(instructions) // 8, ctypes.addressof(buffer))
+    words = (_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER)
+    return _call("seccomp", *map(ctypes.c_ulong, words), ctypes.byref(program))
+
+
+def hear(listener: int) -> tuple[int, int]:
+    """Return a system call that waits for a word, and the number of the thread whose it is."""
+    notice = bytearray(_NOTICE_BYTES)
+    fcntl.ioctl(listener, _SECCOMP_IOCTL_NOTIF_RECV, notice)
+    call, thread = struct.unpack_from("=QI", notice)
+    return call, thread
+
+
+def answer(listener: int, call: int, error: int) -> None:
+    """Let the call go on (0), or have it fail with an errno."""
+    flags = 0 if error else _SECCOMP_USER_NOTIF_FLAG_CONTINUE
+    fcntl.ioctl(listener, _SECCOMP_IOCTL_NOTIF_SEND, struct.pack("=QqiI", call, 0, -error, flags))
 
 
 def keep_over_exec(capability: int) -> None:

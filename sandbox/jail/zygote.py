@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from sandbox.jail import determinism, harness, landlock, launcher, linux, seccomp, streams
+from sandbox.jail.threads import Threads
 
 CALL = struct.Struct("<cQddQ")  # b"c", call id, wall seconds, CPU seconds, memory bytes; + one descriptor
 CANCEL = struct.Struct("<cQ")  # b"k", call id
@@ -107,6 +108,8 @@ def main() -> NoReturn:
     try:
         zygote = Zygote(plan["control_fd"], plan["slots"], plan["tmp_bytes"])
         jail = _jail(dict(plan))
+        if plan["tier"] != "namespaces":
+            zygote.ask_for_threads(Threads())
         zygote.serve(functools.partial(harness.run, jail), {"landlock": jail.ruleset >= 0})
     except BaseException as error:  # noqa: BLE001  # whatever it is, it belongs in the log
         traceback.print_exc(file=log)
@@ -122,7 +125,7 @@ def _jail(plan: dict) -> harness.Jail:
         tier=plan["tier"],
         drop=linux.Drop(seccomp.filter_program(linux.machine(), files=files, changes=changes)),
         tmp_bytes=plan["tmp_bytes"],
-        max_processes=plan["max_children"] + plan["spare_threads"],
+        max_processes=plan["max_children"] + plan["spare_threads"] if plan["tier"] == "namespaces" else None,
         streams=streams.Streams(),
         begin=determinism.install(),
         ruleset=landlock.ruleset(plan["tier"], plan["readable"]),
@@ -153,12 +156,17 @@ class Zygote:
         self._children: dict[int, _Child] = {}
         self._pid_of_call: dict[int, int] = {}
         self._timers: list[tuple[float, int, int]] = []  # (when to look, pid, call)
+        self._threads: Threads | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._slots = [_Slot(*fds) for fds in slots]
         self._base_namespace = self._slots.pop(0).namespace
         self._itself = linux.pidfd_open(1) if self._base_namespace >= 0 else -1
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+
+    def ask_for_threads(self, threads: Threads) -> None:
+        """Have `threads` answer when a call wants to start one."""
+        self._threads = threads
 
     def serve(self, run: Run, layers: dict[str, bool]) -> None:
         """Serve calls until the server goes away; `run` is what a freshly forked process does with its call."""
@@ -167,6 +175,8 @@ class Zygote:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
+        if self._threads is not None:
+            poll.register(self._threads.listener, select.POLLIN)
         control_fd, wake_read = self._control.fileno(), self._wake_read
         while True:
             timeout = None
@@ -175,10 +185,21 @@ class Zygote:
             for fd, _ in poll.poll(timeout):
                 if fd == wake_read:
                     os.read(wake_read, 4096)
+                elif fd != control_fd and self._threads is not None:
+                    self._answer(self._threads)
                 elif fd == control_fd and not self._receive():
                     return
             self._bury()
             self._look_at_the_clock()
+
+    def _answer(self, threads: Threads) -> None:
+        """Answer one thread of a call; where there is no room for it the call has not failed, we have."""
+        try:
+            pid, has_room = threads.decide()
+        except OSError:  # the call has just ended
+            return
+        if not has_room and pid in self._children:
+            self._kill(pid, NOT_STARTED)
 
     def _receive(self) -> bool:
         """Handle all waiting messages; False when the server is gone."""
@@ -260,6 +281,8 @@ class Zygote:
             testimony = child.testimony()
             if why == BY_ITSELF and testimony != harness.RESTRICTED:
                 why = NOT_RESTRICTED
+            if why == NOT_STARTED:
+                status = errno.EAGAIN
             if child.slot.is_dirty(child.started):
                 linux.setns(child.slot.namespace, linux.CLONE_NEWNS)
                 linux.unmount_detached("/tmp")

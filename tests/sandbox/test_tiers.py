@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -40,7 +41,8 @@ program += [word(0x15, 56, 0, 3), word(0x20, 16), word(0x45, 0x7E020000, 0, 1), 
 program.append(word(0x06, 0x7FFF0000))
 code = b"".join(program)
 linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-import ctypes
+import ctypes, resource
+if {most_threads} >= 0: resource.setrlimit(resource.RLIMIT_NPROC, ({most_threads},) * 2)
 buffer = ctypes.create_string_buffer(code, len(code))
 class Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
@@ -69,14 +71,15 @@ def environment() -> dict[str, str]:
 
 
 def server(
-    python: str, *options: str, refused: dict[str, int] | None = None, as_user: bool = False
+    python: str, *options: str, refused: dict[str, int] | None = None, as_user: bool = False, most_threads: int = -1
 ) -> subprocess.Popen[str]:
-    """A service, in a simulated container, possibly as the user `nobody`."""
+    """A service, in a simulated container, possibly as the user `nobody`, who may have so many threads in all."""
     arguments = ["-m", "sandbox.server", "--port", "0", "--workers", "1", *options]
     command = [python, *arguments]
     if refused is not None:
+        launch = LAUNCH.format(root=str(ROOT), most_threads=most_threads)
         numbers = [[number, 38 if name in LANDLOCK else 1] for name, number in refused.items()]
-        command = [python, "-c", LAUNCH.format(root=str(ROOT)), json.dumps(numbers), *arguments]
+        command = [python, "-c", launch, json.dumps(numbers), *arguments]
     user = {"user": 65534, "group": 65534, "extra_groups": []} if as_user and IS_ROOT else {}
     return subprocess.Popen(command, cwd="/", env=environment(), stderr=subprocess.PIPE, text=True, **user)  # type: ignore[call-overload, no-any-return]
 
@@ -168,6 +171,103 @@ def test_without_namespaces_landlock_and_seccomp_hold_the_same_promises(as_user:
             assert path.parent.stat().st_mode & 0o777 == 0o755
     finally:
         stop(process)
+
+
+# Threads of the tools' own user which are none of the sandbox's.
+CROWD = """
+import sys, threading, time
+threading.stack_size(65536)
+for _ in range(400): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+print("there", flush=True)
+sys.stdin.read()
+"""
+HONEST_THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+def f():
+    with ThreadPoolExecutor(8) as pool: return sum(pool.map(abs, range(-9, 1)))
+"""
+ENDLESS_THREADS = """
+import threading, time
+threading.stack_size(65536)
+def f():
+    try:
+        while True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    except RuntimeError: return threading.active_count()
+"""
+
+
+@x86_only
+@pytest.mark.parametrize("as_user", [False, True])
+def test_the_threads_of_others_are_never_counted_against_a_tool(as_user: bool) -> None:
+    process = server(world_readable_python(), refused=DOCKER_REFUSES, as_user=as_user)
+    crowd = None
+    try:
+        with SandboxClient(url_of(process)) as client:
+            crowd = start_crowd()
+            assert client.execute(HONEST_THREADS, "f", {}).value == 45
+            assert 32 < client.execute(ENDLESS_THREADS, "f", {}).value <= 128  # its own are
+            assert client.execute(HONEST_THREADS, "f", {}).value == 45
+    finally:
+        if crowd is not None:
+            crowd.communicate()
+        stop(process)
+
+
+@x86_only
+def test_a_thread_that_the_user_has_no_room_for_is_the_services_failure() -> None:
+    """The user may have so many threads and no more, and others take the last ones while a call runs."""
+    uid = 65534 if IS_ROOT else os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        filled = Path(name) / "filled"
+        most = threads_of(uid) + 250
+        process = server(world_readable_python(), refused=DOCKER_REFUSES, as_user=True, most_threads=most)
+        crowd = None
+        try:
+            url = url_of(process)
+            source = f"import os, time\n{HONEST_THREADS}\ndef g(path):\n"
+            source += "    while not os.path.exists(path): time.sleep(0.01)\n    return f()\n"
+            call = {
+                "source": source,
+                "function": "g",
+                "arguments": {"path": str(filled)},
+                "limits": {"wall_seconds": 50},
+            }
+            with ThreadPoolExecutor(1) as asking:
+                reply = asking.submit(httpx.post, f"{url}/v1/execute", json=call, timeout=60)
+                while httpx.get(f"{url}/health").json()["queue"]["in_flight"] == 0:
+                    assert not reply.done()
+                crowd = start_crowd()
+                filled.touch()
+                assert (reply.result().status_code, "no process or thread to give" in reply.result().text) == (
+                    503,
+                    True,
+                )
+            crowd.communicate()
+            assert httpx.post(f"{url}/v1/execute", json=call, timeout=60).json()["value"] == 45
+        finally:
+            if crowd is not None:
+                crowd.communicate()
+            stop(process)
+
+
+def threads_of(uid: int) -> int:
+    """How many threads a user has, all of its processes together."""
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if process.stat().st_uid == uid or f"Uid:\t{uid}\t" in (process / "status").read_text():
+                found += len(list((process / "task").iterdir()))
+    return found
+
+
+def start_crowd() -> subprocess.Popen[bytes]:
+    """A process of the tools' own user with 400 threads."""
+    user = {"user": 65534, "group": 65534, "extra_groups": []} if IS_ROOT else {}
+    command = [world_readable_python(), "-c", CROWD]
+    crowd = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **user)  # type: ignore[call-overload]
+    crowd.stdout.readline()
+    return crowd  # type: ignore[no-any-return]
 
 
 # Landlock before its third version lets a file be cut off that may be read.
@@ -313,7 +413,7 @@ def test_landlock_is_refused_when_the_tools_user_may_change_its_files(line: str,
         numbers = json.dumps([[number, 1] for number in DOCKER_REFUSES.values()])
         arguments = ["-m", "sandbox.server", "--port", "0", "--workers", "1"]
         result = subprocess.run(
-            [world_readable_python(), "-c", LAUNCH.format(root=name), numbers, *arguments],
+            [world_readable_python(), "-c", LAUNCH.format(root=name, most_threads=-1), numbers, *arguments],
             cwd=name,
             # The packages may lie in a .venv below ROOT: they stay where they are.
             env={**environment(), "PYTHONPATH": os.pathsep.join(name if p == str(ROOT) else p for p in paths)},
