@@ -2325,6 +2325,30 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/synthesis/test_stage.py",),
     ),
     # --- sandbox ---
+    # A call waits until those in flight leave it its memory.
+    Mutant(
+        "sandbox/pool.py",
+        "self.memory_in_flight + self.memory_for(job) <= self._memory_bytes",
+        "True",
+        (
+            "tests/sandbox/test_memory_of_all.py"
+            "::test_a_call_waits_until_those_in_flight_leave_it_the_memory_that_it_is_promised",
+        ),
+    ),
+    # A client holds at most a share of the memory.
+    Mutant(
+        "sandbox/pool.py",
+        "and self.memory_of[client] < _MOST_OF_ALL_PLACES * self._memory_bytes",
+        "",
+        ("tests/sandbox/test_memory_of_all.py::test_one_client_leaves_memory_to_others",),
+    ),
+    # The clock goes on by what a tool sleeps.
+    Mutant(
+        "sandbox/jail/determinism.py",
+        "_readings = max(_readings, began + round(float(seconds) * 1000))",
+        "pass",
+        ("tests/sandbox/test_determinism.py::test_what_is_slept_is_what_the_clock_goes_on_by",),
+    ),
     # A failure of the service is retried.
     Mutant(
         "sandbox/client.py",

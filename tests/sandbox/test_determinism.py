@@ -69,6 +69,22 @@ def f():
     assert [first[at] == other[at] for at in (0, 3, 4)] == [False] * 3
 
 
+def test_what_is_slept_is_what_the_clock_goes_on_by(client: SandboxClient) -> None:
+    source = """
+import threading, time
+def f(seconds, threads):
+    began = time.time()
+    sleepers = [threading.Thread(target=time.sleep, args=(seconds,)) for _ in range(threads)]
+    for one in sleepers: one.start()
+    for one in sleepers: one.join()
+    time.sleep(seconds)
+    return round(time.time() - began, 3)
+"""
+    assert client.execute(source, "f", {"seconds": 0.02, "threads": 0}).value == 0.021
+    together = client.execute(source, "f", {"seconds": 0.5, "threads": 4}).value
+    assert 1.001 <= together < 2.501  # they sleep at the same time, most of it
+
+
 def test_another_seed_gives_another_randomness(client: SandboxClient) -> None:
     source = "import random, uuid\ndef f():\n    return [random.random(), str(uuid.uuid4())]\n"
     one, again, other = (client.execute(source, "f", {}, seed=seed).value for seed in (1, 1, 2))
