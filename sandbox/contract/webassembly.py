@@ -57,6 +57,8 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     "a module of one's own can be imported": _NO_PATH,
     "a file that fills the disk is stopped": _NO_PATH,
     "a sparse giant is stopped": _NO_PATH,
+    "/tmp does not tell that an earlier call looked into it": _NO_PATH,
+    "the times of a standard stream cannot be changed": {"kinds": frozenset({"exception", "forbidden"})},
     "a flood of files is stopped": _NO_PATH,
 }
 
