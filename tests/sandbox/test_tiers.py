@@ -81,18 +81,17 @@ def server(
         numbers = [[number, 38 if name in LANDLOCK else 1] for name, number in refused.items()]
         command = [python, "-c", launch, json.dumps(numbers), *arguments]
     user = {"user": 65534, "group": 65534, "extra_groups": []} if as_user and IS_ROOT else {}
-    return subprocess.Popen(command, cwd="/", env=environment(), stderr=subprocess.PIPE, text=True, **user)  # type: ignore[call-overload, no-any-return]
+    return subprocess.Popen(
+        command, cwd="/", env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **user
+    )  # type: ignore[call-overload, no-any-return]
 
 
 def url_of(process: subprocess.Popen[str]) -> str:
-    """Where it listens, as its log says."""
-    assert process.stderr is not None
-    seen = []
-    for line in process.stderr:
-        seen.append(line)
-        if "sandbox on http" in line:
-            return line.split("sandbox on ")[1].split(",")[0]
-    raise AssertionError(f"the service did not start: {seen}")
+    """Where it listens, as it says first."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert "sandbox on http" in line, f"the service did not start: {line}{process.communicate()[1]}"
+    return line.split("sandbox on ")[1].split(",")[0]
 
 
 def stop(process: subprocess.Popen[str]) -> None:
