@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astra_jax.benchmarks.harnesses import HARNESSES
-from astra_jax.benchmarks.paper import ALL, Benchmark, claims, paper_rows
+from astra_jax.benchmarks.paper import ALL, Benchmark, bfcl_effort, claims, paper_rows
 from astra_jax.benchmarks.results import FAILURES, BenchmarkResults
 from astra_jax.benchmarks.scores import tasks_by_category
 from astra_jax.evaluate.intervals import stratified_interval
@@ -18,6 +18,12 @@ TITLES: dict[Benchmark, str] = {
     "aime": "AIME, mean of 32, top-k 20",
     "aime_no_top_k": "AIME, mean of 32, without top-k",
 }
+EFFORTS: dict[str, str] = {
+    "steps_per_turn": "steps per sub-job",
+    "tokens_per_step": "tokens per step",
+    "tokens_per_turn": "tokens per sub-job",
+}
+"""What T4 has, under our names and under the paper's."""
 _PAPER_SAMPLING: dict[str, dict[str, float]] = {
     "bfcl": {"temperature": 0.6},
     "aime": {"temperature": 0.6, "top_p": 0.95},
@@ -50,12 +56,17 @@ class Row:
 class Comparison:
     """One benchmark."""
 
+    benchmark: Benchmark
+    runs: list[tuple[str, BenchmarkResults]]
+    """Ours, with their labels, in the order in which they were named."""
     title: str
     columns: list[str]
     rows: list[Row]
     """The paper's, then our own."""
     deltas: list[Row]
     """What the paper claims over Qwen3, then what our runs add to the first of them."""
+    effort: list[Row]
+    """T4 with ours below it; empty of what T4 does not have."""
     failures: list[Row]
     """Of each run, samples by cause and answers."""
     failure_columns: list[str]
@@ -130,10 +141,13 @@ def _comparison(benchmark: Benchmark, title: str, ours: Sequence[tuple[str, Benc
         deltas.append(Row(f"{label} − {first_label}", "", [found.get(name, Cell("–")) for name in columns]))
     counted = list(dict.fromkeys(name for _, results in ours for name in results.summary.answers))
     return Comparison(
+        benchmark=benchmark,
+        runs=list(ours),
         title=title,
         columns=columns,
         rows=rows,
         deltas=deltas,
+        effort=_effort(ours) if benchmark == "bfcl" else [],
         failures=[
             Row(
                 label,
@@ -149,6 +163,12 @@ def _comparison(benchmark: Benchmark, title: str, ours: Sequence[tuple[str, Benc
         ],
         not_comparable={label: reasons for label, results in ours if (reasons := not_comparable(results))},
     )
+
+
+def _effort(ours: Sequence[tuple[str, BenchmarkResults]]) -> list[Row]:
+    models = [(row.model, "T4", row.model_dump()) for row in bfcl_effort()]
+    models += [(label, "", results.summary.effort) for label, results in ours]
+    return [Row(label, source, [Cell(f"{found[name]:.1f}") for name in EFFORTS]) for label, source, found in models]
 
 
 def _paired(before: BenchmarkResults, after: BenchmarkResults) -> dict[str, Cell]:

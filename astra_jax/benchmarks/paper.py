@@ -40,6 +40,17 @@ class PaperRow(BaseModel):
         return {**found, ALL: found.get(ALL, round(sum(found.values()) / len(found), 2))} if found else {}
 
 
+class PaperEffort(BaseModel):
+    """One row of T4: what a model's answers in BFCL's multi-turn cases cost. A sub-job is a turn of the user."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    steps_per_turn: float
+    tokens_per_step: float
+    tokens_per_turn: float
+
+
 class Claim(BaseModel):
     """What a stage adds to Qwen3 of its size, in points, as the paper's tables have it."""
 
@@ -53,13 +64,27 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     rows: tuple[PaperRow, ...]
+    bfcl_effort: tuple[PaperEffort, ...]
 
 
 @cache
+def _table() -> _Table:
+    text = files("astra_jax.benchmarks").joinpath("paper.toml").read_text(encoding="utf-8")
+    return _Table.model_validate(tomllib.loads(text))
+
+
 def paper_rows() -> tuple[PaperRow, ...]:
     """Return all rows, in the order in which they are shown."""
-    text = files("astra_jax.benchmarks").joinpath("paper.toml").read_text(encoding="utf-8")
-    return _Table.model_validate(tomllib.loads(text)).rows
+    return _table().rows
+
+
+def bfcl_effort() -> tuple[PaperEffort, ...]:
+    """Return T4, in its order.
+
+    >>> bfcl_effort()[0].tokens_per_turn
+    1096.7
+    """
+    return _table().bfcl_effort
 
 
 def claims(benchmark: Benchmark) -> list[Claim]:

@@ -9,6 +9,7 @@
     episodes            which episodes are shown, token by token     episodes.html.jinja
     environments        evaluations side by side                     environments.html.jinja
     benchmarks          these, and benchmarks beside the paper's     benchmarks .html.jinja and .md.jinja
+    benchmark_charts    bars and curves of these benchmarks          benchmark_charts.html.jinja
 
 The page runs no script and loads nothing.
 """

@@ -8,9 +8,10 @@ from typing import Final
 
 import jinja2
 
-from astra_jax.benchmarks.comparison import compare
+from astra_jax.benchmarks.comparison import EFFORTS, compare
 from astra_jax.benchmarks.results import read_results
 from astra_jax.evaluate.side_by_side import is_evaluation, read_evaluation
+from astra_jax.report.benchmark_charts import benchmark_charts
 from astra_jax.report.environments import side_by_side
 from astra_jax.report.page import page_environment
 from synthesis.destination import MARK, Result, whole_folder
@@ -39,6 +40,8 @@ def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
         "title": " · ".join([_EVALUATIONS] * bool(in_environments) + [_BENCHMARKS] * bool(comparisons)),
         "evaluations": side_by_side(in_environments) if in_environments else None,
         "comparisons": comparisons,
+        "charts": {each.benchmark: benchmark_charts(each) for each in comparisons},
+        "effort_columns": list(EFFORTS.values()),
     }
     names = ", ".join(labels)
     markdown = jinja2.Environment(

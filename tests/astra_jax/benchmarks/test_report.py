@@ -20,6 +20,7 @@ from astra_jax.benchmarks.results import (
 )
 from astra_jax.benchmarks.scores import sum_up
 from astra_jax.cli.command import main
+from astra_jax.report.benchmark_charts import benchmark_charts
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 
@@ -79,7 +80,7 @@ def test_the_page_has_the_paper_s_rows_ours_and_what_each_adds(tmp_path, capsys)
     assert ours.endswith("| +25.00 (+6.2 to +50.0) |")
     assert "not comparable" not in text
     tables = [line for line in lines if line.startswith("|---")]
-    assert len(tables) == 3
+    assert len(tables) == 4
     html = (tmp_path / "page" / "report.html").read_text()
     assert "ASTRA-32B-Thinking-v1" in html
     assert "trained − base" in html
@@ -169,3 +170,49 @@ def test_names_that_markdown_or_html_would_read_stay_names(tmp_path):
     assert main(["evaluate", "report", str(base), "--out", str(tmp_path / "page")]) == 0
     assert "| a\\|<b>x |" in (tmp_path / "page" / "report.md").read_text()
     assert "<b>x" not in (tmp_path / "page" / "report.html").read_text()
+
+
+def test_table_4_has_the_paper_s_steps_and_tokens_and_ours_below_them(tmp_path):
+    base = run(tmp_path / "base", all_of(1, 0))
+    assert main(["evaluate", "report", str(base), "--out", str(tmp_path / "page")]) == 0
+    lines = (tmp_path / "page" / "report.md").read_text().splitlines()
+    assert "| | steps per sub-job | tokens per step | tokens per sub-job |" in lines
+    assert "| Qwen3-14B (T4) | 2.5 | 379.6 | 1096.7 |" in lines
+    assert "| ASTRA-32B-Thinking-v1 (T4) | 3.1 | 317.8 | 1130.1 |" in lines
+    assert "| base | 1.5 | 2.0 | 3.0 |" in lines  # 3 steps and 6 tokens in 2 turns
+    assert "steps per sub-job" in (tmp_path / "page" / "report.html").read_text()
+    of_others = run(tmp_path / "aime", {"2024": [1]}, benchmark="aime", sampling={"top_k": 20})
+    assert main(["evaluate", "report", str(of_others), "--out", str(tmp_path / "page")]) == 0
+    assert "sub-job" not in (tmp_path / "page" / "report.html").read_text()
+
+
+def test_bars_and_stages_are_drawn_to_one_scale(tmp_path):
+    runs = [("base", all_of(1, 0)), ("trained", all_of(1, 1))]
+    (comparison,) = compare([(name, read_results(run(tmp_path / name, passed))) for name, passed in runs])
+    charts = benchmark_charts(comparison)
+    assert [chart.title for chart in charts.bars] == ["Paper, 14B", "Paper, 32B", "Ours"]
+    paper, _, ours = charts.bars
+    assert paper.names == ["base", "SFT", "RL"]
+    assert ours.names == ["base", "trained"]
+    assert paper.y_ticks == ours.y_ticks  # of one scale, so that they can be compared
+    texts = {bar.text: bar.height_percent for bar in ours.bars + paper.bars}
+    assert texts["base, long context: 50.0"] == pytest.approx(50)
+    assert texts["trained, all: 100.0"] == pytest.approx(100)
+    assert texts["SFT, miss func: 25.5"] == pytest.approx(25.5)
+    by_stage, by_run = charts.curves
+    assert [point.text for point in by_stage.curves[1].points] == [
+        "32B, base: 49.6",
+        "32B, SFT: 52.1",
+        "32B, RL: 64.2",
+    ]
+    assert [point.text for point in by_run.curves[0].points] == ["ours, base: 50.0", "ours, trained: 100.0"]
+
+
+def test_pass_hat_is_a_curve_over_the_number_of_trials(tmp_path):
+    document = {"benchmark": "tau2", "trials": 2, "user_simulator": "gpt-5.1", "sampling": {"temperature": 0.0}}
+    results = read_results(run(tmp_path / "a", {"retail": [1, 0], "telecom": [1, 1]}, **document))
+    summary = results.summary.model_copy(update={"pass_hat": {1: 0.75, 2: 0.5}})
+    (comparison,) = compare([("a", results.model_copy(update={"summary": summary}))])
+    chart = benchmark_charts(comparison).curves[-1]
+    assert chart.title == "pass^k"
+    assert [point.text for point in chart.curves[0].points] == ["a, 1: 75.0", "a, 2: 50.0"]
