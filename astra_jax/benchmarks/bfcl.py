@@ -25,7 +25,7 @@ from astra_jax.benchmarks.bfcl_files import (
     tool_names,
 )
 from astra_jax.benchmarks.endpoint import ServingConfig, answering, named_model
-from astra_jax.benchmarks.harness_process import run_harness
+from astra_jax.benchmarks.harness_process import AGENT_PORT, relay_url, run_harness
 from astra_jax.benchmarks.harnesses import BFCL
 from astra_jax.benchmarks.managed_environment import ManagedEnvironment, managed_environment
 from astra_jax.benchmarks.relay import Relay
@@ -146,13 +146,15 @@ async def _run(
     settings = {"top_p": config.top_p, "top_k": config.top_k, "max_tokens": config.max_tokens}
     names = tool_names(environment.packages())
     async with Relay(endpoint, settings=settings, tool_names=names, log=requests) as relay:
-        variables = {"OPENAI_BASE_URL": relay.url, "OPENAI_API_KEY": "none", "BFCL_PROJECT_ROOT": str(raw)}
+        variables = {"OPENAI_BASE_URL": relay_url(AGENT_PORT), "OPENAI_API_KEY": "none", "BFCL_PROJECT_ROOT": str(raw)}
         generate = [program, "generate", "--model", _MODEL, "--run-ids", *places]
         generate += ["--temperature", str(config.temperature), "--num-threads", str(config.requests_at_once)]
-        await run_harness(generate, folder=raw, log=log, variables=variables)
+        readable = [environment.folder]
+        relays = {AGENT_PORT: relay}
+        await run_harness(generate, folder=raw, log=log, variables=variables, readable=readable, relays=relays)
         evaluate = [program, "evaluate", "--model", _MODEL, "--partial-eval", *places, "--score-dir", "score"]
         evaluate += ["--test-category", ",".join(cases)]
-        await run_harness(evaluate, folder=raw, log=log, variables=variables)
+        await run_harness(evaluate, folder=raw, log=log, variables=variables, readable=readable)
     lines = whole_lines(requests)
     # All requests of the run, also of a command that was stopped.
     counted = {

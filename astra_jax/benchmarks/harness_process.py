@@ -1,30 +1,64 @@
-"""A program of a harness, run to its end: in a folder of its own, without this process's variables."""
+"""A program of a harness, run to its end: confined, in a folder of its own, without this process's variables.
+
+Harnesses run what a model wrote as Python. So whatever they run reads /usr, the interpreter and the harness, writes
+into its folder, and reaches nobody but relays of ours; and it ends when this process does, also when that is killed.
+
+Decided: docs/decisions/benchmarks.md, “A harness is confined, or it is not run”.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
+import json
 import os
 import signal
+import socket
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
+from astra_jax.benchmarks.relay import Relay
 from astra_jax.benchmarks.results import BenchmarkFailed
 
-_END_SECONDS = 10.0
+AGENT_PORT: Final = 8001
+USER_PORT: Final = 8002
+"""Of the loopback that a program has to itself: the same in every run."""
+_END_SECONDS: Final = 10.0
+_MOST_MESSAGE_BYTES: Final = 4096
+_START: Final = "import sys; sys.path.insert(0, {root!r}); from sandbox.jail import program; program.main()"
+
+
+def relay_url(port: int) -> str:
+    """Return where a program finds the relay that is at a port of its loopback.
+
+    >>> relay_url(8001)
+    'http://127.0.0.1:8001/v1'
+    """
+    return f"http://127.0.0.1:{port}/v1"
 
 
 async def run_harness(
-    command: Sequence[str], *, folder: Path, log: Path, variables: Mapping[str, str], said: str = ""
+    command: Sequence[str],
+    *,
+    folder: Path,
+    log: Path,
+    variables: Mapping[str, str],
+    readable: Sequence[Path] = (),
+    relays: Mapping[int, Relay] | None = None,
+    said: str = "",
 ) -> None:
     """Run one program that is told `said`; what it prints is added to `log`.
 
-    Cancelled, it ends the program and all that it started.
+    It may read what is `readable` and the interpreter, write into `folder`, and ask `relays`, by the port of its
+    loopback. Cancelled, it ends the program and all that it started.
 
     It gets PATH, a home below `folder` and `variables`, and nothing else: no key, no proxy, no setting of the user.
 
     Raises:
-        BenchmarkFailed: it does not end well.
+        BenchmarkFailed: it does not end well, or this machine cannot confine it, so that it is not run.
     """
     home = folder / "home"
     home.mkdir(parents=True, exist_ok=True)
@@ -37,21 +71,37 @@ async def run_harness(
         "PYTHONDONTWRITEBYTECODE": "1",
         **variables,
     }
-    with log.open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            cwd=folder,
-            env=environment,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    relays = relays or {}
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    plan = {
+        "control_fd": theirs.fileno(),
+        "parent": os.getpid(),
+        "readable": [str(path.absolute()) for path in (*_interpreter_folders(), *readable)],
+        "folder": str(folder.absolute()),
+        "ports": list(relays),
+        "command": list(command),
+    }
+    with ours, log.open("ab") as output:
         try:
-            assert process.stdin is not None
-            process.stdin.write(said.encode())
-            process.stdin.close()
-            code = await process.wait()
+            process = await asyncio.create_subprocess_exec(
+                *(_interpreter(), "-I", "-S", "-c", _START.format(root=_package_root()), json.dumps(plan)),
+                cwd=folder,
+                env=environment,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+            )
+        finally:
+            theirs.close()
+        try:
+            async with contextlib.AsyncExitStack() as listening:
+                await _let_through(ours, relays, listening)
+                assert process.stdin is not None
+                process.stdin.write(said.encode())
+                process.stdin.close()
+                code = await process.wait()
         finally:
             # Whatever it started goes with it, also what outlives it.
             with contextlib.suppress(ProcessLookupError):
@@ -62,8 +112,50 @@ async def run_harness(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     if code:
-        printed = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
         raise BenchmarkFailed(
             f"expected {Path(command[0]).name} {command[1]} to end well, found exit code {code}: "
-            f"{printed[-1] if printed else 'no message'}; see {log}"
+            f"{last_line(log)}; see {log}"
         )
+
+
+def last_line(log: Path) -> str:
+    """Return the last line that a program has printed."""
+    printed = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return printed[-1] if printed else "no message"
+
+
+async def _let_through(
+    control: socket.socket, relays: Mapping[int, Relay], listening: contextlib.AsyncExitStack
+) -> None:
+    """Take the sockets of a program's loopback, have relays listen on them, and let the program begin."""
+    message, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, control, _MOST_MESSAGE_BYTES, len(relays))
+    sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    if message != b"ready" or len(sockets) != len(relays):
+        raise BenchmarkFailed(
+            "expected a machine that can confine a harness, which runs what a model wrote (Linux 5.12, with user "
+            f"namespaces), found: {message.decode(errors='replace') or 'its launcher ended'}; the harness was not run: "
+            "see to it that `unshare --user --net true` works"
+        )
+    for relay, each in zip(relays.values(), sockets, strict=True):
+        await listening.enter_async_context(relay.listening(each))
+    control.send(b"go")
+    if failed := await asyncio.to_thread(control.recv, _MOST_MESSAGE_BYTES):
+        raise BenchmarkFailed(f"expected a program to begin, found: {failed.decode(errors='replace')}")
+
+
+def _interpreter() -> str:
+    """Return the interpreter that environments are made from."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def _interpreter_folders() -> list[Path]:
+    """Return what an environment's interpreter needs beside the environment."""
+    found = {Path(sys.base_prefix), Path(sys.base_exec_prefix), Path(_interpreter()).parents[1]}
+    return sorted(found - {Path("/usr"), Path("/")})
+
+
+def _package_root() -> str:
+    found = importlib.util.find_spec("sandbox")
+    assert found is not None
+    assert found.origin is not None
+    return str(Path(found.origin).parents[1])

@@ -1,4 +1,4 @@
-"""Between a harness and an endpoint: a server on loopback that passes chats on, and writes a line for each.
+"""Between a harness and an endpoint: a server that passes chats on, and writes a line for each.
 
 A harness knows the names of its own table, sends no key of ours and cannot say every setting; what it scores as 0 may
 have been lost on the way, or cut off. So it talks to the relay, which
@@ -14,9 +14,11 @@ Decided: docs/decisions/benchmarks.md, “A harness talks to a relay”.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TextIO
@@ -62,9 +64,6 @@ class Relay:
         app.router.add_post(_PATH, self._chat)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
         key = key_or_none(self._endpoint.key_variable)
         self._client = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -81,6 +80,17 @@ class Relay:
         await self._runner.cleanup()
         await self._client.close()
         self._log.close()
+
+    @contextlib.asynccontextmanager
+    async def listening(self, where: socket.socket) -> AsyncIterator[None]:
+        """Answer at a listening socket, also one of another network, which is closed in the end."""
+        site = web.SockSite(self._runner, where)
+        await site.start()
+        try:
+            yield
+        finally:
+            await site.stop()
+            where.close()
 
     async def _chat(self, request: web.Request) -> web.Response:
         started = time.monotonic()

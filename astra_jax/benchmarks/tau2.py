@@ -17,7 +17,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.benchmarks.endpoint import ServingConfig, answering, named_model
-from astra_jax.benchmarks.harness_process import run_harness
+from astra_jax.benchmarks.harness_process import AGENT_PORT, USER_PORT, relay_url, run_harness
 from astra_jax.benchmarks.harnesses import TAU2
 from astra_jax.benchmarks.managed_environment import ManagedEnvironment, managed_environment
 from astra_jax.benchmarks.relay import Relay
@@ -161,7 +161,7 @@ async def _run(
             found = read_simulations(simulations, domain, empty_as=_EMPTY)
             if len(found) < of_each * config.trials:
                 await run_harness(
-                    _command(config, environment, domain, of_each, agent_relay.url, user_relay.url),
+                    _command(config, environment, domain, of_each),
                     folder=raw,
                     log=raw / "harness.log",
                     variables={
@@ -169,7 +169,9 @@ async def _run(
                         "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # or it asks the network
                         "OPENAI_API_KEY": "none",
                     },
-                    # Whether it shall go on with what is there, and do so though the relays' ports are others.
+                    readable=[environment.folder],
+                    relays={AGENT_PORT: agent_relay, USER_PORT: user_relay},
+                    # Whether it shall go on with what is there, and do so though settings are others.
                     said="y\ny\n",
                 )
                 found = read_simulations(simulations, domain, empty_as=_EMPTY)
@@ -193,12 +195,10 @@ def _mean_over_domains(samples: list[Sample], k: int) -> float:
     return sum(pass_hat([each for each in samples if each.category == name], k) for name in domains) / len(domains)
 
 
-def _command(
-    config: Tau2Config, environment: ManagedEnvironment, domain: Domain, of_each: int, agent_url: str, user_url: str
-) -> list[str]:
+def _command(config: Tau2Config, environment: ManagedEnvironment, domain: Domain, of_each: int) -> list[str]:
     arguments = {
-        "agent": {"temperature": config.temperature, "api_base": agent_url, "api_key": "none"},
-        "user": {"temperature": config.user.temperature, "api_base": user_url, "api_key": "none"},
+        "agent": {"temperature": config.temperature, "api_base": relay_url(AGENT_PORT), "api_key": "none"},
+        "user": {"temperature": config.user.temperature, "api_base": relay_url(USER_PORT), "api_key": "none"},
     }
     command = [str(environment.program("tau2")), "run", "--domain", domain, "--save-to", domain]
     for who, llm_args in arguments.items():

@@ -29,6 +29,7 @@ MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
 MNT_DETACH = 2
+MOUNT_READ_ONLY = 1
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -51,6 +52,7 @@ _NUMBERS = {
     "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317, "pidfd_open": 434},
     "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277, "pidfd_open": 434},
 }
+_MOUNT_SETATTR = 442
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -122,6 +124,23 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 def unmount_detached(target: str) -> None:
     """Lazily unmount `target`."""
     _check(libc.umount2(target.encode(), ctypes.c_int(MNT_DETACH)), f"umount {target}")
+
+
+def restrict_mount(target: str, attributes: int) -> None:
+    """Add attributes, and nosuid and nodev, to a mount and all that are mounted below it (Linux 5.12)."""
+    nosuid, nodev, recursive, here = 2, 4, 0x8000, -100
+    added = struct.pack("QQQQ", attributes | nosuid | nodev, 0, 0, 0)
+    _check(
+        _syscall(
+            ctypes.c_long(_MOUNT_SETATTR),
+            ctypes.c_int(here),
+            target.encode(),
+            ctypes.c_uint(recursive),
+            added,
+            ctypes.c_size_t(len(added)),
+        ),
+        f"mount_setattr {target}",
+    )
 
 
 def pivot_root(new: str, old: str) -> None:

@@ -1,7 +1,7 @@
 """A stand-in of BFCL's program, written by hand from what its command line reads and writes: two turns a case, one
 request each.
 
-A case passes whose first call is `cd`. Where a file `die_after` lies beside the run's folder, it dies after so many
+A case passes whose first call is `cd`. Where a file `die_after` lies in its environment, it dies after so many
 cases, in the middle of a line.
 """
 
@@ -56,7 +56,7 @@ def run(case):
 
 
 def generate():
-    die_after = ROOT.parents[1] / "die_after"
+    die_after = Path(__file__).parents[1] / "die_after"
     left = int(die_after.read_text()) if die_after.exists() else None
     for category, cases in json.loads((ROOT / "test_case_ids_to_generate.json").read_text()).items():
         path = results(category)

@@ -28,7 +28,7 @@ def stand_in(tmp_path, monkeypatch):
     folder = tmp_path / "environment"
     (folder / "bin").mkdir(parents=True)
     program = folder / "bin" / "bfcl"
-    program.write_text(f"#!{sys.executable}\n{STAND_IN.read_text()}")
+    program.write_text(f"#!{os.path.realpath(sys.executable)}\n{STAND_IN.read_text()}")
     program.chmod(0o755)
     documents = folder / "lib" / "python3.11" / "site-packages" / "bfcl_eval" / "data" / "multi_turn_func_doc"
     documents.mkdir(parents=True)
@@ -122,13 +122,13 @@ def test_what_was_lost_is_run_again_and_nothing_else(stand_in, tmp_path):
 def test_a_run_that_was_killed_in_the_middle_of_a_line_goes_on_where_it_stood(stand_in, tmp_path, capsys):
     with scripted_endpoint(good) as endpoint:
         limited = ("--limit", "4", 'categories=["base"]')
-        (tmp_path / "die_after").write_text("2")
+        (tmp_path / "environment" / "die_after").write_text("2")
         assert evaluate(stand_in, endpoint.url, *limited) == 1
         assert "bfcl generate to end well, found exit code 9" in capsys.readouterr().err
         with pytest.raises(BenchmarkFailed, match=r"found no samples\.jsonl"):
             read_results(tmp_path / "run")
         endpoint.bodies.clear()
-        (tmp_path / "die_after").unlink()
+        (tmp_path / "environment" / "die_after").unlink()
         assert evaluate(stand_in, endpoint.url, *limited) == 0
     asked = {body["messages"][0]["content"].split(" ")[0] for body in endpoint.bodies}
     assert asked == {"multi_turn_base_2", "multi_turn_base_3"}

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
-from astra_jax.benchmarks.harness_process import run_harness
+from astra_jax.benchmarks import harness_process
+from astra_jax.benchmarks.harness_process import AGENT_PORT, relay_url, run_harness
+from astra_jax.benchmarks.relay import Relay
 from astra_jax.benchmarks.results import BenchmarkFailed
+from astra_jax.engine.http import Endpoint
+from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
+
+ROOT = Path(__file__).parents[3]
 
 
 async def test_it_sees_none_of_our_variables(tmp_path, monkeypatch):
@@ -36,23 +49,183 @@ async def test_one_that_fails_is_told_by_its_last_line(tmp_path):
 
 
 async def test_cancelled_it_ends_with_all_that_it_started(tmp_path):
-    started = tmp_path / "started"
-    command = ["/bin/sh", "-c", f"sleep 300 & echo $! > {started}; wait"]
+    seconds = f"300.{os.getpid()}1"  # a name for processes whose numbers are those of another namespace
+    command = ["/bin/sh", "-c", f"sleep {seconds} & touch started; wait"]
     running = asyncio.ensure_future(run_harness(command, folder=tmp_path, log=tmp_path / "log", variables={}))
-    while not (started.exists() and started.read_text().strip()):
+    while not sleepers(seconds):
         await asyncio.sleep(0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    child = int(started.read_text())
+    assert ended(seconds)
+
+
+@pytest.mark.parametrize("killed", ["who evaluates", "its launcher"])
+def test_it_ends_with_all_that_it_started_when_another_is_killed(tmp_path, killed):
+    seconds = f"300.{os.getpid()}2"
+    script = (
+        "import asyncio, pathlib\n"
+        "from astra_jax.benchmarks.harness_process import run_harness\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        # One that would outlive its shell, and that no signal to the group would reach.
+        f"command = ['/bin/sh', '-c', 'setsid sleep {seconds} & wait']\n"
+        "asyncio.run(run_harness(command, folder=folder, log=folder / 'log', variables={}))"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.DEVNULL) as evaluating:
+        while not sleepers(seconds):
+            assert evaluating.poll() is None
+            time.sleep(0.01)
+        (launcher,) = psutil.Process(evaluating.pid).children()
+        os.kill(evaluating.pid if killed == "who evaluates" else launcher.pid, signal.SIGKILL)
+        assert ended(seconds)
+        assert evaluating.wait() == (-signal.SIGKILL if killed == "who evaluates" else 1)
+
+
+def sleepers(seconds: str) -> list[psutil.Process]:
+    return [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", seconds]]
+
+
+def ended(seconds: str) -> bool:
     deadline = time.monotonic() + 10
-    while _is_alive(child) and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
-    assert not _is_alive(child)
+    while sleepers(seconds) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not sleepers(seconds)
 
 
-def _is_alive(pid: int) -> bool:
+TRIES = """
+import os, pathlib, socket, sys
+
+def tried(what):
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        return what()
+    except OSError as error:
+        return type(error).__name__
+
+def connect(family, address):
+    with socket.socket(family, socket.SOCK_STREAM) as client:
+        client.connect(address)
+    return "connected"
+
+def unmount():
+    import ctypes
+    libc = ctypes.CDLL(None, use_errno=True)
+    found = [libc.mount(b"none", b"/usr", None, 32 | 4096, None), libc.umount2(b"/usr", 2), libc.sethostname(b"x", 1)]
+    return "done" if 0 in found else "refused"
+
+secret, elsewhere, port, path = sys.argv[1:]
+for name, what in {
+    "read": lambda: pathlib.Path(secret).read_text(),
+    "home": lambda: os.listdir(os.path.dirname(secret)),
+    "write": lambda: pathlib.Path(elsewhere).write_text("mine"),
+    "usr": lambda: pathlib.Path("/usr/mine").write_text("mine"),
+    "own": lambda: pathlib.Path("mine").write_text("mine"),
+    "port": lambda: connect(socket.AF_INET, ("127.0.0.1", int(port))),
+    "internet": lambda: connect(socket.AF_INET, ("192.0.2.1", 80)),
+    "socket": lambda: connect(socket.AF_UNIX, path),
+    "abstract": lambda: connect(socket.AF_UNIX, chr(0) + "astra-jax-test"),
+    "process": lambda: os.kill(int(os.environ["OTHER"]), 0),
+    "mounts": unmount,
+}.items():
+    print(name, tried(what))
+"""
+
+
+async def test_it_reads_no_home_writes_nowhere_else_and_reaches_nobody(tmp_path):
+    folder, home = tmp_path / "run", tmp_path / "home"
+    for each in (folder, home):
+        each.mkdir()
+    (home / "secret").write_text("secret")
+    (folder / "tries.py").write_text(TRIES)
+    with (
+        socket_at(f"{home}/socket"),
+        socket_at("\0astra-jax-test"),
+        scripted_endpoint(lambda body: reply("hi")) as other,
+    ):
+        arguments = [f"{home}/secret", f"{home}/mine", other.url.rpartition(":")[2], f"{home}/socket"]
+        python = os.path.realpath(sys.executable)
+        await run_harness(
+            [python, "tries.py", *arguments],
+            folder=folder,
+            log=folder / "log",
+            variables={"OTHER": str(os.getpid())},
+        )
+    assert (folder / "log").read_text().splitlines() == [
+        "read FileNotFoundError",
+        "home FileNotFoundError",
+        "write FileNotFoundError",
+        "usr OSError",
+        "own 4",
+        "port ConnectionRefusedError",
+        "internet OSError",
+        "socket FileNotFoundError",
+        "abstract ConnectionRefusedError",
+        "process ProcessLookupError",
+        "mounts refused",
+    ]
+    assert (folder / "mine").stat().st_uid == os.geteuid()
+    assert not (home / "mine").exists()
+
+
+async def test_a_folder_that_is_readable_is_not_writable_also_where_a_link_leads_to_it(tmp_path):
+    environment, folder = tmp_path / "environment", tmp_path / "run"
+    for each in (environment, folder):
+        each.mkdir()
+    (environment / "code").write_text("code\n")
+    (tmp_path / "link").symlink_to(environment)
+    command = f"cat {tmp_path}/link/code {environment}/code; echo x > {tmp_path}/link/code || echo no"
+    await run_harness(
+        ["/bin/sh", "-c", command], folder=folder, log=folder / "log", variables={}, readable=[tmp_path / "link"]
+    )
+    lines = (folder / "log").read_text().splitlines()
+    assert (lines[:2], lines[-1]) == (["code", "code"], "no")
+    assert (environment / "code").read_text() == "code\n"
+
+
+async def test_a_relay_is_at_its_port_of_the_program_s_own_loopback(tmp_path):
+    ask = (
+        "import sys, urllib.request\n"
+        "request = urllib.request.Request(sys.argv[1] + '/chat/completions', b'{\"messages\": []}')\n"
+        "print(urllib.request.urlopen(request).read().decode())"
+    )
+    with scripted_endpoint(lambda body: reply("hello")) as endpoint:
+        served = Endpoint(endpoint.url, "served", 1000, False, None)
+        async with Relay(served, settings={}, tool_names=None, log=tmp_path / "requests.jsonl") as relay:
+            for _ in range(2):  # one after another, at the same port
+                await run_harness(
+                    [os.path.realpath(sys.executable), "-c", ask, relay_url(AGENT_PORT)],
+                    folder=tmp_path,
+                    log=tmp_path / "log",
+                    variables={},
+                    relays={AGENT_PORT: relay},
+                )
+    assert (tmp_path / "log").read_text().count("hello") == 2
+    assert len(endpoint.bodies) == 2
+
+
+async def test_a_machine_that_cannot_confine_it_does_not_run_it(tmp_path, monkeypatch):
+    # A launcher that is refused its namespaces, as by a container: inside, user namespaces are used up.
+    refused = harness_process._START.replace(
+        "program.main()",
+        "linux = program.linux; linux.unshare = lambda flags: (_ for _ in ()).throw(PermissionError(1, 'unshare')); "
+        "program.main()",
+    )
+    monkeypatch.setattr(harness_process, "_START", refused)
+    with pytest.raises(
+        BenchmarkFailed, match=r"can confine a harness.*found: PermissionError.*was not run.*unshare"
+    ) as one:
+        await run_harness(["/bin/sh", "-c", "touch ran"], folder=tmp_path, log=tmp_path / "log", variables={})
+    assert "\n" not in str(one.value)
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_a_program_that_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(BenchmarkFailed, match="expected a program to begin, found: FileNotFoundError"):
+        await run_harness(["/nowhere/at-all", "x"], folder=tmp_path, log=tmp_path / "log", variables={})
+
+
+@contextlib.contextmanager
+def socket_at(address: str):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(address)
+        listening.listen()
+        yield

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 
 import httpx
 import pytest
@@ -12,17 +14,20 @@ from astra_jax.engine.http import Endpoint
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
 
 
-def relay_to(url: str, tmp_path, **changes) -> Relay:
+@contextlib.asynccontextmanager
+async def relay_to(url: str, tmp_path, **changes):
+    """Yield the address of a relay."""
     options = {"settings": {}, "tool_names": None, "log": tmp_path / "requests.jsonl", **changes}
-    return Relay(Endpoint(url, "served", 1000, False, None), **options)
+    listening = socket.create_server(("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+    async with Relay(Endpoint(url, "served", 1000, False, None), **options) as relay, relay.listening(listening):
+        yield address
 
 
-async def ask(relay: Relay, **fields) -> httpx.Response:
+async def ask(relay: str, **fields) -> httpx.Response:
     async with httpx.AsyncClient(trust_env=False) as client:
         body = {"model": "of the harness", "messages": [], **fields}
-        return await client.post(
-            f"{relay.url}/chat/completions", json=body, headers={"Authorization": "Bearer harness"}
-        )
+        return await client.post(f"{relay}/chat/completions", json=body, headers={"Authorization": "Bearer harness"})
 
 
 def logged(tmp_path) -> list[dict]:

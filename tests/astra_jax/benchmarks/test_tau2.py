@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def stand_in(tmp_path, monkeypatch):
     folder = tmp_path / "environment"
     (folder / "bin").mkdir(parents=True)
     program = folder / "bin" / "tau2"
-    program.write_text(f"#!{sys.executable}\n{STAND_IN.read_text()}")
+    program.write_text(f"#!{os.path.realpath(sys.executable)}\n{STAND_IN.read_text()}")
     program.chmod(0o755)
     (folder / "data" / "tau2").mkdir(parents=True)
     (folder / "data" / "tau2" / "tasks.json").write_text("[]")

@@ -1,0 +1,185 @@
+"""Runs one long program that runs what a model wrote: `python -I -S -c "…program.main()" '<json plan>'`.
+
+What stands between the program and the machine:
+
+- fresh user, mount, pid, network, IPC, UTS and cgroup namespaces, and no capability in any of them;
+- a root of tmpfs with /usr and the plan's `readable` paths, read-only, its one `folder`, writable, a /tmp of its own,
+  five devices, nothing else of the host: no home, no /etc, no /proc, no socket of a service;
+- a loopback of its own, where nobody listens but the starter: a socket that is made in a network namespace stays in it,
+  whoever holds it, so the listening sockets of `ports` are made here and handed out over `control_fd`;
+- it ends with whoever started it, killed as it may be, and with it all that it started.
+
+What is not: the kernel is shared, memory and processor time are not limited, and what the program writes into its
+folder is its own word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from typing import Any, NoReturn
+
+from sandbox.jail import linux
+
+READY, GO = b"ready", b"go"
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_NAMESPACES = (
+    linux.CLONE_NEWNS
+    | linux.CLONE_NEWPID
+    | linux.CLONE_NEWNET
+    | linux.CLONE_NEWIPC
+    | linux.CLONE_NEWUTS
+    | linux.CLONE_NEWCGROUP
+)
+_SET_INTERFACE_FLAGS, _INTERFACE_UP = 0x8914, 1
+_MOST_CAPABILITIES = 64
+
+
+def main() -> NoReturn:
+    """Build the walls, hand out the listening sockets, wait for the word, run the program, end as it ended."""
+    plan = json.loads(sys.argv[1])
+    control = socket.socket(fileno=plan["control_fd"])
+    os.set_inheritable(control.fileno(), False)
+    try:
+        _unshare(os.geteuid(), os.getegid())
+        # Only now: the new credentials would have cleared it.
+        linux.die_with_parent()
+        if os.getppid() != plan["parent"]:
+            os._exit(1)
+        first = os.fork()
+    except OSError as error:
+        _say(control, error)
+        os._exit(1)
+    if first == 0:
+        _become_first_process(plan, control)
+    control.close()
+    os._exit(_exit_code(os.waitpid(first, 0)[1]))
+
+
+def _unshare(uid: int, gid: int) -> None:
+    linux.unshare(linux.CLONE_NEWUSER)
+    # Itself alone; the ids stay as they are, so that what it writes belongs to whoever started it.
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    linux.unshare(_NAMESPACES)
+
+
+def _become_first_process(plan: dict[str, Any], control: socket.socket) -> NoReturn:
+    """Run the program as a child: the first process of a namespace is deaf to signals that it does not handle."""
+    try:
+        linux.die_with_parent()
+        _build_root(plan["readable"], plan["folder"])
+        os.chdir(plan["folder"])
+        listening = _listen(plan["ports"])
+        _give_up_capabilities()
+        socket.send_fds(control, [READY], [each.fileno() for each in listening])
+        for each in listening:
+            each.close()
+        if control.recv(len(GO)) != GO:
+            os._exit(1)
+        program = os.fork()
+    except OSError as error:
+        _say(control, error)
+        os._exit(1)
+    if program == 0:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored stays so
+        try:
+            os.execvpe(plan["command"][0], plan["command"], os.environ)
+        except OSError as error:
+            _say(control, error)
+        os._exit(127)
+    control.close()
+    while True:
+        ended, status = os.wait()  # also orphans, which are this process's
+        if ended == program:
+            os._exit(_exit_code(status))
+
+
+def _build_root(readable: list[str], folder: str) -> None:
+    """Assemble the root from where the paths really lie; what led there by symbolic links leads there again."""
+    places = [(path, os.path.realpath(path)) for path in (*readable, folder)]
+    system = {path: os.readlink(path) if os.path.islink(path) else "" for path in _SYSTEM if os.path.lexists(path)}
+    os.umask(0o022)
+    # Private first: what is mounted below must not travel back to the host's namespace.
+    linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    hidden = linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("root", "/tmp", "tmpfs", hidden, "size=16m,mode=755")
+    os.chdir("/tmp")
+    for name in ("outside", "inside"):
+        os.mkdir(name)
+    linux.mount("inside", "inside", None, linux.MS_BIND)  # a mount point of its own, to become the root
+    linux.pivot_root(".", "outside")
+    os.chdir("/")
+    for name, options in (("/tmp", "mode=1777"), ("/dev/shm", "mode=1777,size=64m")):
+        os.makedirs(f"/inside{name}")
+        linux.mount("none", f"/inside{name}", "tmpfs", hidden, options)
+    for path in _DEVICES:
+        _bind(path)
+    for path, target in system.items():
+        if target:
+            os.symlink(target, f"/inside{path}")
+        else:
+            _bind(path)
+            linux.restrict_mount(f"/inside{path}", linux.MOUNT_READ_ONLY)
+    for path, real in places:
+        _bind(real)
+        linux.restrict_mount(f"/inside{real}", 0 if path == folder else linux.MOUNT_READ_ONLY)
+        if not os.path.lexists(f"/inside{path}"):
+            os.makedirs(os.path.dirname(f"/inside{path}"), exist_ok=True)
+            os.symlink(real, f"/inside{path}")
+    os.chdir("/inside")
+    # pivot_root(2)'s own idiom: the old root comes to lie over the new one, and is taken off.
+    linux.pivot_root(".", ".")
+    linux.unmount_detached(".")
+    os.chdir("/")
+    linux.mount("none", "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | hidden)
+
+
+def _bind(path: str) -> None:
+    source, target = f"/outside{path}", f"/inside{path}"
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    # With what is mounted below it: the kernel does not show what a mount hides.
+    linux.mount(source, target, None, linux.MS_BIND | linux.MS_REC)
+
+
+def _listen(ports: list[int]) -> list[socket.socket]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SET_INTERFACE_FLAGS, struct.pack("16sH14x", b"lo", _INTERFACE_UP))
+    found = []
+    for port in ports:
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listening.bind(("127.0.0.1", port))
+        listening.listen(128)
+        found.append(listening)
+    return found
+
+
+def _give_up_capabilities() -> None:
+    """Give up all of them for ever, of a root's programs too."""
+    for capability in range(_MOST_CAPABILITIES):
+        with contextlib.suppress(OSError):  # this kernel knows fewer
+            linux.prctl(linux.PR_CAPBSET_DROP, capability)
+    linux.set_capabilities(())
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _say(control: socket.socket, error: OSError) -> None:
+    with contextlib.suppress(OSError):  # whoever started it may have gone
+        control.send(f"{type(error).__name__}: {error}"[:1000].encode())
+
+
+def _exit_code(status: int) -> int:
+    """Return what a shell would."""
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
