@@ -23,6 +23,7 @@
     ├── AnotherModel              what lies at its path now is another model's
     ├── HarnessMissing            a benchmark's official harness is not there, or cannot be had
     ├── BenchmarkFailed           a benchmark did not come to its end, or left what cannot be read
+    │   └── ProgramFailed         a program of a harness was run and did not end well
     ├── AnswersLost               a benchmark's answers were lost on their way
     ├── NotJoined                 the hosts of a job did not find each other
     ├── HostFailed                another host of a job has failed

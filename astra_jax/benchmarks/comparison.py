@@ -96,6 +96,8 @@ def not_comparable(results: BenchmarkResults) -> list[str]:
         found.append(f"top_k {run.sampling.get('top_k')}, the paper's are 20 and -1")
     if run.trials != _PAPER_TRIALS[run.benchmark]:
         found.append(f"{run.trials} trials, the paper has {_PAPER_TRIALS[run.benchmark]}")
+    if run.benchmark == "acebench":
+        found.append("calls are written as text, as the official code asks for them; the paper calls functions")
     harness = HARNESSES.get(run.benchmark)
     if harness and not f"{run.harness.version}.".startswith(f"{harness.version}."):
         found.append(f"{run.harness.package} {run.harness.version}, not {harness.version}")

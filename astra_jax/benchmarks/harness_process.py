@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from astra_jax.benchmarks.relay import Relay
-from astra_jax.benchmarks.results import BenchmarkFailed
+from astra_jax.benchmarks.results import BenchmarkFailed, ProgramFailed
 
 AGENT_PORT: Final = 8001
 USER_PORT: Final = 8002
@@ -49,16 +49,20 @@ async def run_harness(
     readable: Sequence[Path] = (),
     relays: Mapping[int, Relay] | None = None,
     said: str = "",
+    cpu_seconds: int | None = None,
+    memory_bytes: int | None = None,
 ) -> None:
     """Run one program that is told `said`; what it prints is added to `log`.
 
     It may read what is `readable` and the interpreter, write into `folder`, and ask `relays`, by the port of its
-    loopback. Cancelled, it ends the program and all that it started.
+    loopback. `cpu_seconds` and `memory_bytes` bound each of its processes. Cancelled, it ends the program and all that
+    it started.
 
     It gets PATH, a home below `folder` and `variables`, and nothing else: no key, no proxy, no setting of the user.
 
     Raises:
-        BenchmarkFailed: it does not end well, or this machine cannot confine it, so that it is not run.
+        ProgramFailed: it does not end well.
+        BenchmarkFailed: this machine cannot confine it, so that it is not run.
     """
     home = folder / "home"
     home.mkdir(parents=True, exist_ok=True)
@@ -79,6 +83,8 @@ async def run_harness(
         "readable": [str(path.absolute()) for path in (*_interpreter_folders(), *readable)],
         "folder": str(folder.absolute()),
         "ports": list(relays),
+        "cpu_seconds": cpu_seconds,
+        "memory_bytes": memory_bytes,
         "command": list(command),
     }
     with ours, log.open("ab") as output:
@@ -112,7 +118,7 @@ async def run_harness(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     if code:
-        raise BenchmarkFailed(
+        raise ProgramFailed(
             f"expected {Path(command[0]).name} {command[1]} to end well, found exit code {code}: "
             f"{last_line(log)}; see {log}"
         )

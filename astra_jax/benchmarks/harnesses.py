@@ -22,9 +22,14 @@ class Harness:
     requirements: tuple[str, ...]
     """Beside the package, which is installed without its own."""
     imports: str
-    """The module that must be importable in the end."""
+    """The modules that must be importable in the end."""
     source: str | None = None
     """Where it is in no package index: what a checkout of it is called. `version` is how that begins then."""
+    commit: str | None = None
+    """Where it is no package at all: the commit whose files are taken from a checkout, as they are."""
+    stubs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Modules that it imports at its start and that nothing which is run calls, with the names that it asks them for:
+    empty ones stand in their place."""
 
 
 BFCL: Final = Harness(
@@ -51,4 +56,17 @@ TAU2: Final = Harness(
     source="τ²-bench (sierra-research/tau2-bench) at its tag v0.2.0, the line that the paper can have used",
 )
 
-HARNESSES: Final = {harness.name: harness for harness in (BFCL, TAU2)}
+_ACEBENCH_COMMIT: Final = "56dd66cf6439b0d9655ee1b353e4cd745c6f664e"
+ACEBENCH: Final = Harness(
+    name="acebench",
+    package="ACEBench",
+    version=_ACEBENCH_COMMIT[:7],
+    requirements=("openai==1.64.0", "httpx<0.28", "python-dotenv", "tqdm", "wcwidth", "openpyxl", "pandas"),
+    imports="model_inference.inference_map, model_eval.evaluation_helper",
+    source=f"ACEBench (ACEBench/ACEBench) that has its commit {_ACEBENCH_COMMIT[:7]} of 2025-10-29",
+    commit=_ACEBENCH_COMMIT,
+    # For models that it would run itself, and for Gemini.
+    stubs=(("vllm", ("LLM", "SamplingParams")), ("google.generativeai", ())),
+)
+
+HARNESSES: Final = {harness.name: harness for harness in (BFCL, TAU2, ACEBENCH)}

@@ -9,11 +9,13 @@ Decided: docs/decisions/benchmarks.md, “A harness has an environment of its ow
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,6 +47,14 @@ class ManagedEnvironment:
     def program(self, name: str) -> Path:
         """Return one of its programs."""
         return self.folder / "bin" / name
+
+    def source(self) -> Path:
+        """Return where the code of a harness lies that is no package."""
+        return self.folder / "source"
+
+    def stubs(self) -> Path:
+        """Return where the empty modules lie that stand for what nothing which is run calls."""
+        return self.folder / "stubs"
 
     def packages(self) -> Path:
         """Return where its packages lie."""
@@ -86,7 +96,7 @@ def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnviron
     with run_lock(folder.with_name(f"{folder.name}.lock")):
         try:
             found = managed_environment(harness)
-            if source is None or found.document.commit == _commit(source):
+            if source is None or found.document.commit == (harness.commit or _commit(source)):
                 return found, False
         except HarnessMissing:
             pass
@@ -116,6 +126,11 @@ def _checkout(harness: Harness, source: Path | None) -> _Checkout:
     get_one = f"get one and name it by `astra evaluate setup {harness.name} --source DIR`"
     if source is None:
         raise HarnessMissing(f"{expected}, found no --source; {get_one}")
+    if harness.commit is not None:
+        done = _git(source, "rev-parse", "--verify", "--quiet", f"{harness.commit}^{{commit}}")
+        if done.returncode:
+            raise HarnessMissing(f"{expected}, found no such commit in {source}; {get_one}")
+        return _Checkout(source, harness.version)
     try:
         project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         name, version = str(project["name"]), str(project["version"])
@@ -130,8 +145,11 @@ def _checkout(harness: Harness, source: Path | None) -> _Checkout:
 
 def _commit(source: Path) -> str | None:
     """Return the commit of a checkout; None where it is no checkout of git."""
-    done = subprocess.run(["git", "-C", str(source), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
+    return _git(source, "rev-parse", "HEAD").stdout.decode().strip() or None
+
+
+def _git(source: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", "-C", str(source), *arguments], capture_output=True, check=False)
 
 
 def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
@@ -144,21 +162,36 @@ def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
         # The harness without what it asks for: pip takes the newest of the rest that fit one another.
         _run([*install, "--no-deps", pinned], f"the package {pinned}", by_hand)
         _run([*install, *harness.requirements], f"what {pinned} needs", by_hand)
-    else:
+    elif harness.commit is None:
         _run([*install, str(checkout.folder.resolve()), *harness.requirements], f"what {pinned} needs", by_hand)
         shutil.copytree(checkout.folder / "data" / harness.package, folder / "data" / harness.package)
+    else:
+        _run([*install, *harness.requirements], f"what {pinned} needs", by_hand)
+        _take_files(harness, checkout.folder, folder)
+    places = [] if harness.commit is None else [str(folder / "source"), str(folder / "stubs")]
     # Isolated (-I), so that neither the working directory nor PYTHONPATH can lend what is missing.
-    _run([str(python), "-I", "-c", f"import {harness.imports}"], f"a {pinned} that imports", by_hand)
+    imports = f"import sys; sys.path[:0] = {places}; import {harness.imports}"
+    _run([str(python), "-I", "-c", imports], f"a {pinned} that imports", by_hand)
     packages = _run([str(python), "-m", "pip", "list", "--format", "json"], "a list of packages", by_hand)
     document = HarnessDocument(
         package=harness.package,
         version=harness.version if checkout is None else checkout.version,
-        commit=None if checkout is None else _commit(checkout.folder),
+        commit=None if checkout is None else harness.commit or _commit(checkout.folder),
         packages_sha256=hashlib.sha256(packages.encode()).hexdigest(),
     )
     manifest = {"recipe": _recipe(harness), "harness": document.model_dump(), "packages": json.loads(packages)}
     with whole_file(folder / _WHOLE) as file:
         file.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def _take_files(harness: Harness, source: Path, folder: Path) -> None:
+    """Copy the files of a harness's commit, whatever else lies in its checkout, such as keys; write its stubs."""
+    with tarfile.open(fileobj=io.BytesIO(_git(source, "archive", "--format=tar", f"{harness.commit}").stdout)) as files:
+        files.extractall(folder / "source", filter="data")
+    for module, names in harness.stubs:
+        path = folder / "stubs" / f"{module.replace('.', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{name} = None\n" for name in names), encoding="utf-8")
 
 
 def _run(command: list[str], wanted: str, advice: str) -> str:
@@ -174,6 +207,7 @@ def _run(command: list[str], wanted: str, advice: str) -> str:
 
 def _recipe(harness: Harness) -> str:
     recipe = [harness.package, harness.version, sorted(harness.requirements), list(sys.version_info[:2])]
+    recipe += [harness.commit, harness.stubs] if harness.commit else []
     return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
 
 

@@ -4,7 +4,8 @@ A harness knows the names of its own table, sends no key of ours and cannot say 
 have been lost on the way, or cut off. So it talks to the relay, which
 
     asks for the endpoint's model, with the endpoint's key, which the harness never sees
-    adds the settings that the harness leaves open, and changes nothing else of its request
+    adds the settings that the harness leaves open, replaces those that it has no way to say, raises its limit of an
+    answer to a floor, and changes nothing else of its request
     waits where the endpoint says 429
     renames calls of tools that nobody has, where the harness would run what a model wrote as Python
 
@@ -41,6 +42,8 @@ class Relay:
       settings: fields that are added to a request that lacks them; None is none.
       tool_names: the only ones that a call may have; None where the harness looks names up and runs nothing.
       log: where a line is added for each request.
+      replaced: fields that a harness writes into every request, whatever it is told; None is left as it is.
+      max_tokens_floor: what a lower limit of an answer is raised to.
       empty_as: what stands for an answer without a word and without a call, where a harness would end the whole run.
     """
 
@@ -51,10 +54,14 @@ class Relay:
         settings: Mapping[str, Any],
         tool_names: Collection[str] | None,
         log: Path,
+        replaced: Mapping[str, Any] | None = None,
+        max_tokens_floor: int | None = None,
         empty_as: str | None = None,
     ):
         self._endpoint = endpoint
         self._settings = {name: value for name, value in settings.items() if value is not None}
+        self._replaced = {name: value for name, value in (replaced or {}).items() if value is not None}
+        self._max_tokens_floor = max_tokens_floor
         self._tool_names = tool_names
         self._log_path, self._empty_as = log, empty_as
         self.num_failed = self.num_renamed = 0
@@ -100,10 +107,12 @@ class Relay:
                 raise ValueError("the relay takes JSON objects, without stream")
         except ValueError as error:
             return self._failed(400, f"{error}", started)
-        body["model"] = self._endpoint.model
-        has_limit = body.get("max_tokens") is not None or body.get("max_completion_tokens") is not None
+        body |= {"model": self._endpoint.model, **self._replaced}
+        limits = [name for name in ("max_tokens", "max_completion_tokens") if isinstance(body.get(name), int)]
+        for name in limits:
+            body[name] = max(body[name], self._max_tokens_floor or 0)
         for name, value in self._settings.items():
-            if not (name == "max_tokens" and has_limit):
+            if not (name == "max_tokens" and limits):
                 body.setdefault(name, value)
         try:
             status, content = await self._ask(body)

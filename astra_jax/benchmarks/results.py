@@ -30,6 +30,10 @@ class BenchmarkFailed(AstraError):
     """A benchmark did not come to its end, or its results cannot be read; the message says why and what to do."""
 
 
+class ProgramFailed(BenchmarkFailed):
+    """A program of a harness was run and did not end well."""
+
+
 class AnswersLost(AstraError):
     """A benchmark came to its end, but answers were lost on their way: its figures are too low."""
 
@@ -133,6 +137,8 @@ class Summary(_Document):
     were renamed."""
     pass_hat: dict[int, float] = {}
     """Of τ²-bench, k to pass^k: the chance that k trials of a task all pass."""
+    process: dict[str, float] = {}
+    """Of ACEBench, category to the mean share of a gold solution's milestones that were reached in their order."""
     effort: dict[str, float]
     """Means: steps a turn, tokens a step and a turn, turns and calls a sample."""
 

@@ -35,27 +35,15 @@ from astra_jax.benchmarks.results import (
     whole_lines,
 )
 from astra_jax.benchmarks.scores import sum_up
+from astra_jax.benchmarks.simulated_user import SimulatedUser
 from astra_jax.benchmarks.tau2_files import TASKS_PER_DOMAIN, Domain, is_whole, pass_hat, read_simulations
 from astra_jax.config import ConfigError
 from astra_jax.engine.http import Endpoint
 from synthesis.fingerprint import flattened
 
-USER_KEY_VARIABLE: Final = "ASTRA_USER_KEY"
 _DOMAINS: Final[tuple[Domain, ...]] = ("retail", "telecom")
 _EMPTY: Final = "…"
 """Stands for an answer without a word and without a call, at which the harness would end the whole run."""
-
-
-class SimulatedUser(BaseModel):
-    """Who plays the user; the paper's is GPT-5.1."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    url: str = Field(pattern="^https?://")
-    """Of a server of OpenAI's chat, without /v1; its key is in ASTRA_USER_KEY."""
-    model: str
-    temperature: float = Field(default=0.0, ge=0)
-    max_tokens: int | None = Field(default=None, ge=1)
 
 
 class Tau2Config(BaseModel):
@@ -145,14 +133,15 @@ async def _run(
     if not (data / "tau2").exists():  # the harness writes beside its data
         (data / "tau2").unlink(missing_ok=True)
         (data / "tau2").symlink_to(environment.folder / "data" / "tau2")
-    user = Endpoint(config.user.url.rstrip("/"), config.user.model, 0, False, None, USER_KEY_VARIABLE)
     settings = {"top_p": config.top_p, "top_k": config.top_k, "max_tokens": config.max_tokens}
     of_user = {"max_tokens": config.user.max_tokens}
     logs = {who: raw / f"requests_of_{who}.jsonl" for who in ("agent", "user")}
     samples: list[Sample] = []
     async with (
         Relay(endpoint, settings=settings, tool_names=None, log=logs["agent"], empty_as=_EMPTY) as agent_relay,
-        Relay(user, settings=of_user, tool_names=None, log=logs["user"], empty_as=_EMPTY) as user_relay,
+        Relay(
+            config.user.endpoint(), settings=of_user, tool_names=None, log=logs["user"], empty_as=_EMPTY
+        ) as user_relay,
     ):
         for domain in config.domains:
             simulations = data / "simulations" / f"{domain}.json"

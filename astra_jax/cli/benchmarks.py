@@ -1,4 +1,4 @@
-"""`astra evaluate setup | bfcl | tau2 | aime | report`: benchmarks of others, and runs beside one another."""
+"""`astra evaluate setup | bfcl | tau2 | acebench | aime | report`: benchmarks of others, runs beside one another."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ def add_benchmarks(evaluate: Commands) -> None:
         help="the official harness of a benchmark, in an environment of its own",
         description="Makes the environment of a harness in the user's cache (XDG_CACHE_HOME is heeded), once.",
     )
-    setup.add_argument("name", choices=["bfcl", "tau2"], metavar="NAME", help="bfcl, or tau2 of a --source")
     setup.add_argument(
-        "--source", type=Path, metavar="DIR", help="a checkout of a harness that no package index has: tau2"
+        "name", choices=["bfcl", "tau2", "acebench"], metavar="NAME", help="bfcl, or tau2 or acebench of a --source"
+    )
+    setup.add_argument(
+        "--source", type=Path, metavar="DIR", help="a checkout of a harness that no package index has: tau2, acebench"
     )
     setup.set_defaults(run=_setup)
 
@@ -38,6 +40,12 @@ def add_benchmarks(evaluate: Commands) -> None:
     _add_url(tau2)
     tau2.add_argument("--limit", type=whole_number(1), metavar="N", help="tasks in all, the first of each domain alike")
 
+    acebench = config_command(evaluate, "acebench", "ACEBench's agent split, by the official code", _acebench)
+    _add_url(acebench)
+    acebench.add_argument(
+        "--limit", type=whole_number(1), metavar="N", help="cases in all, the first of each category alike"
+    )
+
     aime = config_command(evaluate, "aime", "AIME of files that you bring, sampled many times over", _aime)
     _add_url(aime)
     aime.add_argument("--limit", type=whole_number(1), metavar="N", help="problems of each year, the first ones")
@@ -45,8 +53,8 @@ def add_benchmarks(evaluate: Commands) -> None:
     report = evaluate.add_parser(
         "report",
         help="runs of environments side by side, of benchmarks beside the paper's tables; HTML and Markdown",
-        description="Reads finished runs of environments, bfcl, tau2 and aime; the first of each is what the others "
-        "are compared with, environment by environment or task by task: name the base model first. Runs in "
+        description="Reads finished runs of environments, bfcl, tau2, acebench and aime; the first of each is what the "
+        "others are compared with, environment by environment or task by task: name the base model first. Runs in "
         "environments whose names tell a step, such as step_20, are drawn over steps.",
     )
     report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the `out` folder of a run")
@@ -93,6 +101,16 @@ def _tau2(options: argparse.Namespace) -> None:
     config = load_config(Tau2Config, options.config, options.overrides)
     with run_lock(config.out / ".lock"):
         results = evaluate_tau2(config, url=options.url, limit=options.limit)
+    _close(results, config.out, options)
+
+
+def _acebench(options: argparse.Namespace) -> None:
+    from astra_jax.benchmarks.acebench import ACEBenchConfig, evaluate_acebench
+    from astra_jax.config import load_config
+
+    config = load_config(ACEBenchConfig, options.config, options.overrides)
+    with run_lock(config.out / ".lock"):
+        results = evaluate_acebench(config, url=options.url, limit=options.limit)
     _close(results, config.out, options)
 
 

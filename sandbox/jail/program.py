@@ -7,10 +7,11 @@ What stands between the program and the machine:
   five devices, nothing else of the host: no home, no /etc, no /proc, no socket of a service;
 - a loopback of its own, where nobody listens but the starter: a socket that is made in a network namespace stays in it,
   whoever holds it, so the listening sockets of `ports` are made here and handed out over `control_fd`;
+- rlimits on memory and processor time of each process, where the plan has them;
 - it ends with whoever started it, killed as it may be, and with it all that it started.
 
-What is not: the kernel is shared, memory and processor time are not limited, and what the program writes into its
-folder is its own word.
+What is not: the kernel is shared, all processes together are not limited, and what the program writes into its folder
+is its own word.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import contextlib
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -92,6 +94,13 @@ def _become_first_process(plan: dict[str, Any], control: socket.socket) -> NoRet
     if program == 0:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored stays so
         try:
+            for limit, most in (
+                (resource.RLIMIT_CPU, plan["cpu_seconds"]),
+                (resource.RLIMIT_AS, plan["memory_bytes"]),
+                (resource.RLIMIT_CORE, 0),
+            ):
+                if most is not None:
+                    resource.setrlimit(limit, (most, most))
             os.execvpe(plan["command"][0], plan["command"], os.environ)
         except OSError as error:
             _say(control, error)
