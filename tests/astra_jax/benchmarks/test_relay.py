@@ -49,6 +49,28 @@ async def test_model_and_key_are_ours_settings_are_added_and_the_rest_is_as_it_c
     assert "secret" not in (tmp_path / "requests.jsonl").read_text()
 
 
+async def test_what_a_harness_cannot_say_is_replaced_and_its_limit_raised_to_a_floor(tmp_path):
+    with scripted_endpoint(lambda body: reply("hi")) as endpoint:
+        changes = {"replaced": {"temperature": 0.6, "top_p": None}, "max_tokens_floor": 100}
+        async with relay_to(endpoint.url, tmp_path, **changes) as relay:
+            await ask(relay, temperature=0.001, top_p=1, max_tokens=7)
+            await ask(relay, max_completion_tokens=200)
+            await ask(relay)
+    assert [{key: body[key] for key in body if key not in ("model", "messages")} for body in endpoint.bodies] == [
+        {"temperature": 0.6, "top_p": 1, "max_tokens": 100},
+        {"temperature": 0.6, "max_completion_tokens": 200},
+        {"temperature": 0.6},  # none is none
+    ]
+
+
+@pytest.mark.parametrize(("content", "comes"), [(None, ""), ("", ""), (" ", "")])
+async def test_no_content_is_an_empty_text_where_a_harness_needs_one(tmp_path, content, comes):
+    with scripted_endpoint(lambda body: reply(content)) as endpoint:
+        async with relay_to(endpoint.url, tmp_path, empty_as="") as relay:
+            assert (await ask(relay)).json()["choices"][0]["message"]["content"] == comes
+    assert logged(tmp_path)[0]["is_empty"]
+
+
 @pytest.mark.parametrize(
     ("called", "comes"),
     [

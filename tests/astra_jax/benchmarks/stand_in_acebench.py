@@ -1,0 +1,87 @@
+"""A stand-in of ACEBench's two programs, written by hand from what they send, read and write: `generate.py` where it
+lies under that name, `eval_main.py` else.
+
+In a conversation the user speaks first (in multi-turn), the agent answers until it says "finish conversation". What
+stands in brackets is evaluated as Python, as the official code does, and what cannot be ends it. A case is right where
+the agent executed one message.
+"""
+
+import json
+import os
+import re
+import sys
+import urllib.request
+from pathlib import Path
+
+
+def option(name, default=None):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+
+LANGUAGE, MODEL = option("--language"), option("--model")
+
+
+def lines(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def ask(who, messages):
+    prefix = {"agent": "GPT_AGENT", "user": "GPT"}[who]
+    model = MODEL if who == "agent" else option("--user-model")
+    body = {"messages": messages, "model": model, "temperature": 0.001, "max_tokens": 1000, "top_p": 1}
+    request = urllib.request.Request(
+        os.environ[f"{prefix}_BASE_URL"] + "/chat/completions",
+        json.dumps(body).encode(),
+        {"Authorization": "Bearer " + os.environ[f"{prefix}_API_KEY"]},
+    )
+    with urllib.request.urlopen(request) as response:
+        return json.loads(response.read())["choices"][0]["message"]["content"]
+
+
+def converse(case):
+    history, process, number = f"user:{case['question']}\n", [], 0
+    if "multi_turn" in case["id"]:
+        history = "user:" + ask("user", [{"role": "system", "content": case["question"]}]) + "\n"
+    while number < int(option("--max-dialog-turns")):
+        number += 1
+        said = ask("agent", [{"role": "system", "content": case["id"]}, {"role": "user", "content": history}])
+        history += f"agent:{said}\n"
+        if "finish conversation" in said:
+            break
+        if re.search(r"\[.*\]", said):
+            process.append(said)
+            history += f"execution:{eval(said)}\n"
+    folder = Path(f"data_all/data_{LANGUAGE}/dialogue_history/{case['id'][6:16]}/{MODEL}")
+    folder.mkdir(parents=True)
+    (folder / "0_dialogue_history.txt").write_text("".join(f"| {n}   | said |\n" for n in range(number + 1)))
+    return {"id": case["id"], "result": [], "process": process}
+
+
+def generate():
+    import google.generativeai  # noqa: F401  # as the official code, whatever the model
+    from vllm import LLM, SamplingParams  # noqa: F401
+
+    for category in ("agent_multi_step", "agent_multi_turn"):
+        path = Path(f"result_all/result_{LANGUAGE}/{MODEL}/data_{category}_result.json")
+        for case in lines(f"data_all/data_{LANGUAGE}/data_{category}.json"):
+            with path.open("a") as file:
+                file.write(json.dumps(converse(case)) + "\n")
+        path.read_text()  # it sorts both
+
+
+def evaluate():
+    category = option("--category")
+    results = lines(f"result_all/result_{LANGUAGE}/{MODEL}/data_{category}_result.json")
+    answers = lines(f"data_all/data_{LANGUAGE}/possible_answer/data_{category}.json")
+    assert len(results) == len(answers) == 1
+    is_right = len(results[0]["process"]) == 1
+    score = [{"end_to_end_accuracy": float(is_right), "process_accuracy": 1.0 if is_right else 0.25}]
+    score[0] |= {"correct_count": int(is_right), "total_count": 1}
+    if not is_right:
+        score.append({"id": 0, "valid": False, "error": ["no"], "error_type": "class attributes wrong"})
+    path = Path(f"score_all/score_{LANGUAGE}/{MODEL}/data_{category}_score.json")
+    path.write_text("\n".join(map(json.dumps, score)))  # without a line break at its end
+
+
+if __name__ == "__main__":
+    {"generate.py": generate, "eval_main.py": evaluate}[Path(sys.argv[0]).name]()

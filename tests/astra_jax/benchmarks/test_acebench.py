@@ -1,0 +1,280 @@
+"""ACEBench, driven: by a stand-in of its two programs, written by hand, and, where it is set up, by its own code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from astra_jax.benchmarks import acebench, harnesses, managed_environment
+from astra_jax.benchmarks.acebench_files import ConversationFiles
+from astra_jax.benchmarks.harnesses import ACEBENCH, Harness
+from astra_jax.benchmarks.managed_environment import HarnessMissing, ManagedEnvironment, set_up
+from astra_jax.benchmarks.results import BenchmarkFailed, HarnessDocument, read_results
+from astra_jax.cli.command import main
+from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
+
+STAND_IN = Path(__file__).with_name("stand_in_acebench.py")
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """An environment whose code is the stand-in, and a config without a user's address."""
+    folder = tmp_path / "environment"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+    (folder / "stubs" / "google").mkdir(parents=True)
+    (folder / "stubs" / "vllm.py").write_text("LLM = SamplingParams = None\n")
+    (folder / "stubs" / "google" / "generativeai.py").touch()
+    source = folder / "source"
+    for category in ("multi_turn", "multi_step"):
+        for kind in ("", "possible_answer"):
+            path = source / "data_all" / "data_en" / kind / f"data_agent_{category}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cases = [{"id": f"agent_{category}_{n}", "question": f"{category} {n}"} for n in range(12)]
+            path.write_text("\n".join(json.dumps(case) for case in cases))
+    for name in ("generate.py", "eval_main.py"):
+        (source / name).write_text(STAND_IN.read_text())
+    environment = ManagedEnvironment(folder, HarnessDocument(package="ACEBench", version="56dd66c"))
+    monkeypatch.setattr(acebench, "managed_environment", lambda harness: environment)
+    monkeypatch.setenv("ASTRA_USER_KEY", "key-of-user")
+    config = tmp_path / "acebench.toml"
+    config.write_text(f'out = "{tmp_path}/run"\ntrials = 1\nrequests_at_once = 2\n[user]\nmodel = "player"\n')
+    return config
+
+
+def evaluate(config: Path, agent, user, *rest: str) -> int:
+    return main(["evaluate", "acebench", str(config), "--url", agent.url, f"user.url={user.url}", *rest])
+
+
+def says_hello(body):
+    return reply("I want to send a message.", tokens=(5, 2))
+
+
+def once(body):
+    """Say something that evaluates, then stop."""
+    return reply("finish conversation" if "execution:" in body["messages"][1]["content"] else "['on']", tokens=(9, 3))
+
+
+def case_of(body) -> str:
+    return body["messages"][0]["content"]
+
+
+def test_agent_and_user_are_asked_apart_with_what_the_code_cannot_say(stand_in, tmp_path, capsys):
+    with scripted_endpoint(once) as agent, scripted_endpoint(says_hello) as user:
+        settings = ("trials=2", "top_k=20", "max_tokens_floor=4096", "user.temperature=0.5", "temperature=0.6")
+        assert evaluate(stand_in, agent, user, "--limit", "4", *settings) == 0
+        results = read_results(tmp_path / "run")
+        assert evaluate(stand_in, agent, user, "--limit", "4", *settings) == 0  # finished: only read
+    assert len(agent.bodies) == 2 * 8
+    assert len(user.bodies) == 4  # of the two cases with turns, in two trials
+    assert {sample.id for sample in results.samples} == {
+        f"agent_{category}_{number}" for category in ("multi_turn", "multi_step") for number in (0, 1)
+    }
+    assert results.summary.score.value == 1
+    assert results.summary.process == {"multi_turn": 1.0, "multi_step": 1.0}
+    body = agent.bodies[0]
+    assert (body["temperature"], body["max_tokens"], body["top_p"], body["top_k"]) == (0.6, 4096, 1, 20)
+    assert len({body["seed"] for body in agent.bodies}) == 8  # a conversation's own
+    assert (user.bodies[0]["temperature"], user.bodies[0]["max_tokens"]) == (0.5, 1000)
+    assert {body["model"] for body in agent.bodies} == {"scripted"}
+    assert {body["model"] for body in user.bodies} == {"player"}
+    assert (set(user.keys), set(agent.keys)) == ({"Bearer key-of-user"}, {None})
+    sample = results.samples[0]
+    assert (sample.steps, sample.turns, sample.tool_calls, sample.completion_tokens) == (2, 1, 1, 6)
+    assert results.run.sampling["max_tokens_floor"] == 4096
+    assert results.run.of_samples == 50
+    assert "acebench: 100.0 %" in capsys.readouterr().out
+
+
+def test_failures_are_told_apart_by_cause_and_a_case_that_ends_the_code_is_one_that_failed(stand_in, tmp_path):
+    def agent_script(body):
+        said = {
+            "agent_multi_turn_0": (400, {"error": {"message": "no room"}}),
+            "agent_multi_turn_1": reply("[no_such_tool()]"),  # at which the code ends
+            "agent_multi_turn_2": reply("finish conversation", finish="length"),
+            "agent_multi_turn_3": reply(
+                None if "agent:" not in body["messages"][1]["content"] else "finish conversation"
+            ),
+            "agent_multi_turn_4": reply("I wait."),
+            "agent_multi_turn_5": reply("finish conversation"),
+            "agent_multi_turn_6": reply("finish conversation"),
+        }
+        return said[case_of(body)]
+
+    def user_script(body):
+        return reply("I wa", finish="length") if case_of(body) == "multi_turn 5" else says_hello(body)
+
+    limited = ("--limit", "7", 'categories=["multi_turn"]', "max_messages=3")
+    with scripted_endpoint(agent_script) as agent, scripted_endpoint(user_script) as user:
+        assert evaluate(stand_in, agent, user, *limited) == 1
+        summary = read_results(tmp_path / "run").summary
+        assert summary.failures == {"transport": 1, "cut": 1, "empty": 1, "user": 1, "step_limit": 1, "wrong": 2}
+        assert (summary.answers["lost_conversations"], summary.answers["broken_off"]) == (1, 1)
+        samples = {sample.id: sample for sample in read_results(tmp_path / "run").samples}
+        assert samples["agent_multi_turn_0"].detail == "no room"
+        assert "NameError: name 'no_such_tool'" in samples["agent_multi_turn_1"].detail
+        assert samples["agent_multi_turn_6"].detail == "class attributes wrong"
+        # What was lost is run again, and nothing else.
+        agent.script = once
+        agent.bodies.clear()
+        assert evaluate(stand_in, agent, user, *limited) == 0
+        assert {case_of(body) for body in agent.bodies} == {"agent_multi_turn_0"}
+    assert read_results(tmp_path / "run").summary.failures["transport"] == 0
+
+
+def test_an_answer_that_the_code_evaluates_reaches_nothing_of_ours(stand_in, tmp_path, monkeypatch):
+    monkeypatch.setattr(acebench, "_CPU_SECONDS", 2)
+    (tmp_path / "secret").write_text("secret")
+    attempts = {
+        "agent_multi_turn_0": f"[open('{tmp_path}/secret').read()]",
+        "agent_multi_turn_1": f"[open('{tmp_path}/environment/mine', 'w').write('x')]",
+        "agent_multi_turn_2": "[open('own', 'w').write('x')]",
+        "agent_multi_turn_3": "[__import__('socket').create_connection(('127.0.0.1', PORT))]",
+        "agent_multi_turn_4": "[10 ** 10 ** 10]",
+        "agent_multi_turn_5": "['x' * 10 ** 11]",
+    }
+
+    def script(body):
+        said = attempts[case_of(body)].replace("PORT", agent.url.rpartition(":")[2])
+        return reply("finish conversation" if "execution:" in body["messages"][1]["content"] else said)
+
+    with scripted_endpoint(script) as agent, scripted_endpoint(says_hello) as user:
+        assert evaluate(stand_in, agent, user, "--limit", "6", 'categories=["multi_turn"]') == 0
+    samples = {sample.id: sample for sample in read_results(tmp_path / "run").samples}
+    assert "FileNotFoundError" in samples["agent_multi_turn_0"].detail
+    assert "Read-only file system" in samples["agent_multi_turn_1"].detail
+    assert samples["agent_multi_turn_2"].passed  # its own folder is its own
+    assert "ConnectionRefusedError" in samples["agent_multi_turn_3"].detail
+    assert not samples["agent_multi_turn_4"].passed  # out of processor time
+    assert "MemoryError" in samples["agent_multi_turn_5"].detail
+    assert not (tmp_path / "environment" / "mine").exists()
+
+
+def test_a_run_that_was_killed_goes_on_with_what_has_not_ended(stand_in, tmp_path):
+    limited = ("--limit", "3", 'categories=["multi_step"]')
+    with scripted_endpoint(once) as agent, scripted_endpoint(says_hello) as user:
+        assert evaluate(stand_in, agent, user, *limited) == 0
+        before = read_results(tmp_path / "run").samples
+        agent.bodies.clear()
+        conversation = tmp_path / "run" / "raw" / "conversations" / "agent_multi_step_1.0"
+        (tmp_path / "run" / "summary.json").unlink()
+        (conversation / "outcome.json").write_text('{"sample": {"id"')
+        assert evaluate(stand_in, agent, user, *limited) == 0
+    assert {case_of(body) for body in agent.bodies} == {"agent_multi_step_1"}
+    after = read_results(tmp_path / "run").samples
+    assert [each.model_copy(update={"seconds": 0}) for each in after] == [
+        each.model_copy(update={"seconds": 0}) for each in before
+    ]
+
+
+def test_code_that_does_not_begin_ends_the_run_and_is_no_figure(stand_in, tmp_path, capsys):
+    (tmp_path / "environment" / "stubs" / "vllm.py").unlink()
+    with scripted_endpoint(once) as agent, scripted_endpoint(says_hello) as user:
+        assert evaluate(stand_in, agent, user, "--limit", "4") == 1
+    error = capsys.readouterr().err
+    assert "expected ACEBench to ask for an answer, found none asked" in error
+    assert "No module named 'vllm'" in error
+    assert error.count("\n") == 1
+    with pytest.raises(BenchmarkFailed, match="found no"):
+        read_results(tmp_path / "run")
+
+
+@pytest.mark.parametrize(("limit", "categories"), [("3", '["multi_turn", "multi_step"]'), ("42", '["multi_turn"]')])
+def test_a_limit_that_does_not_share_out_is_one_line(stand_in, tmp_path, capsys, limit, categories):
+    with scripted_endpoint(once) as agent, scripted_endpoint(says_hello) as user:
+        assert evaluate(stand_in, agent, user, "--limit", limit, f"categories={categories}") == 2
+    assert "expected --limit to be a multiple of the" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_report_has_the_paper_s_rows_and_says_what_differs(stand_in, tmp_path):
+    with scripted_endpoint(once) as agent, scripted_endpoint(says_hello) as user:
+        assert evaluate(stand_in, agent, user, "--limit", "2") == 0
+    assert main(["evaluate", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page")]) == 0
+    text = (tmp_path / "page" / "report.md").read_text()
+    assert "| ASTRA-14B-Thinking-v1 (T1) | 54.17 | 83.75 | 68.96 |" in text
+    assert "the user is player, the paper's is gpt-4.1" in text
+    assert "calls are written as text" in text
+    assert "2 of 50 cases" in text
+
+
+def test_results_of_something_else_are_refused(tmp_path):
+    files = ConversationFiles(tmp_path, "en", "multi_step")
+    with pytest.raises(BenchmarkFailed, match="expected a result and a verdict of ACEBench on one case"):
+        files.outcome()
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout of something of ACEBench's shape, and a harness of its one commit."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tmp_path / "checkout"
+    (source / "model_eval").mkdir(parents=True)
+    (source / "model_eval" / "helper.py").write_text("import google.generativeai\nfrom vllm import LLM\n")
+    git = ["git", "-C", str(source), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    (source / ".env").write_text("KEY=secret")
+    (source / "model_eval" / "helper.py").write_text("changed since")
+    stubs = (("vllm", ("LLM",)), ("google.generativeai", ()))
+    harness = Harness("acebench", "ACEBench", commit[:7], (), "model_eval.helper", "ACEBench", commit, stubs)
+    monkeypatch.setitem(harnesses.HARNESSES, "acebench", harness)
+    return source, harness
+
+
+def test_a_checkout_brings_the_files_of_one_commit_and_nothing_that_lies_beside_them(checkout, monkeypatch):
+    source, harness = checkout
+    ran: list[list[str]] = []
+    run = managed_environment._run
+
+    def without_packages(command, *rest):
+        ran.append(command)
+        return "[]" if "pip" in command or "venv" in command else run([sys.executable, *command[1:]], *rest)
+
+    monkeypatch.setattr(managed_environment, "_run", without_packages)
+    environment, is_new = set_up(harness, source)
+    assert is_new
+    assert environment.document.commit == harness.commit
+    assert sorted(path.name for path in environment.source().iterdir()) == ["model_eval"]
+    assert "LLM" in (environment.source() / "model_eval" / "helper.py").read_text()
+    assert ran[-2][1] == "-I"  # that it imports was tried, with its stubs
+    assert not set_up(harness, source)[1]
+
+
+def test_a_checkout_without_the_commit_is_one_line(checkout, tmp_path, capsys, monkeypatch):
+    source, _ = checkout
+    monkeypatch.setitem(harnesses.HARNESSES, "acebench", ACEBENCH)
+    for folder in (source, tmp_path):
+        assert main(["evaluate", "setup", "acebench", "--source", str(folder)]) == 1
+        error = capsys.readouterr().err
+        assert "ACEBench/ACEBench) that has its commit 56dd66c of 2025-10-29, found no such commit in" in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_official_code_runs_to_its_end(tmp_path):
+    try:
+        managed_environment.managed_environment(ACEBENCH)
+    except HarnessMissing as missing:
+        pytest.skip(f"{missing}")
+    config = tmp_path / "acebench.toml"
+    config.write_text(f'out = "{tmp_path}/run"\ntrials = 1\nrequests_at_once = 2\n[user]\nmodel = "player"\n')
+    # Its code runs an operand as Python.
+    pwn = f"[turn_on_wifi(a=open('{tmp_path}/pwned', 'w').write('x') + 1)]"
+
+    def script(body):
+        history = body["messages"][1]["content"]
+        return reply("finish conversation" if "execution" in history else "[turn_on_wifi()]" if "1" in history else pwn)
+
+    with scripted_endpoint(script, most_tokens=32768) as agent, scripted_endpoint(says_hello) as user:
+        assert evaluate(config, agent, user, "--limit", "4") == 0
+    results = read_results(tmp_path / "run")
+    assert len(results.samples) == 4
+    assert results.summary.failures["transport"] == 0
+    assert not (tmp_path / "pwned").exists()
