@@ -256,14 +256,18 @@ async def _converse(
                     cpu_seconds=_CPU_SECONDS,
                     memory_bytes=_MEMORY_BYTES,
                 )
-            outcome = files.outcome()
         except ProgramFailed as failed:
-            broken_off = last_line(log)[:200]
+            broken_off = last_line(log)
             if not (logs["agent"].stat().st_size or logs["user"].stat().st_size):
                 raise BenchmarkFailed(f"expected ACEBench to ask for an answer, found none asked: {failed}") from None
+    if not broken_off:
+        try:
+            outcome = files.outcome()
+        except ProgramFailed as failed:
+            broken_off = str(failed)
     requests = {who: whole_lines(path) for who, path in logs.items()}
     ended = _Ended(
-        sample=_sample(config, which, files, outcome, broken_off, requests, time.monotonic() - started),
+        sample=_sample(config, which, files, outcome, broken_off[:200], requests, time.monotonic() - started),
         process=0.0 if outcome is None else outcome.process,
         is_broken_off=outcome is None,
     )
@@ -286,6 +290,7 @@ def _commands(
 def _variables(environment: ManagedEnvironment) -> dict[str, str]:
     return {
         "PYTHONPATH": str(environment.stubs()),
+        "OPENBLAS_NUM_THREADS": "1",  # which would take address space for each core
         "GPT_AGENT_BASE_URL": relay_url(AGENT_PORT),
         "GPT_AGENT_API_KEY": "none",
         "GPT_BASE_URL": relay_url(USER_PORT),

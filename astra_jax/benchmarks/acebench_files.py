@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from astra_jax.benchmarks.results import BenchmarkFailed, whole_lines
+from astra_jax.benchmarks.results import BenchmarkFailed, ProgramFailed, whole_lines
 
 Category = Literal["multi_turn", "multi_step"]
 Language = Literal["en", "zh"]
@@ -70,11 +70,11 @@ class ConversationFiles:
         """Read what generation and evaluation have left.
 
         Raises:
-            BenchmarkFailed: that is none of the official code's.
+            ProgramFailed: that is none of the official code's: what a model wrote may have written there.
         """
-        result = self._lines(f"{self._results}/data_agent_{self.category}_result.json")
-        score = self._lines(f"{self._scores}/data_agent_{self.category}_score.json")
         try:
+            result = self._lines(f"{self._results}/data_agent_{self.category}_result.json")
+            score = self._lines(f"{self._scores}/data_agent_{self.category}_score.json")
             (said,), (verdict, *wrong) = result, score
             if verdict["total_count"] != 1 or verdict["correct_count"] + len(wrong) != 1:
                 raise ValueError(f"verdicts on {verdict['total_count']} cases")
@@ -84,8 +84,8 @@ class ConversationFiles:
                 error=str(wrong[0].get("error_type") or wrong[0].get("error"))[:200] if wrong else "",
                 executed_messages=len(said["process"]),
             )
-        except (LookupError, ValueError, TypeError, ValidationError) as error:
-            raise BenchmarkFailed(
+        except (LookupError, ValueError, TypeError, ValidationError, BenchmarkFailed) as error:
+            raise ProgramFailed(
                 f"expected a result and a verdict of ACEBench on one case in {self.folder}, found a fault: "
                 f"{str(error).splitlines()[0]}"
             ) from None

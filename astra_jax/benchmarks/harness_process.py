@@ -64,6 +64,8 @@ async def run_harness(
         ProgramFailed: it does not end well.
         BenchmarkFailed: this machine cannot confine it, so that it is not run.
     """
+    if sys.platform != "linux":
+        raise BenchmarkFailed(_cannot_confine(sys.platform))
     home = folder / "home"
     home.mkdir(parents=True, exist_ok=True)
     environment = {
@@ -137,16 +139,19 @@ async def _let_through(
     message, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, control, _MOST_MESSAGE_BYTES, len(relays))
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     if message != b"ready" or len(sockets) != len(relays):
-        raise BenchmarkFailed(
-            "expected a machine that can confine a harness, which runs what a model wrote (Linux 5.12, with user "
-            f"namespaces), found: {message.decode(errors='replace') or 'its launcher ended'}; the harness was not run: "
-            "see to it that `unshare --user --net true` works"
-        )
+        raise BenchmarkFailed(_cannot_confine(message.decode(errors="replace") or "its launcher ended"))
     for relay, each in zip(relays.values(), sockets, strict=True):
         await listening.enter_async_context(relay.listening(each))
     control.send(b"go")
     if failed := await asyncio.to_thread(control.recv, _MOST_MESSAGE_BYTES):
         raise BenchmarkFailed(f"expected a program to begin, found: {failed.decode(errors='replace')}")
+
+
+def _cannot_confine(found: str) -> str:
+    return (
+        "expected a machine that can confine a harness, which runs what a model wrote (Linux 5.12, with user "
+        f"namespaces), found: {found}; the harness was not run: see to it that `unshare --user --net true` works"
+    )
 
 
 def _interpreter() -> str:

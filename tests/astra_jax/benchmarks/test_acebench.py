@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from astra_jax.benchmarks import acebench, harnesses, managed_environment
-from astra_jax.benchmarks.acebench_files import ConversationFiles
+from astra_jax.benchmarks.acebench_files import MODEL, ConversationFiles
 from astra_jax.benchmarks.harnesses import ACEBENCH, Harness
 from astra_jax.benchmarks.managed_environment import HarnessMissing, ManagedEnvironment, set_up
-from astra_jax.benchmarks.results import BenchmarkFailed, HarnessDocument, read_results
+from astra_jax.benchmarks.results import BenchmarkFailed, HarnessDocument, ProgramFailed, read_results
 from astra_jax.cli.command import main
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
 
@@ -203,9 +203,25 @@ def test_the_report_has_the_paper_s_rows_and_says_what_differs(stand_in, tmp_pat
     assert "2 of 50 cases" in text
 
 
-def test_results_of_something_else_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    "score",
+    [
+        None,
+        "",
+        "no JSON\n{}",
+        '{"total_count": 2, "correct_count": 2, "process_accuracy": 1}',
+        '{"total_count": 1, "correct_count": 1, "process_accuracy": 1}\n{"id": 0, "valid": false}',
+        '{"total_count": 1, "correct_count": 1, "process_accuracy": "all"}',
+    ],
+)
+def test_what_is_no_verdict_is_a_conversation_that_failed(tmp_path, score):
     files = ConversationFiles(tmp_path, "en", "multi_step")
-    with pytest.raises(BenchmarkFailed, match="expected a result and a verdict of ACEBench on one case"):
+    for kind, text in (("result", '{"id": "x", "process": []}'), ("score", score)):
+        if text is not None:
+            folder = tmp_path / f"{kind}_all" / f"{kind}_en" / MODEL
+            folder.mkdir(parents=True)
+            (folder / f"data_agent_multi_step_{kind}.json").write_text(text)
+    with pytest.raises(ProgramFailed, match="expected a result and a verdict of ACEBench on one case"):
         files.outcome()
 
 

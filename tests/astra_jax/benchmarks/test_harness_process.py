@@ -218,6 +218,13 @@ async def test_a_machine_that_cannot_confine_it_does_not_run_it(tmp_path, monkey
     assert not (tmp_path / "ran").exists()
 
 
+async def test_a_machine_of_another_kind_does_not_run_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(harness_process.sys, "platform", "darwin")
+    with pytest.raises(BenchmarkFailed, match=r"can confine a harness.*found: darwin; the harness was not run"):
+        await run_harness(["/bin/sh", "-c", "touch ran"], folder=tmp_path, log=tmp_path / "log", variables={})
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_a_program_that_is_not_there_is_one_line(tmp_path):
     with pytest.raises(BenchmarkFailed, match="expected a program to begin, found: FileNotFoundError"):
         await run_harness(["/nowhere/at-all", "x"], folder=tmp_path, log=tmp_path / "log", variables={})
