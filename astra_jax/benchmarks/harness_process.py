@@ -66,6 +66,7 @@ async def run_harness(
     """
     if sys.platform != "linux":
         raise BenchmarkFailed(_cannot_confine(sys.platform))
+    readable = [*_interpreter_folders(), *readable]
     home = folder / "home"
     home.mkdir(parents=True, exist_ok=True)
     environment = {
@@ -82,7 +83,7 @@ async def run_harness(
     plan = {
         "control_fd": theirs.fileno(),
         "parent": os.getpid(),
-        "readable": [str(path.absolute()) for path in (*_interpreter_folders(), *readable)],
+        "readable": [str(path.absolute()) for path in readable],
         "folder": str(folder.absolute()),
         "ports": list(relays),
         "cpu_seconds": cpu_seconds,
@@ -160,9 +161,20 @@ def _interpreter() -> str:
 
 
 def _interpreter_folders() -> list[Path]:
-    """Return what an environment's interpreter needs beside the environment."""
-    found = {Path(sys.base_prefix), Path(sys.base_exec_prefix), Path(_interpreter()).parents[1]}
-    return sorted(found - {Path("/usr"), Path("/")})
+    """Return what an environment's interpreter needs beside the environment.
+
+    Raises:
+        BenchmarkFailed: the user's home lies in there.
+    """
+    system, home = Path("/usr"), Path.home().resolve()
+    found = {Path(sys.base_prefix), Path(sys.base_exec_prefix), Path(_interpreter()).parents[1], system}
+    for folder in found:
+        if home.is_relative_to(folder.resolve()):
+            raise BenchmarkFailed(
+                f"expected a Python that is installed apart from the user's home, which no harness may read, found "
+                f"{home} in {folder}; the harness was not run: use another Python, in a folder of its own"
+            )
+    return sorted(found - {system})
 
 
 def _package_root() -> str:

@@ -218,6 +218,14 @@ async def test_a_machine_that_cannot_confine_it_does_not_run_it(tmp_path, monkey
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("home", [f"{sys.base_prefix}/lib", "/usr/home/somebody"])
+async def test_a_home_within_what_an_interpreter_needs_is_not_shown_to_it(tmp_path, monkeypatch, home):
+    monkeypatch.setenv("HOME", home)
+    with pytest.raises(BenchmarkFailed, match=r"apart from the user's home.*the harness was not run"):
+        await run_harness(["/bin/sh", "-c", "touch ran"], folder=tmp_path, log=tmp_path / "log", variables={})
+    assert not (tmp_path / "ran").exists()
+
+
 async def test_a_machine_of_another_kind_does_not_run_it(tmp_path, monkeypatch):
     monkeypatch.setattr(harness_process.sys, "platform", "darwin")
     with pytest.raises(BenchmarkFailed, match=r"can confine a harness.*found: darwin; the harness was not run"):
