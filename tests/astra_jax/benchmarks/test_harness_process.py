@@ -107,9 +107,10 @@ def connect(family, address):
     return "connected"
 
 def unmount():
-    import ctypes
-    libc = ctypes.CDLL(None, use_errno=True)
-    found = [libc.mount(b"none", b"/usr", None, 32 | 4096, None), libc.umount2(b"/usr", 2), libc.sethostname(b"x", 1)]
+    import ctypes  # what would do no harm here if it were allowed
+    libc, name = ctypes.CDLL(None, use_errno=True), socket.gethostname().encode()
+    found = [libc.mount(b"none", b"/usr", None, 32 | 4096, None), libc.sethostname(name, len(name))]
+    found += [libc.mount(b"none", os.getcwd().encode(), b"tmpfs", 0, None)]
     return "done" if 0 in found else "refused"
 
 secret, elsewhere, port, path = sys.argv[1:]
