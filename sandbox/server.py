@@ -25,6 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandbox.bearer_token import TOKEN_VARIABLE, InvalidToken, token_or_none
+from sandbox.cgroup import available_cores
 from sandbox.connections import (
     REQUEST_SECONDS,
     CallerProtocol,
@@ -346,7 +347,7 @@ def serve(
     Args:
       host: address to listen on; one that is not loopback needs a token.
       port: TCP port; 0 for any free one.
-      workers: jails; one per core by default.
+      workers: jails; by default one per core that this process, or the container around it, may use.
       min_tier: the weakest acceptable isolation.
       wasm: run tools in WebAssembly, whatever else this machine could do.
       token: what callers must send as `Authorization: Bearer …`; by default the environment's ASTRA_SANDBOX_TOKEN.
@@ -364,7 +365,7 @@ def serve(
     except InvalidToken as error:
         raise RefusedToStart(str(error)) from None
     os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
-    workers = workers or os.cpu_count() or 1
+    workers = workers or available_cores()
     descriptors = raise_descriptor_limit()
     connections = most_connections(descriptors, workers, CALLS_OF_A_WORKER)
     needed = max(descriptors - connections + _LEAST_CONNECTIONS, _LEAST_DESCRIPTORS)
@@ -486,7 +487,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m sandbox.server", description="Run Python that nobody has read.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a token)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
-    parser.add_argument("--workers", type=int, default=None, help="jails, one per core by default")
+    parser.add_argument(
+        "--workers", type=int, default=None, help="jails, one per core that this container may use by default"
+    )
     choice = parser.add_mutually_exclusive_group()
     tiers = [tier for tier in Tier if tier is not Tier.WASM]
     choice.add_argument("--min-tier", type=Tier, choices=tiers, default=Tier.LANDLOCK, help="weakest isolation")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import pool
-from sandbox.cgroup import available_memory_bytes
+from sandbox import cgroup, pool
+from sandbox.cgroup import available_cores, available_memory_bytes
 from sandbox.isolation import Tier
 from sandbox.pool import Pool
 from sandbox.protocol import Limits
@@ -98,3 +98,28 @@ def test_what_there_is_is_the_least_limit_of_the_containers_around(tmp_path: Pat
     (root / "memory").mkdir()
     (root / "memory" / "memory.limit_in_bytes").write_text(f"{256 * MB}\n")
     assert available_memory_bytes(root, own) == 256 * MB
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [("max 100000", 8), ("350000 100000", 3), ("50000 100000", 1), ("1600000 100000", 8), ("none", 8), ("1 0", 8)],
+)
+def test_there_are_as_many_workers_as_the_container_has_cores(tmp_path: Path, monkeypatch, limit, cores) -> None:
+    monkeypatch.setattr(cgroup.os, "sched_getaffinity", lambda pid: set(range(8)))
+    own, root = tmp_path / "own", tmp_path / "fs"
+    (root / "pod" / "box").mkdir(parents=True)
+    own.write_text("0::/pod/box\n")
+    assert available_cores(root, own) == 8
+    (root / "pod" / "cpu.max").write_text(f"{limit}\n")  # of the pod around the container
+    assert available_cores(root, own) == cores
+
+
+def test_a_limit_of_cores_of_the_older_kind_counts_too(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(cgroup.os, "sched_getaffinity", lambda pid: set(range(8)))
+    own, folder = tmp_path / "own", tmp_path / "fs" / "cpu"
+    folder.mkdir(parents=True)
+    own.write_text("4:cpu,cpuacct:/docker/0123\n")
+    for quota, cores in ((-1, 8), (250_000, 2)):
+        (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+        (folder / "cpu.cfs_period_us").write_text("100000\n")
+        assert available_cores(tmp_path / "fs", own) == cores
