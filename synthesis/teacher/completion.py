@@ -10,8 +10,8 @@ from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
 
-_MOST_TOKENS: Final = 10**9
-"""Of one call; no count is larger."""
+_MOST_TOKENS: Final = 2**53
+"""What a number of JSON holds exactly; a larger one is no count."""
 
 
 @dataclass(frozen=True)
