@@ -198,7 +198,13 @@ async def _run(
     async with asyncio.TaskGroup() as group:
         for _ in range(config.requests_at_once):
             group.create_task(converse_on())
-    return [found for each in asked if (found := _ended(folders[each])) is not None]
+    ended = [found for each in asked if (found := _ended(folders[each])) is not None]
+    if len(ended) < len(asked):  # the score would be that of fewer cases
+        raise BenchmarkFailed(
+            f"expected the outcomes of {len(asked)} conversations in {config.out}, found {len(ended)}; look at the "
+            "disk, and the same command runs the others again"
+        )
+    return ended
 
 
 def _ended(folder: Path) -> _Ended | None:

@@ -172,6 +172,22 @@ def test_a_run_that_was_killed_goes_on_with_what_has_not_ended(stand_in, tmp_pat
     ]
 
 
+def test_a_conversation_whose_outcome_is_gone_is_no_smaller_benchmark(stand_in, tmp_path, capsys, monkeypatch):
+    converse = acebench._converse
+
+    async def and_loses_the_outcome(*args):
+        await converse(*args)
+        if args[3].number == 1:
+            (args[4] / "outcome.json").unlink()
+
+    monkeypatch.setattr(acebench, "_converse", and_loses_the_outcome)
+    with scripted_endpoint(once) as agent, scripted_endpoint(says_hello) as user:
+        assert evaluate(stand_in, agent, user, "--limit", "2", 'categories=["multi_step"]') == 1
+    error = capsys.readouterr().err
+    assert "expected the outcomes of" in error
+    assert error.count("\n") == 1
+
+
 def test_code_that_does_not_begin_ends_the_run_and_is_no_figure(stand_in, tmp_path, capsys):
     (tmp_path / "environment" / "stubs" / "vllm.py").unlink()
     with scripted_endpoint(once) as agent, scripted_endpoint(says_hello) as user:
