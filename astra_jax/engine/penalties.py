@@ -65,7 +65,7 @@ def and_then(before: SoFar, ids_R: jax.Array, goes_on_R: jax.Array) -> SoFar:
 def penalized(
     logits_RV: jax.Array, before: SoFar, presence_R: jax.Array, frequency_R: jax.Array, repetition_R: jax.Array
 ) -> jax.Array:
-    """Return the logits that a token is drawn from: ln of what softmax makes of them is no policy's log-prob any more.
+    """Return the logits that a token is drawn from; the policy's own are those that were given.
 
     Repetition first, as vLLM has it. Penalties of 0, 0 and 1 leave the logits as they are, to the bit.
 

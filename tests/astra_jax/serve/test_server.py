@@ -217,6 +217,14 @@ def test_what_asks_for_what_happens_anyway_is_taken(client):
     assert client.post(GENERATE, json=with_it).json()["choices"] == plain
 
 
+def test_penalties_are_handed_to_the_decoder_and_one_that_is_none_is_refused(client):
+    plain = client.post(GENERATE, json=asked(params=GREEDY)).json()["choices"][0]["token_ids"]
+    penalised = client.post(GENERATE, json=asked(params={**GREEDY, "repetition_penalty": 50.0}))
+    assert penalised.json()["choices"][0]["token_ids"] != plain
+    for fault in ({"presence_penalty": 2.5}, {"repetition_penalty": 0}):
+        assert client.post(GENERATE, json=asked(params={**GREEDY, **fault})).status_code == 400
+
+
 def test_too_long_a_request_says_so_by_its_code_too(client):
     codes = [client.post(GENERATE, json=asked([1] * 150)).json()["error"]["code"] for _ in range(2)]
     assert codes == ["context_length_exceeded"] * 2
