@@ -13,6 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from sandbox.interpreter import base_interpreter
+from sandbox.packages import AllowedPackages
+
 _JAIL = Path(__file__).parent / "jail"
 
 
@@ -41,8 +44,9 @@ class JailedPython:
 
 
 _DESCRIBE = """
-import importlib, json, os, re, sys
+import importlib, json, os, sys
 import _ctypes
+from sandbox.interpreter import loaded_libraries
 # Terminals, databases of the host, other processes and TLS are of no use to a tool.
 unused = {"_crypt", "_curses", "_curses_panel", "_dbm", "_gdbm", "_multiprocessing", "_posixshmem", "_ssl", "_tkinter",
           "nis", "ossaudiodev", "readline", "spwd", "syslog", "termios"}
@@ -50,14 +54,8 @@ for entry in sorted(os.listdir(os.path.dirname(_ctypes.__file__))):
     name = entry.split(".")[0]
     if entry.endswith(".so") and name not in unused and not name.startswith(("_test", "_ctypes_test", "xx", "_xx")):
         importlib.import_module(name)
-libraries = {}
-for path in sorted(set(re.findall(r"\\s(/\\S*\\.so\\S*)$", open("/proc/self/maps").read(), re.M))):
-    folder, name = os.path.split(path)
-    stem = name.split(".so")[0]
-    libraries[path] = sorted(entry for entry in os.listdir(folder) if entry.split(".so")[0].rstrip("-.0123456789")
-                             == stem.rstrip("-.0123456789") and os.path.realpath(os.path.join(folder, entry)) == path)
 print(json.dumps({"executable": os.path.realpath(sys.executable), "stdlib": os.path.dirname(os.__file__),
-                  "version": "%d.%d" % sys.version_info[:2], "libraries": libraries}))
+                  "version": "%d.%d" % sys.version_info[:2], "libraries": loaded_libraries()}))
 """
 
 
@@ -65,9 +63,9 @@ print(json.dumps({"executable": os.path.realpath(sys.executable), "stdlib": os.p
 def jailed_python() -> JailedPython:
     """Find out what the interpreter that runs this program needs; the virtual environment stays outside."""
     # A process of its own tells: to learn which libraries an extension loads, all extensions must be imported.
-    python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    program = f"import sys; sys.path.insert(0, {str(_JAIL.parent.parent)!r})\n{_DESCRIBE}"
     text = subprocess.run(
-        [python, "-I", "-S", "-c", _DESCRIBE], capture_output=True, text=True, check=True, timeout=60
+        [base_interpreter(), "-I", "-S", "-c", program], capture_output=True, text=True, check=True, timeout=60
     ).stdout
     found = json.loads(text)
     libraries: dict[str, list[str]] = {}
@@ -83,27 +81,52 @@ def jailed_python() -> JailedPython:
 _LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
 
 
-def start_jail(tier: Tier, control_fd: int, *, max_children: int, tmp_bytes: int) -> subprocess.Popen[bytes]:
-    """Start one jail whose zygote listens on `control_fd`; the process ends when the jail does."""
+def start_jail(
+    tier: Tier, control_fd: int, *, max_children: int, tmp_bytes: int, packages: AllowedPackages
+) -> subprocess.Popen[bytes]:
+    """Start one jail whose zygote listens on `control_fd`; the process ends when the jail does.
+
+    Its tools may import `packages`, which the tier `wasm` does not have.
+    """
     if tier is Tier.WASM:
         return _start_instances(control_fd, max_children)
+    python = jailed_python()
+    in_namespaces = tier is Tier.NAMESPACES
+    # A library that the interpreter needs as well has its names already.
+    libraries = packages.libraries | python.libraries
+    listed, readable = ([], []) if in_namespaces else _readable(python, [*libraries, *packages.places.values()])
     plan: dict[str, Any] = {
         "tier": tier,
         "control_fd": control_fd,
         "max_children": max_children,
         "spare_threads": SPARE_THREADS,
         "tmp_bytes": tmp_bytes,
-        "python": vars(jailed_python()),
-        "readable": []
-        if tier == Tier.NAMESPACES
-        else [jailed_python().stdlib, *jailed_python().libraries, "/usr/share/zoneinfo"],
-        "code_directory": "/harness" if tier == Tier.NAMESPACES else str(_JAIL.parent.parent),
+        "python": vars(python) | {"libraries": libraries},
+        "listed": listed,
+        "readable": readable,
+        "places": packages.places,
+        "packages": packages.plan(in_namespaces=in_namespaces),
+        "code_directory": "/harness" if in_namespaces else str(_JAIL.parent.parent),
     }
     program = (
         f"import sys; sys.path.insert(0, {str(_JAIL.parent.parent)!r}); from sandbox.jail import launcher; "
         "launcher.main()"
     )
     return _start(program, plan)
+
+
+def _readable(python: JailedPython, others: list[str]) -> tuple[list[str], list[str]]:
+    """The folders whose entries a tool may list, and the paths that it may read, where it sees the host's own files.
+
+    Packages that lie in the interpreter's own folder are not the standard library's: their names can be listed, as the
+    importer must list what lies beside them, and not one of their files be read.
+    """
+    entries = [
+        entry.path
+        for entry in os.scandir(python.stdlib)
+        if entry.name not in ("site-packages", "dist-packages") and not entry.is_symlink()
+    ]
+    return [python.stdlib], [*sorted(entries), *others, "/usr/share/zoneinfo"]
 
 
 def _start_instances(control_fd: int, max_children: int) -> subprocess.Popen[bytes]:
@@ -117,9 +140,8 @@ def _start_instances(control_fd: int, max_children: int) -> subprocess.Popen[byt
 
 
 def _start(program: str, plan: dict[str, Any]) -> subprocess.Popen[bytes]:
-    python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     return subprocess.Popen(
-        [python, "-I", "-S", "-c", program, json.dumps(plan)],
+        [base_interpreter(), "-I", "-S", "-c", program, json.dumps(plan)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env={},

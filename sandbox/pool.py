@@ -19,6 +19,7 @@ from sandbox.cgroup import default_memory_bytes
 from sandbox.errors import SandboxError
 from sandbox.fair_queue import FairQueue
 from sandbox.isolation import Tier
+from sandbox.packages import NO_PACKAGES, AllowedPackages
 from sandbox.protocol import Limits
 from sandbox.worker import Job, Outcome, ServiceFault, Worker
 
@@ -45,7 +46,9 @@ class Pool:
         max_children: int = CALLS_OF_A_WORKER,
         max_queue: int = 4096,
         tmp_bytes: int = 16 << 20,
+        packages: AllowedPackages = NO_PACKAGES,
     ) -> None:
+        self.packages = packages
         self.tier, self.max_children, self.tmp_bytes = tier, max_children, tmp_bytes
         self.size, self._fresh_slots, self.max_queue = workers, fresh_slots, max_queue
         self._queue: FairQueue[Job] = FairQueue()

@@ -14,10 +14,13 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import pydantic
+
 from sandbox.errors import SandboxError
 from sandbox.execution import Execution
 from sandbox.isolation import Tier, layers_of
 from sandbox.jail.launcher import SANDBOX_UID
+from sandbox.packages import NO_PACKAGES, AllowedPackages, PackageUnavailable, outside
 from sandbox.pool import Pool
 from sandbox.protocol import ExecuteRequest, Limits
 from sandbox.worker import ServiceFault
@@ -256,6 +259,59 @@ def probe(canary, outside, tmp):
     return escapes
 """
 
+PACKAGE_PROBE = """
+import importlib, os, sys
+
+COMPUTATIONS = {
+    "dateutil": "__import__('dateutil.parser').parser.isoparse('2026-01-31').day == 31",
+    "numpy": "float(numpy.dot(numpy.arange(4.0), numpy.arange(4.0))) == 14.0 and numpy.linalg.det(numpy.eye(2)) == 1",
+    "pandas": "int(pandas.DataFrame({'a': [1, 2], 'b': [3, 4]}).sum().sum()) == 10",
+    "scipy": "abs(__import__('scipy.special').special.gamma(5) - 24) < 1e-9",
+    "sympy": "sympy.diff(sympy.Symbol('x') ** 2) == 2 * sympy.Symbol('x')",
+}
+
+def probe(modules, outside, files):
+    escapes = []
+    for name in modules:
+        try:
+            module = importlib.import_module(name)
+            if not eval(COMPUTATIONS.get(name, "bool(dir(module))"), {name: module, "module": module}):
+                escapes.append(f"{name} computes something else than it should")
+        except BaseException as error:
+            escapes.append(f"{name} cannot be used: {type(error).__name__}: {error}")
+            continue
+        path = getattr(module, "__file__", None)
+        if path is None:
+            continue
+        folder = os.path.dirname(path)
+        # Changes nothing of its own choice: where one of them succeeds, what is there is set again.
+        for what, change in (
+            ("content", lambda: os.close(os.open(path, os.O_RDWR))),
+            ("mode", lambda: os.chmod(path, os.stat(path).st_mode & 0o7777)),
+            ("times", lambda: os.utime(path, ns=(os.stat(path).st_atime_ns, os.stat(path).st_mtime_ns))),
+            ("name", lambda: os.rename(path, path)), ("links", lambda: os.link(path, folder + "/escape")),
+            ("folder", lambda: os.close(os.open(folder + "/escape", os.O_CREAT | os.O_WRONLY))),
+        ):
+            try:
+                change()
+                escapes.append(f"the {what} of {name}'s files can be changed")
+            except OSError:
+                pass
+    for name in outside:
+        try:
+            importlib.import_module(name)
+            escapes.append(f"the module {name} is not of the packages that are allowed, and can be imported")
+        except (ImportError, OSError):
+            pass
+    for path in files:
+        try:
+            os.close(os.open(path, os.O_RDONLY))
+            escapes.append(f"{path} is no file of the packages that are allowed, and can be read")
+        except OSError:
+            pass
+    return escapes
+"""
+
 _PYTHON = "import sys\ndef version(): return '%d.%d.%d' % sys.version_info[:3]\n"
 
 _FIXES = {
@@ -285,6 +341,8 @@ class Isolation:
     layers: dict[str, bool]
     python: str
     refused: dict[str, str] = field(default_factory=dict)
+    packages: AllowedPackages = NO_PACKAGES
+    """Those that tools may import, each of which was probed."""
 
 
 async def establish_wasm() -> Isolation:
@@ -302,18 +360,23 @@ async def establish_wasm() -> Isolation:
         raise IsolationUnavailable(str(error)) from None
 
 
-async def establish(minimum: Tier) -> Isolation:
-    """Establish the strongest tier that withstands the probe.
+async def establish(minimum: Tier, packages: AllowedPackages = NO_PACKAGES) -> Isolation:
+    """Establish the strongest tier that withstands the probe, and that tools may import each of the packages there.
 
     Raises:
         IsolationUnavailable: none of `minimum` or above does; the message says why, and how to have each.
+        PackageUnavailable: the tier withstands it without packages, and one of these cannot be had there.
     """
     refused: dict[str, str] = {}
     for tier in _ORDER[: _ORDER.index(minimum) + 1]:
         try:
-            return Isolation(tier, *await _probe(tier), refused)
+            layers, python = await _probe(tier)
         except ServiceFault as error:
             refused[tier] = str(error)
+            continue
+        if packages.modules:
+            await _probe_with_packages(tier, packages)
+        return Isolation(tier, layers, python, refused, packages)
     lines = [f"no isolation of at least the tier `{minimum}` holds on this machine"]
     for name, why in refused.items():
         lines += [f"  {name}: {why}", f"    to have it: {_FIXES[Tier(name)]}"]
@@ -322,13 +385,59 @@ async def establish(minimum: Tier) -> Isolation:
     raise IsolationUnavailable("\n".join(lines))
 
 
-async def _probe(tier: Tier) -> tuple[dict[str, bool], str]:
+async def _probe_with_packages(tier: Tier, packages: AllowedPackages) -> None:
+    """See that each package can be used, that none weakens the tier, and that no other module has come in with them.
+
+    A weaker tier is never tried for a package's sake.
+
+    Raises:
+        PackageUnavailable: the message names the package.
+    """
+    where = f"in the tier `{tier}`"
+    if tier is Tier.SECCOMP and packages.is_lazy:
+        raise PackageUnavailable(
+            f"expected packages that are loaded before the calls {where}, where no call can open a file, found "
+            "--lazy-packages: leave it out"
+        )
+    # Where the weaker tiers show paths of the host: files of ours, and of what we import ourselves.
+    modules_outside, files_outside = outside(packages, in_namespaces=tier is Tier.NAMESPACES)
+    files_outside += [__file__, *([] if "pydantic" in packages.modules else [pydantic.__file__])]
+    try:
+        await _probe(tier, packages)
+        pool = Pool(tier, workers=1, max_children=2, packages=packages)
+        try:
+            await pool.start()
+            execution = Execution(pool)
+            for position, (name, modules) in enumerate(packages.modules.items()):
+                is_first = position == 0  # once for all of them
+                request = ExecuteRequest(
+                    source=PACKAGE_PROBE,
+                    function="probe",
+                    arguments={
+                        "modules": [module for module in modules if not module.startswith("_")],
+                        "outside": modules_outside if is_first else [],
+                        "files": files_outside if is_first else [],
+                    },
+                    limits=Limits(wall_seconds=60, cpu_seconds=30),
+                )
+                reply = await execution.execute("self-test", request)
+                if reply["status"] != "ok":
+                    raise ServiceFault(f"{name}: {reply['error']['kind']}: {reply['error']['message']}")
+                if reply["value"]:
+                    raise ServiceFault("; ".join(reply["value"]))
+        finally:
+            await pool.close()
+    except ServiceFault as error:
+        raise PackageUnavailable(f"expected that tools can import {packages} {where}, found that {error}") from None
+
+
+async def _probe(tier: Tier, packages: AllowedPackages = NO_PACKAGES) -> tuple[dict[str, bool], str]:
     """The active layers and the version of Python.
 
     Raises:
         ServiceFault: the tier does not hold.
     """
-    pool = Pool(tier, workers=1, max_children=2)
+    pool = Pool(tier, workers=1, max_children=2, packages=packages)
     try:
         await pool.start()
         with _bait() as (canary, outside):

@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import uvicorn
@@ -36,6 +36,7 @@ from sandbox.connections import (
 from sandbox.errors import SandboxError
 from sandbox.execution import MAXIMUM_LIMITS, Execution, InvalidRequest, UnknownSource
 from sandbox.isolation import Tier
+from sandbox.packages import AllowedPackages, PackageUnavailable, find_packages
 from sandbox.pool import CALLS_OF_A_WORKER, Pool, QueueFull
 from sandbox.protocol import Limits
 from sandbox.self_test import Isolation, IsolationUnavailable, establish, establish_wasm
@@ -175,6 +176,7 @@ class Service:
             "layers": isolation.layers if isolation else {},
             "stronger_tiers": isolation.refused if isolation else {},
             "python": isolation.python if isolation else None,
+            "packages": _packages_document(pool.packages),
             "workers": {"ready": ready, "total": len(pool.workers), "restarts": pool.restarts},
             "queue": {"waiting": pool.queued, "in_flight": pool.in_flight, "maximum": pool.max_queue},
             "limits": self._execution.maximum.model_dump(),
@@ -192,6 +194,17 @@ class Service:
         }
         counters = {"sandbox_worker_restarts_total": ("Jails that ended and were replaced.", pool.restarts)}
         return Response(execution.metrics.render(gauges, counters), media_type="text/plain; version=0.0.4")
+
+
+def _packages_document(packages: AllowedPackages) -> dict[str, Any]:
+    """What tools may import beside the standard library, by name and version; another version may answer otherwise."""
+    modules = {name: list(packages.modules[name]) for name in packages.versions}
+    return {
+        "versions": packages.versions,
+        "required": packages.required,
+        "modules": modules,
+        "loaded": "in calls" if packages.is_lazy else "before calls",
+    }
 
 
 class _Guard:
@@ -336,6 +349,8 @@ def serve(
     *,
     min_tier: Tier = Tier.LANDLOCK,
     wasm: bool = False,
+    packages: Sequence[str] = (),
+    lazy_packages: bool = False,
     token: str | None = None,
     maximum: Limits = MAXIMUM_LIMITS,
     max_queue: int = 4096,
@@ -350,6 +365,8 @@ def serve(
       workers: jails; by default one per core that this process, or the container around it, may use.
       min_tier: the weakest acceptable isolation.
       wasm: run tools in WebAssembly, whatever else this machine could do.
+      packages: distributions of this environment that tools may import, with what they require.
+      lazy_packages: whether the calls that ask for them import them, instead of the workers before all calls.
       token: what callers must send as `Authorization: Bearer …`; by default the environment's ASTRA_SANDBOX_TOKEN.
       maximum: limits above these are refused.
       max_queue: waiting calls above which callers get 429.
@@ -357,8 +374,8 @@ def serve(
       until_stdin_closes: also stop when standard input ends, that is, when the parent dies.
 
     Raises:
-        RefusedToStart: the token, the address, the descriptors or the isolation will not do, or the workers did not
-            start.
+        RefusedToStart: the token, the address, the descriptors, a package or the isolation will not do, or the workers
+            did not start.
     """
     try:
         token = token_or_none(token)
@@ -373,6 +390,15 @@ def serve(
         raise RefusedToStart(
             f"expected {needed} descriptors or more for {workers} workers, found {descriptors}: raise `ulimit -n`"
         )
+    try:
+        if wasm and packages:
+            raise PackageUnavailable(
+                f"expected no packages in the tier `wasm`, whose component holds the standard library alone, found "
+                f"{', '.join(packages)}: leave them out, or run another tier"
+            )
+        allowed = find_packages(packages, is_lazy=lazy_packages)
+    except PackageUnavailable as error:
+        raise RefusedToStart(str(error)) from None
     # Bound before the self-test, which takes seconds: a port that is taken, or too public, is told of at once.
     listener = socket.socket(fileno=listen_fd) if listen_fd is not None else _listen(host, port)
     address = ipaddress.ip_address(listener.getsockname()[0])
@@ -382,7 +408,9 @@ def serve(
             f"{address} can be reached by others, who could run code here: set a token (environment variable "
             f"{TOKEN_VARIABLE}) or listen on 127.0.0.1"
         )
-    asyncio.run(_serve(listener, connections, workers, min_tier, wasm, token, maximum, max_queue, until_stdin_closes))
+    asyncio.run(
+        _serve(listener, connections, workers, min_tier, wasm, allowed, token, maximum, max_queue, until_stdin_closes)
+    )
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -402,16 +430,17 @@ async def _serve(
     workers: int,
     min_tier: Tier,
     wasm: bool,
+    packages: AllowedPackages,
     token: str | None,
     maximum: Limits,
     max_queue: int,
     until_stdin_closes: bool,
 ) -> None:
     try:
-        isolation = await (establish_wasm() if wasm else establish(min_tier))
-    except IsolationUnavailable as error:
+        isolation = await (establish_wasm() if wasm else establish(min_tier, packages))
+    except (IsolationUnavailable, PackageUnavailable) as error:
         raise RefusedToStart(str(error)) from None
-    execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue), maximum=maximum)
+    execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue, packages=packages), maximum=maximum)
     for tier, why in isolation.refused.items():
         log.warning("the stronger tier %s does not work here: %s", tier, why)
     server = _Server(execution, isolation, token, Connections(listener, connections))
@@ -465,7 +494,10 @@ class _Server(uvicorn.Server):
         isolation = self._isolation
         layers = ", ".join(name for name, active in isolation.layers.items() if active)
         workers = self._execution.pool.size
-        print(f"sandbox on {self._connections.url}, {workers} workers, tier {isolation.tier} ({layers})", flush=True)
+        packages = isolation.packages
+        probed = f", {len(packages.versions)} packages probed: {packages}" if packages.versions else ""
+        url = self._connections.url
+        print(f"sandbox on {url}, {workers} workers, tier {isolation.tier} ({layers}){probed}", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Refuse new calls with 503, finish those that were accepted, and answer what is left with 503."""
@@ -494,6 +526,19 @@ def main() -> None:
     tiers = [tier for tier in Tier if tier is not Tier.WASM]
     choice.add_argument("--min-tier", type=Tier, choices=tiers, default=Tier.LANDLOCK, help="weakest isolation")
     choice.add_argument("--tier", type=Tier, choices=[Tier.WASM], help="this tier and no other; needs astra-jax[wasm]")
+    parser.add_argument(
+        "--package",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a package of this environment, such as numpy, that tools may import with what it requires, and read "
+        "only; may be given several times; none without it",
+    )
+    parser.add_argument(
+        "--lazy-packages",
+        action="store_true",
+        help="packages are imported by the calls that ask for them, out of their limits, and not once before all calls",
+    )
     parser.add_argument("--max-queue", type=int, default=4096, help="waiting calls above which callers get 429")
     for name, value in MAXIMUM_LIMITS.model_dump().items():
         parser.add_argument(f"--max-{name.replace('_', '-')}", type=type(value), default=value)
@@ -508,6 +553,8 @@ def main() -> None:
             options.workers,
             min_tier=options.min_tier,
             wasm=options.tier is Tier.WASM,
+            packages=options.package,
+            lazy_packages=options.lazy_packages,
             maximum=Limits(**{name: getattr(options, f"max_{name}") for name in Limits.model_fields}),
             max_queue=options.max_queue,
             listen_fd=options.listen_fd,

@@ -22,6 +22,7 @@ from sandbox.jail.harness import REPLY_HEADER, REQUEST_HEADER
 from sandbox.jail.threads import THREADS_OF_A_CALL
 from sandbox.jail.tool_call import COMPILED
 from sandbox.jail.zygote import CALL, CANCEL, ENDED, NOT_RESTRICTED, NOT_STARTED
+from sandbox.packages import AllowedPackages
 from sandbox.protocol import Limits
 
 AGED_AFTER_SECONDS = 0.05
@@ -119,6 +120,7 @@ class WorkerOwner(Protocol):
     """How many workers there are."""
     max_children: int
     tmp_bytes: int
+    packages: AllowedPackages
     call_numbers: itertools.count[int]
 
     def count(self, job: Job, sign: int) -> None:
@@ -144,7 +146,11 @@ class Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = start_jail(
-                owner.tier, theirs.fileno(), max_children=owner.max_children, tmp_bytes=owner.tmp_bytes
+                owner.tier,
+                theirs.fileno(),
+                max_children=owner.max_children,
+                tmp_bytes=owner.tmp_bytes,
+                packages=owner.packages,
             )
         threads = SPARE_THREADS if owner.tier is Tier.NAMESPACES else owner.max_children * 2 * THREADS_OF_A_CALL
         processes = 2 + 2 * owner.max_children + threads

@@ -39,6 +39,8 @@ FLOORS = {
             "wasm",
         ),
         *(
+            "interpreter",
+            "packages",
             "isolation",
             "worker",
             "pool",

@@ -17,10 +17,30 @@ def add_sandbox_service(commands: Commands) -> None:
     serve.add_argument("--port", type=whole_number(0, 65535), default=8377)
     serve.add_argument("--workers", type=whole_number(1), default=None, help="default: one per core")
     serve.add_argument("--tier", choices=["wasm"], help="run tools in WebAssembly; needs astra-jax[wasm]")
+    serve.add_argument(
+        "--package",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a package of this environment, such as numpy, that tools may import with what it requires, and read "
+        "only; may be given several times; none without it",
+    )
+    serve.add_argument(
+        "--lazy-packages",
+        action="store_true",
+        help="packages are imported by the calls that ask for them, out of their limits, and not once before all calls",
+    )
     serve.set_defaults(run=_serve, patience_seconds=None)  # uvicorn has a rule of its own
 
 
 def _serve(options: argparse.Namespace) -> None:
     from sandbox.server import serve
 
-    serve(host=options.host, port=options.port, workers=options.workers, wasm=options.tier == "wasm")
+    serve(
+        host=options.host,
+        port=options.port,
+        workers=options.workers,
+        wasm=options.tier == "wasm",
+        packages=options.package,
+        lazy_packages=options.lazy_packages,
+    )

@@ -50,6 +50,7 @@ class Jail:
     begin: Callable[[int], None]  # starts the clocks and the randomness of a call
     ruleset: int = -1  # Landlock
     address_space_bytes: int = 0
+    shared_bytes: int = 0  # of packages, which are in the memory of every call's process
 
 
 def forget_the_outside(plan: dict) -> None:

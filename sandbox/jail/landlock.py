@@ -13,12 +13,13 @@ _TCP_BIND_AND_CONNECT = 3  # from ABI 4
 _ABSTRACT_SOCKETS_AND_SIGNALS = 3  # from ABI 6
 
 
-def ruleset(tier: str, readable: list[str]) -> int:
+def ruleset(tier: str, readable: list[str], listed: list[str]) -> int:
     """Return the descriptor of the rules for a tier; -1 for none.
 
     With namespaces the mounts say what can be read and written, and Landlock adds what mounts cannot: nothing can be
     executed, no device, socket or FIFO made, no TCP, no signal out of the call. Without namespaces the paths in
-    `readable` are all that can be read, and nothing can be written.
+    `readable` are all that can be read, the names of what lies below those in `listed` can be listed, and nothing can
+    be written.
 
     Raises:
         OSError: the tier needs Landlock, and the kernel has none.
@@ -38,4 +39,6 @@ def ruleset(tier: str, readable: list[str]) -> int:
     for path in readable:
         if os.path.exists(path):
             linux.landlock_allow_path(rules, path, _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0))
+    for path in listed:
+        linux.landlock_allow_path(rules, path, _READ_DIR)
     return rules

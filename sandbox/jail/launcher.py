@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import NoReturn
 
-from sandbox.jail import linux
+from sandbox.jail import linux, packages
 
 SANDBOX_UID = 65534
 HOME = "/python"
@@ -34,6 +34,7 @@ _JAIL_FILES = (
     "landlock.py",
     "launcher.py",
     "linux.py",
+    "packages.py",
     "seccomp.py",
     "streams.py",
     "threads.py",
@@ -96,11 +97,11 @@ def _launch_without(plan: dict) -> NoReturn:
         os.setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
         os.setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
     python = plan["python"]
-    for path in (python["executable"], f"{python['stdlib']}/os.py", __file__):
+    for path in (python["executable"], f"{python['stdlib']}/os.py", __file__, *plan["places"].values()):
         if not os.access(path, os.R_OK):
             raise PermissionError(
-                f"uid {os.geteuid()} cannot read {path}: install Python and this package where every user may read "
-                "them, or start the service as an ordinary user"
+                f"uid {os.geteuid()} cannot read {path}: install Python, this package and those of tools where every "
+                "user may read them, or start the service as an ordinary user"
             )
     plan["slots"] = [[-1, -1]] * (plan["max_children"] + 1)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
@@ -195,7 +196,9 @@ def _build_root(plan: dict) -> None:
     os.umask(0o022)
     # Private first: what is mounted below must not travel back to the host's namespace.
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
-    linux.mount("sandbox-root", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4m,nr_inodes=512,mode=755")
+    inodes = 512 + 8 * len(plan["places"])  # a mount needs a file or a folder to lie on
+    options = f"size=4m,nr_inodes={inodes},mode=755"
+    linux.mount("sandbox-root", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     os.chdir("/tmp")
     for directory in ("outside", "jail"):
         os.mkdir(directory)
@@ -215,6 +218,7 @@ def _build_root(plan: dict) -> None:
         binds.append((python["loader"], python["loader_path"]))
     if os.path.isdir(f"{outside}/usr/share/zoneinfo"):
         binds.append(("/usr/share/zoneinfo", "/usr/share/zoneinfo"))
+    binds += [(real, f"{packages.FOLDER}/{place}") for place, real in plan["places"].items()]
     for source, target in binds:
         _bind_read_only(outside + source, base + target)
     # Read-only as well: what is written to the device goes nowhere, and its times and mode are the host's.

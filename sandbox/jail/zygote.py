@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from sandbox.jail import determinism, harness, landlock, launcher, linux, seccomp, streams
+from sandbox.jail import determinism, harness, landlock, launcher, linux, packages, seccomp, streams
 from sandbox.jail.threads import Threads
 
 CALL = struct.Struct("<cQddQ")  # b"c", call id, wall seconds, CPU seconds, memory bytes; + one descriptor
@@ -108,6 +108,7 @@ def main() -> NoReturn:
     try:
         zygote = Zygote(plan["control_fd"], plan["slots"], plan["tmp_bytes"])
         jail = _jail(dict(plan))
+        zygote.leave_out(jail.shared_bytes)
         if plan["tier"] != "namespaces":
             zygote.ask_for_threads(Threads())
         zygote.serve(functools.partial(harness.run, jail), {"landlock": jail.ruleset >= 0})
@@ -128,10 +129,15 @@ def _jail(plan: dict) -> harness.Jail:
         max_processes=plan["max_children"] + plan["spare_threads"] if plan["tier"] == "namespaces" else None,
         streams=streams.Streams(),
         begin=determinism.install(),
-        ruleset=landlock.ruleset(plan["tier"], plan["readable"]),
+        ruleset=landlock.ruleset(plan["tier"], plan["readable"], plan["listed"]),
     )
     for name in _PRELOADED.split():
         __import__(name)
+    if plan["packages"]["modules"]:
+        before = _resident_bytes_of_a_child()
+        packages.install(plan["packages"])
+        jail.begin = packages.load(plan["packages"], jail.begin, plan["tier"])
+        jail.shared_bytes = max(0, _resident_bytes_of_a_child() - before)
     harness.limit_for_all(jail)
     harness.forget_the_outside(plan)
     harness.rehearse(jail)
@@ -163,6 +169,10 @@ class Zygote:
         self._itself = linux.pidfd_open(1) if self._base_namespace >= 0 else -1
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+
+    def leave_out(self, own_rss_bytes: int) -> None:
+        """Count so much less as a call's use of memory: every call's process has it in common with this one."""
+        self._own_rss_bytes += own_rss_bytes
 
     def ask_for_threads(self, threads: Threads) -> None:
         """Have `threads` answer when a call wants to start one."""
@@ -333,6 +343,14 @@ class Zygote:
             return
         self._children[pid].why = why
         os.kill(pid, signal.SIGKILL)
+
+
+def _resident_bytes_of_a_child() -> int:
+    """Return what a process that is forked here and ends at once has in memory."""
+    pid = linux.fork()
+    if pid == 0:
+        os._exit(0)
+    return os.wait4(pid, 0)[2].ru_maxrss * 1024
 
 
 def address_space_bytes() -> int:
