@@ -29,7 +29,15 @@ from pydantic_core import from_json
 
 from sandbox.bearer_token import TOKEN_VARIABLE, token_or_none
 from sandbox.errors import SandboxError
-from sandbox.protocol import ExecuteReply, ExecuteRequest, Limits, source_sha256
+from sandbox.protocol import (
+    PACKAGES_HEADER,
+    ExecuteReply,
+    ExecuteRequest,
+    InstalledPackage,
+    Limits,
+    source_sha256,
+    written_packages,
+)
 from sandbox.replicas import Replica, Replicas, Waits
 
 ServiceError = Literal["http_429", "http_5xx", "connection_lost", "reply_cut", "reply_late"]
@@ -45,6 +53,10 @@ _HEALTH_SECONDS = 2.0
 
 class SandboxUnavailable(SandboxError):  # the name that callers are promised
     """The service did not answer a call; the call may or may not have run, and it has no result."""
+
+
+class PackagesMissing(SandboxUnavailable):
+    """The sandbox has not the packages that tools import, or replicas have different versions of them."""
 
 
 class _Lost(Exception):
@@ -95,6 +107,7 @@ class _Session:
         self.service_errors: Counter[ServiceError] = Counter()
         """Attempts that had no whole reply, since this client was made."""
         self._known: OrderedDict[str, None] = OrderedDict()
+        self._needs: dict[str, str] = {}
         self._headers = {"content-type": "application/json", "x-sandbox-client": secrets.token_hex(8)}
         token = token_or_none(token)
         self._has_token = token is not None
@@ -166,7 +179,40 @@ class _Session:
             raise _UnknownSource
         if status == 413 and b'"batch_too_large"' in body:
             raise _BatchTooLarge
+        if status == 409 and b'"packages_missing"' in body:
+            raise PackagesMissing(f"a sandbox of {self.url} refuses the calls: {_error_message(body)}")
         raise SandboxUnavailable(f"the sandbox at {self.url} refuses the request: {text}")
+
+    def _agreed(self, names: Sequence[str], found: Mapping[str, Any]) -> dict[str, InstalledPackage]:
+        """The packages of these names as all replicas have them, by their health; calls say from now on that they need
+        them.
+        """
+        agreed: dict[str, InstalledPackage] = {}
+        where: dict[str, str] = {}
+        for url, health in found.items():
+            has = health.get("packages", {}) if isinstance(health, dict) else {}
+            for name in names:
+                version = has.get("versions", {}).get(name)
+                if version is None:
+                    raise PackagesMissing(
+                        f"expected a sandbox whose tools may import {', '.join(names)}, found one without {name} at "
+                        f"{url}: start it with `astra sandbox serve{''.join(f' --package {each}' for each in names)}`"
+                    )
+                if (
+                    version
+                    != agreed.setdefault(name, InstalledPackage(version=version, modules=has["modules"][name])).version
+                ):
+                    raise PackagesMissing(
+                        f"expected one version of {name} on all replicas, found {agreed[name].version} at "
+                        f"{where[name]} and {version} at {url}: results may depend on who answers"
+                    )
+                where.setdefault(name, url)
+        self._needs = {name: package.version for name, package in agreed.items()}
+        return agreed
+
+    @property
+    def _further_headers(self) -> dict[str, str]:
+        return {PACKAGES_HEADER: written_packages(self._needs)} if self._needs else {}
 
     def _not_let_in(self) -> str:
         who, where = f"the sandbox at {self.url}", f"the environment of this process on {socket.gethostname()}"
@@ -367,6 +413,27 @@ class SandboxClient(_Session):
         """
         return self._send("GET", "/health", iter([b""]), self._due_seconds())
 
+    def require_packages(self, names: Sequence[str]) -> dict[str, InstalledPackage]:
+        """See that every replica that answers has these packages, in one version; return them by name.
+
+        From now on each call says that it needs them, so that one that reaches another replica is refused.
+
+        Raises:
+            PackagesMissing: one has not, or another version.
+            SandboxUnavailable: none answers.
+        """
+        if not names:
+            return {}
+        found = {self.replicas.all[0].url: self.health()} if len(self.replicas.all) == 1 else {}
+        for replica in self.replicas.all if not found else ():
+            try:
+                found[replica.url] = _parsed(self._http.get(f"{replica.url}/health", timeout=_HEALTH_SECONDS).content)
+            except (httpx.TransportError, _Lost):  # it may come back: its calls say what they need
+                continue
+        if not found:
+            self.health()  # which says why nobody answers
+        return self._agreed(names, found)
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
@@ -435,7 +502,9 @@ class SandboxClient(_Session):
         self, method: str, url: str, content: bytes, seconds: float, left: float
     ) -> tuple[int, str | None, bytes]:
         timeout = httpx.Timeout(seconds, pool=left)  # that all connections are in use is no failure of the service
-        with self._http.stream(method, url, content=content, timeout=timeout) as response:
+        with self._http.stream(
+            method, url, content=content, timeout=timeout, headers=self._further_headers
+        ) as response:
             # httpx limits the wait for each piece, so an answer that trickles needs a clock of our own.
             chunks, end = [], time.monotonic() + seconds
             try:
@@ -538,6 +607,28 @@ class AsyncSandboxClient(_Session):
         """
         return await self._send("GET", "/health", iter([b""]), self._due_seconds())
 
+    async def require_packages(self, names: Sequence[str]) -> dict[str, InstalledPackage]:
+        """See that every replica that answers has these packages, in one version; return them by name.
+
+        From now on each call says that it needs them, so that one that reaches another replica is refused.
+
+        Raises:
+            PackagesMissing: one has not, or another version.
+            SandboxUnavailable: none answers.
+        """
+        if not names:
+            return {}
+        found = {self.replicas.all[0].url: await self.health()} if len(self.replicas.all) == 1 else {}
+        for replica in self.replicas.all if not found else ():
+            try:
+                async with asyncio.timeout(_HEALTH_SECONDS):
+                    found[replica.url] = _parsed((await self._once("GET", f"{replica.url}/health", b""))[2])
+            except (TimeoutError, aiohttp.ClientError, _Lost):  # as above
+                continue
+        if not found:
+            await self.health()
+        return self._agreed(names, found)
+
     async def close(self) -> None:
         """Close the connections."""
         if self._opened is not None:
@@ -619,5 +710,7 @@ class AsyncSandboxClient(_Session):
 
     async def _once(self, method: str, url: str, content: bytes) -> tuple[int, str | None, bytes]:
         # A redirect is followed no further: the token is for this service alone.
-        async with self._http.request(method, url, data=content, allow_redirects=False) as response:
+        async with self._http.request(
+            method, url, data=content, allow_redirects=False, headers=self._further_headers
+        ) as response:
             return response.status, response.headers.get("retry-after"), await response.read()

@@ -2,6 +2,7 @@
 
     SandboxError
     ├── SandboxUnavailable     client: no answer to a call, whatever the reason; it is never a result
+    │   └── PackagesMissing    the sandbox has not the packages that the calls need, or not on all replicas
     ├── InvalidToken           a bearer token that no header can carry
     ├── RefusedToStart         server: it will not run like this
     ├── IsolationUnavailable   self test: this machine cannot keep the promises of a tier

@@ -81,6 +81,35 @@ class Usage(_Message):
     max_rss_bytes: int
 
 
+PACKAGES_HEADER = "x-sandbox-packages"
+"""Names the packages that the calls of a request need, as `written_packages` writes them."""
+
+
+class InstalledPackage(_Message):
+    """A package of a service that tools may import."""
+
+    version: str
+    modules: tuple[str, ...]
+    """The names under which it is imported."""
+
+
+def written_packages(versions: dict[str, str]) -> str:
+    """Write names and versions in the form of the header.
+
+    >>> written_packages({"numpy": "2.4.6", "python-dateutil": "2.9.0"})
+    'numpy==2.4.6, python-dateutil==2.9.0'
+    >>> read_packages('numpy==2.4.6, python-dateutil==2.9.0')
+    {'numpy': '2.4.6', 'python-dateutil': '2.9.0'}
+    """
+    return ", ".join(f"{name}=={version}" for name, version in sorted(versions.items()))
+
+
+def read_packages(text: str) -> dict[str, str]:
+    """Read what `written_packages` wrote."""
+    parts = (part.strip().partition("==") for part in text.split(","))
+    return {name: version for name, _, version in parts if name}
+
+
 class ToolError(_Message):
     """A tool's failure in one line."""
 

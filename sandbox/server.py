@@ -38,7 +38,7 @@ from sandbox.execution import MAXIMUM_LIMITS, Execution, InvalidRequest, Unknown
 from sandbox.isolation import Tier
 from sandbox.packages import AllowedPackages, PackageUnavailable, find_packages
 from sandbox.pool import CALLS_OF_A_WORKER, Pool, QueueFull
-from sandbox.protocol import Limits
+from sandbox.protocol import PACKAGES_HEADER, Limits, read_packages
 from sandbox.self_test import Isolation, IsolationUnavailable, establish, establish_wasm
 from sandbox.worker import ServiceFault
 
@@ -125,6 +125,7 @@ class Service:
             InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `Execution.execute`, or for a body that is not
                 what it must be.
         """
+        self._require_packages(request)
         body = await _body(request, self._execution.max_body_bytes)
         call = await _read(self._execution.bodies.call(body))
         reply = await _while_connected(request, self._execution.execute_call(_client(request), call))
@@ -137,10 +138,20 @@ class Service:
             InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `Execution.execute_batch`, or for a body that is
                 not what it must be.
         """
+        self._require_packages(request)
         body = await _body(request, self._execution.max_body_bytes)
         calls = await _read(self._execution.bodies.batch(body))
         replies = await _while_connected(request, self._execution.execute_batch(_client(request), calls))
         return Response(replies, media_type="application/json")
+
+    def _require_packages(self, request: Request) -> None:
+        """Refuse calls whose packages are not those of this service: a tool's error would be none of the tool's."""
+        has = self._execution.pool.packages.versions
+        for name, version in read_packages(request.headers.get(PACKAGES_HEADER, "")).items():
+            if has.get(name) != version:
+                found = f"version {has[name]}" if name in has else "none"
+                message = f"expected the package {name} {version}, which the calls need, found {found} here"
+                raise InvalidRequest(message, status=409, code="packages_missing")
 
     async def put_source(self, request: Request) -> Response:
         """Answer `PUT /v1/sources/{sha256}`: keep a source under its hash.

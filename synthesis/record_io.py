@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from synthesis.destination import records_of, whole_folder
 from synthesis.errors import SynthesisError
@@ -64,6 +64,8 @@ class DatasetCard(BaseModel):
     repaired: int = 0
     made_with: dict[str, JsonValue] = {}
     """The fingerprint of the synthesis; empty where there was none, or it was an older version's."""
+    packages: dict[str, str] = Field(default={}, exclude_if=lambda packages: not packages)
+    """What the tools of environments need beside the standard library, by name: the version that proved them."""
 
 
 class RecordDirectoryError(SynthesisError):
@@ -97,6 +99,7 @@ def write_records(
         # A shard's name says how many there are, which is known when the last record has come: renamed below.
         unnumbered: list[Path] = []
         writer, count = None, 0
+        packages: dict[str, str] = {}
         for record in records:
             if not isinstance(record, record_type):
                 raise TypeError(f"expected a record of kind {kind!r}, found {type(record).__name__}")
@@ -112,6 +115,7 @@ def write_records(
             with _writing(out):
                 writer.write(record.sealed().model_dump_json().encode())
             count += 1
+            packages |= record.packages if isinstance(record, Environment) else {}
         if writer is not None:
             with _writing(out):
                 writer.close()
@@ -130,6 +134,7 @@ def write_records(
             read=read,
             repaired=repaired,
             made_with=dict(made_with or {}),
+            packages=dict(sorted(packages.items())),
         )
         if report is not None:
             (folder / "report.json").write_text(report, encoding="utf-8")
@@ -175,6 +180,18 @@ def read_card(directory: Path) -> DatasetCard:
     if card.kind not in RECORD_TYPES:
         raise RecordDirectoryError(f"expected records of {', '.join(RECORD_TYPES)}, found kind {card.kind!r} in {path}")
     return card
+
+
+def packages_of(*directories: Path) -> dict[str, str]:
+    """Return what the tools of record directories need beside the standard library, with versions, by their cards.
+
+    Raises:
+        RecordDirectoryError: a directory or its card is missing, unreadable or of another schema version.
+    """
+    found: dict[str, str] = {}
+    for directory in directories:
+        found = read_card(directory).packages | found
+    return found
 
 
 class RecordSource(Sequence[RecordT], Generic[RecordT]):

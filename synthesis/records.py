@@ -355,6 +355,15 @@ class RejectedTrajectory(RejectedRecord):
 # --- environments ---------------------------------------------------------------------------------------------------
 
 
+class NeededPackage(Record):
+    """A package that a tool's code imports, as the sandbox had it that proved the tool."""
+
+    name: str
+    version: str
+    modules: tuple[str, ...]
+    """The names under which it is imported."""
+
+
 class EnvironmentTool(Record):
     """A Python tool: its document, the module that implements it, and the data tables that the module reads."""
 
@@ -363,6 +372,9 @@ class EnvironmentTool(Record):
     """Module text with one function named as the document; it reads its data from the global `TABLES`."""
     tables: JsonObject = {}
     """JSON data of the tool, apart from its code: table name to rows."""
+    # Not in the JSON schema: who writes a tool is not asked which versions there are.
+    packages: SkipJsonSchema[tuple[NeededPackage, ...]] = Field(default=(), exclude_if=lambda packages: not packages)
+    """What its code imports beside the standard library; a sandbox without them cannot run it."""
 
     def module_source(self) -> str:
         """Return the module text that the sandbox runs: the data tables as `TABLES`, then the code."""
@@ -557,6 +569,11 @@ class Environment(KeptRecord):
     def all_tools(self) -> tuple[EnvironmentTool, ...]:
         """The environment's own tools, then the distractors."""
         return self.tools + tuple(irrelevant.tool for irrelevant in self.irrelevant_tools)
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Versions of the packages that its tools need, distractors among them, by name."""
+        return {package.name: package.version for tool in self.all_tools for package in tool.packages}
 
     @property
     def sub_tasks(self) -> tuple[SubQuestion, ...]:

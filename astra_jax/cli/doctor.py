@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astra_jax.cli.arguments import MOST_SEED, Commands, add_sandbox, whole_number
-from astra_jax.cli.surroundings import sandbox_for
+from astra_jax.cli.surroundings import required_packages, sandbox_for
 from astra_jax.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def _mismatch(options: argparse.Namespace) -> None:
 
         async def run(url: str) -> list:
             async with AsyncSandboxClient(url) as sandbox:
+                await required_packages(sandbox, source.card.packages)
                 return await rolled_out(
                     policy,
                     list(source),
@@ -105,7 +106,7 @@ def _mismatch(options: argparse.Namespace) -> None:
                     sampler_dtype=options.sampler_dtype,
                 )
 
-        with sandbox_for(options) as url:
+        with sandbox_for(options, source.card.packages) as url:
             episodes = asyncio.run(run(url))
     found = split(
         policy,

@@ -9,7 +9,7 @@ import json
 
 from astra_jax.cli.arguments import Commands, add_sandbox, config_command, http_url
 from astra_jax.cli.benchmarks import add_benchmarks
-from astra_jax.cli.surroundings import ending_judge_for, sandbox_for
+from astra_jax.cli.surroundings import ending_judge_for, required_packages, sandbox_for
 
 
 def add_evaluate(commands: Commands) -> None:
@@ -87,6 +87,7 @@ def _environments(options: argparse.Namespace) -> None:
 
     async def run(url: str) -> tuple[JsonObject, list[JsonObject], list[EvaluatedEnvironment]]:
         async with AsyncSandboxClient(url) as sandbox, ending_judge_for(config.ending_judge, config.out) as judge:
+            await required_packages(sandbox, source.card.packages)
             if options.baseline is not None:
                 evaluation = await evaluate_baseline(options.baseline, environments, config, sandbox)
                 by_environment = list(map(evaluated, evaluation.groups))
@@ -106,7 +107,7 @@ def _environments(options: argparse.Namespace) -> None:
         )
         return {"policy": name, "temperature": config.rollout.temperature, **in_full}, lines, by_environment
 
-    with sandbox_for(options) as url:
+    with sandbox_for(options, source.card.packages) as url:
         figures, lines, by_environment = asyncio.run(run(url))
     write_evaluation(record, figures, by_environment, lines)
     shown = {name: value for name, value in figures.items() if name != "slices"}

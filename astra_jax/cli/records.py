@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import re
 import sys
 from pathlib import Path
 
 from astra_jax.cli.arguments import Commands, add_sandbox, whole_number
-from astra_jax.cli.surroundings import lock_beside, sandbox_for
+from astra_jax.cli.surroundings import lock_beside, required_packages, sandbox_for
 from synthesis.records import KeptRecord
 
 
@@ -122,16 +123,24 @@ def _seen_in(training: Path, held_out: Path) -> dict[str, float]:
 
 
 def _verify(options: argparse.Namespace) -> int | None:
+    from sandbox.client import AsyncSandboxClient
     from synthesis.environments.verification import verify_environments
     from synthesis.procedural.teacher import ProceduralTeacher
     from synthesis.record_io import check_shards, read_card
     from synthesis.trajectories.verification import verify_trajectories
-    from synthesis.verification import check_digest, verify_records
+    from synthesis.verification import VerificationReport, check_digest, verify_records
 
-    kind = read_card(options.directory).kind
+    card = read_card(options.directory)
+    kind = card.kind
     if kind == "environment":
-        with sandbox_for(options) as url:
-            verified = asyncio.run(verify_environments(options.directory, url))
+
+        async def verify_with(url: str) -> VerificationReport:
+            async with AsyncSandboxClient(url) as sandbox:
+                await required_packages(sandbox, card.packages)
+            return await verify_environments(options.directory, url)
+
+        with sandbox_for(options, card.packages) as url:
+            verified = asyncio.run(verify_with(url))
     elif kind == "trajectory":
         verified = asyncio.run(verify_trajectories(options.directory, ProceduralTeacher()))
     else:  # documents have nothing that could be run again
@@ -170,9 +179,12 @@ def _share(text: str) -> float:
 def _augment(options: argparse.Namespace) -> None:
     from synthesis.augmentation.augment import AUGMENTATION_KINDS, augment_records
     from synthesis.destination import records_of
+    from synthesis.record_io import read_card
 
     shares = dict.fromkeys(options.kind or AUGMENTATION_KINDS, options.share)
-    with lock_beside(options.out, records_of("environment"), [options.directory]), sandbox_for(options) as url:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(lock_beside(options.out, records_of("environment"), [options.directory]))
+        url = stack.enter_context(sandbox_for(options, read_card(options.directory).packages))
         report = asyncio.run(
             augment_records(options.directory, options.out, shares, seed=options.seed, sandbox_url=url)
         )

@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 
 from astra_jax.cli.arguments import Commands, add_sandbox, whole_number
-from astra_jax.cli.surroundings import sandbox_for
+from astra_jax.cli.surroundings import required_packages, sandbox_for
 
 
 def add_replay(commands: Commands) -> None:
@@ -41,7 +41,7 @@ def _replay(options: argparse.Namespace) -> int | None:
     from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, read_episodes
     from astra_jax.evaluate.replay import Replay, replay
     from sandbox.client import AsyncSandboxClient
-    from synthesis.record_io import RecordSource
+    from synthesis.record_io import RecordSource, read_card
     from synthesis.records import Environment
 
     keep_compiled_programs()
@@ -58,9 +58,11 @@ def _replay(options: argparse.Namespace) -> int | None:
 
     async def run(url: str) -> list[tuple[LoggedEpisode, Replay]]:
         async with AsyncSandboxClient(url) as sandbox:
+            await required_packages(sandbox, packages)
             return [(each, await replay(each, environments[each.environment_id], policy, sandbox)) for each in chosen]
 
-    with sandbox_for(options) as url:
+    packages = read_card(options.environments).packages
+    with sandbox_for(options, packages) as url:
         replayed = asyncio.run(run(url))
     for logged, found in replayed:
         print(f"{logged.environment_id} ({logged.policy}): {found.difference or 'the same'}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from astra_jax.episodes.endings import EndingJudge
+    from sandbox.client import AsyncSandboxClient
     from synthesis.destination import Result
     from synthesis.records import Environment
     from synthesis.stage import StageReport
@@ -36,8 +37,10 @@ def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> cont
 
 
 @contextlib.contextmanager
-def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
+def sandbox_for(options: argparse.Namespace, packages: Iterable[str] = ()) -> Iterator[str]:
     """Yield the address of the sandbox that --sandbox names, or of one that is started for this command.
+
+    The one that is started lets tools import `packages`; of the other `required_packages` sees that it does.
 
     Raises:
         SandboxUnavailable: the one that is named does not answer, or the one that is started does not come up.
@@ -46,11 +49,30 @@ def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
     from sandbox.local import local_sandbox
 
     if options.sandbox is None:
-        with local_sandbox() as url:
+        named = tuple(word for name in packages for word in ("--package", name))
+        with local_sandbox(options=named) as url:
             yield url
     else:
         first_contact(options.sandbox)
         yield options.sandbox
+
+
+async def required_packages(sandbox: AsyncSandboxClient, proven: Mapping[str, str]) -> None:
+    """See, before any call, that the sandbox has the packages that environments' tools need; say where versions differ.
+
+    `proven` names them, each with the version that proved the tools, as a record directory's card does.
+
+    Raises:
+        PackagesMissing: it has not.
+        SandboxUnavailable: it gives no answer.
+    """
+    for name, package in (await sandbox.require_packages(sorted(proven))).items():
+        if package.version != proven[name]:
+            print(
+                f"tools were proven with {name} {proven[name]}, the sandbox has {package.version}: they may answer "
+                "otherwise; `astra records verify` tells",
+                file=sys.stderr,
+            )
 
 
 @contextlib.asynccontextmanager

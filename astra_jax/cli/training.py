@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from astra_jax.cli.arguments import Commands, add_sandbox, config_command
-from astra_jax.cli.surroundings import ending_judge_for, sandbox_for
+from astra_jax.cli.surroundings import ending_judge_for, required_packages, sandbox_for
 
 
 def add_training(commands: Commands) -> None:
@@ -66,6 +66,7 @@ def _rl(options: argparse.Namespace) -> None:
     from astra_jax.training.wandb_run import require_wandb
     from sandbox.client import AsyncSandboxClient
     from synthesis.destination import require_destination
+    from synthesis.record_io import packages_of
 
     config = load_config(RLConfig, options.config, options.overrides)
     require_destination(config.out, RL_RUN)
@@ -76,13 +77,16 @@ def _rl(options: argparse.Namespace) -> None:
     async def run(url: str) -> dict:
         replies_of = host_folder(config.out)  # every host keeps its own
         async with AsyncSandboxClient(url) as sandbox, ending_judge_for(config.ending_judge, replies_of) as judge:
+            await required_packages(sandbox, packages)
             return await run_rl(config, sandbox, judge)
 
     with ending_with_other_hosts(), contextlib.ExitStack() as stack:
         require_shared_folder(config.out)
         require_wandb(config.wandb if jax.process_index() == 0 else None)  # before a sandbox is looked for
         stack.enter_context(run_lock(host_folder(config.out) / ".lock"))
-        url = enter_on_all_hosts(stack, sandbox_for(options), "a sandbox")
+        held_out = [] if config.held_out is None else [config.held_out.environments]
+        packages = packages_of(config.environments, *held_out)
+        url = enter_on_all_hosts(stack, sandbox_for(options, packages), "a sandbox")
         figures = asyncio.run(run(url))
     _print_figures(options, "rl", figures, config.out)
 

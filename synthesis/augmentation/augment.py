@@ -22,6 +22,7 @@ from synthesis.augmentation.variants import make_variant
 from synthesis.destination import records_of, require_destination
 from synthesis.environments.call_batches import CallBatches
 from synthesis.environments.irrelevant_tools import ToolPool
+from synthesis.environments.needed_packages import packages_of_sandbox
 from synthesis.environments.verification import ExecutableTools
 from synthesis.fingerprint import Fingerprint, digest, flattened
 from synthesis.record_io import RecordSource, require_records
@@ -75,6 +76,7 @@ async def augment_records(
         for language in sorted({each.language for each in environments})
     }
     async with AsyncSandboxClient(sandbox_url) as client:
+        await packages_of_sandbox(client, sorted(source.card.packages))
         sandbox = CallBatches(client)
         executable = ExecutableTools(sandbox)
 

@@ -2,6 +2,7 @@
 
 quotas, qa_instances, drafts, quality       what is asked for, drawn, scored: QS(τ)
 sub_environments, tool_scaling, stateful    a tool, a call and an answer per sub-question
+needed_packages                             what tools import beside the standard library
 tool_source, call_batches, proof            Python source, proven in the sandbox
 merging                                     homogeneous tools become one
 irrelevant_tools, embeddings, refusals, splits

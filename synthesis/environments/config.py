@@ -86,6 +86,9 @@ class EnvironmentsConfig(BaseModel):
     embedding model that model2vec has saved, or `{ url = "URL", model = "NAME" }`, an OpenAI-compatible endpoint. Left
     out, similarity is lexical: shared letters of names, descriptions and parameters, which know no synonyms. For data
     to train on, name one."""
+    packages: tuple[str, ...] = Field(default=(), exclude_if=lambda packages: not packages)
+    """Packages that the code of tools may import, such as `["numpy"]`: the teacher is told of them, the sandbox must
+    let tools have them (`astra sandbox serve --package numpy`), and each tool's record says which it needs."""
     concurrency: int = Field(default=16, ge=1)
     """How many items are worked on at once."""
     ray: RayConfig | None = None

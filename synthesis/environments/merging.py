@@ -21,10 +21,11 @@ import numpy as np
 
 from synthesis.environments.call_batches import Sandbox
 from synthesis.environments.embeddings import Embedding, embed
+from synthesis.environments.needed_packages import with_needed_packages
 from synthesis.environments.proof import prove, replay_gold_calls
 from synthesis.environments.sub_environments import SubEnvironment
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
-from synthesis.records import EnvironmentTool, SubQuestion
+from synthesis.records import EnvironmentTool, NeededPackage, SubQuestion
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Teacher
 
@@ -51,8 +52,11 @@ async def merge_sub_environments(
     *,
     seed: int,
     embedding: Embedding | None = None,
+    packages: tuple[NeededPackage, ...] = (),
 ) -> tuple[tuple[SubQuestion, ...], tuple[EnvironmentTool, ...]]:
     """Join the tools of homogeneous sub-questions; return the sub-questions, in order, and the tools they call.
+
+    A joined tool may import `packages`, as those that it is made of.
 
     Raises:
         Rejected: a joined tool answered every gold call, and yet its whole proof fails.
@@ -68,7 +72,7 @@ async def merge_sub_environments(
         if tool is None:
             sub_questions.append(sub_question)
             continue
-        asked = await _joined(teacher, sandbox, slots, index, sub_environment, cosines, seed)
+        asked = await _joined(teacher, sandbox, slots, index, sub_environment, cosines, seed, packages)
         if asked is None:
             tool, asked = _under_free_name(tool, sub_question, {slot.tool.document.name for slot in slots})
             slots.append(_Slot(index, tool, [asked]))
@@ -88,6 +92,7 @@ async def _joined(
     sub_environment: SubEnvironment,
     cosines: np.ndarray,
     seed: int,
+    packages: tuple[NeededPackage, ...],
 ) -> SubQuestion | None:
     """Join a tool to one that does the same; return the sub-question with its call there, None if it stays apart."""
     assert sub_environment.tool is not None
@@ -96,7 +101,8 @@ async def _joined(
         if found is None:
             return None
         slot, asked = found
-        slot.tool = await _insert(teacher, sandbox, slot.tool, sub_environment.tool, [*slot.answered, asked], seed)
+        answered = [*slot.answered, asked]
+        slot.tool = await _insert(teacher, sandbox, slot.tool, sub_environment.tool, answered, seed, packages)
     except (Rejected, BadReply):
         return None
     slot.answered.append(asked)
@@ -151,10 +157,12 @@ async def _insert(
     inserted: EnvironmentTool,
     sub_questions: Sequence[SubQuestion],
     seed: int,
+    packages: tuple[NeededPackage, ...],
 ) -> EnvironmentTool:
-    request = MergeTools(merged=merged, inserted=inserted, sub_questions=tuple(sub_questions))
+    request = MergeTools(merged=merged, inserted=inserted, sub_questions=tuple(sub_questions), packages=packages)
     reply = await teacher.ask(request, seed=seed)
-    joined = EnvironmentTool(document=merged.document, source=reply.source, tables=reply.tables)
+    written = EnvironmentTool(document=merged.document, source=reply.source, tables=reply.tables)
+    joined = with_needed_packages(written, packages)
     await replay_gold_calls(sandbox, [(joined, sub_questions)])
     return joined
 

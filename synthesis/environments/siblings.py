@@ -11,6 +11,7 @@ from typing import Final, Literal
 from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import Sandbox
+from synthesis.environments.needed_packages import with_needed_packages
 from synthesis.environments.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.proof import PROOF_LIMITS
 from synthesis.environments.qa_instances import ways_to_answer
@@ -49,7 +50,9 @@ async def write_siblings(
             calls=tuple(task.call for task in tasks if task.call is not None),
             count=SIBLINGS_PER_TOOL,
         )
-        return [sibling for sibling in (await teacher.ask(request, seed=seed)).tools if _is_allowed(sibling, golds)]
+        reply = await teacher.ask(request, seed=seed)
+        siblings = [with_needed_packages(sibling, knowledge.packages) for sibling in reply.tools]
+        return [sibling for sibling in siblings if _is_allowed(sibling, golds)]
 
     called = [tool for tool in environment.tools if _tasks_of(environment, tool)]
     written = [tool for tools in await all_in_order(of_tool(tool) for tool in called) for tool in tools]
@@ -97,7 +100,7 @@ async def _is_constant(sandbox: Sandbox, sibling: EnvironmentTool, arguments: Js
 
 def _is_allowed(sibling: EnvironmentTool, golds: tuple[JsonValue, ...]) -> bool:
     try:
-        check_source(sibling.source, sibling.document, golds)
+        check_source(sibling.source, sibling.document, golds, sibling.packages)
     except Rejected:
         return False
     return True

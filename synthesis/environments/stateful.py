@@ -20,6 +20,7 @@ from typing import TypeVar
 from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import Sandbox
+from synthesis.environments.needed_packages import with_needed_packages
 from synthesis.environments.proof import Trial, check_replies, trials
 from synthesis.environments.qa_instances import check_structure, ways_to_answer
 from synthesis.environments.quotas import EnvironmentPlan
@@ -88,7 +89,8 @@ async def write_stateful_task(
         if task.instance.scenario != plan.scenario:
             raise Rejected("other scenario than planned", f"expected {plan.scenario}, found {task.instance.scenario}")
         sub_questions = _with_calls(task)
-        final_state = await prove_stateful(sandbox, task.tools, sub_questions, task.state)
+        tools = tuple(with_needed_packages(tool, knowledge.packages) for tool in task.tools)
+        final_state = await prove_stateful(sandbox, tools, sub_questions, task.state)
         request = WriteStateConditions(
             knowledge=knowledge,
             question=task.instance.question,
@@ -98,7 +100,7 @@ async def write_stateful_task(
         )
         conditions = (await teacher.ask(request, seed=seed)).conditions
         check_conditions(conditions, task.state, final_state)
-        return ProvenTask(task.instance, sub_questions, task.tools, task.state, final_state, conditions)
+        return ProvenTask(task.instance, sub_questions, tools, task.state, final_state, conditions)
 
     task = await _until_proven(written, proven, "no stateful task")
     if len(task.tools) < num_tools:
@@ -131,13 +133,14 @@ async def add_further_tools(
         names = [tool.document.name for tool in (*task.tools, *further.tools)]
         if len(set(names)) < len(names):
             raise Rejected("tool name stands twice", f"{sorted(names)}")
+        tools = tuple(with_needed_packages(tool, knowledge.packages) for tool in further.tools)
         wider = replace(
             task,
-            tools=(*task.tools, *further.tools),
+            tools=(*task.tools, *tools),
             state={**task.state, **further.state},
             further_calls=further.calls,
         )
-        await prove_further_tools(sandbox, further.tools, further.calls, wider.state)
+        await prove_further_tools(sandbox, tools, further.calls, wider.state)
         return await _proven_again(sandbox, wider)
 
     return await _until_proven(written, proven, "no further tools")
@@ -183,7 +186,9 @@ async def _scaled(
                 return call
             return call.model_copy(update={"arguments": {**call.arguments, **scaled.settings}})
 
-        new = EnvironmentTool(document=document, source=scaled.source, tables=scaled.tables)
+        new = with_needed_packages(
+            EnvironmentTool(document=document, source=scaled.source, tables=scaled.tables), knowledge.packages
+        )
         changed = replace(
             task,
             tools=(*task.tools[:place], new, *task.tools[place + 1 :]),
@@ -194,7 +199,8 @@ async def _scaled(
         )
         if any(each.call is not None and each.call.name == document.name for each in task.sub_questions):
             return await _proven_again(sandbox, changed)
-        check_source(new.source, document, tuple(way for each in task.sub_questions for way in ways_to_answer(each)))
+        golds = tuple(way for each in task.sub_questions for way in ways_to_answer(each))
+        check_source(new.source, document, golds, new.packages)
         own = [call for call in changed.further_calls if call.name == document.name]
         await prove_further_tools(sandbox, [new], own, changed.state)
         return changed
@@ -238,7 +244,7 @@ async def prove_stateful(
     by_name = {tool.document.name: tool for tool in tools}
     golds = tuple(way for sub_question in sub_questions for way in ways_to_answer(sub_question))
     for tool in tools:
-        check_source(tool.source, tool.document, golds)
+        check_source(tool.source, tool.document, golds, tool.packages)
     initial = state
     for sub_question in sub_questions:
         if sub_question.call is None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from synthesis.answers.schema_fault import schema_fault
 from synthesis.environments.call_batches import Sandbox
+from synthesis.environments.needed_packages import with_needed_packages
 from synthesis.environments.proof import prove
 from synthesis.environments.tool_scaling import scale_document
 from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
@@ -149,7 +150,8 @@ async def _build_tool(
             ),
             seed=seed,
         )
-        tool = EnvironmentTool(document=document, source=last_try.source, tables=last_try.tables)
+        written = EnvironmentTool(document=document, source=last_try.source, tables=last_try.tables)
+        tool = with_needed_packages(written, knowledge.packages)
         try:
             await prove(sandbox, [(tool, [sub_question])])
         except Rejected as rejected:

@@ -6,11 +6,13 @@ The check tells honest tools from slips and shortcuts; it is not what keeps code
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence, Set
 from typing import Final
 
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.module_reach import check_reach
-from synthesis.records import JsonValue, ToolDocument
+from synthesis.environments.needed_packages import module_roots
+from synthesis.records import JsonValue, NeededPackage, ToolDocument
 from synthesis.stage import Rejected
 
 ALLOWED_MODULES: Final = frozenset({
@@ -33,8 +35,13 @@ FRAMES: Final = frozenset({
 """Attributes that lead from a generator or a traceback to the names of whoever runs the code."""
 
 
-def check_source(source: str, document: ToolDocument, golds: tuple[JsonValue, ...]) -> None:
+def check_source(
+    source: str, document: ToolDocument, golds: tuple[JsonValue, ...], packages: Sequence[NeededPackage] = ()
+) -> None:
     """Check a tool's code without running it; `golds` are the answers that only its data may hold.
+
+    Beside modules of the standard library it may import those of `packages`, which are imported here to see what of
+    them it names.
 
     Raises:
         Rejected: it does not parse, uses what is not allowed, has another signature than its document, or tells a gold.
@@ -44,16 +51,17 @@ def check_source(source: str, document: ToolDocument, golds: tuple[JsonValue, ..
     except (SyntaxError, ValueError) as error:
         raise Rejected("code does not parse", str(error)) from error
     nodes = list(ast.walk(tree))
+    allowed = ALLOWED_MODULES | module_roots(packages)
     for node in nodes:
-        _check_allowed(node)
-    check_reach(tree, ALLOWED_MODULES)
+        _check_allowed(node, allowed)
+    check_reach(tree, allowed)
     _check_signature(tree, document)
     for node in nodes:
         if isinstance(node, ast.Constant) and any(_tells(node.value, gold) for gold in golds):
             raise Rejected("gold in code", f"line {node.lineno} holds {node.value!r}")
 
 
-def _check_allowed(node: ast.AST) -> None:
+def _check_allowed(node: ast.AST, allowed: Set[str]) -> None:
     match node:
         case ast.Import(names=names):
             modules = [alias.name for alias in names]
@@ -63,8 +71,8 @@ def _check_allowed(node: ast.AST) -> None:
         case _:
             modules = []
     for module in modules:
-        if module.split(".")[0] not in ALLOWED_MODULES:
-            raise Rejected("import not allowed", f"found {module!r}, allowed are {sorted(ALLOWED_MODULES)}")
+        if module.split(".")[0] not in allowed:
+            raise Rejected("import not allowed", f"found {module!r}, allowed are {sorted(allowed)}")
     if isinstance(node, ast.Name) and (node.id in FORBIDDEN_NAMES or _is_special(node.id)):
         raise Rejected("name not allowed", f"{node.id!r} in line {node.lineno}")
     match node:

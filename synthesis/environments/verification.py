@@ -10,6 +10,7 @@ from synthesis.answers.same_answer import same_answer
 from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.demonstrations import verify_demonstration
 from synthesis.environments.irrelevant_tools import BANDS
+from synthesis.environments.needed_packages import packages_of_sandbox, require_listed
 from synthesis.environments.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
 from synthesis.environments.qa_instances import mentions
@@ -31,15 +32,18 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
 
     Raises:
         RecordDirectoryError: the directory is missing or damaged.
-        SandboxUnavailable: the sandbox gives no answer.
+        SandboxUnavailable: the sandbox gives no answer, or has not the packages that the tools need.
+        PackageNotHere: one of these is not installed here.
     """
     check_shards(directory)
     source = RecordSource(directory, Environment)
     async with AsyncSandboxClient(sandbox_url) as client:
+        allowed = await packages_of_sandbox(client, sorted(source.card.packages))
         sandbox = CallBatches(client)
         executable = ExecutableTools(sandbox)
 
         async def verify(environment: Environment) -> None:
+            require_listed(environment.all_tools, {package.name: package for package in allowed})
             await verify_environment(environment, sandbox, executable)
             check_digest(environment)  # last: what a replay finds says more
 
@@ -220,7 +224,7 @@ _STRANGERS = {"integer": -1_000_003, "number": -1_000_003.5, "boolean": False, "
 
 def _verdict(tool: EnvironmentTool, replies: Sequence[ExecuteReply]) -> Rejected | None:
     try:  # without golds: no sub-question of this environment calls the tool
-        check_source(tool.source, tool.document, ())
+        check_source(tool.source, tool.document, (), tool.packages)
     except Rejected as rejected:
         return rejected
     name, (stranger, *known) = tool.document.name, replies

@@ -15,6 +15,7 @@ from synthesis.environments.demonstrations import demonstrate
 from synthesis.environments.drafts import ENTITY_OR_ANSWER, MAX_DRAWS, TOOL, Draft, draw_seeds, write_draft
 from synthesis.environments.irrelevant_tools import as_siblings
 from synthesis.environments.merging import merge_sub_environments
+from synthesis.environments.needed_packages import packages_of_sandbox
 from synthesis.environments.quotas import EnvironmentPlan
 from synthesis.environments.refusals import omit_parameter
 from synthesis.environments.siblings import write_siblings
@@ -22,7 +23,7 @@ from synthesis.environments.splits import TakenValues
 from synthesis.environments.stateful import write_stateful_task
 from synthesis.environments.sub_environments import build_sub_environments
 from synthesis.environments.verification import ExecutableTools, replay_environment
-from synthesis.prompts import hard_wording, unseen_tools
+from synthesis.prompts import hard_wording, packages, unseen_tools
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.prompts.parameter_omission import OmitParameter
 from synthesis.prompts.qa_instance import WriteQAInstance
@@ -39,7 +40,7 @@ from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.prompts.tool_necessity import JudgeToolNecessity
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, Habit, Provenance, QualityScore, record_id
+from synthesis.records import Environment, Habit, NeededPackage, Provenance, QualityScore, record_id
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher, reads_prompts
 from synthesis.track.metering import metered_item
@@ -82,6 +83,8 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
         names.append(named("tool-document-scaling", ScaleToolDocument))
     if knowledge.difficulty == "hard":
         names += [hard_wording.PROMPT_VERSION, named("sibling-tools", WriteSiblingTools)]
+    if knowledge.packages:
+        names.append(packages.PROMPT_VERSION)
     if knowledge.unseen != "worlds":
         names.append(unseen_tools.PROMPT_VERSION)
     if plan.variety == "stateful":
@@ -97,16 +100,30 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
 async def opened_worker(
     config: EnvironmentsConfig, taken: TakenValues, sandbox_url: str, teacher: Teacher
 ) -> AsyncIterator[EnvironmentsWorker]:
-    """Open a worker with a client of the sandbox; `taken` is what its environments must not share."""
+    """Open a worker with a client of the sandbox; `taken` is what its environments must not share.
+
+    Raises:
+        SandboxUnavailable: the sandbox has not the packages of the config, or gives no answer.
+        PackageNotHere: one of these is not installed here.
+    """
     async with AsyncSandboxClient(sandbox_url) as client:
-        yield EnvironmentsWorker(config, taken, CallBatches(client), teacher)
+        allowed = await packages_of_sandbox(client, config.packages)
+        yield EnvironmentsWorker(config, taken, CallBatches(client), teacher, allowed)
 
 
 class EnvironmentsWorker:
     """Works on items of the track; what they become depends on the configuration, its seed and the item alone."""
 
-    def __init__(self, config: EnvironmentsConfig, taken: TakenValues, sandbox: Sandbox, teacher: Teacher):
+    def __init__(
+        self,
+        config: EnvironmentsConfig,
+        taken: TakenValues,
+        sandbox: Sandbox,
+        teacher: Teacher,
+        allowed: tuple[NeededPackage, ...] = (),
+    ):
         self._config, self._taken, self._sandbox, self._teacher = config, taken, sandbox, teacher
+        self._packages = allowed
         self._seen_to_run = ExecutableTools(sandbox)
 
     async def draft(self, plan: EnvironmentPlan, source: Knowledge) -> Draft:
@@ -116,6 +133,7 @@ class EnvironmentsWorker:
             Rejected: no draft became of it.
             TeacherUnavailable: the teacher cannot be asked.
         """
+        source = self._with_packages(source)
         self._check_domain(source)
         async with metered_item():  # makes a reply without use a rejection; the draft meters itself
             return await write_draft(
@@ -138,6 +156,7 @@ class EnvironmentsWorker:
             TeacherUnavailable: the teacher cannot be asked.
             SandboxUnavailable: the sandbox gives no answer.
         """
+        source = self._with_packages(source)
         self._check_domain(source)
         async with metered_item() as usage:
             if draft is None:
@@ -183,7 +202,12 @@ class EnvironmentsWorker:
             documents=draft.documents,
         )
         sub_questions, tools = await merge_sub_environments(
-            teacher, sandbox, sub_environments, seed=seed, embedding=self._config.embedding
+            teacher,
+            sandbox,
+            sub_environments,
+            seed=seed,
+            embedding=self._config.embedding,
+            packages=knowledge.packages,
         )
         environment = self._without_tools(plan, knowledge, seed, instance, draft.quality).model_copy(
             update={"sub_questions": sub_questions, "tools": tools}
@@ -220,6 +244,9 @@ class EnvironmentsWorker:
                 own = {field.name: getattr(task, field.name) for field in fields(task) if field.name != "instance"}
                 return environment.model_copy(update=own)
         raise Rejected(shared, f"after {MAX_DRAWS} draws")
+
+    def _with_packages(self, source: Knowledge) -> Knowledge:
+        return source.model_copy(update={"packages": self._packages}) if self._packages else source
 
     def _check_domain(self, source: Knowledge) -> None:
         if self._taken.has_domain(source.domain):

@@ -8,5 +8,5 @@ trajectories   chain_proposal, chain_vote, task_writing, augmentation, task_scor
                agent_turn, simulated_user, user_continuation, emulated_tool_response, judges
 environments   qa_instance, decomposition_quality, tool_necessity, tool_document_writing, tool_document_scaling,
                tool_call_writing, tool_implementation_writing, tool_merging, parameter_omission,
-               stateful_task_writing, state_conditions, stateful_tools
+               stateful_task_writing, state_conditions, stateful_tools; packages is what all that ask for code add
 """

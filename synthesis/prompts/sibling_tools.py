@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from synthesis.prompts.packages import with_packages
 from synthesis.prompts.rendering import plain_question, version_of
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, Record, ToolCall, ToolDocument
@@ -50,7 +51,7 @@ class WriteSiblingTools(Request[SiblingTools]):
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
         return plain_question(
-            INSTRUCTIONS,
+            with_packages(INSTRUCTIONS, self.knowledge.packages),
             self.knowledge.language,
             tool=self.document.model_dump(mode="json", exclude_none=True),
             calls=[call.arguments for call in self.calls],

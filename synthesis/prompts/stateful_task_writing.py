@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from synthesis.prompts.correction import Correctable
+from synthesis.prompts.packages import with_packages
 from synthesis.prompts.rendering import plain_question, version_of
 from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
 from synthesis.questions.decomposition import QAInstance
@@ -58,7 +59,7 @@ class WriteStatefulTask(Correctable[StatefulTask]):
         """Render the question for a chat model."""
         knowledge = self.knowledge
         return plain_question(
-            seldom(INSTRUCTIONS, SELDOM_NAMED, knowledge),
+            with_packages(seldom(INSTRUCTIONS, SELDOM_NAMED, knowledge), knowledge.packages),
             knowledge.language,
             knowledge={"domain": knowledge.domain, **({knowledge.kind: knowledge.text} if knowledge.text else {})},
             scenario=self.scenario,

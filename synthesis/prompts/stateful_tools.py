@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from synthesis.prompts.correction import Correctable
+from synthesis.prompts.packages import with_packages
 from synthesis.prompts.rendering import plain_question, version_of
 from synthesis.prompts.unseen_tools import SELDOM_NAMED, seldom
 from synthesis.questions.knowledge import Knowledge
@@ -71,6 +72,7 @@ class WriteFurtherTools(Correctable[FurtherTools]):
         """Render the question for a chat model."""
         shown = self.model_dump(mode="json", include={"tools", "state", "count"})
         instructions = seldom(FURTHER_INSTRUCTIONS, SELDOM_NAMED, self.knowledge)
+        instructions = with_packages(instructions, self.knowledge.packages)
         return plain_question(instructions, self.knowledge.language, **shown)
 
 
@@ -97,4 +99,5 @@ class WriteScaledTool(Correctable[ScaledTool]):
     def first_messages(self) -> list[JsonObject]:
         """Render the question for a chat model."""
         shown = self.model_dump(mode="json", include={"tool", "document"})
-        return plain_question(SCALED_INSTRUCTIONS, self.knowledge.language, **shown)
+        instructions = with_packages(SCALED_INSTRUCTIONS, self.knowledge.packages)
+        return plain_question(instructions, self.knowledge.language, **shown)

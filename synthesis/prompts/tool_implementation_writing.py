@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from synthesis.prompts.correction import Correctable
+from synthesis.prompts.packages import with_packages
 from synthesis.prompts.rendering import plain_question, version_of
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
@@ -51,7 +52,7 @@ class WriteToolImplementation(Correctable[ToolImplementation]):
     def first_messages(self) -> list[JsonObject]:
         """Render the question for a chat model."""
         return plain_question(
-            INSTRUCTIONS,
+            with_packages(INSTRUCTIONS, self.knowledge.packages),
             self.knowledge.language,
             tool=self.document.to_openai(),
             sub_question=self.node.question,

@@ -7,9 +7,10 @@ from typing import ClassVar
 from pydantic import BaseModel, Field
 
 from synthesis.answers.schema_fault import schema_fault
+from synthesis.prompts.packages import with_packages
 from synthesis.prompts.rendering import plain_question, version_of
 from synthesis.prompts.tool_implementation_writing import ToolImplementation
-from synthesis.records import EnvironmentTool, JsonObject, JsonValue, Record, SubQuestion, ToolDocument
+from synthesis.records import EnvironmentTool, JsonObject, JsonValue, NeededPackage, Record, SubQuestion, ToolDocument
 from synthesis.teacher.protocol import Request, Role
 
 WHICH_INSTRUCTIONS = """\
@@ -97,6 +98,7 @@ class MergeTools(Request[ToolImplementation]):
     inserted: EnvironmentTool
     sub_questions: tuple[SubQuestion, ...]
     """With their calls of the merged tool."""
+    packages: tuple[NeededPackage, ...] = Field(default=(), exclude_if=lambda packages: not packages)
 
     def messages(self) -> list[dict[str, str]]:
         """Render the question for a chat model."""
@@ -106,4 +108,4 @@ class MergeTools(Request[ToolImplementation]):
             if sub_question.call is not None
         ]
         tools: list[JsonValue] = [self.merged.model_dump(mode="json"), self.inserted.model_dump(mode="json")]
-        return plain_question(JOIN_INSTRUCTIONS, None, tools=tools, calls=calls)
+        return plain_question(with_packages(JOIN_INSTRUCTIONS, self.packages), None, tools=tools, calls=calls)

@@ -36,11 +36,17 @@ KITES = "import strings_of_kites\nfrom importlib.metadata import version\nSPAN =
 
 
 def distribution(
-    folder: Path, name: str, files: Mapping[str, str], *, requires: tuple[str, ...] = (), record: bool = True
+    folder: Path,
+    name: str,
+    files: Mapping[str, str],
+    *,
+    requires: tuple[str, ...] = (),
+    record: bool = True,
+    version: str = "1.5",
 ) -> None:
     """A real one, as an installer leaves it."""
-    metadata = f"{name.replace('-', '_')}-1.5.dist-info"
-    heads = [f"Name: {name}", "Version: 1.5", *(f"Requires-Dist: {each}" for each in requires)]
+    metadata = f"{name.replace('-', '_')}-{version}.dist-info"
+    heads = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {each}" for each in requires)]
     contents = {
         **files,
         f"{metadata}/METADATA": "\n".join(["Metadata-Version: 2.1", *heads, "", ""]),
