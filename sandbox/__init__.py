@@ -6,19 +6,19 @@
 What stands between a tool and the machine (tier `namespaces`, the strongest; every layer is tried at start):
 
 - fresh user, mount, pid, network, IPC, UTS and cgroup namespaces for each worker; the tool is an unprivileged user;
-- a root of tmpfs with read-only binds of the interpreter's own files, nothing else of the host, no /proc, no device but
-  /dev/null, whose times and mode cannot be changed;
+- a root of tmpfs with read-only binds of the interpreter's own files and of the packages that the operator lists,
+  nothing else of the host, no /proc, no device but /dev/null, whose times and mode cannot be changed;
 - one private /tmp per call, 16 MB, remounted when a call has touched it, without times of reading;
 - no environment, no inherited descriptor but the channel of the one reply; standard streams opened anew for each call;
 - no capability, `no_new_privs`, a seccomp allow-list (x86-64 and aarch64), Landlock where the kernel has it;
 - rlimits on memory, CPU, files, threads; wall and CPU time watched from outside the process;
 - one process per call, forked from a warm interpreter that never reads a payload and never runs a tool.
 
-Tier `landlock` (no namespaces: containers that refuse them) keeps the last three lines, reads only the standard
-library, writes nowhere (no /tmp), changes no file's mode, owner, times or attributes, and cannot hide whether a path
-exists, the host's name or the kernel's version. Tier `seccomp` (only when asked for by name) cannot open any file. Tier
-`wasm` (only when asked for by name, and a matter of its own) runs CPython in WebAssembly and relies on the runtime
-instead of the kernel. See `docs/sandbox.md`.
+Tier `landlock` (no namespaces: containers that refuse them) keeps the last three lines, reads only the standard library
+and those packages, writes nowhere (no /tmp), changes no file's mode, owner, times or attributes, and cannot hide
+whether a path exists, the host's name or the kernel's version. Tier `seccomp` (only when asked for by name) cannot open
+any file. Tier `wasm` (only when asked for by name, and a matter of its own) runs CPython in WebAssembly and relies on
+the runtime instead of the kernel. See `docs/sandbox.md`.
 
 What is NOT protected:
 
@@ -27,6 +27,8 @@ What is NOT protected:
 - a tool owns its own reply: whatever it does to its process, it can only choose the value, the text and the kind among
   those a tool may cause. It cannot claim a time-out or a crash, fail the service, or answer another call: what the
   service says to itself travels on descriptors that are closed before a tool's code is read;
+- packages that the operator lists are trusted: they are imported outside the jail once, at start. A tool reaches all
+  that they hold; what they can do, it can do by itself, with its own system calls;
 - timing, caches and load are observable between calls that run at the same time. No call wakes another that waits on a
   page both have mapped (private futexes alone), but by ending a thread whose end is noted on such a page it still can;
 - without namespaces, reading a library file leaves its time of reading as on any host, and /tmp's times are the host's;
@@ -49,5 +51,5 @@ What does NOT repeat, where the same call otherwise gives the same bytes:
 - real time: `time.monotonic`, what `resource` counts, the times of files (in /tmp as well), whose turn it is among
   threads. `time.sleep` takes the time that it says, and the clock goes on by just that;
 - numbers of threads, inodes and devices; the real clock and entropy of the system for C code that is not Python's or
-  SQLite's (`ctypes`), and for SQLite in WebAssembly and in a Python that hides SQLite's symbols.
+  SQLite's (`ctypes`, packages), and for SQLite in WebAssembly and in a Python that hides SQLite's symbols.
 """

@@ -43,6 +43,7 @@ _clock_gettime = time.clock_gettime  # before it is replaced for the tools
 _DEMOTED_BY = 19  # nice levels, all that there are: many threads of one call have their weight each
 _PRELOADED = (
     "abc array ast asyncio base64 binascii bisect calendar cmath collections collections.abc colorsys "
+    "concurrent.futures.thread "
     "contextlib copy csv dataclasses datetime decimal difflib enum fnmatch fractions functools glob "
     "hashlib heapq hmac html html.parser inspect io ipaddress itertools json keyword locale math numbers "
     "operator os pathlib pprint queue random re secrets shlex _strptime sqlite3 statistics string struct "

@@ -336,6 +336,7 @@ def test_seccomp_alone_is_used_only_when_asked_for_by_name() -> None:
         with SandboxClient(url) as client:
             assert datagrams_that_arrive(client) == []
             assert client.execute("import json\ndef f():\n    return json.loads('[1]')\n", "f", {}).value == [1]
+            assert client.execute(HONEST_THREADS, "f", {}).value == 45  # whose module is loaded when it is first named
             error = client.execute("def f():\n    open('/etc/passwd')\n", "f", {}).error
             assert error is not None
             assert error.kind == "forbidden"

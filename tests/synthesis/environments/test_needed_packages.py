@@ -24,6 +24,7 @@ from synthesis.environments.needed_packages import PackageNotHere, packages_of_s
 from synthesis.environments.pipeline import fingerprint_of, synthesize_environments
 from synthesis.environments.tool_source import ALLOWED_MODULES, check_source
 from synthesis.environments.verification import verify_environments
+from synthesis.export.astra_rows import read_astra_rows
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
 from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
@@ -229,6 +230,15 @@ def test_such_records_verify_where_the_package_is(
     assert "tools were proven with kites 1.5, the sandbox has 1.6" in found.err
     assert found.out == "verified 4/4\n"
     assert main(["records", "verify", str(records)]) == 0  # it starts one that has it
+
+
+def test_an_export_says_what_its_rows_need(records: Path, tmp_path: Path) -> None:
+    for name in ("astra", "verl", "jsonl"):
+        assert main(["records", "export", str(records), "--format", name, "--out", str(tmp_path / name)]) == 0
+        card = (tmp_path / name / "README.md").read_text()
+        assert "it runs where `astra sandbox serve --package kites` serves" in card
+        assert "proven with kites 1.5" in card
+    assert list(read_astra_rows(tmp_path / "astra" / "train.jsonl")) == list(RecordSource(records, Environment))
 
 
 def calls_of(url: str) -> float:
