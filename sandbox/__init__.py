@@ -36,8 +36,8 @@ What is NOT protected:
   what lies in /tmp, sockets and pipes, out of four fifths of the machine or the container. What the kernel keeps beside
   that (page tables, caches) counts only where cgroup v2 is writable; and that no more than 16 MB lie in sockets and
   pipes holds on hosts that keep the kernel's default of `net.core.wmem_default` (208 kB);
-- replies that callers do not read, and calls that wait, are held in memory, tens of MB each: whoever may call may fill
-  it;
+- calls that wait are held in memory, up to 16 MB each, and each connection has a few MB in the kernel: whoever may call
+  may fill it. Replies that callers do not read have at most 256 MB together; then the oldest are given up;
 - in namespaces the threads of one worker's calls share one bound (160), so a thread bomb can deny threads to its
   neighbours for as long as it lives; elsewhere each call has 64 of its own;
 - who may call the service is a bearer token at most; TLS is the load balancer's business.

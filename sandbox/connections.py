@@ -4,6 +4,10 @@ Every call in a jail needs descriptors of its own, so connections may take those
 a new caller gets the place of the connection that has waited longest for a whole request; one whose request is being
 answered is never closed. While none can be closed, callers wait in the kernel's queue, where nobody spins or logs.
 Decided: docs/decisions/tools.md, “Connections that wait make room”.
+
+Replies that callers do not read lie in memory: one a connection, and together no more than a bound, beyond which the
+connection whose reply has lain longest is closed. Its caller, if there is one, finds a reply cut, and asks again.
+Decided: docs/decisions/tools.md, “Replies that nobody reads are given up”.
 """
 
 from __future__ import annotations
@@ -19,13 +23,17 @@ from collections.abc import Callable
 from typing import Any
 
 import h11
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 log = logging.getLogger("sandbox")
 MAX_DESCRIPTORS = 1 << 16
 REQUEST_SECONDS = 75.0
 """The most that a whole request may take to come, from the connection's beginning or the last reply."""
+MOST_UNREAD_BYTES = 256 << 20
+"""The most that replies may have together which callers have not read yet; a single one has at most some 64 MB."""
 _RESERVED_DESCRIPTORS = 64  # files, logs, the event loop, and connections that are just being closed
+_CONNECTION = "connection"  # where a request finds the protocol that it came by
 _LEAST_WAIT_SECONDS = 1.0  # a connection that has waited for less may have its request on the way
 _LOOK_AGAIN_SECONDS = 0.1
 _ACCEPTED_AT_ONCE = 32  # then what has come on the others is looked at
@@ -60,10 +68,15 @@ class Connections:
     Args:
       listener: the listening socket; it is closed by `close`.
       most: how many there may be at once, 1 or more.
+      most_unread_bytes: how many bytes of replies may wait to be read.
     """
 
-    def __init__(self, listener: socket.socket, most: int) -> None:
-        self._listener, self._most = listener, most
+    def __init__(self, listener: socket.socket, most: int, most_unread_bytes: int = MOST_UNREAD_BYTES) -> None:
+        self._listener, self._most, self._most_unread_bytes = listener, most, most_unread_bytes
+        self._unread: dict[CallerProtocol, int] = {}
+        """Bytes of the reply that each has not read, the one that has lain longest first; those of a part count whole
+        until they are counted anew."""
+        self._unread_bytes = 0
         self._open: set[CallerProtocol] = set()
         self.waiting: dict[CallerProtocol, float] = {}
         """Since when each waits for a whole request, the longest first."""
@@ -107,9 +120,29 @@ class Connections:
     def left(self, protocol: CallerProtocol) -> None:
         """Learn that a connection has ended."""
         self.waiting.pop(protocol, None)
+        self.is_read(protocol)
         self._open.discard(protocol)
         if self._listener.fileno() >= 0:
             self._resume()
+
+    def holds(self, protocol: CallerProtocol, size: int) -> None:
+        """Learn of a reply that is about to be sent; where all together are too much, give up what has lain longest."""
+        self._unread[protocol] = size
+        self._unread_bytes += size
+        if self._unread_bytes <= self._most_unread_bytes:
+            return
+        for one in self._unread:
+            self._unread[one] = one.unread_bytes(self._unread[one])
+        self._unread_bytes = sum(self._unread.values())
+        for one in list(self._unread):
+            if self._unread_bytes <= self._most_unread_bytes or one is protocol:
+                return
+            self._say("replies that callers do not read take too much: those that have lain longest are given up")
+            self._end(one)
+
+    def is_read(self, protocol: CallerProtocol) -> None:
+        """Learn that nothing is left of a connection's reply."""
+        self._unread_bytes -= self._unread.pop(protocol, 0)
 
     def _resume(self) -> None:
         if self._pause_over is not None:
@@ -177,6 +210,7 @@ class Connections:
     def _end(self, protocol: CallerProtocol) -> None:
         # Its place is free from now on; its descriptor, a turn of the event loop later, is one of the reserved.
         self.waiting.pop(protocol, None)
+        self.is_read(protocol)
         self._open.discard(protocol)
         protocol.transport.abort()  # which, unlike `close`, does not wait for a caller that does not read
 
@@ -187,16 +221,38 @@ class Connections:
             log.warning("%s", message)
 
 
+class CountsReplies:
+    """Tells a connection of the size of each reply before it is sent, however long that takes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        connection: CallerProtocol = scope["state"][_CONNECTION]
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                connection.hold(len(message.get("body", b"")))
+            await send(message)
+
+        await self._app(scope, receive, counted)
+
+
 class CallerProtocol(H11Protocol):
     """HTTP as uvicorn speaks it, which has no time limit for a request, with an account of who waits for one."""
 
     def __init__(self, connections: Connections, **rest: Any) -> None:
         super().__init__(**rest)
         self._connections = connections
+        self.app_state = {**self.app_state, _CONNECTION: self}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # told of each byte that does not go out, and of the last that does
         self._account()
 
     def data_received(self, data: bytes) -> None:
@@ -206,8 +262,36 @@ class CallerProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
+        if not self.flow.write_paused:
+            self._connections.is_read(self)
         super().on_response_complete()
         self._account()
+
+    def handle_events(self) -> None:
+        """Look at what has come, but at no further request before the last reply is on its way."""
+        if self.flow.write_paused:
+            self.flow.pause_reading()
+            return
+        super().handle_events()
+
+    def resume_writing(self) -> None:
+        """Go on when all that was written is on its way."""
+        super().resume_writing()
+        if self.cycle is None or self.cycle.response_complete:
+            self._connections.is_read(self)
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.handle_events()
+            self._account()
+
+    def hold(self, size: int) -> None:
+        """Count a reply of which so many bytes are about to be sent."""
+        self._connections.holds(self, size)
+
+    def unread_bytes(self, size: int) -> int:
+        """Return how much is left of a reply of `size` bytes; all of it until the whole has been written."""
+        is_written = self.cycle is None or self.cycle.response_complete
+        return self.transport.get_write_buffer_size() if is_written else size
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the place up."""

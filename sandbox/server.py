@@ -30,6 +30,7 @@ from sandbox.connections import (
     REQUEST_SECONDS,
     CallerProtocol,
     Connections,
+    CountsReplies,
     most_connections,
     raise_descriptor_limit,
 )
@@ -477,7 +478,8 @@ class _Server(uvicorn.Server):
 
     def __init__(self, execution: Execution, isolation: Isolation, token: str | None, connections: Connections) -> None:
         app = _HangsUpWhenAsked(
-            application(execution, isolation, token), lambda: connections.are_to_take_turns or execution.is_draining
+            CountsReplies(application(execution, isolation, token)),
+            lambda: connections.are_to_take_turns or execution.is_draining,
         )
         super().__init__(
             uvicorn.Config(
