@@ -2325,6 +2325,88 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/synthesis/test_stage.py",),
     ),
     # --- sandbox ---
+    # A tool imports the packages that are listed, and finds no file of another.
+    Mutant(
+        "sandbox/packages.py",
+        "return is_whole, [folder] if is_whole else places",
+        "return is_whole, [folder]",
+        ("tests/sandbox/test_packages.py::test_only_a_distributions_own_files_are_shown",),
+    ),
+    # What a package's metadata says of where it came from is not shown.
+    Mutant(
+        "sandbox/packages.py",
+        "len(path.parts) == 2 and path.name in _OF_METADATA if is_metadata",
+        "len(path.parts) == 2 if is_metadata",
+        ("tests/sandbox/test_packages.py::test_only_a_distributions_own_files_are_shown",),
+    ),
+    # Packages in the interpreter's own folder are not read with the standard library.
+    Mutant(
+        "sandbox/isolation.py",
+        'if entry.name not in ("site-packages", "dist-packages") and not entry.is_symlink()',
+        "if not entry.is_symlink()",
+        (
+            "tests/sandbox/test_packages.py"
+            "::test_packages_in_the_interpreters_own_folder_are_not_read_with_the_standard_library",
+        ),
+    ),
+    # numpy's own generator follows from the call's seed.
+    Mutant(
+        "sandbox/jail/packages.py",
+        "        begin(seed)\n        seed_numbers(seed)",
+        "        begin(seed)",
+        ("tests/sandbox/test_packages.py::test_numbers_of_chance_follow_from_the_seed",),
+    ),
+    # What a package has loaded is no call's use of memory.
+    Mutant(
+        "sandbox/jail/zygote.py",
+        "zygote.leave_out(jail.shared_bytes)",
+        "pass",
+        ("tests/sandbox/test_packages.py::test_memory_of_a_package_is_nobodys_use",),
+    ),
+    # No call is forked beside a package's threads.
+    Mutant(
+        "sandbox/jail/packages.py",
+        "if not _has_one_thread(tier):",
+        "if False:",
+        ("tests/sandbox/test_packages.py::test_a_package_that_starts_threads_is_not_loaded_before_the_calls",),
+    ),
+    # A replica refuses calls that need what it has not.
+    Mutant(
+        "sandbox/server.py",
+        "if has.get(name) != version:",
+        "if False:",
+        (
+            "tests/synthesis/environments/test_needed_packages.py"
+            "::test_a_replica_that_comes_later_without_it_refuses_the_calls",
+        ),
+    ),
+    # Replies that nobody reads have a bound together.
+    Mutant(
+        "sandbox/connections.py",
+        "        self._unread_bytes += size\n        if self._unread_bytes <= self._most_unread_bytes:",
+        "        self._unread_bytes += size\n        if True:",
+        (
+            "tests/sandbox/test_unread_replies.py"
+            "::test_unread_replies_have_a_bound_together_and_the_oldest_are_given_up",
+        ),
+    ),
+    # No record makes a module of the standard library a package.
+    Mutant(
+        "synthesis/environments/needed_packages.py",
+        "return roots - set(sys.stdlib_module_names)",
+        "return roots",
+        (
+            "tests/synthesis/environments/test_needed_packages.py"
+            "::test_no_record_makes_a_module_of_the_standard_library_a_package",
+        ),
+    ),
+    # A record's packages are those that its card says, and the sandbox's.
+    Mutant(
+        "synthesis/environments/verification.py",
+        "            require_listed(environment.all_tools, {package.name: package for package in allowed})\n",
+        "",
+        ("tests/synthesis/environments/test_needed_packages.py::test_a_record_that_claims_other_packages_is_found",),
+    ),
     # A call waits until those in flight leave it its memory.
     Mutant(
         "sandbox/pool.py",

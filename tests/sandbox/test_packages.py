@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -174,6 +175,8 @@ def test_numbers_of_chance_follow_from_the_seed(kites: SandboxClient) -> None:
     assert first == again
     assert not set(first) & set(other)  # type: ignore[call-overload]
     assert len(set(first)) == 3  # type: ignore[call-overload]
+    if kites.health()["packages"]["loaded"] == "before calls":  # the same in every worker, and on every machine
+        assert first[1] == random.Random(3 + (2 << 64)).random()  # type: ignore[index]
 
 
 def test_without_them_chance_is_what_it_was_before(kites: SandboxClient, client: SandboxClient) -> None:
