@@ -24,7 +24,7 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from sandbox.errors import SandboxError
@@ -39,7 +39,7 @@ _MOST_FILES = 256  # that the self-test tries to read
 _ROOT = Path(__file__).parent.parent
 
 _LOAD = """
-import ctypes, importlib, json, sys
+import ctypes, importlib, json, os, sys
 from sandbox.interpreter import loaded_libraries
 from sandbox.jail import packages
 plan, compiled = json.loads(sys.argv[1])
@@ -55,7 +55,8 @@ for path in compiled:  # those that are imported later need their libraries, too
         ctypes.CDLL(path)
     except OSError:
         pass
-print(json.dumps([failed, loaded_libraries()]))
+print(json.dumps([failed, loaded_libraries()]), flush=True)
+os._exit(0)  # nothing that a package does at its end comes after this line
 """
 
 
@@ -212,7 +213,10 @@ def _with_requirements(asked: Sequence[str], installed: Mapping[str, Distributio
                 f"expected the package {name}{why}, found none in the environment of this service: pip install {name}"
             )
         for text in installed[name].requires or ():
-            requirement = Requirement(text)
+            try:
+                requirement = Requirement(text)
+            except InvalidRequirement:
+                raise PackageUnavailable(f"expected requirements of the package {name}, found {text!r}") from None
             required = str(canonicalize_name(requirement.name))
             is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
             if is_needed and required not in wanted:
@@ -332,7 +336,14 @@ def _loaded(packages: AllowedPackages, compiled: list[str]) -> AllowedPackages:
     program = f"import sys; sys.path.insert(0, {str(_ROOT)!r})\n{_LOAD}"
     words = json.dumps([packages.plan(in_namespaces=False), compiled])
     command = [base_interpreter(), "-I", "-S", "-c", program]
-    done = subprocess.run([*command, words], capture_output=True, text=True, check=False, timeout=_LOAD_SECONDS)
+    try:
+        done = subprocess.run(
+            [*command, words], capture_output=True, text=True, check=False, env={}, timeout=_LOAD_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise PackageUnavailable(
+            f"expected that {packages} is imported within {_LOAD_SECONDS:g} s, found it not"
+        ) from None
     if done.returncode:
         last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
         raise PackageUnavailable(

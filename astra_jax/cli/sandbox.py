@@ -12,7 +12,12 @@ def add_sandbox_service(commands: Commands) -> None:
     sandbox = commands.add_parser("sandbox", help="the service that runs model-written code").add_subparsers(
         dest="action", required=True, metavar="ACTION"
     )
-    serve = sandbox.add_parser("serve", help="listen for tool calls")
+    serve = sandbox.add_parser(
+        "serve",
+        help="listen for tool calls",
+        description="Tools import the standard library, and the packages that are listed: `astra sandbox serve "
+        "--package numpy`. `/health` tells tier, packages and versions; docs/sandbox.md says what is protected.",
+    )
     serve.add_argument("--host", default="127.0.0.1")
     serve.add_argument("--port", type=whole_number(0, 65535), default=8377)
     serve.add_argument("--workers", type=whole_number(1), default=None, help="default: one per core")

@@ -239,6 +239,7 @@ def test_without_a_list_there_are_none(client: SandboxClient) -> None:
         (["empty"], "expected files of the package empty beside its metadata, found no module there"),
         (["secretive"], "expected that the package secretive can be imported with what it requires alone, found that "
          "secretive cannot: ModuleNotFoundError: No module named 'ball'"),
+        (["oddly"], "expected requirements of the package oddly, found 'no one >> 1'"),
         (["leaving"], "found that a process that did ended: exit status 7"),
     ],
 )  # fmt: skip
@@ -248,6 +249,7 @@ def test_a_package_that_cannot_be_had_is_told_in_one_line(
     distribution(tmp_path, "hollow", {"hollow.py": ""}, requires=("wind>1",))
     distribution(tmp_path, "unlisted", {"unlisted.py": ""}, record=False)
     distribution(tmp_path, "empty", {})
+    distribution(tmp_path, "oddly", {"oddly.py": ""}, requires=("no one >> 1",))
     distribution(tmp_path, "secretive", {"secretive.py": "import ball\n"})  # which it does not declare
     distribution(tmp_path, "leaving", {"leaving.py": "import os\nos._exit(7)\n"})
     with pytest.raises(PackageUnavailable, match=line) as raised:
