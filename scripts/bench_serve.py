@@ -21,6 +21,7 @@ import asyncio
 import json
 import random
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ from astra_jax.model.qwen3 import init_params
 from astra_jax.serve.policy import served_policy
 from astra_jax.testing import tiny_tokenizer
 
-MESSAGE_TOKENS, PROMPT_TOKENS, CLIENTS, STREAMS, TURNS = 96, 64, 64, 32, 20
+MESSAGE_TOKENS, PROMPT_TOKENS, CLIENTS, STREAMS = 96, 64, 64, 32
+CHATS, TURNS, GROWN_TO = 3, 20, 4000
 ROWS, MOST_TOKENS = 64, 4608
 
 
@@ -123,14 +125,39 @@ async def clients(http: aiohttp.ClientSession, vocab_size: int) -> dict[str, Any
 
 
 async def conversation(http: aiohttp.ClientSession) -> dict[str, Any]:
-    """A chat that sends its whole history each time."""
+    """Chats that send their whole history each time, one after another; the first compiles."""
+    chats = [await chat(http, seed) for seed in range(1 + CHATS)][1:]
+    first, last = (statistics.median(each.first_token_seconds[turn] for each in chats) for turn in (0, -1))
+    return {
+        "prompt_tokens_of_last_turn": [each.prompt_tokens for each in chats],
+        "computed_over_distinct": round(sum(each.computed for each in chats) / sum(each.distinct for each in chats), 3),
+        "first_token_ms_of_turn_1": round(1000 * first, 1),
+        "first_token_ms_of_last_turn": round(1000 * last, 1),
+        "ratio": round(last / first, 2),
+    }
+
+
+@dataclass
+class Chat:
+    """What was seen of one."""
+
+    computed: int = 0
+    distinct: int = 0
+    prompt_tokens: int = 0
+    """Of its last turn."""
+    first_token_seconds: list[float] = field(default_factory=list)
+
+
+async def chat(http: aiohttp.ClientSession, seed: int) -> Chat:
+    """Have one of 20 turns."""
     messages: list[dict[str, str]] = []
-    words = random.Random(0)
-    computed = distinct = 0
-    first_token_seconds = []
-    prompt_tokens = 0
-    for _ in range(TURNS):
-        text = " ".join("".join(words.choices("abcdefghij", k=4)) for _ in range(22))
+    words, seen, said, tokenizer = random.Random(seed), Chat(), "", tiny_tokenizer()
+    for turn in range(TURNS):
+        # It grows by as much each turn, whatever was said.
+        wanted = GROWN_TO * (turn + 1) // TURNS - seen.prompt_tokens - len(tokenizer.encode(said))
+        text = ""
+        while len(tokenizer.encode(text)) < wanted:
+            text += "".join(words.choices("abcdefghij", k=4)) + " "
         messages.append({"role": "user", "content": text})
         body = {"messages": messages, "max_tokens": 24, "temperature": 0, "stream": True, "separate_reasoning": False}
         body["stream_options"] = {"include_usage": True}
@@ -144,22 +171,15 @@ async def conversation(http: aiohttp.ClientSession) -> dict[str, Any]:
                 delta = document["choices"][0]["delta"] if document["choices"] else {}
                 if delta.get("content") and not heard:
                     heard = True
-                    first_token_seconds.append(time.perf_counter() - started)
+                    seen.first_token_seconds.append(time.perf_counter() - started)
                 said += delta.get("content") or ""
                 usage = document.get("usage") or usage
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
-        computed += usage["prompt_tokens"] - cached
+        seen.computed += usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
         # What is new in a turn: all that the prompt has beyond the one before, and what was said to that.
-        distinct += usage["prompt_tokens"] - prompt_tokens
-        prompt_tokens = usage["prompt_tokens"]
+        seen.distinct += usage["prompt_tokens"] - seen.prompt_tokens
+        seen.prompt_tokens = usage["prompt_tokens"]
         messages.append({"role": "assistant", "content": said})
-    return {
-        "prompt_tokens_of_last_turn": prompt_tokens,
-        "computed_over_distinct": round(computed / distinct, 3),
-        "first_token_ms_of_turn_1": round(1000 * first_token_seconds[0], 1),
-        "first_token_ms_of_last_turn": round(1000 * first_token_seconds[-1], 1),
-        "ratio": round(first_token_seconds[-1] / first_token_seconds[0], 2),
-    }
+    return seen
 
 
 async def overhead(http: aiohttp.ClientSession, server: Server, vocab_size: int) -> dict[str, Any]:

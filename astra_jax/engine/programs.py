@@ -134,9 +134,9 @@ def read_layer(
         is_real_RT = jnp.arange(num_tokens) < counts_R[:, None]
         k_RTKH, v_RTKH = rows.as_cached(k_RTKH), rows.as_cached(v_RTKH)
         attended_RTNH = attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT.astype(jnp.int32))
-    else:
-        attended_RTNH = rows.attend(kv, q_RTNH, jnp.int32(0))
-    return rows.end(kv, given.counts_DR), layer.residual(x_RTD, attended_RTNH)
+        return rows.end(kv, given.counts_DR), layer.residual(x_RTD, attended_RTNH)
+    attended_RTNH = rows.attend(kv, q_RTNH, jnp.int32(0), counts_R)
+    return rows.end(kv, given.counts_DR, attended_RTNH), layer.residual(x_RTD, attended_RTNH)
 
 
 @jax.jit

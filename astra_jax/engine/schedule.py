@@ -54,6 +54,8 @@ class Limits:
     """The most of each."""
     first_sample_tokens: int | None = None
     """The most where a message begins, for somebody who waits for its first word; none: as many."""
+    shorter_read_tokens: tuple[int, ...] = ()
+    """Shorter rows, in rising order, of the calls that read much after what was read before, for the same somebody."""
     host: HostMemory | None = None
     """Where pages are set aside; none: what is let go of is read again."""
 
@@ -91,7 +93,8 @@ class Limits:
         # What tools answer is short; a prompt, or a history that was let go of, is long.
         if num_tokens <= 2 * self.read_tokens:
             return self.read_rows, self.read_tokens
-        return self.first_read_rows, self.first_read_tokens
+        longest = self.first_read_tokens
+        return self.first_read_rows, next((most for most in self.shorter_read_tokens if num_tokens <= most), longest)
 
     def num_prefix_pages(self, num_prompt_tokens: int) -> int:
         """Return how many pages of a sequence are its prefix: full ones of its prompt, whose last token is in none."""

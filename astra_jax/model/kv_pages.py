@@ -44,7 +44,7 @@ from astra_jax.model.sharding import TPU_LANES, constrain, platform, spec
 
 _PAGES_AXES = ("batch", "slots", "kv_heads", "head_dim", "head_dim")
 _ROWS_AXES = ("batch", "kv_heads", "head_dim", "head_dim")
-_QUERIES_AT_ONCE = 128  # the scores of so many exist at once
+_QUERIES_AT_ONCE = 64  # the scores of so many exist at once; of twice as many, over 4,000 tokens, they leave the cache
 _LARGEST_INT8: Final = 127
 
 KVDType: TypeAlias = Literal["int8"]
@@ -186,12 +186,15 @@ class LayerRows(Protocol):
         """Return keys, or values, as whoever attends them once they are put finds them."""
         ...
 
-    def attend(self, kv: Any, q_RQNH: jax.Array, step: jax.Array) -> jax.Array:
-        """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H]."""
+    def attend(self, kv: Any, q_RQNH: jax.Array, step: jax.Array, counts_R: Rows | None = None) -> jax.Array:
+        """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H].
+
+        Of a row's queries the first so many count, or all.
+        """
         ...
 
-    def end(self, kv: Any, counts_DR: Rows) -> Any:
-        """Return the pages with so many new tokens of each row."""
+    def end(self, kv: Any, counts_DR: Rows, attended: jax.Array | None = None) -> Any:
+        """Return the pages with so many new tokens of each row; `attended` is what was read of the pages before."""
         ...
 
 
@@ -253,16 +256,34 @@ class WindowRows(NamedTuple):
         whole_RTKH, scales_RTK = in_int8(x_RTKH)
         return (whole_RTKH * scales_RTK[..., None]).astype(x_RTKH.dtype)
 
-    def attend(self, kv: KV, q_RQNH: jax.Array, step: jax.Array) -> jax.Array:
+    def attend(self, kv: KV, q_RQNH: jax.Array, step: jax.Array, counts_R: Rows | None = None) -> jax.Array:
         """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H]."""
         queries_Q = step + jnp.arange(q_RQNH.shape[1])
         seen_1QT = (jnp.arange(kv.values.shape[2]) <= queries_Q[:, None])[None]
         kv = _as_numbers(kv, q_RQNH.dtype)
-        return attend(q_RQNH, [*self.behind, Part(kv, seen_1QT)])
+        return attend(q_RQNH, [*self.behind, Part(kv, seen_1QT)], counts_R)
 
-    def end(self, kv: KV, counts_DR: Rows) -> KV:
+    def end(self, kv: KV, counts_DR: Rows, attended: jax.Array | None = None) -> KV:
         """Return the pages with so many new tokens of each row."""
+        if attended is not None:
+            kv = _after(kv, attended)
         return write(self.pages, kv, self.tables_DRn, self.starts_DR, counts_DR)
+
+
+def _after(kv: KV, attended: jax.Array) -> KV:
+    """Return the same keys and values, which cannot be known before what was attended to.
+
+    Where it hangs on nothing whether pages are first read or first written to, XLA copies all of them: on a CPU that
+    cost a turn of a conversation ten times as much as the rest of its reading.
+    """
+    # What is no number stays none: this hides no fault, and no compiler can tell that it changes nothing else.
+    is_broken = jnp.isnan(attended).any()
+    return _of_each(
+        lambda _, x: jnp.where(
+            is_broken, jnp.asarray(jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0, x.dtype), x
+        ),
+        kv,
+    )
 
 
 def in_int8(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -317,6 +338,8 @@ def copy_pages(pages: Pages, from_Dr: Rows, to_Dr: Rows) -> Pages:
     """Copy pages, each before any is written to; one that goes beyond the last page is not copied."""
 
     def copied(x: jax.Array, start: Rows, end: Rows) -> jax.Array:
+        # One index alone is compiled into a slice, for which all pages are copied first.
+        start, end = (jnp.concatenate([jnp.asarray(of_rows), jnp.full(1, len(x))]) for of_rows in (start, end))
         return x.at[end].set(x.at[start].get(mode="clip"), mode="drop")
 
     return tuple(
@@ -375,22 +398,28 @@ def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Row
     return _pinned(_of_each(written, pages, window(pages, page_Drm), fresh))
 
 
-def attend(q_RQNH: jax.Array, parts: Sequence[Part]) -> jax.Array:
-    """Return one softmax over the keys of all parts: [R, Q, N, H]. Every query must see a key of some part."""
+def attend(q_RQNH: jax.Array, parts: Sequence[Part], counts_R: Rows | None = None) -> jax.Array:
+    """Return one softmax over the keys of all parts: [R, Q, N, H]. Every query must see a key of some part.
+
+    Of a row's queries the first so many count, or all; what comes out of others means nothing.
+    """
     num_queries = q_RQNH.shape[1]
     if num_queries <= _QUERIES_AT_ONCE or num_queries % _QUERIES_AT_ONCE:
         return _attend(q_RQNH, parts)
 
-    # A scan, not a loop of Python: the program must not grow with the queries.
-    def chunk(first: jax.Array) -> jax.Array:
+    # A loop of the program's, not of Python's: it must not grow with the queries.
+    def chunk(number: jax.Array, so_far_RQNH: jax.Array) -> jax.Array:
+        first = number * _QUERIES_AT_ONCE
+
         def own(x: jax.Array) -> jax.Array:
             return jax.lax.dynamic_slice_in_dim(x, first, _QUERIES_AT_ONCE, 1)
 
         of_chunk = [part._replace(seen=part.seen if part.seen.shape[1] == 1 else own(part.seen)) for part in parts]
-        return _attend(own(q_RQNH), of_chunk)
+        return jax.lax.dynamic_update_slice_in_dim(so_far_RQNH, _attend(own(q_RQNH), of_chunk), first, 1)
 
-    chunks = jax.lax.map(chunk, jnp.arange(0, num_queries, _QUERIES_AT_ONCE))
-    return chunks.swapaxes(0, 1).reshape(q_RQNH.shape)
+    # Behind the last query that counts there is nothing to do, however many tokens a call could have read.
+    most = num_queries if counts_R is None else jnp.max(counts_R)
+    return jax.lax.fori_loop(0, -(-most // _QUERIES_AT_ONCE), chunk, jnp.zeros_like(q_RQNH))
 
 
 def _attend(q_RQNH: jax.Array, parts: Sequence[Part]) -> jax.Array:

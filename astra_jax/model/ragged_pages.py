@@ -65,12 +65,12 @@ class KernelRows(NamedTuple):
         """Return keys, or values, as whoever attends them once they are put finds them."""
         return x_RTKH
 
-    def attend(self, pages: jax.Array, q_RQNH: jax.Array, step: jax.Array) -> jax.Array:
+    def attend(self, pages: jax.Array, q_RQNH: jax.Array, step: jax.Array, counts_R: Rows | None = None) -> jax.Array:
         """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H]."""
         attend = _on_each_shard(_attend, (_BY_HEAD, PAGES_AXES, _BY_ROW, _BY_ROW), _BY_HEAD)
         return attend(q_RQNH, pages, self.tables_DRn, self.starts_DR + step)
 
-    def end(self, pages: jax.Array, counts_DR: Rows) -> jax.Array:
+    def end(self, pages: jax.Array, counts_DR: Rows, attended: jax.Array | None = None) -> jax.Array:
         """Return the pages with the new tokens."""
         return pages
 

@@ -23,6 +23,7 @@ from astra_jax.training.run_record import digest_of_policy
 _DEFAULT_MOST_TOKENS: Final = 8192
 _PAGE_TOKENS: Final = 16
 _FEW_ROWS: Final = 4
+_SHORTER_READ_TOKENS: Final = (128, 256)
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ def serving_limits(most_tokens: int, rows: int) -> Limits:
     >>> [shape.prefixes for shape in serving_limits(4096, 16).row_shapes]
     [16, 4, 1]
     """
+    first_read_tokens = min(512, -(-most_tokens // 128) * 128)
     return Limits(
         max_prompt_tokens=0,
         max_tokens=most_tokens,
@@ -115,7 +117,9 @@ def serving_limits(most_tokens: int, rows: int) -> Limits:
         read_rows=min(_FEW_ROWS, rows),
         read_tokens=32,
         first_read_rows=1,
-        first_read_tokens=min(512, -(-most_tokens // 128) * 128),
+        first_read_tokens=first_read_tokens,
+        # A turn of a conversation is longer than a tool's answer, and mostly much shorter than a prompt.
+        shorter_read_tokens=tuple(most for most in _SHORTER_READ_TOKENS if most < first_read_tokens),
     )
 
 

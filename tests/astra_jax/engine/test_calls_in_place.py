@@ -1,0 +1,83 @@
+"""What calls cost beside their tokens: they write into pages where these lie, and attend for no token too many."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from astra_jax.engine.programs import Asked, Given, begin_reading, read_layer, sample_rows
+from astra_jax.model.kv_pages import KV, Histories, Part, attend, empty_pages
+from astra_jax.model.qwen3 import layers_apart
+from astra_jax.serve.policy import serving_limits
+
+PAGES, PAGE_TOKENS, OWN, TOKENS = 16384, 8, 6, 64
+
+
+def histories(rows: int) -> Histories:
+    nothing = np.zeros((1, rows, 1), np.int32)
+    tables = np.arange(rows * OWN, dtype=np.int32).reshape(1, rows, OWN)
+    return Histories(nothing, nothing[..., 0], tables, np.full((1, rows), 20, np.int32))
+
+
+@pytest.mark.parametrize("kv_dtype", [None, "int8"])
+@pytest.mark.parametrize(
+    ("rows", "begins", "is_last"), [(1, True, False), (1, False, True), (1, False, False), (4, False, False)]
+)
+def test_a_call_that_reads_copies_no_pages(untrained, kv_dtype, rows, begins, is_last):
+    config, params = untrained.model_config, layers_apart(untrained.params)
+    of_layer = empty_pages(config, 1, PAGES, PAGE_TOKENS, kv_dtype)[0]
+    behind = histories(rows)
+    given = Given(
+        None if begins else behind,
+        np.tile(behind.own_tables_DRn, 3),
+        behind.own_counts_DR * (not begins),
+        np.ones((1, rows, TOKENS), np.int32),
+        np.full((1, rows), 10, np.int32),
+        np.full((1, rows, 2), PAGES, np.int32),
+    )
+    x, rope, on_device = begin_reading(config, params, given)
+    program = read_layer.lower(config, params["layers"][0], of_layer, x, rope, on_device, is_last=is_last).compile()
+    size = sum(x.nbytes for x in jax.tree.leaves(of_layer))
+    assert program.memory_analysis().alias_size_in_bytes >= size
+    assert program.memory_analysis().temp_size_in_bytes < size / 4
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_call_that_samples_copies_no_pages(untrained, rows):
+    config, params = untrained.model_config, layers_apart(untrained.params)
+    pages = empty_pages(config, 1, PAGES, PAGE_TOKENS)
+    asked = Asked(*(np.ones((1, rows), np.int32) for _ in Asked._fields))
+    copies = np.full((1, rows, 2), PAGES, np.int32)
+    program = sample_rows.lower(
+        config, params, pages, histories(rows), asked, copies, np.int32(0), end_ids=(0,), max_tokens=4
+    ).compile()
+    size = sum(x.nbytes for x in jax.tree.leaves(pages))
+    assert program.memory_analysis().temp_size_in_bytes < size / 4
+
+
+@pytest.mark.parametrize("counts", [[1, 0], [64, 65], [70, 3], [192, 128]])
+def test_queries_that_count_attend_the_same_however_many_there_could_be(counts):
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+    q_RQNH = normal(2, 192, 4, 8)
+    part = Part(KV(normal(2, 2, 8, 300), normal(2, 2, 300, 8)), jnp.asarray(rng.random((2, 192, 300)) < 0.5))
+    expected, found = attend(q_RQNH, [part]), attend(q_RQNH, [part], jnp.asarray(counts))
+    for row, count in enumerate(counts):
+        np.testing.assert_array_equal(found[row, :count], expected[row, :count])
+    assert np.isfinite(found).all()
+
+
+def test_a_turn_of_a_conversation_is_read_in_a_row_that_is_hardly_longer():
+    limits = serving_limits(4096, 16)
+    assert [limits.read_shape(count) for count in (64, 65, 128, 129, 256, 257, 4000)] == [
+        (4, 32),
+        *[(1, 128)] * 2,
+        *[(1, 256)] * 2,
+        *[(1, 512)] * 2,
+    ]
+    assert serving_limits(100, 16).read_shape(65) == (1, 128)
