@@ -297,8 +297,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # What a row has read before is part of what it attends.
     Mutant(
         "astra_jax/model/kv_pages.py",
-        "attend(q_RQNH, [*self.behind, Part(kv, seen_1QT)])",
-        "attend(q_RQNH, [*self.behind[1:], Part(kv, seen_1QT)])",
+        "attend(q_RQNH, [*self.behind, Part(kv, seen_1QT)], counts_R)",
+        "attend(q_RQNH, [*self.behind[1:], Part(kv, seen_1QT)], counts_R)",
         ("tests/astra_jax/engine/test_paged.py",),
     ),
     # A message ends with its end token.

@@ -85,8 +85,8 @@ def evaluate_bfcl(config: BFCLConfig, *, url: str | None, limit: int | None) -> 
         DecoderError: nobody answers.
     """
     environment = managed_environment(BFCL)
-    cases = _cases(config, limit)
-    run = _run_document(config, environment, named_model(config.policy, url), cases)
+    cases = cases_of(config, limit)
+    run = run_document(config, environment, named_model(config.policy, url), cases)
     if require_benchmark(config.out, run.made_with):
         return read_results(config.out)
     begin(config.out, run)
@@ -97,8 +97,12 @@ def evaluate_bfcl(config: BFCLConfig, *, url: str | None, limit: int | None) -> 
     return read_results(config.out)
 
 
-def _cases(config: BFCLConfig, limit: int | None) -> dict[str, list[str]]:
-    """Return the ids of each category, as BFCL's file of ids has them."""
+def cases_of(config: BFCLConfig, limit: int | None) -> dict[str, list[str]]:
+    """Return the ids of each category, as BFCL's file of ids has them.
+
+    Raises:
+        ConfigError: `limit` does not share out over the categories.
+    """
     of_each = CASES_PER_CATEGORY
     if limit is not None:
         of_each, rest = divmod(limit, len(config.categories))
@@ -110,9 +114,10 @@ def _cases(config: BFCLConfig, limit: int | None) -> dict[str, list[str]]:
     return {f"multi_turn_{category}": case_ids(category, of_each) for category in config.categories}
 
 
-def _run_document(
+def run_document(
     config: BFCLConfig, environment: ManagedEnvironment, model: ModelDocument, cases: dict[str, list[str]]
 ) -> RunDocument:
+    """Return what a run by the harness of an environment is begun with."""
     sampling = {name: getattr(config, name) for name in ("temperature", "top_p", "top_k", "max_tokens")}
     asked = sum(map(len, cases.values()))
     made_with: Fingerprint = {

@@ -30,20 +30,23 @@ class Harness:
     stubs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Modules that it imports at its start and that nothing which is run calls, with the names that it asks them for:
     empty ones stand in their place."""
+    bare: tuple[str, ...] = ()
+    """Packages that are installed without their own, too."""
 
 
+_OF_BFCL: Final = (
+    *("requests", "tqdm", "pandas", "pydantic", "python-dotenv", "tabulate", "typer", "openai"),
+    *("tree_sitter==0.21.3", "tree-sitter-java==0.21.0", "tree-sitter-javascript==0.21.4", "tenacity", "overrides"),
+    *("datamodel-code-generator==0.25.7", "mpmath==1.3.0", "filelock==3.20.0"),
+    # Its table of models imports every vendor's client.
+    *("anthropic", "mistralai==1.7.0", "cohere==5.18.0", "google-genai", "writer-sdk", "boto3", "qwen-agent"),
+    "soundfile",  # which qwen-agent imports and does not declare
+)
 BFCL: Final = Harness(
     name="bfcl",
     package="bfcl-eval",
     version="2026.3.23",
-    requirements=(
-        *("requests", "tqdm", "numpy==1.26.4", "pandas", "pydantic", "python-dotenv", "tabulate", "typer", "openai"),
-        *("tree_sitter==0.21.3", "tree-sitter-java==0.21.0", "tree-sitter-javascript==0.21.4", "tenacity", "overrides"),
-        *("datamodel-code-generator==0.25.7", "mpmath==1.3.0", "filelock==3.20.0"),
-        # Its table of models imports every vendor's client.
-        *("anthropic", "mistralai==1.7.0", "cohere==5.18.0", "google-genai", "writer-sdk", "boto3", "qwen-agent"),
-        "soundfile",  # which qwen-agent imports and does not declare
-    ),
+    requirements=(*_OF_BFCL, "numpy==1.26.4"),
     imports="bfcl_eval.constants.model_config",
 )
 
@@ -69,4 +72,15 @@ ACEBENCH: Final = Harness(
     stubs=(("vllm", ("LLM", "SamplingParams")), ("google.generativeai", ())),
 )
 
-HARNESSES: Final = {harness.name: harness for harness in (BFCL, TAU2, ACEBENCH)}
+EVALSCOPE: Final = Harness(
+    name="evalscope",
+    package="evalscope",
+    version="1.14.1",
+    # With all that it asks for; BFCL's data and verdicts it takes from BFCL's own package, whose numpy it cannot share.
+    requirements=("evalscope==1.14.1", *_OF_BFCL),
+    bare=(f"{BFCL.package}=={BFCL.version}",),
+    imports="evalscope.run, evalscope.benchmarks.bfcl.v4.bfcl_v4_adapter, bfcl_eval.constants.model_config",
+)
+"""A second harness of BFCL and AIME."""
+
+HARNESSES: Final = {harness.name: harness for harness in (BFCL, TAU2, ACEBENCH, EVALSCOPE)}

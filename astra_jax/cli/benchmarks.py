@@ -23,7 +23,10 @@ def add_benchmarks(evaluate: Commands) -> None:
         description="Makes the environment of a harness in the user's cache (XDG_CACHE_HOME is heeded), once.",
     )
     setup.add_argument(
-        "name", choices=["bfcl", "tau2", "acebench"], metavar="NAME", help="bfcl, or tau2 or acebench of a --source"
+        "name",
+        choices=["bfcl", "tau2", "acebench", "evalscope"],
+        metavar="NAME",
+        help="bfcl; tau2 or acebench of a --source; evalscope for --cross-check",
     )
     setup.add_argument(
         "--source", type=Path, metavar="DIR", help="a checkout of a harness that no package index has: tau2, acebench"
@@ -35,6 +38,8 @@ def add_benchmarks(evaluate: Commands) -> None:
     bfcl.add_argument(
         "--limit", type=whole_number(1), metavar="N", help="cases in all, the first ones of each category alike"
     )
+
+    _add_cross_check(bfcl)
 
     tau2 = config_command(evaluate, "tau2", "τ²-bench's retail and telecom, by the official code", _tau2)
     _add_url(tau2)
@@ -49,6 +54,7 @@ def add_benchmarks(evaluate: Commands) -> None:
     aime = config_command(evaluate, "aime", "AIME of files that you bring, sampled many times over", _aime)
     _add_url(aime)
     aime.add_argument("--limit", type=whole_number(1), metavar="N", help="problems of each year, the first ones")
+    _add_cross_check(aime)
 
     report = evaluate.add_parser(
         "report",
@@ -67,6 +73,14 @@ def _add_url(command: argparse.ArgumentParser) -> None:
         "--url",
         type=http_url,
         help="of a server of OpenAI's chat, its key in ASTRA_SERVE_KEY; without it one is started for `policy`",
+    )
+
+
+def _add_cross_check(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--cross-check",
+        action="store_true",
+        help="have a second harness (evalscope) run the same cases, too, and print where scores differ",
     )
 
 
@@ -89,9 +103,16 @@ def _bfcl(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
 
     config = load_config(BFCLConfig, options.config, options.overrides)
+    if options.cross_check:
+        _require_second()
     with run_lock(config.out / ".lock"):
         results = evaluate_bfcl(config, url=options.url, limit=options.limit)
-    _close(results, config.out, options)
+        _close(results, config.out, options)
+        if options.cross_check:
+            from astra_jax.benchmarks.evalscope import FOLDER, bfcl_by_evalscope
+
+            second = bfcl_by_evalscope(config, url=options.url, limit=options.limit)
+            _close_cross_check(results, second, config.out / FOLDER, options)
 
 
 def _tau2(options: argparse.Namespace) -> None:
@@ -119,9 +140,47 @@ def _aime(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
 
     config = load_config(AIMEConfig, options.config, options.overrides)
+    if options.cross_check:
+        _require_second()
     with run_lock(config.out / ".lock"):
         results = evaluate_aime(config, url=options.url, limit=options.limit)
-    _close(results, config.out, options)
+        _close(results, config.out, options)
+        if options.cross_check:
+            from astra_jax.benchmarks.evalscope import FOLDER, aime_by_evalscope
+
+            second = aime_by_evalscope(config, url=options.url, limit=options.limit)
+            _close_cross_check(results, second, config.out / FOLDER, options)
+
+
+def _require_second() -> None:
+    """See to it that the second harness is there, before the first one runs for hours.
+
+    Raises:
+        HarnessMissing: it is not.
+    """
+    from astra_jax.benchmarks.harnesses import EVALSCOPE
+    from astra_jax.benchmarks.managed_environment import managed_environment
+
+    managed_environment(EVALSCOPE)
+
+
+def _close_cross_check(
+    first: BenchmarkResults, second: BenchmarkResults, out: Path, options: argparse.Namespace
+) -> None:
+    """Print how two harnesses differ.
+
+    Raises:
+        AnswersLost: some of the second were.
+    """
+    from astra_jax.benchmarks.cross_check import cross_check, table
+
+    check = cross_check(first, second)
+    if options.json:
+        print(json.dumps({"cross_check": str(out), **check.to_json(), "second": second.summary.model_dump()}))
+    else:
+        print(table(check))
+        print(f"cross-check -> {out}/summary.json")
+    _require_answers(second)
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -136,8 +195,6 @@ def _close(results: BenchmarkResults, out: Path, options: argparse.Namespace) ->
     Raises:
         AnswersLost: some were.
     """
-    from astra_jax.benchmarks.results import AnswersLost
-
     summary, run = results.summary, results.run
     if options.json:
         print(json.dumps({"benchmark": run.benchmark, "out": str(out), **summary.model_dump()}))
@@ -149,7 +206,13 @@ def _close(results: BenchmarkResults, out: Path, options: argparse.Namespace) ->
             f"{run.benchmark}: {100 * summary.score.value:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of "
             f"{len(results.samples)} samples ({parts}); failed: {failed or 'none'} -> {out}/summary.json"
         )
-    if lost := summary.failures["transport"]:
+    _require_answers(results)
+
+
+def _require_answers(results: BenchmarkResults) -> None:
+    from astra_jax.benchmarks.results import AnswersLost
+
+    if lost := results.summary.failures["transport"]:
         first = next(sample for sample in results.samples if sample.failure == "transport")
         raise AnswersLost(
             f"expected an answer to every request, found {lost} of {len(results.samples)} samples with a lost one "
