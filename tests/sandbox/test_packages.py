@@ -17,7 +17,7 @@ import pytest
 
 from sandbox.client import SandboxClient
 from sandbox.isolation import JailedPython, _readable
-from sandbox.jail import landlock, linux
+from sandbox.jail import linux
 from sandbox.local import local_sandbox
 from sandbox.packages import NO_PACKAGES, PackageUnavailable, find_packages
 from sandbox.protocol import Limits
@@ -407,23 +407,21 @@ def test_packages_in_the_interpreters_own_folder_are_not_read_with_the_standard_
         (tmp_path / name / "__init__.py").write_text("x = 1\n")
     (tmp_path / "os.py").write_text("x = 1\n")
     listed, readable = _readable(JailedPython("", str(tmp_path), "3.11", {}, "", ""), [])
-    rules = landlock.ruleset("landlock", readable, listed)
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-        linux.landlock_restrict(rules)
-        found = [sorted(os.listdir(tmp_path))]
-        for name in ("json/__init__.py", "os.py", "site-packages/jax/__init__.py"):
-            try:
-                os.close(os.open(tmp_path / name, os.O_RDONLY))
-                found.append(True)
-            except PermissionError:
-                found.append(False)
-        os.write(writer, json.dumps(found).encode())
-        os._exit(0)
-    os.close(rules)
-    os.close(writer)
-    os.waitpid(pid, 0)
-    assert json.loads(os.read(reader, 4096)) == [["json", "os.py", "site-packages"], True, True, False]
-    os.close(reader)
+    # A process of its own: rules are for ever, and whoever has JAX must not fork.
+    program = f"""
+import json, os
+from sandbox.jail import landlock, linux
+rules = landlock.ruleset("landlock", {readable!r}, {listed!r})
+linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+linux.landlock_restrict(rules)
+found = [sorted(os.listdir({str(tmp_path)!r}))]
+for name in ("json/__init__.py", "os.py", "site-packages/jax/__init__.py"):
+    try:
+        os.close(os.open({str(tmp_path)!r} + "/" + name, os.O_RDONLY))
+        found.append(True)
+    except PermissionError:
+        found.append(False)
+print(json.dumps(found))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [["json", "os.py", "site-packages"], True, True, False]

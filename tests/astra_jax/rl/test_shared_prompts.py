@@ -132,7 +132,7 @@ def test_several_groups_in_one_row_are_learnt_from_as_in_rows_of_their_own(untra
         for name in ("segment_ids_BT", "prefix_ids_BT")
         if (ids := getattr(packed, name)) is not None
     }
-    expected = loss_and_gradients(untrained.params, batches(None, 1))
+    expected = loss_and_gradients(untrained.params, shared)
     assert_the_same(loss_and_gradients(untrained.params, packed._replace(**moved)), expected)
 
 
@@ -146,8 +146,8 @@ def test_they_are_the_same_over_a_mesh_of_eight_devices(untrained, batches, loss
 
 
 def test_the_parts_of_a_batch_of_shared_rows_have_the_gradients_of_all(untrained, batches, loss_and_gradients):
-    loss, _, gradients = loss_and_gradients(untrained.params, batches(None, 1))
     shared = batches(None, 4)
+    loss, _, gradients = loss_and_gradients(untrained.params, shared)
 
     def loss_of(params, part):
         total_weight = shared.loss_mask_BT.sum()
