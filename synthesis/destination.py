@@ -26,6 +26,7 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ MARK: Final = ".astra.json"
 """The manifest of results that have none of their own."""
 _UNFINISHED: Final = ".astra-unfinished"
 """Lies in a folder that is being made; gone when it is whole."""
+_REMOVALS: Final = 40
+_SECONDS_BETWEEN_REMOVALS: Final = 0.05
 _LOCK_TEXT: Final = re.compile(r"(process \d+ on \S+)?")
 
 
@@ -145,7 +148,7 @@ def whole_folder(out: str | os.PathLike[str], result: Result) -> Iterator[Path]:
         (partial / _UNFINISHED).unlink()
         _put_in_place(partial, place, result)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial)
         raise
 
 
@@ -165,6 +168,15 @@ def whole_file(out: Path) -> Iterator[Path]:
         os.replace(partial, place)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, and what a library's threads that have not heard of the end yet still write into it."""
+    for _ in range(_REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_SECONDS_BETWEEN_REMOVALS)
 
 
 def _put_in_place(whole: Path, place: Path, result: Result) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,27 @@ def test_a_block_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
 
 class Killed(BaseException):
     """Stands for `kill -9`: nothing of the process runs after it."""
+
+
+def test_what_a_thread_still_writes_when_a_block_fails_goes_as_well(tmp_path):
+    """As orbax does, whose threads have not heard of a Ctrl-C yet."""
+    begun = threading.Event()
+
+    def write(folder):
+        with contextlib.suppress(FileNotFoundError):  # the folder is gone
+            for number in range(4000):
+                (folder / f"part{number}").touch()
+                begun.set()
+
+    def give_up(folder):
+        writer = threading.Thread(target=write, args=[folder])
+        writer.start()
+        begun.wait()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "out", TABLE) as folder:
+        give_up(folder)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("renames", [0, 1])
