@@ -276,14 +276,14 @@ def _after(kv: KV, attended: jax.Array) -> KV:
     Where it hangs on nothing whether pages are first read or first written to, XLA copies all of them: on a CPU that
     cost a turn of a conversation ten times as much as the rest of its reading.
     """
-    # What is no number stays none: this hides no fault, and no compiler can tell that it changes nothing else.
-    is_broken = jnp.isnan(attended).any()
-    return _of_each(
-        lambda _, x: jnp.where(
-            is_broken, jnp.asarray(jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0, x.dtype), x
-        ),
-        kv,
-    )
+    # What is no number stays none, in its own row: that hides no fault, and no compiler can tell that nothing changes.
+    is_broken_R = jnp.isnan(attended).any(tuple(range(1, attended.ndim)))
+
+    def after(_: int, x: jax.Array) -> jax.Array:
+        no_number = jnp.asarray(jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0, x.dtype)
+        return jnp.where(is_broken_R.reshape(-1, *(1,) * (x.ndim - 1)), no_number, x)
+
+    return _of_each(after, kv)
 
 
 def in_int8(x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from astra_jax.engine.programs import Asked, Given, begin_reading, read_layer, sample_rows
-from astra_jax.model.kv_pages import KV, Histories, Part, attend, empty_pages
+from astra_jax.model.kv_pages import KV, Histories, Part, _after, attend, empty_pages
 from astra_jax.model.qwen3 import layers_apart
 from astra_jax.serve.policy import serving_limits
 
@@ -81,3 +81,11 @@ def test_a_turn_of_a_conversation_is_read_in_a_row_that_is_hardly_longer():
         *[(1, 512)] * 2,
     ]
     assert serving_limits(100, 16).read_shape(65) == (1, 128)
+
+
+def test_a_row_that_attends_to_no_number_leaves_its_neighbours_as_they_are():
+    rows = KV(jnp.ones((2, 1, 4, 3)), jnp.ones((2, 1, 3, 4)))
+    after = _after(rows, jnp.ones((2, 3, 1, 4)).at[0, 1].set(jnp.nan))
+    for x in (after.keys, after.values):
+        assert jnp.isnan(x[0]).all()
+        assert (x[1] == 1).all()
