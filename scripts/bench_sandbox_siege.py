@@ -136,10 +136,11 @@ class Caller:
         head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n".encode()
         while True:
             is_old = self._streams is not None
-            reader, writer = self._streams or await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 26)
+            reader, writer = self._streams or await self._connected(head + body)
             self._streams = None
             try:
-                writer.write(head + body)
+                if is_old:
+                    writer.write(head + body)
                 answer = await self._answer(reader)
             except (asyncio.IncompleteReadError, ConnectionResetError) as error:
                 if is_old and not getattr(error, "partial", b""):
@@ -152,6 +153,13 @@ class Caller:
             finally:
                 if self._streams is None:
                     writer.close()
+
+    async def _connected(self, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        # In one breath: on a busy machine the hundreds that this process plays would else all connect first, and all
+        # be silent for longer than a service with callers at its door lets them be.
+        connection = socket.create_connection(("127.0.0.1", self._port))
+        connection.sendall(request)
+        return await asyncio.open_connection(sock=connection, limit=1 << 26)
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
