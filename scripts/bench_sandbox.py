@@ -99,7 +99,7 @@ def body(source: str, city: str, limits: dict[str, float] | None = None, client:
     data = json.dumps(document | {"limits": limits or {"wall_seconds": 5, "cpu_seconds": 2}}).encode()
     head = (
         "POST /v1/execute HTTP/1.1",
-        "host: s",
+        "host: 127.0.0.1",
         f"x-sandbox-client: {client}",
         f"content-length: {len(data)}",
         "",
