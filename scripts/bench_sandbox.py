@@ -20,6 +20,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -30,7 +31,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import uvicorn
+
+from sandbox.bodies import CallRequest, RawJSON, encoded
+from sandbox.execution import Execution
+from sandbox.isolation import Tier
 from sandbox.local import local_sandbox
+from sandbox.pool import Pool
+from sandbox.server import application
 
 CITIES = ("Oslo", "Lima", "Cairo", "Kyoto", "Quito", "Accra", "Delhi", "Paris", "Turin", "Perth", "Seoul", "Tunis")
 
@@ -336,55 +344,46 @@ def _cold_command(kind: str) -> list[str]:
     return [*command, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", python, "-I", "-S", "-c", _COLD_PROGRAM]
 
 
+class _NoPool(Pool):
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class _ColdExecution(Execution):
+    """Starts one process for each call."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(_NoPool(Tier.LANDLOCK, 0))
+        self._command = _cold_command(kind)
+        self._slots = asyncio.Semaphore(2 * (os.cpu_count() or 1))
+
+    async def execute_call(self, client: str, request: CallRequest) -> bytes:
+        _, source = self._source(request)
+        document = {"source": source.decode(), "function": request.function, "arguments": request.arguments}
+        async with self._slots:
+            process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}
+            )
+            async with asyncio.timeout(request.limits.wall_seconds):
+                out, _ = await process.communicate(encoded(document))
+        value = json.dumps(json.loads(out)).encode()
+        return encoded({"status": "ok", "value": RawJSON(value), "state": None, "stdout": "", "usage": {}})
+
+
 def _serve_cold(kind: str, listen_fd: int) -> None:
-    import socket
-
-    import uvicorn
-
-    from sandbox.metrics import Metrics
-    from sandbox.server import application
-
-    slots = asyncio.Semaphore(2 * (os.cpu_count() or 1))
-    command = _cold_command(kind)
-
-    class NoPool:
-        async def start(self) -> None: ...
-
-        async def close(self) -> None: ...
-
-    class Cold:
-        """Stands where `Execution` stands."""
-
-        pool, metrics = NoPool(), Metrics()
-        max_body_bytes, max_batch = 1 << 24, 1
-
-        def health(self) -> dict[str, Any]:
-            return {"status": "ok"}
-
-        async def execute(self, client: str, request: Any) -> dict[str, Any]:
-            document = {"source": request.source, "function": request.function, "arguments": request.arguments}
-            async with slots:
-                process = await asyncio.create_subprocess_exec(
-                    *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}
-                )
-                async with asyncio.timeout(request.limits.wall_seconds):
-                    out, _ = await process.communicate(json.dumps(document).encode())
-            return {"status": "ok", "value": json.loads(out), "state": None, "stdout": "", "usage": {}}
-
-    config = uvicorn.Config(application(Cold()), access_log=False, log_level="warning", backlog=2048)  # type: ignore[arg-type]
+    config = uvicorn.Config(application(_ColdExecution(kind)), access_log=False, log_level="warning", backlog=2048)
     asyncio.run(uvicorn.Server(config).serve(sockets=[socket.socket(fileno=listen_fd)]))
 
 
 @contextlib.contextmanager
-def _service(kind: str, workers: int) -> Iterator[tuple[int, int]]:
-    """(port, process id) of a running service."""
+def service(kind: str, workers: int) -> Iterator[tuple[int, int]]:
+    """(port, process id) of a running service, `ours` or a baseline."""
     if kind == "ours":
         with local_sandbox(workers) as url:
             port = int(url.rsplit(":", 1)[1])
             yield port, _listener_pid(port)
         return
-    import socket
-
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         port = listener.getsockname()[1]
         command = [sys.executable, __file__, "--serve", kind, "--listen-fd", str(listener.fileno())]
@@ -432,7 +431,7 @@ def main() -> None:
     kinds = ["ours", "python"] + (["bwrap"] if shutil.which("bwrap") else [])
     results: dict[str, dict[str, list[Load]]] = {kind: {} for kind in kinds}
     with contextlib.ExitStack() as stack:
-        services = {kind: stack.enter_context(_service(kind, options.workers)) for kind in kinds}
+        services = {kind: stack.enter_context(service(kind, options.workers)) for kind in kinds}
         time.sleep(1.0)
         for _ in range(options.rounds):
             for kind, (port, pid) in services.items():
