@@ -622,7 +622,7 @@ class Environment(KeptRecord):
                 calls = tuple(
                     call.model_copy(update={"id": f"{call.id}_{made + 1}"}) if made else call for call, _ in called
                 )
-                messages.append(Message(role="assistant", reasoning_content=plain_calls(calls), tool_calls=calls))
+                messages.append(Message(role="assistant", reasoning_content=self.reasoning_of(calls), tool_calls=calls))
                 for call, (_, task) in zip(calls, called, strict=True):
                     value = (*task.bad_replies, task.answer)[made]
                     content = json.dumps(value, ensure_ascii=False)
@@ -630,6 +630,18 @@ class Environment(KeptRecord):
                 made += 1
         messages.append(self.final_message(self.answer))
         return tuple(messages)
+
+    def reasoning_of(self, calls: Sequence[ToolCall]) -> str:
+        """Say in words what calls of one turn look up, as an agent does before it makes them.
+
+        The names of tools are English. Where the question is not, each call's words follow what the tool's document
+        says of it: the question leads to a document, and the document to a name.
+        Decided: docs/decisions/tiny.md, “Gold episodes in Chinese quote a tool's document before its name”.
+        """
+        if self.language == "en":
+            return plain_calls(calls)
+        described = {tool.document.name: tool.document.description for tool in self.all_tools}
+        return "; ".join(f"{described[call.name]}; {plain_calls([call])}" for call in calls)
 
     def demonstrated_messages(self) -> tuple[Message, ...]:
         """Return the episode that SFT imitates: the demonstration, or the gold episode where there is none."""

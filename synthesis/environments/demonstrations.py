@@ -30,7 +30,6 @@ from synthesis.records import (
     JsonObject,
     Message,
     ToolCall,
-    plain_calls,
 )
 from synthesis.stage import Rejected
 
@@ -109,11 +108,11 @@ async def _demonstration(
     if distractor is None:
         calls, response = gold[1], gold[2]
         again = calls.tool_calls[0].model_copy(update={"id": _CALL_ID})
-        turn, place = _turn(again, response.content), 2 + len(calls.tool_calls)
+        turn, place = _turn(environment, again, response.content), 2 + len(calls.tool_calls)
     else:
         arguments = _arguments(distractor, gold[1].tool_calls[0])
         call = ToolCall(id=_CALL_ID, name=distractor.document.name, arguments=arguments)
-        turn, place = _turn(call, await _response(call, distractor, sandbox)), 1
+        turn, place = _turn(environment, call, await _response(call, distractor, sandbox)), 1
     return Demonstration(habit=habit, messages=(*gold[:place], *turn, *gold[place:]))
 
 
@@ -126,15 +125,15 @@ def _without_last_call(gold: tuple[Message, ...], environment: Environment) -> t
     kept = gold[last].tool_calls[:-1]
     messages = gold[:last]
     if kept:
-        calls = gold[last].model_copy(update={"tool_calls": kept, "reasoning_content": plain_calls(kept)})
+        calls = gold[last].model_copy(update={"tool_calls": kept, "reasoning_content": environment.reasoning_of(kept)})
         messages = (*messages, calls, *gold[last + 1 : last + 1 + len(kept)])
     found = [json.loads(message.content) for message in messages if message.role == "tool"][-1]
     return (*messages, environment.final_message(found))
 
 
-def _turn(call: ToolCall, response: str) -> tuple[Message, Message]:
+def _turn(environment: Environment, call: ToolCall, response: str) -> tuple[Message, Message]:
     return (
-        Message(role="assistant", reasoning_content=plain_calls([call]), tool_calls=(call,)),
+        Message(role="assistant", reasoning_content=environment.reasoning_of([call]), tool_calls=(call,)),
         Message(role="tool", content=response, tool_call_id=call.id),
     )
 
