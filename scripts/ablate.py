@@ -63,7 +63,7 @@ ARMS = {
     "50_environments": Arm(num_environments=50),
     "200_environments": Arm(num_environments=200),
     "two_mini_batches": Arm({"mini_batches": "2"}),
-    "twice_the_rate": Arm({"optimizer.learning_rate": "3e-4"}),
+    "twice_the_rate": Arm({"optimizer.learning_rate": "4e-4"}),
     "sequence_mean": Arm({"sequence_mean": "true"}),
     "undivided": Arm({"divide_advantages_by_std": "false"}),
     "clip_higher": Arm({"clip_epsilon_high": "0.28"}),

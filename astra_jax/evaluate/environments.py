@@ -217,7 +217,13 @@ async def evaluate_environments(
     for first in range(0, len(fitting), config.environments_at_once):
         chosen = fitting[first : first + config.environments_at_once]
         # Another seed for each lot: with one for all, a slot would draw the same random numbers in every lot.
-        groups += await engine.run(params, chosen, group_size=config.episodes_per_environment, seed=seed + first)
+        groups += await engine.run(
+            params,
+            chosen,
+            group_size=config.episodes_per_environment,
+            seed=seed + first,
+            room_for=config.environments_at_once,  # the last lot, and a smaller set, compile nothing of their own
+        )
     errors = service_errors(engine.sandbox.service_errors, errors_before)
     return sum_up(groups, seed=seed, num_left_out=len(starts) - len(fitting), errors=errors)
 

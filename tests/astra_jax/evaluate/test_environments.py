@@ -91,14 +91,15 @@ class Watched(RolloutEngine):
     """Remembers what it is asked to roll out, and rolls out nothing."""
 
     def __init__(self):
-        self.starts, self.seeds, self.sandbox = [], [], InProcessSandbox()
+        self.starts, self.seeds, self.rooms, self.sandbox = [], [], [], InProcessSandbox()
 
     def can_run(self, start):
         return True
 
-    async def run(self, params, starts, *, group_size, seed, policy_version=0):
+    async def run(self, params, starts, *, group_size, seed, policy_version=0, room_for=0):
         self.starts += starts
         self.seeds.append(seed)
+        self.rooms.append(room_for)
         return [[Episode(start.environment, start.tools, TokenLedger(), num_turns=1)] * group_size for start in starts]
 
 
@@ -113,6 +114,7 @@ async def test_every_environment_is_shown_its_distractors_and_every_lot_draws_nu
         assert shown[:4] == ["find_flat", "get_rent", "high_0", "high_1"]
         assert shown[4:] in (["low_0"], ["low_1"])
     assert len(set(engine.seeds)) == 3
+    assert engine.rooms == [2, 2, 2], "the last lot is one environment, and compiles nothing of its own"
     assert (found.to_json()["environments"], found.to_json()["episodes"]) == (5, 15)
 
 
