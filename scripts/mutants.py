@@ -1180,8 +1180,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Every lot of environments draws random numbers of its own.
     Mutant(
         "astra_jax/evaluate/environments.py",
-        "seed=seed + first)",
-        "seed=seed)",
+        "seed=seed + first,",
+        "seed=seed,",
         (
             "tests/astra_jax/evaluate/test_environments.py"
             "::test_every_environment_is_shown_its_distractors_and_every_lot_draws_numbers_of_its_own",
