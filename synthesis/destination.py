@@ -171,12 +171,17 @@ def whole_file(out: Path) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, and what a library's threads that have not heard of the end yet still write into it."""
+    """Remove a folder, and what a library's threads that have not heard of the end yet still write into it.
+
+    What is left after two seconds gets its mark again, so that the next result tidies it up as after a kill.
+    """
     for _ in range(_REMOVALS):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             return
         time.sleep(_SECONDS_BETWEEN_REMOVALS)
+    with contextlib.suppress(OSError):  # gone at last, or not ours to write to: there is nothing more to do here
+        (folder / _UNFINISHED).touch()
 
 
 def _put_in_place(whole: Path, place: Path, result: Result) -> None:

@@ -74,6 +74,26 @@ def test_what_a_thread_still_writes_when_a_block_fails_goes_as_well(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_cannot_be_removed_when_a_block_fails_is_removed_by_the_next_result(tmp_path, monkeypatch):
+    def all_but_one(folder, ignore_errors=False):
+        for file in folder.iterdir():
+            if file.name != "busy":
+                file.unlink()
+
+    def give_up(folder):
+        (folder / "busy").touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("synthesis.destination._REMOVALS", 1)
+        patch.setattr("shutil.rmtree", all_but_one)
+        with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "out", TABLE) as folder:
+            give_up(folder)
+    assert len(names(tmp_path)) == 1
+    write_table(tmp_path / "out", "next")
+    assert names(tmp_path) == ["out"]
+
+
 @pytest.mark.parametrize("renames", [0, 1])
 def test_a_kill_at_any_rename_loses_nothing_and_the_next_result_tidies_up(tmp_path, monkeypatch, renames):
     write_table(tmp_path / "out", "first")
