@@ -635,13 +635,14 @@ class Environment(KeptRecord):
         """Say in words what calls of one turn look up, as an agent does before it makes them.
 
         The names of tools are English. Where the question is not, each call's words follow what the tool's document
-        says of it: the question leads to a document, and the document to a name.
+        says of it, if it says anything: that is in the question's language.
         Decided: docs/decisions/tiny.md, “Gold episodes in Chinese quote a tool's document before its name”.
         """
         if self.language == "en":
             return plain_calls(calls)
         described = {tool.document.name: tool.document.description for tool in self.all_tools}
-        return "; ".join(f"{described[call.name]}; {plain_calls([call])}" for call in calls)
+        words = ((described[call.name], plain_calls([call])) for call in calls)
+        return "; ".join(part for of_call in words for part in of_call if part)
 
     def demonstrated_messages(self) -> tuple[Message, ...]:
         """Return the episode that SFT imitates: the demonstration, or the gold episode where there is none."""

@@ -53,7 +53,7 @@ def test_a_distractor_is_called_first_with_what_the_question_names_and_says_what
     assert messages[2].tool_call_id == messages[1].tool_calls[0].id
 
 
-def test_a_chinese_question_leads_to_a_tools_document_and_the_document_to_its_name() -> None:
+def test_reasoning_in_chinese_quotes_a_tools_document_before_its_name_if_it_says_anything() -> None:
     chinese = ENVIRONMENT.model_copy(update={"language": "zh"})
     described = {tool.document.name: tool.document.description for tool in ENVIRONMENT.all_tools}
     words = [message.reasoning_content for message in GOLD if message.tool_calls]
@@ -62,6 +62,12 @@ def test_a_chinese_question_leads_to_a_tools_document_and_the_document_to_its_na
     assert said == [f"{described['find_flat']}; {words[0]}", f"{described['get_rent']}; {words[1]}"]
     habit = asyncio.run(demonstrate(chinese, "calls_distractor", InThisProcess(), random.Random(0)))
     assert habit.messages[1].reasoning_content == f"{described['get_rate']}; rate of Quartz Heron"
+    silent = [
+        tool.model_copy(update={"document": tool.document.model_copy(update={"description": ""})})
+        for tool in ENVIRONMENT.tools
+    ]
+    undescribed = chinese.model_copy(update={"tools": tuple(silent)}).gold_messages()
+    assert [message.reasoning_content for message in undescribed if message.tool_calls] == words
 
 
 def test_a_call_is_repeated_and_answered_as_the_first_time() -> None:
