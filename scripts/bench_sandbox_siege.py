@@ -158,7 +158,11 @@ class Caller:
         # In one breath: on a busy machine the hundreds that this process plays would else all connect first, and all
         # be silent for longer than a service with callers at its door lets them be.
         connection = socket.create_connection(("127.0.0.1", self._port))
-        connection.sendall(request)
+        try:
+            connection.sendall(request)
+        except OSError:
+            connection.close()
+            raise
         return await asyncio.open_connection(sock=connection, limit=1 << 26)
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
