@@ -62,6 +62,7 @@ class EvaluationConfig(BaseModel):
     an environment expects that; without one a lexicon does."""
     episodes_per_environment: int = Field(default=1, gt=0)
     environments_at_once: int = Field(default=16, gt=0)
+    """Pages and rows are made for so many, also where there are fewer: one size, one set of compiled programs."""
     log_episodes_per_environment: int = Field(default=1, ge=0)
     """Episodes of each environment that are written to `episodes.jsonl`, with their token ids."""
 
