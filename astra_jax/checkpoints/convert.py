@@ -8,9 +8,12 @@ Decided: docs/decisions/checkpoints.md, “A conversion streams pieces, and a sa
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,12 +55,8 @@ def hf_to_orbax(
     config, params = open_hf(source, param_dtype=param_dtype)
     _say_if_no_tokenizer(Path(source))
     with whole_folder(destination, CHECKPOINT) as folder:
-        registry = ocp.type_handlers.create_type_handler_registry(
-            (HFParameter, _PieceByPiece()), (jax.Array, ocp.type_handlers.ArrayHandler())
-        )
-        handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
-        with told_as_os_errors(Path(destination)), ocp.Checkpointer(handler) as checkpointer:
-            checkpointer.save((folder / "params").absolute(), params)
+        with told_as_os_errors(Path(destination)):
+            _save(params, (folder / "params").absolute())
         copy_companions(source, folder)
         # An export of ours brings along where it comes from; of another folder its name is all that is known.
         if not (folder / PROVENANCE).is_file():
@@ -94,8 +93,30 @@ def _say_if_no_tokenizer(source: Path) -> None:
         )
 
 
+def _save(params: Params, folder: Path) -> None:
+    """Write the parameters; whoever is interrupted goes on only when nothing is written any more.
+
+    A write that TensorStore has begun ends by itself, and makes a folder anew that was removed meanwhile.
+    """
+    is_given_up = threading.Event()
+    registry = ocp.type_handlers.create_type_handler_registry(
+        (HFParameter, _PieceByPiece(is_given_up)), (jax.Array, ocp.type_handlers.ArrayHandler())
+    )
+    handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+    with ocp.Checkpointer(handler) as checkpointer, ThreadPoolExecutor(1) as writer:
+        try:
+            writer.submit(checkpointer.save, folder, params).result()
+        except BaseException:
+            is_given_up.set()
+            raise
+
+
 class _PieceByPiece(ocp.type_handlers.NumpyHandler):
-    """How Orbax writes a parameter that is still in a HuggingFace folder."""
+    """How Orbax writes a parameter that is still in a HuggingFace folder; no piece is begun after `is_given_up`."""
+
+    def __init__(self, is_given_up: threading.Event) -> None:
+        super().__init__()
+        self._is_given_up = is_given_up
 
     async def serialize(
         self,
@@ -117,6 +138,8 @@ class _PieceByPiece(ocp.type_handlers.NumpyHandler):
                 create=True,
             ).result()
             for rows, piece in parameter.pieces():
+                if self._is_given_up.is_set():
+                    raise asyncio.CancelledError
                 array[rows] = piece
         return []  # all of it is written: there is nothing that Orbax would have to wait for
 

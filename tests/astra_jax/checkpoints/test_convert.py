@@ -1,11 +1,13 @@
 """A conversion is bit-equal both ways, holds a piece at a time, and counts when it is whole, never before."""
 
+import _thread
 import hashlib
 import json
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -264,6 +266,35 @@ def slow(*arguments):
     return to_hf(*arguments)
 hf._to_hf = slow
 """
+
+
+def test_an_interrupted_conversion_leaves_nothing_when_a_write_goes_on_by_itself(tmp_path, monkeypatch):
+    """As TensorStore's threads do: a write that was begun makes the folders anew that it needs."""
+    write_hf_folder(tmp_path / "hf")
+
+    class SlowArray:
+        def __init__(self, description):
+            self.folder = Path(description["kvstore"]["base"]["path"])
+
+        def result(self):
+            return self
+
+        def __setitem__(self, rows, piece):
+            writing = threading.Thread(target=self.write)
+            writing.start()
+            _thread.interrupt_main()
+            writing.join()
+
+        def write(self):
+            time.sleep(0.5)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / "piece").touch()
+
+    monkeypatch.setattr(convert.ts, "open", lambda *arguments, **options: SlowArray(arguments[0]))
+    with pytest.raises(KeyboardInterrupt):
+        hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    time.sleep(0.6)
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ import jax
 import pytest
 
 from astra_jax.cli.command import main
+from astra_jax.testing import tiny_environment
 from sandbox.local import local_sandbox
+from synthesis.record_io import write_records
 from tests.astra_jax.two_hosts import two_hosts
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -33,7 +35,9 @@ def test_every_host_is_told_at_once_that_they_share_no_disk(tmp_path, stage):
 
 @pytest.mark.slow
 def test_where_one_host_reaches_no_sandbox_both_say_so_at_once(tmp_path, free_url):
-    command = ["-m", "astra_jax.cli", "rl", f"{CONFIGS}/tiny_rl.toml", f"out={tmp_path}/run", "mesh.fsdp=2"]
+    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
+    paths = [f"out={tmp_path}/run", f"environments={tmp_path}/environments"]
+    command = ["-m", "astra_jax.cli", "rl", f"{CONFIGS}/tiny_rl.toml", *paths, "mesh.fsdp=2"]
     with (
         local_sandbox(workers=1) as url,
         two_hosts(command, devices_per_host=1, of_host=(["--sandbox", url], ["--sandbox", free_url])) as hosts,
@@ -43,7 +47,7 @@ def test_where_one_host_reaches_no_sandbox_both_say_so_at_once(tmp_path, free_ur
     assert errors[0] == ("astra: HostFailed: expected every one of 2 hosts to have a sandbox, found none at host 1\n")
     assert errors[1].startswith("astra: SandboxUnavailable: ")
     assert errors[1].count("\n") == 1
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert [path for path in (tmp_path / "run").rglob("*") if path.is_file()] == []
 
 
 @pytest.fixture
