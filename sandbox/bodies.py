@@ -40,16 +40,16 @@ class RawJSON(bytes):
 
 
 def encoded(document: dict[str, Any]) -> bytes:
-    """Return a document as JSON, with its raw parts as they are.
+    """Return a document as JSON, with its raw parts as they are, after the others.
 
-    >>> encoded({"a": 1, "b": RawJSON(b"[2]")})
-    b'{"a":1,"b":[2]}'
+    >>> encoded({"a": RawJSON(b"[2]"), "b": 1})
+    b'{"b":1,"a":[2]}'
     """
-    parts = (
-        b"%b:%b" % (_dumped(key), value if isinstance(value, RawJSON) else _dumped(value))
-        for key, value in document.items()
+    raw = {key: value for key, value in document.items() if isinstance(value, RawJSON)}
+    others = _dumped({key: value for key, value in document.items() if key not in raw})[1:-1]
+    return b"{%b}" % b",".join(
+        [*([others] if others else []), *(b"%b:%b" % (_dumped(key), value) for key, value in raw.items())]
     )
-    return b"{%b}" % b",".join(parts)
 
 
 def _dumped(value: object) -> bytes:

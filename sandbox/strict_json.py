@@ -11,14 +11,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any
 
 MAX_NESTING = 100  # lists and objects within each other in arguments, state and value
-
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_TO_ONE_KIND = bytes.maketrans(b"{}", b"[]")
-_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def parse(data: bytes, most_nesting: int) -> Any:
@@ -33,13 +28,14 @@ def parse(data: bytes, most_nesting: int) -> Any:
     Traceback (most recent call last):
     ValueError: the number 1e999 is too large
     """
-    # Counting brackets is cheap and enough for most; only a text with many of them is measured.
-    if data.count(b"[") + data.count(b"{") > most_nesting and _nesting(data) > most_nesting:
-        raise ValueError(f"nested too deeply: more than {MAX_NESTING} lists and objects within each other")
     try:
-        return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    # Counting brackets, those in strings too, is cheap and enough for most.
+    if data.count(b"[") + data.count(b"{") > most_nesting and _nesting(value) > most_nesting:
+        raise ValueError(f"nested too deeply: more than {MAX_NESTING} lists and objects within each other")
+    return value
 
 
 def parse_reply(data: bytes, most_nesting: int) -> Any:
@@ -60,16 +56,16 @@ def parse_reply(data: bytes, most_nesting: int) -> Any:
     return value
 
 
-def _nesting(data: bytes) -> int:
-    """How many brackets stand within each other: how often the innermost pairs can be taken away.
+def _nesting(value: Any) -> int:
+    """How many lists and objects of a JSON value lie within each other.
 
-    >>> _nesting(b'{"a [[": [{}, []]}'), _nesting(b"[[")
+    >>> _nesting({"a": [{}, [], 1]}), _nesting("[")
     (3, 0)
     """
-    brackets = _STRING.sub(b"", data).translate(_TO_ONE_KIND, _NO_BRACKET)
-    depth = 0
-    while len(fewer := brackets.replace(b"[]", b"")) < len(brackets) and depth <= 2 * MAX_NESTING:
-        brackets, depth = fewer, depth + 1
+    depth, level = 0, [value]
+    while containers := [each for each in level if isinstance(each, list | dict)]:
+        depth += 1
+        level = [inner for each in containers for inner in (each.values() if isinstance(each, dict) else each)]
     return depth
 
 

@@ -74,6 +74,8 @@ class _Flight:
         "channel",
         "chunks",
         "ended",
+        "is_read",
+        "is_written",
         "job",
         "nonce",
         "open",
@@ -92,6 +94,7 @@ class _Flight:
         self.ended: tuple[int, ...] | None = None
         self.reason = ""  # why it could not be restricted
         self.open = True
+        self.is_read = self.is_written = False  # by the event loop, which is slow to say that it never was
         self.aged = False
         self.timers: list[asyncio.TimerHandle] = []
 
@@ -244,15 +247,18 @@ class Worker:
                 flight.to_send = flight.to_send[flight.channel.send(flight.to_send) :]
         except BlockingIOError:
             self._loop.add_writer(flight.channel, self._send_more, flight)
+            flight.is_written = True
         except OSError:
             flight.to_send = memoryview(b"")  # the child ended before it read everything; ENDED will tell
 
     def _send_more(self, flight: _Flight) -> None:
         self._loop.remove_writer(flight.channel)
+        flight.is_written = False
         self._send(flight)
 
     def _read_early(self, flight: _Flight) -> None:
         self._loop.add_reader(flight.channel, self._read, flight)
+        flight.is_read = True
 
     def _read(self, flight: _Flight) -> None:
         """Take what is there; at the end, or beyond the call's maximum, close."""
@@ -265,15 +271,20 @@ class Worker:
                 chunk = b""
             flight.received += len(chunk)
             if not chunk or flight.received > flight.job.max_reply_bytes:
-                self._loop.remove_reader(flight.channel)
-                self._loop.remove_writer(flight.channel)
-                flight.channel.close()
-                flight.open = False
+                self._close_channel(flight)
                 self._finish_if_over(flight)
                 return
             flight.chunks.append(chunk)
             if flight.job.on_code is not None:
                 self._tell_code(flight, flight.job.on_code)
+
+    def _close_channel(self, flight: _Flight) -> None:
+        if flight.is_read:
+            self._loop.remove_reader(flight.channel)
+        if flight.is_written:
+            self._loop.remove_writer(flight.channel)
+        flight.channel.close()
+        flight.open = False
 
     def _tell_code(self, flight: _Flight, on_code: Callable[[bytes], None]) -> None:
         compiled, _ = _first_frame(b"".join(flight.chunks), flight.nonce)
@@ -353,10 +364,7 @@ class Worker:
         for timer in flight.timers:
             timer.cancel()
         if flight.open:
-            self._loop.remove_reader(flight.channel)
-            self._loop.remove_writer(flight.channel)
-            flight.channel.close()
-            flight.open = False
+            self._close_channel(flight)
         if not flight.aged:
             self.fresh -= 1
         self._owner.count(flight.job, -1)

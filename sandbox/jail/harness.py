@@ -35,6 +35,7 @@ CHANNEL = 3  # the one descriptor of such a process besides the standard ones
 _WITNESS = 4  # closed before anything of the call is read
 _OPEN_FILES_OF_THE_ZYGOTE = 256
 _OPEN_FILES = 64  # of a call: what lies unread in its sockets and pipes is the kernel's memory, not its own
+_DECODER = json.JSONDecoder()
 _HEADROOM_BYTES = 8 << 20  # lets the harness say "out of memory" when the tool is
 
 
@@ -48,6 +49,7 @@ class Jail:
     max_processes: int | None  # of all calls together; None where the zygote is asked for each thread
     streams: Streams
     begin: Callable[[int], None]  # starts the clocks and the randomness of a call
+    encode_reply: Callable[[Any], bytes]
     ruleset: int = -1  # Landlock
     address_space_bytes: int = 0
     shared_bytes: int = 0  # of packages, which are in the memory of every call's process
@@ -68,13 +70,10 @@ def forget_the_outside(plan: dict) -> None:
     plan.clear()
 
 
-def run(jail: Jail, namespace: int, channel: int, witness: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+def run(jail: Jail, channel: int, witness: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
     """Restrict this freshly forked process, serve the one request on `channel`, and end."""
     try:
-        if jail.tier == "namespaces":
-            linux.setns(namespace, linux.CLONE_NEWNS)
-            os.chdir("/tmp")
-        else:
+        if jail.tier != "namespaces":
             linux.die_with_parent()
         renew_streams()
         if jail.ruleset >= 0:
@@ -89,7 +88,7 @@ def run(jail: Jail, namespace: int, channel: int, witness: int, cpu_seconds: flo
         limit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
         if jail.max_processes is not None:
             limit(resource.RLIMIT_NPROC, (jail.max_processes, jail.max_processes))
-        # Last: behind the filter no namespace can be entered and no ruleset enforced any more.
+        # Last: behind the filter no ruleset can be enforced any more.
         jail.drop()
         testify(witness)
     except BaseException as error:  # noqa: BLE001
@@ -177,7 +176,7 @@ def _write(channel: int, data: bytes) -> None:
 
 def _serve(jail: Jail, channel: int, address_space_bytes: int) -> NoReturn:
     nonce, text, code = read_request(channel)
-    request = json.loads(text)
+    request, _ = _DECODER.raw_decode(text.decode())  # `json.loads` would look for blanks around it
     if request["operation"] != "run":
         compiled = tool_call.compile_source(code)
         # Whole in the channel before anything of the tool has run: nothing that follows can be taken for it.
@@ -185,7 +184,7 @@ def _serve(jail: Jail, channel: int, address_space_bytes: int) -> NoReturn:
         if request["operation"] == "compile" or compiled[:1] != tool_call.COMPILED:
             os._exit(0)
         code = compiled[1:]
-    finish = _finisher(channel, nonce, jail.streams, address_space_bytes, os.write, os._exit)
+    finish = _finisher(channel, nonce, jail.encode_reply, address_space_bytes, os.write, os._exit)
     tool_call.run_tool(request, code, jail.streams, jail.begin, finish)
     os._exit(121)
 
@@ -195,7 +194,8 @@ def rehearse(jail: Jail) -> None:
 
     def finisher(streams: Streams) -> Callable[[Any], bytes]:
         ignore = lambda *arguments: None  # noqa: E731
-        return _finisher(-1, bytes(16), streams, 0, lambda channel, data: len(data), ignore, set_limit=ignore)
+        encode_reply = reply_encoder(streams)
+        return _finisher(-1, bytes(16), encode_reply, 0, lambda channel, data: len(data), ignore, set_limit=ignore)
 
     tool_call.rehearse(jail.begin, finisher)
 
@@ -203,14 +203,14 @@ def rehearse(jail: Jail) -> None:
 def _finisher(
     channel: int,
     nonce: bytes,
-    streams: Streams,
+    encode_reply: Callable[[Any], bytes],
     address_space_bytes: int,
     write: Callable[[int, memoryview], int],
     leave: Callable[[int], object],
     set_limit: Callable[[int, tuple[int, int]], None] = resource.setrlimit,
 ) -> Callable[[Any], bytes]:
     """A function that writes the genuine reply and ends the process, with everything it needs bound in advance."""
-    pack, join, encode_reply, rlimit_as = REPLY_HEADER.pack, b"".join, reply_encoder(streams), resource.RLIMIT_AS
+    pack, join, rlimit_as = REPLY_HEADER.pack, b"".join, resource.RLIMIT_AS
     ceiling = (address_space_bytes + _HEADROOM_BYTES,) * 2
 
     def finish(reply: Any) -> bytes:

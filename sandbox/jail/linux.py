@@ -183,6 +183,21 @@ def set_capabilities(capabilities: tuple[int, ...]) -> None:
     _call("capset", ctypes.byref(_CapHeader(_CAPABILITY_VERSION_3, 0)), data)
 
 
+class Filter:
+    """A seccomp filter that is ready to be installed."""
+
+    def __init__(self, instructions: bytes) -> None:
+        self._buffer = ctypes.create_string_buffer(instructions, len(instructions))
+        self._program = _SockFprog(len(instructions) // 8, ctypes.addressof(self._buffer))
+        mode, zero = ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.c_ulong(0)
+        self._arguments = (ctypes.c_int(PR_SET_SECCOMP), mode, ctypes.byref(self._program), zero, zero)
+
+    def install(self) -> None:
+        """Have this process and all that it forks make the filter's system calls alone; needs no_new_privs."""
+        if libc.prctl(*self._arguments) < 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_SECCOMP)")
+
+
 class Drop:
     """Giving up every capability and installing a seccomp filter, with all arguments made in advance.
 
@@ -190,20 +205,16 @@ class Drop:
     """
 
     def __init__(self, instructions: bytes) -> None:
-        self._buffer = ctypes.create_string_buffer(instructions, len(instructions))
-        self._program = _SockFprog(len(instructions) // 8, ctypes.addressof(self._buffer))
+        self._filter = Filter(instructions)
         self._none = (_CapHeader(_CAPABILITY_VERSION_3, 0), (_CapData * 2)())
         number = ctypes.c_long(_NUMBERS[machine()]["capset"])
         self._capset = (number, ctypes.byref(self._none[0]), ctypes.byref(self._none[1]))
-        mode, zero = ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.c_ulong(0)
-        self._seccomp = (ctypes.c_int(PR_SET_SECCOMP), mode, ctypes.byref(self._program), zero, zero)
 
     def __call__(self) -> None:
         """From here on this process has no capability and only the filter's system calls; needs no_new_privs."""
         if _syscall(*self._capset) < 0:
             raise OSError(ctypes.get_errno(), "capset")
-        if libc.prctl(*self._seccomp) < 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_SECCOMP)")
+        self._filter.install()
 
 
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8

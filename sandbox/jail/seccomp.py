@@ -1,4 +1,4 @@
-"""The allow-list of system calls of a tool, as a BPF program for x86-64 and aarch64.
+"""The allow-list of system calls of a tool, as BPF programs for x86-64 and aarch64.
 
 Where no namespace gives a tool files of its own, the list is shorter: Landlock does not ask who may change a file's
 mode, owner, times or attributes, and before its third version not who may cut it off. There nothing that changes a file
@@ -6,6 +6,8 @@ or a folder is allowed, and files open for reading only.
 
 Unknown calls fail with EPERM instead of killing: a library that probes for a feature falls back, and a tool that
 tries something forbidden gets a PermissionError that the harness reports as `forbidden`.
+
+Decided: docs/decisions/sandbox.md, “The zygote has a filter of its own, and its calls add what takes the rest away”.
 """
 
 from __future__ import annotations
@@ -83,6 +85,16 @@ _CLONE = (56, 220)
 _CLONE3 = (435, 435)
 _CLONE_THREAD = 0x00010000
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag of clone(2)
+# What the zygote does that a tool may not, or not with every argument: names as above.
+_ZYGOTE = {
+    "clone": _CLONE, "wait4": (61, 260), "setpgid": (109, 154), "setpriority": (141, 140), "kill": (62, 129),
+    "clock_gettime": (228, 113),  # the clocks of its calls' processes
+    "recvmsg": (47, 212), "setns": (308, 268), "unshare": (272, 97), "mount": (165, 40), "umount2": (166, 39),
+    # and its calls' processes before they add the second program
+    "capset": (126, 91), "prctl": (157, 167), "landlock_restrict_self": (446, 446), "open": (2, -1),
+    "openat": (257, 56),
+    "ioctl": (16, 29),  # answers for threads
+}  # fmt: skip
 # Probed by libraries which fall back when told "not there"; EPERM would be taken for an error.
 _ABSENT = {"clone3": _CLONE3}
 
@@ -102,23 +114,33 @@ def _instruction(code: int, k: int, jump_true: int = 0, jump_false: int = 0) -> 
     return struct.pack("=HBBI", code, jump_true, jump_false, k)
 
 
-def filter_program(machine: str, *, threads: bool = True, files: bool = True, changes: bool = True) -> bytes:
-    """Return the BPF program that allows what a tool needs and answers EPERM to everything else.
+_ALLOW, _REFUSE = _instruction(_RET_K, _RET_ALLOW), _instruction(_RET_K, _RET_ERRNO | errno.EPERM)
+
+
+def filter_programs(machine: str, *, files: bool = True, changes: bool = True) -> tuple[bytes, bytes]:
+    """Return two BPF programs that together allow what a tool needs and answer EPERM to everything else.
+
+    The first is for the zygote: it allows what the zygote itself does besides. Its calls inherit it, and add the
+    second, which takes that away. The kernel compiles a program when it is installed, and a short one in no time.
 
     Args:
       machine: `x86_64` or `aarch64`.
-      threads: whether a tool may start threads.
       files: whether the calls that open or look up paths are allowed at all (the seccomp-only tier says no).
       changes: whether files may be written, made, moved and given other modes and times (only where they are its own).
 
-    >>> len(filter_program("x86_64")) % 8
-    0
+    >>> [len(program) // 8 for program in filter_programs("aarch64")]
+    [352, 90]
     """
     column = 0 if machine == "x86_64" else 1
-    refused = (frozenset() if files else _PATH_CALLS) | (frozenset() if changes else _CHANGING_CALLS | {*_OPENING})
-    allowed = sorted(
-        numbers[column] for name, numbers in _ALLOWED.items() if numbers[column] >= 0 and name not in refused
-    )
+    rules = _rules(column, files=files, changes=changes)
+    of_the_zygote = [numbers[column] for numbers in _ZYGOTE.values() if numbers[column] >= 0]
+    first = rules | {number: [_ALLOW] for number in of_the_zygote}
+    last = {number: rules.get(number, [_REFUSE]) for number in of_the_zygote}
+    return _program(machine, first, _REFUSE), _program(machine, last, _ALLOW)
+
+
+def _program(machine: str, rules: dict[int, list[bytes]], otherwise: bytes) -> bytes:
+    """Assemble what is said of each system call, the commonest first, and `otherwise` of all the others."""
     program = [
         _instruction(_LD_W_ABS, _OFFSET_ARCH),
         _instruction(_JMP_JEQ_K, _AUDIT_ARCH[machine], 1, 0),
@@ -130,63 +152,61 @@ def filter_program(machine: str, *, threads: bool = True, files: bool = True, ch
             _instruction(_JMP_JGE_K, _X32_BIT, 0, 1),
             _instruction(_RET_K, _RET_KILL_PROCESS),
         ]
-    shared = [
-        word
-        for operation in _FUTEX_WAITS
-        for word in (_instruction(_JMP_JEQ_K, operation, 0, 1), _instruction(_RET_K, _RET_ALLOW))
-    ]
-    private = [
-        _instruction(_LD_W_ABS, _offset_argument(_OPERATION_OF_FUTEX)),
-        _instruction(_JMP_JSET_K, _FUTEX_PRIVATE, 0, 1),
-        _instruction(_RET_K, _RET_ALLOW),
-    ]
-    block = [*private, *shared, _instruction(_RET_K, _RET_ERRNO | errno.EPERM)]
-    program += [_instruction(_JMP_JEQ_K, _FUTEX[column], 0, len(block)), *block]
-    for number in sorted(allowed, key=_hot_first(column)):
-        program += [_instruction(_JMP_JEQ_K, number, 0, 1), _instruction(_RET_K, _RET_ALLOW)]
-    for x86_64, aarch64, argument, values in _ALLOWED_WITH_ARGUMENT.values():
-        number = (x86_64, aarch64)[column]
-        block = [_instruction(_LD_W_ABS, _offset_argument(argument))]
-        for value in values:
-            block += [_instruction(_JMP_JEQ_K, value, 0, 1), _instruction(_RET_K, _RET_ALLOW)]
-        block.append(_instruction(_RET_K, _RET_ERRNO | errno.EPERM))
+    for number, block in rules.items():
         program += [_instruction(_JMP_JEQ_K, number, 0, len(block)), *block]
-    program += [
-        _instruction(_JMP_JEQ_K, _SENDTO[column], 0, 6),
+    return b"".join([*program, otherwise])
+
+
+def _rules(column: int, *, files: bool, changes: bool) -> dict[int, list[bytes]]:
+    """What a tool's system calls are answered, by number, the commonest first; each rule ends with a verdict."""
+    refused = (frozenset() if files else _PATH_CALLS) | (frozenset() if changes else _CHANGING_CALLS | {*_OPENING})
+    allowed = sorted(
+        (numbers[column] for name, numbers in _ALLOWED.items() if numbers[column] >= 0 and name not in refused),
+        key=_hot_first(column),
+    )
+    rules = {_FUTEX[column]: _futex_rule()} | {number: [_ALLOW] for number in allowed}
+    for x86_64, aarch64, argument, values in _ALLOWED_WITH_ARGUMENT.values():
+        rule = [_instruction(_LD_W_ABS, _offset_argument(argument))]
+        for value in values:
+            rule += [_instruction(_JMP_JEQ_K, value, 0, 1), _ALLOW]
+        rules[(x86_64, aarch64)[column]] = [*rule, _REFUSE]
+    rules[_SENDTO[column]] = [
         _instruction(_LD_W_ABS, _offset_argument(_ADDRESS_OF_SENDTO)),
         _instruction(_JMP_JEQ_K, 0, 0, 3),
         _instruction(_LD_W_ABS, _offset_argument(_ADDRESS_OF_SENDTO) + 4),
         _instruction(_JMP_JEQ_K, 0, 0, 1),
-        _instruction(_RET_K, _RET_ALLOW),
-        _instruction(_RET_K, _RET_ERRNO | errno.EPERM),
+        _ALLOW,
+        _REFUSE,
     ]
     if files and not changes:
         for name, argument in _OPENING.items():
-            if _ALLOWED[name][column] >= 0:
-                program += [
-                    _instruction(_JMP_JEQ_K, _ALLOWED[name][column], 0, 4),
-                    _instruction(_LD_W_ABS, _offset_argument(argument)),
-                    _instruction(_JMP_JSET_K, _OPENS_TO_CHANGE, 0, 1),
-                    _instruction(_RET_K, _RET_ERRNO | errno.EPERM),
-                    _instruction(_RET_K, _RET_ALLOW),
-                ]
-    if threads:
-        program += [
-            _instruction(_JMP_JEQ_K, _CLONE[column], 0, 6),
-            _instruction(_LD_W_ABS, _offset_argument(0)),
-            _instruction(_JMP_JSET_K, _NEW_NAMESPACES, 2, 0),
-            _instruction(_JMP_JSET_K, _CLONE_THREAD, 0, 1),
-            _instruction(_RET_K, _RET_ALLOW),
-            _instruction(_RET_K, _RET_ERRNO | errno.EPERM),
-            _instruction(_RET_K, _RET_ERRNO | errno.EPERM),
-        ]
+            rules[_ALLOWED[name][column]] = [
+                _instruction(_LD_W_ABS, _offset_argument(argument)),
+                _instruction(_JMP_JSET_K, _OPENS_TO_CHANGE, 0, 1),
+                _REFUSE,
+                _ALLOW,
+            ]
+    rules[_CLONE[column]] = [
+        _instruction(_LD_W_ABS, _offset_argument(0)),
+        _instruction(_JMP_JSET_K, _NEW_NAMESPACES, 2, 0),
+        _instruction(_JMP_JSET_K, _CLONE_THREAD, 0, 1),
+        _ALLOW,
+        _REFUSE,
+    ]
     for numbers in _ABSENT.values():
-        program += [
-            _instruction(_JMP_JEQ_K, numbers[column], 0, 1),
-            _instruction(_RET_K, _RET_ERRNO | errno.ENOSYS),
-        ]
-    program.append(_instruction(_RET_K, _RET_ERRNO | errno.EPERM))
-    return b"".join(program)
+        rules[numbers[column]] = [_instruction(_RET_K, _RET_ERRNO | errno.ENOSYS)]
+    return {number: rule for number, rule in rules.items() if number >= 0}
+
+
+def _futex_rule() -> list[bytes]:
+    rule = [
+        _instruction(_LD_W_ABS, _offset_argument(_OPERATION_OF_FUTEX)),
+        _instruction(_JMP_JSET_K, _FUTEX_PRIVATE, 0, 1),
+        _ALLOW,
+    ]
+    for operation in _FUTEX_WAITS:
+        rule += [_instruction(_JMP_JEQ_K, operation, 0, 1), _ALLOW]
+    return [*rule, _REFUSE]
 
 
 def thread_filter_program(machine: str) -> bytes:

@@ -106,7 +106,7 @@ def run_tool(
     module = types.ModuleType(request["module_name"])
     sys.modules[module.__name__] = module
     memory_frame = {"status": "error", "error": {"kind": "memory", "message": "out of memory"}}
-    encode, classify = _json_encoder(), _classify
+    encode, classify = _encode_value, _classify
     values = (request["function"], request["arguments"], request["state"], request["result_bytes"])
     request.clear()
     try:
@@ -128,6 +128,9 @@ def _json_encoder() -> Callable[[object], str]:
     make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
     chunks = make({}, refuse, json.encoder.encode_basestring, None, ":", ",", False, False, False)
     return lambda value: join(chunks(value, 0))
+
+
+_encode_value = _json_encoder()
 
 
 def _call_tool(module: types.ModuleType, code: types.CodeType, values: tuple, encode: Callable[[object], str]) -> Any:

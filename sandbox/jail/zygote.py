@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from sandbox.jail import determinism, harness, landlock, launcher, linux, packages, seccomp, streams
+from sandbox.jail import determinism, harness, landlock, launcher, linux, packages, seccomp, streams, tool_call
 from sandbox.jail.threads import Threads
 
 CALL = struct.Struct("<cQddQ")  # b"c", call id, wall seconds, CPU seconds, memory bytes; + one descriptor
@@ -36,21 +36,22 @@ CANCEL = struct.Struct("<cQ")  # b"k", call id
 ENDED = struct.Struct("<cQiBddQ")
 BY_ITSELF, WALL_LIMIT, CPU_LIMIT, CANCELLED, NOT_STARTED, NOT_RESTRICTED = range(6)
 
-Run = Callable[[int, int, int, float, int], NoReturn]  # mount namespace, channel, witness, CPU seconds, memory bytes
+Run = Callable[[int, int, float, int], NoReturn]  # channel, witness, CPU seconds, memory bytes
 
 DEMOTED_AFTER_SECONDS = 0.1
 _clock_gettime = time.clock_gettime  # before it is replaced for the tools
 _DEMOTED_BY = 19  # nice levels, all that there are: many threads of one call have their weight each
 _PRELOADED = (
-    "abc array ast asyncio base64 binascii bisect calendar cmath collections collections.abc colorsys "
-    "concurrent.futures.thread "
+    "abc array ast base64 binascii bisect calendar cmath collections collections.abc colorsys "
     "contextlib copy csv dataclasses datetime decimal difflib enum fnmatch fractions functools glob "
-    "hashlib heapq hmac html html.parser inspect io ipaddress itertools json keyword locale math numbers "
+    "hashlib heapq hmac inspect io ipaddress itertools json keyword locale math numbers "
     "operator os pathlib pprint queue random re secrets shlex _strptime sqlite3 statistics string struct "
-    "tempfile textwrap bz2 lzma "
-    "threading time timeit traceback types typing unicodedata urllib.parse uuid warnings weakref zlib "
-    "zoneinfo encodings.idna encodings.latin_1 encodings.ascii encodings.utf_16 "
+    "textwrap threading time timeit traceback types typing unicodedata urllib.parse uuid warnings weakref zlib "
+    "zoneinfo encodings.latin_1 encodings.ascii encodings.utf_16 "
 )
+# Every call's process is a copy of all this, so what few tools import is loaded by those that do; where a tool has no
+# files, nothing more can be.
+_PRELOADED_WITHOUT_FILES = "asyncio concurrent.futures.thread html html.parser tempfile bz2 lzma encodings.idna "
 
 
 class _Slot:
@@ -108,10 +109,13 @@ def main() -> NoReturn:
     os.dup2(0, 2)  # no tool writes into the server's log
     try:
         zygote = Zygote(plan["control_fd"], plan["slots"], plan["tmp_bytes"])
-        jail = _jail(dict(plan))
+        files, changes = plan["tier"] != "seccomp", plan["tier"] == "namespaces"
+        own_filter, filter_of_calls = seccomp.filter_programs(linux.machine(), files=files, changes=changes)
+        jail = _jail(dict(plan), linux.Drop(filter_of_calls))
         zygote.leave_out(jail.shared_bytes)
         if plan["tier"] != "namespaces":
             zygote.ask_for_threads(Threads())
+        linux.Filter(own_filter).install()
         zygote.serve(functools.partial(harness.run, jail), {"landlock": jail.ruleset >= 0})
     except BaseException as error:  # noqa: BLE001  # whatever it is, it belongs in the log
         traceback.print_exc(file=log)
@@ -120,19 +124,20 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def _jail(plan: dict) -> harness.Jail:
+def _jail(plan: dict, drop: linux.Drop) -> harness.Jail:
     """Everything that the calls will share, made and warmed in advance."""
-    files, changes = plan["tier"] != "seccomp", plan["tier"] == "namespaces"
+    standard_streams = streams.Streams()
     jail = harness.Jail(
         tier=plan["tier"],
-        drop=linux.Drop(seccomp.filter_program(linux.machine(), files=files, changes=changes)),
+        drop=drop,
         tmp_bytes=plan["tmp_bytes"],
         max_processes=plan["max_children"] + plan["spare_threads"] if plan["tier"] == "namespaces" else None,
-        streams=streams.Streams(),
+        streams=standard_streams,
         begin=determinism.install(),
+        encode_reply=tool_call.reply_encoder(standard_streams),
         ruleset=landlock.ruleset(plan["tier"], plan["readable"], plan["listed"]),
     )
-    for name in _PRELOADED.split():
+    for name in f"{_PRELOADED}{_PRELOADED_WITHOUT_FILES if plan['tier'] == 'seccomp' else ''}".split():
         __import__(name)
     if plan["packages"]["modules"]:
         before = _resident_bytes_of_a_child()
@@ -243,7 +248,7 @@ class Zygote:
         slot = None
         try:
             slot = self._slots.pop()
-            pid = self._fork()
+            pid = self._fork(slot)
         except (OSError, IndexError) as error:
             for fd in (channel, testimony, witness):
                 os.close(fd)
@@ -252,7 +257,7 @@ class Zygote:
             self._report(call, getattr(error, "errno", None) or errno.EAGAIN, NOT_STARTED, 0.0, 0.0, 0)
             return
         if pid == 0:
-            self._run(slot.namespace, channel, witness, cpu_seconds, memory_bytes)
+            self._run(channel, witness, cpu_seconds, memory_bytes)
         # A process group of its own, from the outside: the tool cannot leave it, and all of its threads are in it.
         with contextlib.suppress(ProcessLookupError):
             os.setpgid(pid, pid)
@@ -264,17 +269,23 @@ class Zygote:
         first_look = min(wall_seconds, cpu_seconds, DEMOTED_AFTER_SECONDS)
         heapq.heappush(self._timers, (started + first_look, pid, call))
 
-    def _fork(self) -> int:
-        """Fork a call's process, where there are namespaces as process 1 of its own."""
+    def _fork(self, slot: _Slot) -> int:
+        """Fork a call's process, where there are namespaces in its slot's /tmp and as process 1 of its own.
+
+        The zygote enters them for it and comes back: in the child each system call more would touch cold pages.
+        """
         if self._itself < 0:
             return linux.fork()
-        linux.unshare(linux.CLONE_NEWPID)
         pid = -1
         try:
+            linux.setns(slot.namespace, linux.CLONE_NEWNS)
+            os.chdir("/tmp")
+            linux.unshare(linux.CLONE_NEWPID)
             pid = linux.fork()
         finally:
             if pid:
                 linux.setns(self._itself, linux.CLONE_NEWPID)
+                linux.setns(self._base_namespace, linux.CLONE_NEWNS)
         return pid
 
     def _bury(self) -> None:

@@ -111,7 +111,6 @@ def _run(
     instance: Instance,
     own_bytes: int,
     address_space: int,
-    namespace: int,
     channel: int,
     witness: int,
     cpu_seconds: float,

@@ -1,0 +1,120 @@
+"""The two filters of system calls, read by a small interpreter of the kernel's programs, against the tables."""
+
+import errno
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox.jail import seccomp
+
+MACHINES = ("x86_64", "aarch64")
+TIERS = ({"files": True, "changes": True}, {"files": True, "changes": False}, {"files": False, "changes": False})
+ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x80000000
+
+
+def verdict(program: bytes, machine: str, number: int, arguments: tuple[int, ...]) -> int:
+    """What a program answers to a system call."""
+    data = struct.pack("<IIQ6Q", number, seccomp._AUDIT_ARCH[machine], 0, *arguments)
+    instructions = list(struct.iter_unpack("<HBBI", program))
+    at = accumulator = 0
+    while True:
+        code, jump_true, jump_false, k = instructions[at]
+        at += 1
+        match code:
+            case 0x20:
+                (accumulator,) = struct.unpack_from("<I", data, k)
+            case 0x06:
+                return k
+            case 0x15:
+                at += jump_true if accumulator == k else jump_false
+            case 0x35:
+                at += jump_true if accumulator >= k else jump_false
+            case 0x45:
+                at += jump_true if accumulator & k else jump_false
+            case _:
+                raise AssertionError(code)
+
+
+def together(programs: tuple[bytes, bytes], machine: str, number: int, arguments: tuple[int, ...]) -> int:
+    """What the kernel makes of several filters: the strictest answer, of the newest of those that are as strict."""
+    answers = [verdict(program, machine, number, arguments) for program in reversed(programs)]
+    order = [KILL, *(answer for answer in answers if answer not in (KILL, ALLOW)), ALLOW]
+    return min(answers, key=order.index)
+
+
+def of_a_tool(machine: str, tier: dict[str, bool], number: int, arguments: tuple[int, ...]) -> int:
+    """What a tool's system call is to be answered, by the tables."""
+    column = MACHINES.index(machine)
+    if machine == "x86_64" and number >= seccomp._X32_BIT:
+        return KILL
+    low = [argument & 0xFFFFFFFF for argument in arguments]
+    names = {numbers[column]: name for name, numbers in seccomp._ALLOWED.items() if numbers[column] >= 0}
+    name = names.get(number)
+    if name in seccomp._OPENING and tier["files"] and not tier["changes"]:
+        return EPERM if low[seccomp._OPENING[name]] & seccomp._OPENS_TO_CHANGE else ALLOW
+    if name is not None:
+        refused = (not tier["files"] and name in seccomp._PATH_CALLS) or (
+            not tier["changes"] and name in seccomp._CHANGING_CALLS
+        )
+        return EPERM if refused else ALLOW
+    for *numbers, argument, values in seccomp._ALLOWED_WITH_ARGUMENT.values():
+        if number == numbers[column]:
+            return ALLOW if low[argument] in values else EPERM
+    if number == seccomp._FUTEX[column]:
+        return ALLOW if low[1] & seccomp._FUTEX_PRIVATE or low[1] in seccomp._FUTEX_WAITS else EPERM
+    if number == seccomp._SENDTO[column]:
+        return ALLOW if arguments[4] == 0 else EPERM
+    if number == seccomp._CLONE[column]:
+        return ALLOW if low[0] & seccomp._CLONE_THREAD and not low[0] & seccomp._NEW_NAMESPACES else EPERM
+    return ENOSYS if number == seccomp._ABSENT["clone3"][column] else EPERM
+
+
+@pytest.mark.parametrize("tier", TIERS, ids=str)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_both_filters_together_allow_a_tool_what_the_tables_say_of_every_call(machine, tier):
+    programs = seccomp.filter_programs(machine, **tier)
+    flags = (0, 1, 2, 9, 22, 128, 1 << 9, 0x5401, 0x00010000, 0x00010100, 0x10010000, 1 << 40)
+    for number in (*range(600), 0x40000000, 0x40000101):
+        for flag in flags:
+            for arguments in ((flag, 0, 0, 0, 0, 0), (0, flag, 0, 0, 0, 0), (7, 0, flag, 0, flag, 0)):
+                expected = of_a_tool(machine, tier, number, arguments)
+                assert together(programs, machine, number, arguments) == expected, (number, arguments)
+
+
+@given(
+    st.sampled_from(MACHINES),
+    st.sampled_from(TIERS),
+    st.integers(0, 600),
+    st.tuples(*[st.integers(0, (1 << 64) - 1)] * 6),
+)
+def test_whatever_the_arguments_are_the_tables_decide(machine, tier, number, arguments):
+    programs = seccomp.filter_programs(machine, **tier)
+    assert together(programs, machine, number, arguments) == of_a_tool(machine, tier, number, arguments)
+
+
+@pytest.mark.parametrize("tier", TIERS, ids=str)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_zygote_may_do_its_work_and_its_calls_may_not(machine, tier):
+    first, last = seccomp.filter_programs(machine, **tier)
+    column = MACHINES.index(machine)
+    for name, numbers in seccomp._ZYGOTE.items():
+        if numbers[column] >= 0:
+            assert verdict(first, machine, numbers[column], (0xDEAD,) * 6) == ALLOW, name
+    for name in ("setns", "unshare", "mount", "umount2", "capset", "kill", "recvmsg", "wait4"):
+        assert verdict(last, machine, seccomp._ZYGOTE[name][column], (0,) * 6) == EPERM, name
+    # Whatever neither needs, the first refuses: the second lets pass what it does not know.
+    for name, number in (("ptrace", (101, 117)), ("bpf", (321, 280)), ("socket", (41, 198)), ("execve", (59, 221))):
+        assert verdict(first, machine, number[column], (0,) * 6) == EPERM, name
+
+
+@pytest.mark.parametrize("tier", TIERS, ids=str)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_filters_of_each_architecture_are_programs_that_the_kernel_could_load(machine, tier):
+    for program in seccomp.filter_programs(machine, **tier):
+        count = len(program) // 8
+        assert count < 4096  # the kernel's maximum
+        for index, (code, jump_true, jump_false, _) in enumerate(struct.iter_unpack("=HBBI", program)):
+            if code & 7 == 5:  # a jump
+                assert index + 1 + max(jump_true, jump_false) < count
