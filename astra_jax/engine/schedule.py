@@ -217,7 +217,8 @@ class Schedule:
         self.books = [
             PageBook(limits.num_pages, functools.partial(self._set_aside, shard)) for shard in range(num_shards)
         ]
-        self.hosts = [HostBook(0 if limits.host is None else limits.host.num_pages) for _ in range(num_shards)]
+        num_host_pages = 0 if limits.host is None else limits.host.num_pages
+        self.hosts = [HostBook(num_host_pages) for _ in range(num_shards)]
         self._moves: list[tuple[bool, Move]] = []
         self.tracks: dict[Session, Track] = {}
         self.only_begun = False
@@ -225,6 +226,8 @@ class Schedule:
         self._tickets = itertools.count()
         self._next_shard = itertools.cycle(range(num_shards))
         self._shard_of_prompt: dict[Content, int] = {}
+        """The newest last, and no more than there are pages: of an older one nothing is left."""
+        self._most_prompts = num_shards * (limits.num_pages + num_host_pages)
 
     # --- what sessions ask for ---
 
@@ -273,9 +276,12 @@ class Schedule:
     def _shard_for(self, session: Session, ids: Sequence[int], policy_version: int) -> int:
         # Sessions with one prompt go to one shard: there it is read once.
         content = content_after(first_content(session.salt, policy_version), ids)
-        if content not in self._shard_of_prompt:
-            self._shard_of_prompt[content] = next(self._next_shard)
-        return self._shard_of_prompt[content]
+        shard = self._shard_of_prompt.pop(content, None)
+        shard = next(self._next_shard) if shard is None else shard
+        self._shard_of_prompt[content] = shard
+        if len(self._shard_of_prompt) > self._most_prompts:
+            del self._shard_of_prompt[next(iter(self._shard_of_prompt))]
+        return shard
 
     def forget(self, session: Session) -> None:
         """Let go of a session and its pages."""

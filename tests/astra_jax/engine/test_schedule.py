@@ -331,6 +331,19 @@ def test_siblings_on_two_shards_do_not_wait_for_one_another():
     run_on_clock(main())
 
 
+def test_no_more_prompts_are_remembered_than_there_are_pages():
+    """A service has new ones without end."""
+    schedule = Schedule(some_limits(num_pages=9), num_shards=2, vocab_size=512)
+    for number in range(100):
+        shards = set()
+        for sibling in range(2):
+            session = Session(number, sibling)
+            shards.add(schedule.ask(session, [1, number, 2], Sampling(1), policy_version=0).shard)
+            schedule.forget(session)
+        assert len(shards) == 1
+        assert len(schedule._shard_of_prompt) <= 18
+
+
 def test_given_tokens_are_read_however_many_others_are_ready():
     """Others are given nothing, so that they are ready as soon as they ask; a call of reads is never full."""
 
