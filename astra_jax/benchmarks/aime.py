@@ -38,7 +38,7 @@ from astra_jax.benchmarks.scores import sum_up
 from astra_jax.config import ConfigError
 from astra_jax.engine.http import Endpoint, key_or_none
 from synthesis.destination import whole_file
-from synthesis.fingerprint import digest_of_files, flattened, source_of_files
+from synthesis.fingerprint import Fingerprint, digest_of_files, flattened, source_of_files
 
 Year = Literal["2024", "2025", "2026"]
 _ASK: Final = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -116,7 +116,9 @@ def evaluate_aime(config: AIMEConfig, *, url: str | None, limit: int | None) -> 
     """
     every = {year: read_problems(path) for year, path in sorted(config.problems.items())}
     problems = {f"{year}/{each.id}": each for year, year_s in every.items() for each in year_s[:limit]}
-    run = _run_document(config, named_model(config.policy, url), len(problems), sum(map(len, every.values())))
+    sources, there_are = source_of_files(_SOURCES), sum(map(len, every.values()))
+    harness = HarnessDocument(package="astra-jax", version=str(sources[f"source of {_SOURCES[0]}"]))
+    run = run_document(config, harness, sources, named_model(config.policy, url), len(problems), there_are)
     if require_benchmark(config.out, run.made_with):
         return read_results(config.out)
     begin(config.out, run)
@@ -160,11 +162,13 @@ def read_problems(path: Path) -> list[Problem]:
     return list(problems.values())
 
 
-def _run_document(config: AIMEConfig, model: ModelDocument, asked: int, there_are: int) -> RunDocument:
-    sources = source_of_files(_SOURCES)
+def run_document(
+    config: AIMEConfig, harness: HarnessDocument, made_by: Fingerprint, model: ModelDocument, asked: int, there_are: int
+) -> RunDocument:
+    """Return what a run by a harness is begun with; `made_by` tells its code from other code."""
     return RunDocument(
         benchmark="aime",
-        harness=HarnessDocument(package="astra-jax", version=str(sources[f"source of {_SOURCES[0]}"])),
+        harness=harness,
         model=model,
         sampling={name: getattr(config, name) for name in ("temperature", "top_p", "top_k", "max_tokens")},
         samples=asked,
@@ -178,7 +182,7 @@ def _run_document(config: AIMEConfig, model: ModelDocument, asked: int, there_ar
             ),
             **{f"problems of {year}": digest_of_files([path]) for year, path in sorted(config.problems.items())},
             **flattened({"model": model.digest or model.name, "problems": asked}),
-            **sources,
+            **made_by,
         },
     )
 

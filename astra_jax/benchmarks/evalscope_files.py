@@ -6,7 +6,7 @@ reviews/MODEL/DATASET_SUBSET.jsonl     {"index", "messages", "sample_score": {"s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -97,9 +97,9 @@ def read_reviews(work: Path, dataset: str, subset: str) -> list[Review]:
 
 
 def sample_of(
-    review: Review, *, id_: str, category: str, turns: Literal["users", "one"], cut: Mapping[tuple[int, int], int]
+    review: Review, *, id_: str, category: str, turns: Literal["users", "one"], cut: Collection[tuple[int, int]]
 ) -> Sample:
-    """Return a review in the form of every benchmark; `cut` counts answers cut off, by tokens of prompt and answer.
+    """Return a review in the form of every benchmark; `cut` has the tokens of prompt and answer of those cut off.
 
     Raises:
         BenchmarkFailed: it has no score that is 0 or 1.

@@ -83,4 +83,14 @@ EVALSCOPE: Final = Harness(
 )
 """A second harness of BFCL and AIME."""
 
-HARNESSES: Final = {harness.name: harness for harness in (BFCL, TAU2, ACEBENCH, EVALSCOPE)}
+INSPECT_EVALS: Final = Harness(
+    name="inspect-evals",
+    package="inspect-evals",
+    version="0.26.0",
+    # With all that it asks for. What it writes is inspect-ai's, and that asks for OpenAI's client when it is named.
+    requirements=("inspect-evals==0.26.0", "inspect-ai==0.3.285", "openai"),
+    imports="inspect_evals.tau2, inspect_ai.model._providers.openai_compatible",
+)
+"""A second harness of τ²-bench."""
+
+HARNESSES: Final = {harness.name: harness for harness in (BFCL, TAU2, ACEBENCH, EVALSCOPE, INSPECT_EVALS)}

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -91,20 +92,22 @@ def evaluate_tau2(config: Tau2Config, *, url: str | None, limit: int | None) -> 
             f"expected --limit to be a multiple of the {len(config.domains)} domains, up to {TASKS_PER_DOMAIN} tasks "
             f"of each, found {limit}"
         )
-    run = _run_document(config, environment, named_model(config.policy, url), of_each)
+    run = run_document(config, environment, named_model(config.policy, url), of_each)
     if require_benchmark(config.out, run.made_with):
         return read_results(config.out)
     begin(config.out, run)
     started = time.monotonic()
     with answering(config.policy, url, config.serving, config.out / "raw" / "server.log") as endpoint:
-        samples, summary = asyncio.run(_run(config, environment, endpoint, of_each))
+        samples = asyncio.run(_run(config, environment, endpoint, of_each))
+    summary = summed_up(config, samples, config.out / "raw")
     finish(config.out, run.ended(time.monotonic() - started, endpoint.most_tokens), samples, summary)
     return read_results(config.out)
 
 
-def _run_document(
+def run_document(
     config: Tau2Config, environment: ManagedEnvironment, model: ModelDocument, of_each: int
 ) -> RunDocument:
+    """Return what a run of so many tasks of each domain, by the harness of an environment, is begun with."""
     leave_out = {"policy", "out", "requests_at_once", "serving.rows", "user.url"}
     return RunDocument(
         benchmark="tau2",
@@ -124,9 +127,7 @@ def _run_document(
     )
 
 
-async def _run(
-    config: Tau2Config, environment: ManagedEnvironment, endpoint: Endpoint, of_each: int
-) -> tuple[list[Sample], Summary]:
+async def _run(config: Tau2Config, environment: ManagedEnvironment, endpoint: Endpoint, of_each: int) -> list[Sample]:
     raw = (config.out / "raw").resolve()
     data = raw / "data"
     data.mkdir(exist_ok=True)
@@ -135,12 +136,13 @@ async def _run(
         (data / "tau2").symlink_to(environment.folder / "data" / "tau2")
     settings = {"top_p": config.top_p, "top_k": config.top_k, "max_tokens": config.max_tokens}
     of_user = {"max_tokens": config.user.max_tokens}
-    logs = {who: raw / f"requests_of_{who}.jsonl" for who in ("agent", "user")}
     samples: list[Sample] = []
     async with (
-        Relay(endpoint, settings=settings, tool_names=None, log=logs["agent"], empty_as=_EMPTY) as agent_relay,
         Relay(
-            config.user.endpoint(), settings=of_user, tool_names=None, log=logs["user"], empty_as=_EMPTY
+            endpoint, settings=settings, tool_names=None, log=request_log(raw, "agent"), empty_as=_EMPTY
+        ) as agent_relay,
+        Relay(
+            config.user.endpoint(), settings=of_user, tool_names=None, log=request_log(raw, "user"), empty_as=_EMPTY
         ) as user_relay,
     ):
         for domain in config.domains:
@@ -170,16 +172,26 @@ async def _run(
                     "the same command goes on"
                 )
             samples += found
+    return samples
+
+
+def request_log(raw: Path, who: Literal["agent", "user"]) -> Path:
+    """Return where a relay writes its lines, in the folder of what a harness writes."""
+    return raw / f"requests_of_{who}.jsonl"
+
+
+def summed_up(config: Tau2Config, samples: Sequence[Sample], raw: Path) -> Summary:
+    """Sum up the conversations of a run, of whose requests the lines are in `raw`."""
     counted = {
-        "failed_requests": sum(line["status"] != 200 for line in whole_lines(logs["agent"])),
-        "failed_requests_of_user": sum(line["status"] != 200 for line in whole_lines(logs["user"])),
+        "failed_requests": sum(line["status"] != 200 for line in whole_lines(request_log(raw, "agent"))),
+        "failed_requests_of_user": sum(line["status"] != 200 for line in whole_lines(request_log(raw, "user"))),
     }
     summary = sum_up(samples, requests=counted, seed=config.seed)
     pass_hats = {k: _mean_over_domains(samples, k) for k in range(1, config.trials + 1)}
-    return samples, summary.model_copy(update={"pass_hat": pass_hats})
+    return summary.model_copy(update={"pass_hat": pass_hats})
 
 
-def _mean_over_domains(samples: list[Sample], k: int) -> float:
+def _mean_over_domains(samples: Sequence[Sample], k: int) -> float:
     domains = {sample.category for sample in samples}
     return sum(pass_hat([each for each in samples if each.category == name], k) for name in domains) / len(domains)
 
