@@ -89,6 +89,7 @@ FLOORS = {
             "errors",
             "config",
             "user_cache",
+            "freed_memory",
             "metrics_file",
             "transformers_library",
             "chat",
@@ -271,6 +272,18 @@ def test_the_embedded_teachers_trajectories_begin_without_what_only_others_need(
         "import synthesis.trajectories.pipeline, synthesis.procedural.teacher\n"
         "heavy = {'httpx', 'networkx', 'numpy', 'scipy', 'sklearn', 'yaml', 'openai', 'mcp', 'ray', 'datasketch'}\n"
         "print(json.dumps(sorted(heavy & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
+
+
+def test_who_only_decodes_does_without_checkpoints():
+    """28 MB of Orbax and tensorstore."""
+    script = (
+        "import json, sys\n"
+        "import astra_jax.engine.paged, astra_jax.episodes.rollout\n"
+        "print(json.dumps(sorted({'orbax', 'tensorstore'} & set(sys.modules))))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from astra_jax.engine.host_pages import MOVED_AT_ONCE, Moves
 from astra_jax.engine.penalties import Penalties
 from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
+from astra_jax.freed_memory import give_back_around_compiling
 from astra_jax.mesh.placement import host_shards, in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, KVDType, empty_pages
@@ -95,6 +96,7 @@ class XLADevice:
         Raises:
             ConfigError: the platform knows no pages of that type.
         """
+        give_back_around_compiling()
         self._model_config, self._limits, self._end_ids = model_config, limits, end_ids
         self._params = layers_apart(params)
         self._shards, self._mesh = own_shards(), jax.sharding.get_mesh()

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from astra_jax.config import ConfigError
@@ -115,6 +114,8 @@ def ending_with_other_hosts() -> Iterator[None]:
 
 
 def _all_hosts_end() -> bool:
+    import orbax.checkpoint as ocp  # 28 MB that who only decodes does without
+
     try:
         ocp.multihost.get_barrier_sync_fn()(key="a host has failed", timeout_ms=_END_WITHIN_MS)
     except jax.errors.JaxRuntimeError:

@@ -1,0 +1,84 @@
+"""What was freed goes back to the system: by one call, and around each long compilation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from astra_jax import freed_memory
+from astra_jax.cli import compile_cache
+from astra_jax.engine import device as device_module
+from astra_jax.engine.device import XLADevice
+from tests.astra_jax.engine.test_conformance import LIMITS
+from tests.astra_jax.killed_process import ROOT
+
+FREE_ALL_BUT_THE_LAST = """
+import psutil
+from astra_jax.freed_memory import give_back
+def mib(): return psutil.Process().memory_info().rss / 2**20
+held = [bytes(2000) for _ in range(40_000)]  # each an allocation of its own, none large enough for pages of its own
+last = held.pop()
+held.clear()
+before = mib()
+give_back()
+print(before - mib())
+"""
+
+
+@pytest.mark.skipif(freed_memory._trim() is None, reason="needs glibc")
+def test_what_was_freed_below_what_is_held_goes_back():
+    done = subprocess.run(
+        [sys.executable, "-c", FREE_ALL_BUT_THE_LAST], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 60  # of 80 MB
+
+
+def test_without_such_a_call_nothing_happens(monkeypatch):
+    monkeypatch.setattr(freed_memory, "_trim", lambda: None)
+    freed_memory.give_back()
+
+
+@pytest.fixture
+def given_back(monkeypatch) -> list[None]:
+    calls: list[None] = []
+    monkeypatch.setattr(freed_memory, "give_back", lambda: calls.append(None))
+    return calls
+
+
+LOWERED, COMPILED = freed_memory._LONG_SECONDS
+
+
+def test_memory_is_given_back_once_before_and_after_a_long_compilation(given_back):
+    freed_memory.give_back_around_compiling()
+    freed_memory.give_back_around_compiling()
+    for event, seconds, count in ((LOWERED, 0.01, 0), (LOWERED, 0.02, 1), (COMPILED, 0.19, 1), (COMPILED, 9.0, 2)):
+        jax.monitoring.record_event_duration_secs(event, seconds)
+        assert len(given_back) == count
+    jax.monitoring.record_event_duration_secs("/jax/core/compile/jaxpr_trace_duration", 9.0)
+    assert len(given_back) == 2
+
+
+@pytest.mark.parametrize("event", [LOWERED, COMPILED])
+def test_jax_tells_of_it_by_this_name(given_back, monkeypatch, event):
+    monkeypatch.setattr(freed_memory, "_LONG_SECONDS", {event: 0.0})
+    freed_memory.give_back_around_compiling()
+    step, x = jax.jit(lambda x: jnp.tanh(x) @ x), jnp.ones((3, 3))
+    step(x)
+    compiled = len(given_back)
+    assert compiled >= 1
+    step(x)
+    assert len(given_back) == compiled
+
+
+def test_whoever_decodes_and_every_command_that_compiles_has_it_so(untrained, monkeypatch):
+    calls: list[str] = []
+    monkeypatch.setattr(device_module, "give_back_around_compiling", lambda: calls.append("device"))
+    monkeypatch.setattr(compile_cache, "give_back_around_compiling", lambda: calls.append("command"))
+    XLADevice(untrained.model_config, untrained.params, LIMITS, end_ids=(1,)).close()
+    compile_cache.keep_compiled_programs()
+    assert calls == ["device", "command"]
