@@ -79,10 +79,17 @@ async def kill_and_start_again(proxy: FaultyProxy, services: AsyncExitStack, aft
     """End the sandbox that a proxy passes calls on to, and start another one."""
     while proxy.replies < after_replies:
         await asyncio.sleep(0.02)
-    (service,) = (child for child in psutil.Process().children() if "sandbox.server" in child.cmdline())
+    port = int(proxy.service.rpartition(":")[2])
+    (service,) = (child for child in psutil.Process().children() if port in listens_on(child))
     os.kill(service.pid, signal.SIGKILL)
     proxy.lost["killed"] += 1
     proxy.service = await start(services)
+
+
+def listens_on(process: psutil.Process) -> set[int]:
+    """Return the ports on which a process takes connections."""
+    sockets = process.net_connections("tcp")
+    return {socket.laddr.port for socket in sockets if socket.status == psutil.CONN_LISTEN}
 
 
 async def start(services: AsyncExitStack) -> str:

@@ -100,7 +100,7 @@ def contents(folder: Path) -> dict[str, tuple[int, str]]:
     ("signum", "steps", "changes"),
     [
         (signal.SIGTERM, 1, {"optimizer_waits_on_host": True}),
-        (signal.SIGINT, 2, {"checkpoint_every_steps": 1}),
+        (signal.SIGINT, 1, {"checkpoint_every_steps": 1}),
         (signal.SIGTERM, 0, {}),
     ],
     ids=["moments wait on the host", "the step is saved already", "no step has ended"],
