@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +49,10 @@ class ServedPolicy:
             self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids, kv_dtype=self.kv_dtype
         )
         return PagedDecoder(device, self.limits, end_ids=self.end_ids)
+
+    def without_weights(self) -> ServedPolicy:
+        """Return what answering takes beside a decoder, which lays weights out anew: a second copy helps nobody."""
+        return replace(self, policy=replace(self.policy, params={}))
 
 
 def served_policy(

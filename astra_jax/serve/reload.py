@@ -43,6 +43,7 @@ async def follow(service: Service, folder: Path, *, every_seconds: float) -> Non
         except Exception:  # the memory for both may not be there; the next ones are looked for all the same
             log.exception("the weights stay as they are")
             continue
+        del policy  # the decoder has laid the weights out anew
         version += 1
         service.digest = digest
         service.metrics.totals["reloads"] += 1

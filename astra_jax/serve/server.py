@@ -12,6 +12,7 @@ GET  /metrics                        what was done so far, for Prometheus
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import logging
 import secrets
@@ -176,10 +177,11 @@ def serve(
                 f"{host} can be reached by others, who could use the model: set a key in the environment variable "
                 f"{key_variable}, or listen on 127.0.0.1"
             )
-        served = served_policy(folder, names=names, most_tokens=most_tokens, rows=rows, dtype=dtype, kv_dtype=kv_dtype)
-        if reload_seconds is not None and served.digest is None:
-            raise CannotServe(f"expected a policy folder with --reload, found a HuggingFace folder: {folder}")
-        asyncio.run(_serve(listener, served, key, limits, reasoning_parser, folder, reload_seconds, until_stdin_closes))
+        # Nothing here keeps the policy: its weights go as soon as the decoder has laid them out anew.
+        read = functools.partial(
+            served_policy, folder, names=names, most_tokens=most_tokens, rows=rows, dtype=dtype, kv_dtype=kv_dtype
+        )
+        asyncio.run(_serve(listener, read(), key, limits, reasoning_parser, folder, reload_seconds, until_stdin_closes))
     finally:
         listener.close()
 
@@ -230,7 +232,10 @@ async def _serve(
     reload_seconds: float | None,
     until_stdin_closes: bool,
 ) -> None:
+    if reload_seconds is not None and served.digest is None:
+        raise CannotServe(f"expected a policy folder with --reload, found a HuggingFace folder: {folder}")
     decoder = await _warm_decoder(served)
+    served = served.without_weights()
     service = Service(served, decoder, limits)
     server = Server(service, key, grace_seconds=limits.grace_seconds, reasoning_parser=reasoning_parser)
     if until_stdin_closes:

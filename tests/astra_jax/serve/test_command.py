@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,9 @@ from astra_jax.cli.command import main
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.episodes.log import read_episodes
 from astra_jax.model.qwen3 import init_params
-from astra_jax.serve.policy import served_policy
+from astra_jax.serve.policy import ServedPolicy, served_policy
+from astra_jax.serve.server import Server, _serve, listen
+from astra_jax.serve.service import ServingLimits
 from astra_jax.testing import tiny_environment
 from synthesis.record_io import write_records
 from tests.astra_jax.cli.test_signals import Command
@@ -142,6 +147,25 @@ async def test_a_huggingface_folder_says_what_its_policy_says(untrained, tmp_pat
         await decoder.close()
     assert said[0] == said[1]
     assert len(said[0].ids) > 5
+
+
+async def test_a_server_keeps_no_weights_but_those_that_its_decoder_has_laid_out(untrained, tmp_path, monkeypatch):
+    save_policy(untrained, tmp_path / "policy")
+    stacked = []
+
+    def read() -> ServedPolicy:
+        served = served_policy(tmp_path / "policy", most_tokens=128, rows=1)
+        stacked.extend(weakref.ref(weights) for weights in served.policy.params["layers"].values())
+        return served
+
+    async def looked_at(server: Server, sockets: list[socket.socket]) -> None:
+        gc.collect()
+        assert stacked
+        assert {weights() for weights in stacked} == {None}
+
+    monkeypatch.setattr(Server, "serve", looked_at)
+    with listen("127.0.0.1", 0) as listener:
+        await _serve(listener, read(), None, ServingLimits(), "qwen3", tmp_path / "policy", None, False)
 
 
 def test_what_cannot_be_served_is_told_in_one_line(untrained, tmp_path, monkeypatch, capsys):
