@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+TITLE = r"^## \d{4}-\d{2}-\d{2} · (.+)$"
 NAMED = re.compile(r"Decided:\s+docs/decisions/(\w+\.md),\s+“(.+?)”", re.DOTALL)
 
 
@@ -14,7 +15,7 @@ def decisions() -> set[tuple[str, str]]:
     return {
         (path.name, title)
         for path in (ROOT / "docs" / "decisions").glob("*.md")
-        for title in re.findall(r"^## \d{4}-\d{2}-\d{2} · (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for title in re.findall(TITLE, path.read_text(encoding="utf-8"), re.MULTILINE)
     }
 
 
@@ -29,10 +30,20 @@ def test_every_decision_is_named_by_the_code_that_it_explains_and_every_name_is_
     assert named_by_the_code() == decisions()
 
 
-def test_the_index_names_every_topic():
+def test_the_index_names_every_decision_under_its_topic_in_their_order():
     folder = ROOT / "docs" / "decisions"
-    linked = set(re.findall(r"\]\((\w+\.md)\)", (folder / "README.md").read_text(encoding="utf-8")))
-    assert linked == {path.name for path in folder.glob("*.md")} - {"README.md"}
+    topics = re.split(r"\]\((\w+\.md)\)\*\*", (folder / "README.md").read_text(encoding="utf-8"))[1:]
+    listed = (re.findall(r"^- (.+)$", entries, re.MULTILINE) for entries in topics[1::2])
+    files = (path for path in folder.glob("*.md") if path.name != "README.md")
+    assert dict(zip(topics[::2], listed, strict=True)) == {
+        path.name: re.findall(TITLE, path.read_text(encoding="utf-8"), re.MULTILINE) for path in files
+    }
+
+
+def test_every_topic_has_its_newest_decision_first():
+    for path in (ROOT / "docs" / "decisions").glob("*.md"):
+        days = re.findall(r"^## (\S+) · ", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert days == sorted(days, reverse=True), path.name
 
 
 def test_every_python_file_that_a_document_names_is_there():
