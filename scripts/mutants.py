@@ -2433,14 +2433,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # A failure of the service is retried.
     Mutant(
-        "sandbox/client.py",
+        "sandbox/exchange.py",
         "if status == 429 or status >= 500:",
         "if status == 429 or status > 500:",
         ("tests/sandbox/test_client.py::test_a_failure_of_the_service_is_retried",),
     ),
     # A reply that is cut is asked for again.
     Mutant(
-        "sandbox/client.py",
+        "sandbox/exchange.py",
         'return str(error).startswith("EOF while parsing")',
         "return False",
         ("tests/sandbox/test_client.py::test_a_reply_that_is_cut_anywhere_is_asked_for_again",),
@@ -2460,7 +2460,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # No reply is late before its calls have had their time.
     Mutant(
-        "sandbox/client.py",
+        "sandbox/exchange.py",
         "sum(request.limits.wall_seconds for request in requests)",
         "max((request.limits.wall_seconds for request in requests), default=0)",
         ("tests/sandbox/test_client.py::test_a_reply_is_due_when_the_call_has_had_its_time",),
@@ -2487,14 +2487,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # A batch that is not answered whole has no replies.
     Mutant(
-        "sandbox/client.py",
+        "sandbox/exchange.py",
         "if len(replies) != count:",
         "if False:",
         ("tests/sandbox/test_client.py::test_a_batch_that_is_not_answered_whole_has_no_replies",),
     ),
     # A source that the server has forgotten is sent again.
     Mutant(
-        "sandbox/client.py",
+        "sandbox/exchange.py",
         "if status == 404 and b'\"unknown_source\"' in body:",
         "if False:",
         (

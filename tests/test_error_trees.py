@@ -14,12 +14,13 @@ NOT_OURS = {
     "ToolError": "in the jail, beside a tool",
     "GivenUp": "a run that was ended has not failed",
     "Terminated": "a run that was ended has not failed",
-    "_BatchTooLarge": "never leaves its file",
     "_DeadEnd": "never leaves its file",
     "_Lost": "never leaves its file",
     "_NotJson": "never leaves its file",
-    "_UnknownSource": "never leaves its file",
     "_Unusable": "never leaves its file",
+    "BatchTooLarge": "the sandbox's clients send two halves then",
+    "Lost": "the sandbox's clients try again then",
+    "SourceWanted": "the sandbox's clients send the source's text then",
     "Unreadable": "the teacher makes a BadReply of it",
 }
 

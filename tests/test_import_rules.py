@@ -49,6 +49,7 @@ FLOORS = {
             "connections",
             "server",
             "replicas",
+            "exchange",
             "client",
             "local",
             "contract",

@@ -76,7 +76,7 @@ def test_where_all_rest_the_one_whose_rest_ends_first_is_taken() -> None:
 
 @both
 async def test_a_call_goes_on_to_another_replica_at_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandbox.client._Session._pause", lambda *_: pytest.fail("it waited"))
+    monkeypatch.setattr("sandbox.exchange.Session._pause", lambda *_: pytest.fail("it waited"))
     for failure in ((503, b"{}"), (429, b"{}"), (500, b""), None):
         with (
             fake_service(lambda *_, failure=failure: failure) as (bad, bad_asked),  # type: ignore[misc]
