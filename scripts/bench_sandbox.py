@@ -34,11 +34,11 @@ from typing import Any
 import uvicorn
 
 from sandbox.bodies import CallRequest, RawJSON, encoded
+from sandbox.endpoints import application
 from sandbox.execution import Execution
 from sandbox.isolation import Tier
 from sandbox.local import local_sandbox
 from sandbox.pool import Pool
-from sandbox.server import application
 
 CITIES = ("Oslo", "Lima", "Cairo", "Kyoto", "Quito", "Accra", "Delhi", "Paris", "Turin", "Perth", "Seoul", "Tunis")
 

@@ -2372,7 +2372,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # A replica refuses calls that need what it has not.
     Mutant(
-        "sandbox/server.py",
+        "sandbox/endpoints.py",
         "if has.get(name) != version:",
         "if False:",
         (
@@ -2474,7 +2474,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # What a caller has hung up on is ended, in the queue and in its jail.
     Mutant(
-        "sandbox/server.py",
+        "sandbox/endpoints.py",
         "        working.cancel()\n",
         "",
         ("tests/sandbox/test_http.py::test_the_calls_of_a_caller_that_leaves_are_ended_wherever_they_are",),

@@ -47,6 +47,7 @@ FLOORS = {
             "execution",
             "self_test",
             "connections",
+            "endpoints",
             "server",
             "replicas",
             "exchange",
