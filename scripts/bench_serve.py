@@ -1,9 +1,10 @@
 """`astra serve` under load, on this CPU: one JSON line a figure.
 
-    python scripts/bench_serve.py
+    python scripts/bench_serve.py [FIGURE …] [--layers-of qwen3-14b]
 
 A Qwen3 with random weights (hidden 256, 4 layers, vocabulary 2,304 or as its tokenizer has it) is served by a process
-of its own, `astra serve`, whose clients are this one.
+of its own, `astra serve`, whose clients are this one. With `--layers-of` it has two layers of a released Qwen3's sizes:
+what a figure depends on the model for shows there, as how much of a long prompt's time is attention.
 
     clients        tokens per second of one client after another, and of 64 at once: 64 messages of 96 tokens
     conversation   20 turns, whose prompt grows to 4,000 tokens: tokens computed over tokens that are new, and how long
@@ -41,6 +42,7 @@ from measured_qwen3 import Shape, our_config
 
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.engine.interface import Sampling, Session
+from astra_jax.model.config import QWEN3_PRESETS
 from astra_jax.model.qwen3 import init_params
 from astra_jax.serve.policy import served_policy
 from astra_jax.testing import tiny_tokenizer
@@ -61,16 +63,17 @@ class Server:
 
 
 @contextmanager
-def serving(*options: str) -> Iterator[Server]:
+def serving(layers_of: str | None) -> Iterator[Server]:
     """Serve a policy with random weights."""
     with tempfile.TemporaryDirectory() as directory:
         folder, tokenizer = Path(directory) / "policy", tiny_tokenizer()
-        config = our_config(Shape(tokenizer.vocab_size, layers=4)).model_copy(update={"max_position_embeddings": 8192})
+        small = our_config(Shape(tokenizer.vocab_size, layers=4))
+        sizes = {"vocab_size": tokenizer.vocab_size, "num_layers": 2, "tie_word_embeddings": True}
+        config = small if layers_of is None else QWEN3_PRESETS[layers_of].model_copy(update=sizes)
+        config = config.model_copy(update={"max_position_embeddings": 8192})
         save_policy(Policy(config, init_params(config, seed=0), tokenizer), folder)
         command = [sys.executable, "-m", "astra_jax.cli", "serve", str(folder), "--port", "0", "--rows", str(ROWS)]
-        process = subprocess.Popen(
-            [*command, "--max-model-len", str(MOST_TOKENS), *options], stdout=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen([*command, "--max-model-len", str(MOST_TOKENS)], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         line = process.stdout.readline()
         assert " on http://" in line, line
@@ -375,10 +378,11 @@ async def measure(server: Server, chosen: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", nargs="*")
+    parser.add_argument("figures", nargs="*", metavar="FIGURE", help="all of them without one")
+    parser.add_argument("--layers-of", choices=QWEN3_PRESETS, help="serve two layers of this Qwen3's sizes")
     options = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    with serving() as server:
+    with serving(options.layers_of) as server:
         asyncio.run(measure(server, options.figures))
 
 
