@@ -563,6 +563,10 @@ def test_who_leaves_a_stream_lets_go_of_its_message(server, http, says, decoder)
     says("and so on " * 300, seconds_a_call=0.02)
     with http.stream("POST", CHAT, json={"messages": ASKED, "stream": True}) as reply:
         next(reply.iter_lines())
+        for _ in range(500):  # the first event may come before the decoder has been asked
+            if decoder.load.sessions == 1:
+                break
+            time.sleep(0.01)
         assert decoder.load.sessions == 1
     for _ in range(500):
         if decoder.load.sessions == 0 and http.get("/health").json()["requests"] == 0:
