@@ -167,25 +167,32 @@ async def chat(http: aiohttp.ClientSession, seed: int) -> Chat:
         messages.append({"role": "user", "content": text})
         body = {"messages": messages, "max_tokens": 24, "temperature": 0, "stream": True, "separate_reasoning": False}
         body["stream_options"] = {"include_usage": True}
-        started, said, usage = time.perf_counter(), "", {}
-        heard = False
+        before, said, usage = await first_tokens_seconds(http), "", {}
         async with http.post("/v1/chat/completions", json=body) as reply:
             async for line in reply.content:
                 if not line.startswith(b"data: {"):
                     continue
                 document = json.loads(line.removeprefix(b"data: "))
                 delta = document["choices"][0]["delta"] if document["choices"] else {}
-                if delta.get("content") and not heard:
-                    heard = True
-                    seen.first_token_seconds.append(time.perf_counter() - started)
                 said += delta.get("content") or ""
                 usage = document.get("usage") or usage
+        seen.first_token_seconds.append(await first_tokens_seconds(http) - before)
         seen.computed += usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
         # What is new in a turn: all that the prompt has beyond the one before, and what was said to that.
         seen.distinct += usage["prompt_tokens"] - seen.prompt_tokens
         seen.prompt_tokens = usage["prompt_tokens"]
         messages.append({"role": "assistant", "content": said})
     return seen
+
+
+async def first_tokens_seconds(http: aiohttp.ClientSession) -> float:
+    """Return how long all requests so far waited for their first token, by the server's own count.
+
+    A client sees text, and of random weights the first token is often no text: then its second call is waited for.
+    """
+    async with http.get("/metrics") as reply:
+        lines = (await reply.text()).splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("astra_serve_first_token_seconds_sum"))
 
 
 async def overhead(http: aiohttp.ClientSession, server: Server, vocab_size: int) -> dict[str, Any]:
