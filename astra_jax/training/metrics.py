@@ -15,13 +15,28 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
-
 from astra_jax.metrics_file import whole_lines
 from astra_jax.training.wandb_run import WandbConfig, WandbRun
 from synthesis.destination import whole_file
 
 _LINES_PER_RUN = 20
+
+
+def _summary_writer() -> Any:
+    """Return tensorboardX's writer, loaded without torch.
+
+    Where torch is installed tensorboardX imports it, half of what a command's start costs, and asks it nothing of a
+    plain number.
+    """
+    is_hidden = "torch" not in sys.modules
+    if is_hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # how Python is told that an import fails
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        if is_hidden:
+            del sys.modules["torch"]
+    return SummaryWriter
 
 
 class Progress:
@@ -72,7 +87,8 @@ class MetricsLog:
         with whole_file(path) as partial:
             partial.write_text("".join(kept))
         self._path = path
-        self._events = SummaryWriter(str(path.parent / "tensorboard"), purge_step=first_step or None, flush_secs=10)
+        events = path.parent / "tensorboard"
+        self._events = _summary_writer()(str(events), purge_step=first_step or None, flush_secs=10)
         self._wandb_run = None
         if wandb is not None:
             lines = map(json.loads, kept)
