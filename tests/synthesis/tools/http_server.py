@@ -1,6 +1,9 @@
-"""A tool server at an address, made with the SDK: streamable HTTP or SSE, behind a token if one is named.
+"""Tool servers at addresses, made with the SDK: streamable HTTP or SSE, behind a token if one is named.
 
-    python http_server.py PORT http|sse [bearer|oauth|header]
+    python http_server.py
+
+Each line that it reads, `PORT http|sse [bearer|oauth|header]`, is answered with the number of one more process, which
+serves at that port: forked, since to import the SDK takes a second.
 
 The token, the client's secret and the header's value are those of the tests; `act` does what its text says.
 """
@@ -11,6 +14,7 @@ import asyncio
 import base64
 import json
 import os
+import signal
 import sys
 
 import uvicorn
@@ -100,7 +104,17 @@ def behind(app, port: int, kind: str):
     return asked
 
 
-if __name__ == "__main__":
-    port, transport = int(sys.argv[1]), sys.argv[2]
+def serve(port: int, transport: str, kind: str = "") -> None:
     app = server_of().sse_app() if transport == "sse" else server_of().streamable_http_app()
-    uvicorn.run(behind(app, port, sys.argv[3] if len(sys.argv) > 3 else ""), port=port, log_level="critical")
+    uvicorn.run(behind(app, port, kind), port=port, log_level="critical")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # one that has ended is gone at once
+    for line in sys.stdin:
+        if not (number := os.fork()):
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            port, *how = line.split()
+            serve(int(port), *how)
+            os._exit(0)
+        print(number, flush=True)

@@ -6,9 +6,11 @@ import json
 import socket
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`")
@@ -34,25 +36,33 @@ def quick(monkeypatch):
     monkeypatch.setattr("synthesis.tools.mcp_pool._RECONNECT_SECONDS", 0.3)
 
 
-@asynccontextmanager
-async def serving(port: int, *arguments: str):
-    """Start a server as a process, and wait until it listens."""
-    process = subprocess.Popen([sys.executable, SERVER, str(port), *arguments])
-    try:
-        async with asyncio.timeout(120):
-            while True:
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                except OSError:
-                    assert process.poll() is None
-                    await asyncio.sleep(0.05)
-                else:
-                    writer.close()
-                    break
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Callable[..., AbstractAsyncContextManager[psutil.Process]]]:
+    """Starts a server as a process, and waits until it listens."""
+    with subprocess.Popen([sys.executable, SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forks:
+
+        @asynccontextmanager
+        async def serve(port: int, *arguments: str) -> AsyncIterator[psutil.Process]:
+            print(port, *arguments, file=forks.stdin, flush=True)
+            process = psutil.Process(int(forks.stdout.readline()))
+            try:
+                async with asyncio.timeout(120):
+                    while True:
+                        try:
+                            _, writer = await asyncio.open_connection("127.0.0.1", port)
+                        except OSError:
+                            assert process.is_running()
+                            await asyncio.sleep(0.05)
+                        else:
+                            writer.close()
+                            break
+                yield process
+            finally:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+                process.wait()
+
+        yield serve
 
 
 def at(port: int, transport: str = "http", **settings) -> McpServerConfig:
@@ -73,7 +83,7 @@ async def pool_of(config: McpServerConfig, tmp_path):
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_a_server_that_demands_a_token_gets_the_one_of_the_environment_and_it_shows_nowhere(
-    tmp_path, unused_tcp_port, monkeypatch, transport
+    tmp_path, serving, unused_tcp_port, monkeypatch, transport
 ):
     monkeypatch.setenv("FAR_TOKEN", TOKEN)
     async with serving(unused_tcp_port, transport, "bearer"):
@@ -88,7 +98,7 @@ async def test_a_server_that_demands_a_token_gets_the_one_of_the_environment_and
     assert "FAR_TOKEN" not in config.model_dump_json()
 
 
-async def test_a_header_of_any_name_comes_from_the_environment(tmp_path, unused_tcp_port, monkeypatch):
+async def test_a_header_of_any_name_comes_from_the_environment(tmp_path, serving, unused_tcp_port, monkeypatch):
     monkeypatch.setenv("FAR_KEY", VALUE)
     async with (
         serving(unused_tcp_port, "http", "header"),
@@ -98,7 +108,9 @@ async def test_a_header_of_any_name_comes_from_the_environment(tmp_path, unused_
         assert (await session.call("act", {"text": "headers"})).content == "None [key]"
 
 
-async def test_a_client_of_oauth_asks_for_its_token_and_every_session_shows_it(tmp_path, unused_tcp_port, monkeypatch):
+async def test_a_client_of_oauth_asks_for_its_token_and_every_session_shows_it(
+    tmp_path, serving, unused_tcp_port, monkeypatch
+):
     monkeypatch.setenv("FAR_ID", CLIENT[0])
     monkeypatch.setenv("FAR_SECRET", CLIENT[1])
     issuer = f"http://127.0.0.1:{unused_tcp_port}"
@@ -117,7 +129,7 @@ async def test_a_client_of_oauth_asks_for_its_token_and_every_session_shows_it(t
     ("kind", "transport"), [("bearer", "http"), ("bearer", "sse"), ("header", "http"), ("oauth", "http")]
 )
 async def test_a_server_that_refuses_the_key_stops_the_run_in_one_line_that_names_the_variable_and_not_the_key(
-    tmp_path, unused_tcp_port, monkeypatch, kind, transport
+    tmp_path, serving, unused_tcp_port, monkeypatch, kind, transport
 ):
     issuer = f"http://127.0.0.1:{unused_tcp_port}"
     shown = {
@@ -162,7 +174,7 @@ async def test_an_address_with_a_key_in_it_is_refused_and_not_shown(tmp_path, ur
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_a_server_that_dies_in_a_call_costs_the_session_and_the_next_one_is_connected_when_it_is_up_again(
-    tmp_path, unused_tcp_port, transport
+    tmp_path, serving, unused_tcp_port, transport
 ):
     async with pool_of(at(unused_tcp_port, transport, call_seconds=10), tmp_path) as pool:
         async with asyncio.timeout(60):
@@ -175,7 +187,7 @@ async def test_a_server_that_dies_in_a_call_costs_the_session_and_the_next_one_i
 
 
 async def test_a_server_that_was_started_anew_between_two_calls_does_not_know_the_session_which_is_no_response(
-    tmp_path, unused_tcp_port
+    tmp_path, serving, unused_tcp_port
 ):
     async with pool_of(at(unused_tcp_port), tmp_path) as pool:
         async with serving(unused_tcp_port, "http"):
@@ -191,7 +203,9 @@ async def test_a_server_that_was_started_anew_between_two_calls_does_not_know_th
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_a_status_that_says_that_the_server_failed_is_no_tool_response(tmp_path, unused_tcp_port, transport):
+async def test_a_status_that_says_that_the_server_failed_is_no_tool_response(
+    tmp_path, serving, unused_tcp_port, transport
+):
     async with serving(unused_tcp_port, transport), pool_of(at(unused_tcp_port, transport), tmp_path) as pool:
         with pytest.raises(ToolServerDied, match="HTTP 500"):
             async with pool.lease() as session:
@@ -201,7 +215,7 @@ async def test_a_status_that_says_that_the_server_failed_is_no_tool_response(tmp
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_a_call_that_hangs_ends_at_its_limit(tmp_path, unused_tcp_port, transport):
+async def test_a_call_that_hangs_ends_at_its_limit(tmp_path, serving, unused_tcp_port, transport):
     config = at(unused_tcp_port, transport, call_seconds=0.5)
     async with serving(unused_tcp_port, transport), pool_of(config, tmp_path) as pool, asyncio.timeout(60):
         with pytest.raises(ToolServerDied, match=r"within 0\.5 s"):
@@ -218,7 +232,7 @@ async def test_a_server_that_accepts_and_says_nothing_ends_in_one_line(tmp_path,
 
 
 async def test_a_server_that_is_on_its_way_up_is_asked_once_more_and_no_third_time(
-    tmp_path, unused_tcp_port, monkeypatch
+    tmp_path, serving, unused_tcp_port, monkeypatch
 ):
     start, starts = McpSession.start, []
 
@@ -279,7 +293,7 @@ async def test_a_started_server_has_the_keys_that_are_named_and_they_do_not_show
 
 
 async def test_a_run_with_a_server_behind_a_token_writes_the_token_nowhere(
-    tmp_path, unused_tcp_port, monkeypatch, capfd, caplog
+    tmp_path, serving, unused_tcp_port, monkeypatch, capfd, caplog
 ):
     caplog.set_level("DEBUG")
     monkeypatch.setenv("FAR_TOKEN", TOKEN)
@@ -304,7 +318,7 @@ async def test_a_run_with_a_server_behind_a_token_writes_the_token_nowhere(
 
 
 async def test_a_server_that_is_gone_stops_the_run_in_one_line_and_the_same_command_goes_on_to_the_same_records(
-    tmp_path, unused_tcp_port, monkeypatch
+    tmp_path, serving, unused_tcp_port, monkeypatch
 ):
     def config(name: str) -> TrajectoriesConfig:
         return TrajectoriesConfig(
