@@ -1,7 +1,7 @@
-"""What was freed goes back to the operating system before and after each long compilation.
+"""What was freed goes back to the operating system: before and after each long compilation, and after each step of RL.
 
 glibc keeps what threads free for their next allocations, in up to eight arenas a core. What XLA's compiler leaves there
-was a good part of a decoder's peak.
+was a good part of a decoder's peak; what the calls of hundreds of steps leave there adds up.
 
 Decided: docs/decisions/commands.md, “What a compiler has freed goes back to the system”.
 """

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from astra_jax.checkpoints.checkpoint import TrainState
+from astra_jax.freed_memory import give_back
 from astra_jax.mesh.placement import in_force, in_memory, place_batch, segment_multiple
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import kept_logprobs, token_logprobs
@@ -260,4 +261,5 @@ async def train_rl(
                 state = moments_on_host(state)
             metrics |= await held_out.evaluate(state)
         run.end_step(state, metrics, batch)
+        give_back()
     return state

@@ -208,6 +208,15 @@ async def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(config, tm
         await run_rl(run.model_copy(update={"out": tmp_path / "another run"}), InProcessSandbox())
 
 
+async def test_after_every_step_what_was_freed_goes_back(config, tmp_path, monkeypatch):
+    """What its threads have freed would else stay with the process, some MiB more a step."""
+    run = config.model_copy(update={"out": tmp_path / "run", "steps": 2})
+    steps_done = []
+    monkeypatch.setattr(train, "give_back", lambda: steps_done.append(len(read_metrics(run.out / "metrics.jsonl"))))
+    await run_rl(run, InProcessSandbox())
+    assert steps_done == [1, 2]
+
+
 async def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(
     config, taught, tmp_path, monkeypatch, capsys
 ):
