@@ -18,7 +18,7 @@ from astra_jax.checkpoints.checkpoint import TrainState
 from astra_jax.config import ConfigError, parse_config
 from astra_jax.mesh.placement import place_batch
 from astra_jax.model.logprobs import token_logprobs
-from astra_jax.model.qwen3 import bind
+from astra_jax.model.qwen3 import Params, bind
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.config import RLConfig
@@ -328,13 +328,18 @@ def test_where_episodes_weigh_the_same_the_loss_and_its_gradients_equal_the_refe
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_the_log_probs_that_a_step_begins_with_are_those_of_its_loss(untrained, near_policy, accumulation):
-    static = {
-        "model_config": untrained.model_config,
-        "objective": Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16),
-    }
-    found_BT = start_logprobs(untrained.params, near_policy, accumulation=accumulation, **static)
-    _, expected_BT = rl_loss(untrained.params, near_policy, **static)
+def test_the_log_probs_that_a_step_begins_with_are_those_of_its_loss(
+    untrained, near_policy, loss_and_gradients, accumulation
+):
+    objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
+    found_BT = start_logprobs(
+        untrained.params,
+        near_policy,
+        model_config=untrained.model_config,
+        objective=objective,
+        accumulation=accumulation,
+    )
+    _, expected_BT, _ = loss_and_gradients(near_policy)
     np.testing.assert_allclose(found_BT, expected_BT, atol=1e-5)
 
 
@@ -353,18 +358,24 @@ def test_mini_batches_are_updates_one_after_the_other(untrained, near_policy, tm
         logprob_chunk_tokens=16,
     )
     optimizer = make_optimizer(config.optimizer, config.num_updates)
-    begun = functools.partial(jax.tree.map, jnp.copy, untrained.params)
+
+    def begun() -> tuple[Params, optax.OptState]:
+        """Both told where they lie, as a run's are: arrays that are not would be another program."""
+        params = jax.tree.map(jnp.copy, untrained.params)
+        return jax.device_put((params, optimizer.init(params)), jax.devices()[0])
+
     parts = Parts(None, untrained.model_config, untrained.tokenizer)
-    params = begun()
-    found, _, metrics = rl_updates(config, parts, TrainState(0, params, optimizer.init(params), {}), near_policy)
+    found, _, metrics = rl_updates(config, parts, TrainState(0, *begun(), {}), near_policy)
     static = {"model_config": untrained.model_config, "objective": objective_of(config)}
-    params, expected_metrics = begun(), []
-    state = optimizer.init(params)
+    loss_of = jax.jit(functools.partial(rl_loss, **static))
+    (first, _), (params, state), expected_metrics = begun(), begun(), []
     for row in range(3):
         mini = jax.tree.map(lambda x_BT, row=row: x_BT[row : row + 1], near_policy)
         if cap is not None:
-            mini = mini._replace(start_logprobs_BT=rl_loss(untrained.params, mini, **static)[1])
-        params, state, of_update = rl_step(params, state, mini, optimizer_config=config.optimizer, steps=6, **static)
+            mini = mini._replace(start_logprobs_BT=loss_of(first, mini)[1])
+        params, state, of_update = rl_step(
+            params, state, mini, optimizer_config=config.optimizer, steps=6, accumulation=1, **static
+        )
         expected_metrics.append(of_update)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), found, params)
     for name, value in metrics.items():
