@@ -4,10 +4,12 @@ Property tests draw the same examples every time: a red run can be run again and
 know that one fails: the smallest example that does is not looked for, which takes seconds.
 """
 
+import gc
 import os
 import signal
 import tempfile
 
+import pytest
 from hypothesis import Phase, settings
 
 phases = [Phase.explicit, Phase.generate] if "MUTANT_UNDER_TEST" in os.environ else list(Phase)
@@ -30,3 +32,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # A shell's background job ignores Ctrl-C, and so would every command that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Collecting makes a million objects that stay: to look through them for garbage, again and again, took a third of it.
+gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """From here on garbage is looked for as ever, but not among what was there before the first test."""
+    gc.freeze()
+    gc.enable()
