@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export JAX_PLATFORMS ?= cpu
+# Commands that tests start by the hundred would each compile our sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Slow tests in four parts of about the same time. One part a run of `.ci/run`: the one that .ci/slow_part names, which
 # a change that lands moves on.
