@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -20,12 +19,12 @@ from synthesis.teacher.protocol import BadReply, TeacherUnavailable
 from synthesis.teacher.usage import Usage
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.workers import RayConfig
+from tests.synthesis.teacher import batch_run
 from tests.synthesis.teacher.mock_batches import MockBatches, until
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.test_openai import KEY, SCORES, key, question, scored, teacher_of  # noqa: F401 - a fixture
 from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 
-RUN = Path(__file__).with_name("batch_run.py")
 QUICK = {"batch": True, "batch_wait_seconds": 0.05, "batch_poll_seconds": 0.02, "request_seconds": 5}
 ONES = '"clarity": 1, "realism": 1, "tool_necessity": 1'
 PRICES = {"usd_per_million_prompt_tokens": 1000.0, "usd_per_million_completion_tokens": 0.0}
@@ -324,7 +323,7 @@ async def test_a_batch_of_which_nobody_knows_whether_it_was_made_is_looked_for_b
 
 
 @pytest.mark.parametrize("moment", ["it is polled", "its id came", "its file was sent"])
-async def test_a_run_that_is_killed_pays_for_nothing_twice(tmp_path, moment):
+async def test_a_run_that_is_killed_pays_for_nothing_twice(tmp_path, moment, capsys):
     async with MockBatches(scored, polls=10**9).serving() as endpoint:
         if moment == "its id came":  # made, and the run dies before it can write the id down
             held = asyncio.Event()
@@ -339,7 +338,7 @@ async def test_a_run_that_is_killed_pays_for_nothing_twice(tmp_path, moment):
             endpoint._create = create_and_hold
         if moment == "its file was sent":
             endpoint.faults = [("POST batch", 500)] * 99
-        command = [sys.executable, RUN, endpoint.url, tmp_path / "replies.sqlite", "5"]
+        command = [sys.executable, batch_run.__file__, endpoint.url, tmp_path / "replies.sqlite", "5"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE)
         try:
             if moment == "it is polled":
@@ -353,12 +352,9 @@ async def test_a_run_that_is_killed_pays_for_nothing_twice(tmp_path, moment):
             process.communicate()
         assert len(open_batches(tmp_path)) == 1
         endpoint.polls, endpoint.faults = 1, []
-        again = subprocess.Popen(command, stdout=subprocess.PIPE)
-        try:
-            await until(lambda: again.poll() is not None)
-        finally:
-            again.kill()
-        assert again.communicate()[0] == b"answered\n"
+        # Only the run that is killed has to be a process.
+        await asyncio.wait_for(batch_run.main(endpoint.url, str(tmp_path / "replies.sqlite"), 5), timeout=60)
+        assert capsys.readouterr().out == "answered\n"
     assert endpoint.sizes == [5]
     assert set(endpoint.paid.values()) == {1}
     assert open_batches(tmp_path) == []
