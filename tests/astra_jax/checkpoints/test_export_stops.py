@@ -11,10 +11,9 @@ from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.model.qwen3 import init_params
 from astra_jax.testing import tiny_model_config
 
-torch = pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
-
 
 def test_generate_stops_at_the_end_of_a_turn(tmp_path, tokenizer):
+    torch = pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
     from transformers import AutoModelForCausalLM
 
     config = tiny_model_config(tokenizer.vocab_size).model_copy(update={"tie_word_embeddings": False})

@@ -1,5 +1,7 @@
 """Tiny random models of every architectural variant against transformers: logits, loss and every gradient."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +12,6 @@ from astra_jax.checkpoints.hf import save_hf
 from astra_jax.model.config import ModelConfig, YarnScaling
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind, init_params, rope_frequencies
-
-torch = pytest.importorskip("torch", reason="the parity oracle is an extra: pip install '.[parity]'")
-transformers = pytest.importorskip("transformers", reason="the parity oracle is an extra: pip install '.[parity]'")
 
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=32)
 VARIANTS = {
@@ -41,8 +40,16 @@ def varied_params(config):
     return jax.tree.unflatten(tree, [leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32) for leaf in leaves])
 
 
+@pytest.fixture(scope="module")
+def oracle() -> tuple[Any, Any]:
+    """transformers and torch, seconds to import: who collects this file and runs it not does without."""
+    reason = "the parity oracle is an extra: pip install '.[parity]'"
+    return pytest.importorskip("transformers", reason=reason), pytest.importorskip("torch", reason=reason)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_logits_loss_and_gradients_equal_those_of_transformers(variant, tmp_path):
+def test_logits_loss_and_gradients_equal_those_of_transformers(variant, tmp_path, oracle):
+    transformers, torch = oracle
     config = config_of(variant)
     params = varied_params(config)
     tokens_BT = np.random.default_rng(0).integers(0, 97, (2, 100))
@@ -90,8 +97,9 @@ def test_every_preset_has_the_published_number_of_parameters():
 
 
 @pytest.mark.parametrize("rope_theta", [1e4, 1e6])
-def test_rope_frequencies_are_rounded_as_those_of_transformers(rope_theta):
+def test_rope_frequencies_are_rounded_as_those_of_transformers(rope_theta, oracle):
     """All but one or two to the bit: positions multiply what is rounded otherwise, and sharp heads show it."""
+    transformers, _ = oracle
     from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
     sizes = {"vocab_size": 97, "hidden_size": 48, "num_layers": 1, "intermediate_size": 80, "num_heads": 1}
