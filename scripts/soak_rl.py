@@ -6,7 +6,8 @@ A run from the quickstart's SFT policy, with small steps (2 groups of 4 episodes
 through a proxy in front of a real sandbox: of all replies 5 % hang, 5 % are HTTP 500 and 2 % are cut, and after a third
 of the steps the sandbox is killed with SIGKILL and started again. Printed: steps that ended, the longest step, what the
 proxy did, the run's resident memory as a median over the second fifth of the steps and over the last, how much it grew,
-and how many files and tasks are left over.
+how many programs were compiled by the end of either (each stays: rows of a new length are a new one), and how many
+files and tasks are left over.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import statistics
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import psutil
 from bench_faults import GRACE_SECONDS, faulty_proxy, kill_and_start_again, start, until
 
@@ -42,11 +44,26 @@ class Impatient(AsyncSandboxClient):
         return await super().execute(*arguments, limits=Limits(wall_seconds=1.0), **options)
 
 
-async def watch(metrics: Path, resident_bytes: dict[int, int]) -> None:
-    """Note the resident memory after each step, as often as one can look."""
+class Seen(NamedTuple):
+    """What stays with the process."""
+
+    resident_bytes: int
+    programs: int
+
+
+async def watch(metrics: Path, seen: dict[int, Seen]) -> None:
+    """Note what there is after each step, as often as one can look."""
+    programs = 0
+
+    def note(event: str, _: float, **__: str | int) -> None:
+        nonlocal programs
+        if event == "/jax/core/compile/backend_compile_duration":
+            programs += 1
+
+    jax.monitoring.register_event_duration_secs_listener(note)
     while True:
         if metrics.exists():
-            resident_bytes[metrics.read_bytes().count(b"\n")] = psutil.Process().memory_info().rss
+            seen[metrics.read_bytes().count(b"\n")] = Seen(psutil.Process().memory_info().rss, programs)
         await asyncio.sleep(0.2)
 
 
@@ -63,8 +80,8 @@ async def soak(run: Path, out: Path, steps: int, seed: int) -> dict[str, Any]:
         }
     )
     tasks, files = asyncio.all_tasks(), psutil.Process().num_fds()
-    resident_bytes: dict[int, int] = {}
-    watcher = asyncio.ensure_future(watch(out / "metrics.jsonl", resident_bytes))
+    seen: dict[int, Seen] = {}
+    watcher = asyncio.ensure_future(watch(out / "metrics.jsonl", seen))
     async with AsyncExitStack() as services:
         proxy = faulty_proxy(await start(services), SHARES, seed)
         async with proxy as url, Impatient(url, grace_seconds=GRACE_SECONDS) as sandbox:
@@ -78,10 +95,11 @@ async def soak(run: Path, out: Path, steps: int, seed: int) -> dict[str, Any]:
     watcher.cancel()
     await until(lambda: asyncio.all_tasks() == tasks and psutil.Process().num_fds() <= files, 10)
     lines = read_metrics(out / "metrics.jsonl")
-    early, late = (
-        statistics.median(count for step, count in resident_bytes.items() if first * steps <= step < stop * steps)
+    fifths = [
+        [each for step, each in seen.items() if first * steps <= step < stop * steps]
         for first, stop in ((0.2, 0.4), (0.8, 1.0))
-    )
+    ]
+    early, late = (statistics.median(each.resident_bytes for each in fifth) for fifth in fifths)
     return {
         "steps": len(lines),
         "longest_step_seconds": max(line["seconds"] for line in lines),
@@ -91,6 +109,7 @@ async def soak(run: Path, out: Path, steps: int, seed: int) -> dict[str, Any]:
         "sandbox_was_killed": was_killed,
         "resident_mib": [round(early / 2**20, 1), round(late / 2**20, 1)],
         "grown": round(late / early - 1, 4),
+        "programs": [fifth[-1].programs for fifth in fifths],
         "left_over_tasks": len(asyncio.all_tasks() - tasks),
         "left_over_files": max(0, psutil.Process().num_fds() - files),
     }
