@@ -11,7 +11,6 @@ can only answer its own call, which it may anyway.
 from __future__ import annotations
 
 import builtins
-import fcntl
 import json
 import os
 import resource
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from sandbox.jail import linux, tool_call
+from sandbox.jail.launcher import CHANNEL
 from sandbox.jail.streams import Streams
 from sandbox.jail.tool_call import reply_encoder
 
@@ -31,8 +31,8 @@ vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
 REQUEST_HEADER = struct.Struct("<16sII")  # nonce, bytes of JSON, bytes of compiled code or source
 REPLY_HEADER = struct.Struct("<16sI")  # nonce, bytes of the body
 RESTRICTED = b"restricted"  # what a call's process tells the zygote before it reads its request
-CHANNEL = 3  # the one descriptor of such a process besides the standard ones
-_WITNESS = 4  # closed before anything of the call is read
+_GIVEN_UP = 122  # the status of a process whose server has hung up
+_READ_BYTES = 64 << 10  # at once: most requests are shorter, and a larger buffer would be mapped and unmapped
 _OPEN_FILES_OF_THE_ZYGOTE = 256
 _OPEN_FILES = 64  # of a call: what lies unread in its sockets and pipes is the kernel's memory, not its own
 _DECODER = json.JSONDecoder()
@@ -44,7 +44,7 @@ class Jail:
     """What the zygote prepares once for all its calls."""
 
     tier: str
-    drop: linux.Drop
+    drop: Callable[[], None]
     tmp_bytes: int
     max_processes: int | None  # of all calls together; None where the zygote is asked for each thread
     streams: Streams
@@ -66,37 +66,52 @@ def forget_the_outside(plan: dict) -> None:
     sys.executable = ""
     for name in [name for name in sys.modules if name == "sandbox" or name.startswith("sandbox.")]:
         del sys.modules[name]
-    del sys.modules["__main__"].__dict__["zygote"]
+    for name in ("heap", "zygote"):
+        del sys.modules["__main__"].__dict__[name]
     plan.clear()
 
 
-def run(jail: Jail, channel: int, witness: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
-    """Restrict this freshly forked process, serve the one request on `channel`, and end."""
-    try:
-        if jail.tier != "namespaces":
-            linux.die_with_parent()
-        renew_streams()
-        if jail.ruleset >= 0:
-            linux.landlock_restrict(jail.ruleset)
-        witness = take_descriptors(channel, witness)
-        # RLIMIT_AS counts what the zygote has mapped already; a tool is promised memory on top of that.
-        ceiling = jail.address_space_bytes + memory_bytes
-        whole_cpu_seconds = int(cpu_seconds) + 1
-        limit = resource.setrlimit
-        limit(resource.RLIMIT_AS, (ceiling, ceiling + _HEADROOM_BYTES))
-        limit(resource.RLIMIT_CPU, (whole_cpu_seconds, whole_cpu_seconds))
-        limit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
-        if jail.max_processes is not None:
-            limit(resource.RLIMIT_NPROC, (jail.max_processes, jail.max_processes))
-        # Last: behind the filter no ruleset can be enforced any more.
-        jail.drop()
-        testify(witness)
-    except BaseException as error:  # noqa: BLE001
-        refuse(witness, error)
-    try:
-        _serve(jail, CHANNEL, ceiling)
-    finally:
-        os._exit(121)
+def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
+    """Return what a freshly forked process does with its call: restrict itself, serve `channel`, and end.
+
+    All that it needs is bound here: each name that it looked up in a module would cost it the copies of some pages.
+
+    Decided: docs/decisions/sandbox.md, “What a call's process needs is bound and laid out before it is forked”.
+    """
+    die_with_parent = linux.die_with_parent if jail.tier != "namespaces" else None
+    enforce_rules = linux.landlock_enforcer(jail.ruleset) if jail.ruleset >= 0 else None
+    drop, address_space_bytes, max_processes = jail.drop, jail.address_space_bytes, jail.max_processes
+    open_files, limit = (_OPEN_FILES, _OPEN_FILES), resource.setrlimit
+    limit_of_memory, limit_of_time = resource.RLIMIT_AS, resource.RLIMIT_CPU
+    limit_of_files, limit_of_processes = resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC
+    take, say, say_why, serve, leave = take_descriptors, bear_witness, refuse, _server(jail), os._exit
+
+    def run(channel: int, witness: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+        try:
+            if die_with_parent is not None:
+                die_with_parent()
+            if enforce_rules is not None:
+                enforce_rules()
+            take(channel, witness)
+            # RLIMIT_AS counts what the zygote has mapped already; a tool is promised memory on top of that.
+            ceiling = address_space_bytes + memory_bytes
+            whole_cpu_seconds = int(cpu_seconds) + 1
+            limit(limit_of_memory, (ceiling, ceiling + _HEADROOM_BYTES))
+            limit(limit_of_time, (whole_cpu_seconds, whole_cpu_seconds))
+            limit(limit_of_files, open_files)
+            if max_processes is not None:
+                limit(limit_of_processes, (max_processes, max_processes))
+            # Last: behind the filter no ruleset can be enforced any more.
+            drop()
+            say(witness)
+        except BaseException as error:  # noqa: BLE001
+            say_why(witness, error)
+        try:
+            serve(ceiling)
+        finally:
+            leave(121)
+
+    return run
 
 
 def limit_for_all(jail: Jail) -> None:
@@ -114,10 +129,26 @@ def limit_for_all(jail: Jail) -> None:
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
 
 
-def read_request(channel: int) -> tuple[bytes, bytes, bytes]:
-    """Read the call's nonce, its request as JSON, and its byte code or source."""
-    nonce, json_bytes, code_bytes = REQUEST_HEADER.unpack(_read(channel, REQUEST_HEADER.size))
-    return nonce, _read(channel, json_bytes), _read(channel, code_bytes)
+def request_reader(channel: int) -> Callable[[], tuple[bytes, bytes, memoryview]]:
+    """Return what reads the call's nonce, its request as JSON, and its byte code or source."""
+    read, leave, unpack, header_bytes = os.read, os._exit, REQUEST_HEADER.unpack_from, REQUEST_HEADER.size
+
+    def read_request() -> tuple[bytes, bytes, memoryview]:
+        data = b""
+        while len(data) < header_bytes:
+            data += read(channel, _READ_BYTES) or leave(_GIVEN_UP)
+        nonce, json_bytes, code_bytes = unpack(data)
+        code_at = header_bytes + json_bytes
+        missing = code_at + code_bytes - len(data)
+        if missing:
+            chunks = [data]
+            while missing > 0:
+                chunks.append(read(channel, _READ_BYTES) or leave(_GIVEN_UP))
+                missing -= len(chunks[-1])
+            data = b"".join(chunks)
+        return nonce, data[header_bytes:code_at], memoryview(data)[code_at:]
+
+    return read_request
 
 
 def write_reply(channel: int, nonce: bytes, body: bytes) -> None:
@@ -125,13 +156,17 @@ def write_reply(channel: int, nonce: bytes, body: bytes) -> None:
     _write(channel, REPLY_HEADER.pack(nonce, len(body)) + body)
 
 
-def take_descriptors(channel: int, witness: int, end: int = 1 << 20) -> int:
-    """Keep the call's two descriptors, the channel as `CHANNEL`, and no other below `end`; return the witness's."""
-    spare = fcntl.fcntl(witness, fcntl.F_DUPFD, _WITNESS + 1)  # it may lie where the channel goes
-    os.dup2(channel, CHANNEL)
-    os.dup2(spare, _WITNESS)
-    os.closerange(_WITNESS + 1, end)
-    return _WITNESS
+def take_descriptors(
+    channel: int,
+    witness: int,
+    end: int = 1 << 20,
+    dup2: Callable[[int, int], int] = os.dup2,
+    closerange: Callable[[int, int], None] = os.closerange,
+) -> None:
+    """Keep the call's two descriptors, the channel as `CHANNEL`, and no other below `end`; both lie above `CHANNEL`."""
+    dup2(channel, CHANNEL)
+    closerange(CHANNEL + 1, witness)
+    closerange(witness + 1, end)
 
 
 def renew_streams() -> None:
@@ -145,10 +180,12 @@ def renew_streams() -> None:
     os.close(null)
 
 
-def testify(witness: int) -> None:
+def bear_witness(
+    witness: int, write: Callable[[int, bytes], int] = os.write, close: Callable[[int], None] = os.close
+) -> None:
     """Tell the zygote that every restriction holds, and give up the descriptor on which it was said."""
-    os.write(witness, RESTRICTED)
-    os.close(witness)
+    write(witness, RESTRICTED)
+    close(witness)
 
 
 def refuse(witness: int, error: BaseException) -> NoReturn:
@@ -157,36 +194,34 @@ def refuse(witness: int, error: BaseException) -> NoReturn:
     os._exit(120)
 
 
-def _read(channel: int, count: int) -> bytes:
-    chunks = []
-    while count:
-        chunk = os.read(channel, min(count, 1 << 20))
-        if not chunk:
-            os._exit(122)  # the server gave the call up
-        chunks.append(chunk)
-        count -= len(chunk)
-    return b"".join(chunks)
-
-
 def _write(channel: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(channel, view) :]
 
 
-def _serve(jail: Jail, channel: int, address_space_bytes: int) -> NoReturn:
-    nonce, text, code = read_request(channel)
-    request, _ = _DECODER.raw_decode(text.decode())  # `json.loads` would look for blanks around it
-    if request["operation"] != "run":
-        compiled = tool_call.compile_source(code)
-        # Whole in the channel before anything of the tool has run: nothing that follows can be taken for it.
-        write_reply(channel, nonce, compiled)
-        if request["operation"] == "compile" or compiled[:1] != tool_call.COMPILED:
-            os._exit(0)
-        code = compiled[1:]
-    finish = _finisher(channel, nonce, jail.encode_reply, address_space_bytes, os.write, os._exit)
-    tool_call.run_tool(request, code, jail.streams, jail.begin, finish)
-    os._exit(121)
+def _server(jail: Jail) -> Callable[[int], NoReturn]:
+    """Return what serves the one request on the channel of a process that is restricted already."""
+    read, decode = request_reader(CHANNEL), _DECODER.raw_decode
+    compile_source, run_tool = tool_call.compile_source, tool_call.run_tool
+    make_finisher, leave = _finisher_maker(CHANNEL, jail.encode_reply, os.write, os._exit), os._exit
+    streams, begin = jail.streams, jail.begin
+
+    def serve(address_space_bytes: int) -> NoReturn:
+        nonce, text, code = read()
+        request, _ = decode(str(text, "utf-8"))  # `json.loads` would look for blanks around it
+        if request["operation"] != "run":
+            compiled = compile_source(bytes(code))
+            # Whole in the channel before anything of the tool has run: nothing that follows can be taken for it.
+            write_reply(CHANNEL, nonce, compiled)
+            if request["operation"] == "compile" or compiled[:1] != tool_call.COMPILED:
+                leave(0)
+            code = memoryview(compiled)[1:]
+        finish = make_finisher(nonce, address_space_bytes)
+        run_tool(request, code, streams, begin, finish)
+        leave(121)
+
+    return serve
 
 
 def rehearse(jail: Jail) -> None:
@@ -194,32 +229,37 @@ def rehearse(jail: Jail) -> None:
 
     def finisher(streams: Streams) -> Callable[[Any], bytes]:
         ignore = lambda *arguments: None  # noqa: E731
-        encode_reply = reply_encoder(streams)
-        return _finisher(-1, bytes(16), encode_reply, 0, lambda channel, data: len(data), ignore, set_limit=ignore)
+        make = _finisher_maker(-1, reply_encoder(streams), lambda channel, data: len(data), ignore, set_limit=ignore)
+        return make(bytes(16), 0)
 
     tool_call.rehearse(jail.begin, finisher)
 
 
-def _finisher(
+def _finisher_maker(
     channel: int,
-    nonce: bytes,
     encode_reply: Callable[[Any], bytes],
-    address_space_bytes: int,
     write: Callable[[int, memoryview], int],
     leave: Callable[[int], object],
     set_limit: Callable[[int, tuple[int, int]], None] = resource.setrlimit,
-) -> Callable[[Any], bytes]:
-    """A function that writes the genuine reply and ends the process, with everything it needs bound in advance."""
+) -> Callable[[bytes, int], Callable[[Any], bytes]]:
+    """Return what makes, of a nonce and a limit in bytes, a function that writes the genuine reply and then ends.
+
+    That function has everything that it needs bound in advance.
+    """
     pack, join, rlimit_as = REPLY_HEADER.pack, b"".join, resource.RLIMIT_AS
-    ceiling = (address_space_bytes + _HEADROOM_BYTES,) * 2
 
-    def finish(reply: Any) -> bytes:
-        set_limit(rlimit_as, ceiling)
-        body = encode_reply(reply)
-        data = memoryview(join((pack(nonce, len(body)), body)))
-        while data:
-            data = data[write(channel, data) :]
-        leave(0)
-        return body
+    def make(nonce: bytes, address_space_bytes: int) -> Callable[[Any], bytes]:
+        ceiling = (address_space_bytes + _HEADROOM_BYTES,) * 2
 
-    return finish
+        def finish(reply: Any) -> bytes:
+            set_limit(rlimit_as, ceiling)
+            body = encode_reply(reply)
+            data = memoryview(join((pack(nonce, len(body)), body)))
+            while data:
+                data = data[write(channel, data) :]
+            leave(0)
+            return body
+
+        return finish
+
+    return make

@@ -8,6 +8,7 @@ the jail ends, it ends with the same status.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -18,6 +19,7 @@ from sandbox.jail import linux, packages
 
 SANDBOX_UID = 65534
 HOME = "/python"
+CHANNEL = 3  # the one descriptor of a call's process besides the standard ones
 ZYGOTE_CAPABILITIES = (linux.CAP_SYS_ADMIN, linux.CAP_SYS_CHROOT)  # in its own user namespace only, to enter slots
 _ALL_NAMESPACES = (
     linux.CLONE_NEWNS
@@ -31,9 +33,11 @@ _JAIL_FILES = (
     "__init__.py",
     "determinism.py",
     "harness.py",
+    "heap.py",
     "landlock.py",
     "launcher.py",
     "linux.py",
+    "machine_code.py",
     "packages.py",
     "seccomp.py",
     "streams.py",
@@ -49,6 +53,7 @@ def main() -> NoReturn:
     plan = json.loads(sys.argv[1])
     linux.die_with_parent()
     silence_input_and_output()
+    plan["control_fd"] = keep_channel_free(plan["control_fd"])
     try:
         status = _launch_in_namespaces(plan) if plan["tier"] == "namespaces" else _launch_without(plan)
     except Exception as error:  # noqa: BLE001  # the server judges it
@@ -71,6 +76,7 @@ def zygote_environment(home: str, libraries: str) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
         "LD_LIBRARY_PATH": libraries,
+        "LD_BIND_NOW": "1",  # what is bound at its first use, every call's process would bind for itself
         "TZ": "UTC",
         "LC_ALL": "C.UTF-8",
     }
@@ -78,7 +84,10 @@ def zygote_environment(home: str, libraries: str) -> dict[str, str]:
 
 def zygote_command(python: str, code_directory: str, plan: dict) -> list[str]:
     """Return the command line that turns an interpreter into the zygote."""
-    program = f"import sys; sys.path.insert(0, {code_directory!r}); from sandbox.jail import zygote; zygote.main()"
+    program = (
+        f"import sys; sys.path.insert(0, {code_directory!r}); from sandbox.jail import heap; heap.reserve(); "
+        "from sandbox.jail import zygote; zygote.main()"
+    )
     return [python, "-s", "-S", "-P", "-c", program, json.dumps(plan)]
 
 
@@ -88,6 +97,14 @@ def silence_input_and_output() -> None:
     for fd in (0, 1):
         os.dup2(null, fd)
     os.close(null)
+
+
+def keep_channel_free(control_fd: int) -> int:
+    """Have nothing of the zygote's own lie where its calls have their channel; return where the control socket lies."""
+    if control_fd == CHANNEL:
+        control_fd = fcntl.fcntl(control_fd, fcntl.F_DUPFD, CHANNEL + 1)
+    os.dup2(0, CHANNEL)
+    return control_fd
 
 
 def _launch_without(plan: dict) -> NoReturn:

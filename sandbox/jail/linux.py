@@ -10,6 +10,7 @@ import fcntl
 import os
 import platform
 import struct
+from collections.abc import Callable
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -173,7 +174,7 @@ class _CapData(ctypes.Structure):
 
 
 class _SockFprog(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.POINTER(ctypes.c_char)))
 
 
 def set_capabilities(capabilities: tuple[int, ...]) -> None:
@@ -183,38 +184,40 @@ def set_capabilities(capabilities: tuple[int, ...]) -> None:
     _call("capset", ctypes.byref(_CapHeader(_CAPABILITY_VERSION_3, 0)), data)
 
 
-class Filter:
-    """A seccomp filter that is ready to be installed."""
-
-    def __init__(self, instructions: bytes) -> None:
-        self._buffer = ctypes.create_string_buffer(instructions, len(instructions))
-        self._program = _SockFprog(len(instructions) // 8, ctypes.addressof(self._buffer))
-        mode, zero = ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.c_ulong(0)
-        self._arguments = (ctypes.c_int(PR_SET_SECCOMP), mode, ctypes.byref(self._program), zero, zero)
-
-    def install(self) -> None:
-        """Have this process and all that it forks make the filter's system calls alone; needs no_new_privs."""
-        if libc.prctl(*self._arguments) < 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_SECCOMP)")
+def _filter_program(instructions: bytes) -> _SockFprog:
+    buffer = ctypes.create_string_buffer(instructions, len(instructions))
+    return _SockFprog(len(instructions) // 8, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_char)))
 
 
-class Drop:
-    """Giving up every capability and installing a seccomp filter, with all arguments made in advance.
+def filter_installer(instructions: bytes) -> Callable[[], None]:
+    """Return what has its process, and all that this forks, make a filter's system calls alone; needs no_new_privs."""
+    program, mode, zero = _filter_program(instructions), ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.c_ulong(0)
+    arguments = (ctypes.c_int(PR_SET_SECCOMP), mode, ctypes.byref(program), zero, zero)
+    prctl, get_errno = libc.prctl, ctypes.get_errno
 
-    It runs once in every call's process, where building them would cost as much as the system calls.
+    def install() -> None:
+        if prctl(*arguments) < 0:
+            raise OSError(get_errno(), "prctl(PR_SET_SECCOMP)")
+
+    return install
+
+
+def dropper(instructions: bytes) -> Callable[[], None]:
+    """Return what leaves its process no capability and only a filter's system calls, for ever; needs no_new_privs.
+
+    It runs once in every call's process, where to make the arguments, or to look functions up, would cost as much as
+    the system calls: all is bound in advance.
     """
+    none = (_CapHeader(_CAPABILITY_VERSION_3, 0), (_CapData * 2)())
+    capset = (ctypes.c_long(_NUMBERS[machine()]["capset"]), ctypes.byref(none[0]), ctypes.byref(none[1]))
+    syscall, get_errno, install = _syscall, ctypes.get_errno, filter_installer(instructions)
 
-    def __init__(self, instructions: bytes) -> None:
-        self._filter = Filter(instructions)
-        self._none = (_CapHeader(_CAPABILITY_VERSION_3, 0), (_CapData * 2)())
-        number = ctypes.c_long(_NUMBERS[machine()]["capset"])
-        self._capset = (number, ctypes.byref(self._none[0]), ctypes.byref(self._none[1]))
+    def drop() -> None:
+        if syscall(*capset) < 0:
+            raise OSError(get_errno(), "capset")
+        install()
 
-    def __call__(self) -> None:
-        """From here on this process has no capability and only the filter's system calls; needs no_new_privs."""
-        if _syscall(*self._capset) < 0:
-            raise OSError(ctypes.get_errno(), "capset")
-        self._filter.install()
+    return drop
 
 
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
@@ -225,8 +228,7 @@ _NOTICE_BYTES = 80  # id, process, flags, the system call
 
 def listen(instructions: bytes) -> int:
     """Install a filter whose USER_NOTIF verdicts wait on the descriptor that is returned; needs no_new_privs."""
-    buffer = ctypes.create_string_buffer(instructions, len(instructions))
-    program = _SockFprog(len(instructions) // 8, ctypes.addressof(buffer))
+    program = _filter_program(instructions)
     words = (_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER)
     return _call("seccomp", *map(ctypes.c_ulong, words), ctypes.byref(program))
 
@@ -283,9 +285,13 @@ def landlock_allow_path(ruleset: int, path: str, access: int) -> None:
         os.close(fd)
 
 
-def landlock_restrict(ruleset: int) -> None:
-    """Enforce the ruleset on this process for ever; needs no_new_privs."""
-    _check(
-        _syscall(ctypes.c_long(_LANDLOCK_RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint32(0)),
-        "landlock_restrict_self",
-    )
+def landlock_enforcer(ruleset: int) -> Callable[[], None]:
+    """Return what enforces the ruleset on the process that calls it, for ever; needs no_new_privs."""
+    arguments = (ctypes.c_long(_LANDLOCK_RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint32(0))
+    syscall, get_errno = _syscall, ctypes.get_errno
+
+    def enforce() -> None:
+        if syscall(*arguments) < 0:
+            raise OSError(get_errno(), "landlock_restrict_self")
+
+    return enforce

@@ -49,8 +49,12 @@ class Streams:
             cast(Any, self.err), encoding="utf-8", errors="backslashreplace", write_through=True
         )
 
-    def install(self, stdin: str, output_bytes: int) -> None:
+    def install(self) -> None:
         """Make these the process's streams."""
+        sys.stdin, sys.stdout, sys.stderr = self.stdin, self._text_out, self._text_err
+
+    def begin(self, stdin: str, output_bytes: int) -> None:
+        """Have a call read `stdin` from them, once they are installed, and print so much at most."""
         self.budget[0] = output_bytes
-        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8") if stdin else self.stdin
-        sys.stdout, sys.stderr = self._text_out, self._text_err
+        if stdin:
+            sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")

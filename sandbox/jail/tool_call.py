@@ -31,6 +31,7 @@ _FORBIDDEN_ERRNOS = frozenset({errno.EPERM, errno.EACCES, errno.EROFS}) | (
     {errno.ENOTSUP, errno.EAFNOSUPPORT} if _IN_WEBASSEMBLY else set()
 )
 COMPILED = b"\x01"
+_OUT_OF_MEMORY = {"status": "error", "error": {"kind": "memory", "message": "out of memory"}}
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 
 _REHEARSAL = b"""
@@ -70,6 +71,7 @@ def rehearse(begin: Callable[[int], None], finisher: Callable[[Streams], Callabl
     """
     for _ in range(16):  # the interpreter specialises code that has run a few times
         streams = Streams()
+        streams.install()
         request: dict[str, Any] = {"operation": "run", "module_name": "rehearsal", "function": "tool"}
         request |= {"arguments": {"name": "banana"}}
         request |= {"state": {}, "seed": 0, "stdin": "", "output_bytes": 1000, "result_bytes": 1000}
@@ -98,21 +100,24 @@ def compile_source(source: bytes) -> bytes:
 
 
 def run_tool(
-    request: dict, code_bytes: bytes, streams: Streams, begin: Callable[[int], None], finish: Callable[[Any], bytes]
+    request: dict,
+    code_bytes: bytes | memoryview,
+    streams: Streams,
+    begin: Callable[[int], None],
+    finish: Callable[[Any], bytes],
 ) -> bytes:
     """Run the request's function (or program) and hand what came of it to `finish`, whose answer is returned."""
-    streams.install(request["stdin"], request["output_bytes"])
+    streams.begin(request["stdin"], request["output_bytes"])
     begin(request["seed"])
     module = types.ModuleType(request["module_name"])
     sys.modules[module.__name__] = module
-    memory_frame = {"status": "error", "error": {"kind": "memory", "message": "out of memory"}}
-    encode, classify = _encode_value, _classify
+    encode, classify, out_of_memory = _encode_value, _classify, _OUT_OF_MEMORY
     values = (request["function"], request["arguments"], request["state"], request["result_bytes"])
     request.clear()
     try:
         reply = _call_tool(module, marshal.loads(code_bytes), values, encode)
     except MemoryError:
-        reply = memory_frame
+        reply = out_of_memory
     except BaseException as error:  # noqa: BLE001  # whatever leaves the tool is its reply
         reply = classify(error)
     return finish(reply)

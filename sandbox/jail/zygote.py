@@ -10,7 +10,6 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
-import functools
 import gc
 import heapq
 import json
@@ -27,7 +26,19 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from sandbox.jail import determinism, harness, landlock, launcher, linux, packages, seccomp, streams, tool_call
+from sandbox.jail import (
+    determinism,
+    harness,
+    heap,
+    landlock,
+    launcher,
+    linux,
+    machine_code,
+    packages,
+    seccomp,
+    streams,
+    tool_call,
+)
 from sandbox.jail.threads import Threads
 
 CALL = struct.Struct("<cQddQ")  # b"c", call id, wall seconds, CPU seconds, memory bytes; + one descriptor
@@ -111,12 +122,12 @@ def main() -> NoReturn:
         zygote = Zygote(plan["control_fd"], plan["slots"], plan["tmp_bytes"])
         files, changes = plan["tier"] != "seccomp", plan["tier"] == "namespaces"
         own_filter, filter_of_calls = seccomp.filter_programs(linux.machine(), files=files, changes=changes)
-        jail = _jail(dict(plan), linux.Drop(filter_of_calls))
+        jail = _jail(dict(plan), linux.dropper(filter_of_calls))
         zygote.leave_out(jail.shared_bytes)
         if plan["tier"] != "namespaces":
             zygote.ask_for_threads(Threads())
-        linux.Filter(own_filter).install()
-        zygote.serve(functools.partial(harness.run, jail), {"landlock": jail.ruleset >= 0})
+        linux.filter_installer(own_filter)()
+        zygote.serve(harness.runner(jail), {"landlock": jail.ruleset >= 0}, before_each=harness.renew_streams)
     except BaseException as error:  # noqa: BLE001  # whatever it is, it belongs in the log
         traceback.print_exc(file=log)
         launcher.say_failure(plan["control_fd"], error)
@@ -124,7 +135,7 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def _jail(plan: dict, drop: linux.Drop) -> harness.Jail:
+def _jail(plan: dict, drop: Callable[[], None]) -> harness.Jail:
     """Everything that the calls will share, made and warmed in advance."""
     standard_streams = streams.Streams()
     jail = harness.Jail(
@@ -147,8 +158,12 @@ def _jail(plan: dict, drop: linux.Drop) -> harness.Jail:
     harness.limit_for_all(jail)
     harness.forget_the_outside(plan)
     harness.rehearse(jail)
+    standard_streams.install()
     gc.collect()
+    heap.fill_holes()
     gc.freeze()
+    heap.collapse()
+    machine_code.hand_on()
     jail.address_space_bytes = address_space_bytes()
     return jail
 
@@ -184,9 +199,12 @@ class Zygote:
         """Have `threads` answer when a call wants to start one."""
         self._threads = threads
 
-    def serve(self, run: Run, layers: dict[str, bool]) -> None:
-        """Serve calls until the server goes away; `run` is what a freshly forked process does with its call."""
-        self._run = run
+    def serve(self, run: Run, layers: dict[str, bool], *, before_each: Callable[[], None]) -> None:
+        """Serve calls until the server goes away.
+
+        `run` is what a freshly forked process does with its call, `before_each` what is done here before it is forked.
+        """
+        self._run, self._before_each = run, before_each
         self._control.send(json.dumps({"ready": True, "layers": layers}).encode())
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
@@ -248,6 +266,7 @@ class Zygote:
         slot = None
         try:
             slot = self._slots.pop()
+            self._before_each()
             pid = self._fork(slot)
         except (OSError, IndexError) as error:
             for fd in (channel, testimony, witness):

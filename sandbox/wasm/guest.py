@@ -98,6 +98,7 @@ _refuse_processes_and_changes()
 vars(sys.modules["asyncio.unix_events"])["_UnixDefaultEventLoopPolicy"]._loop_factory = _EventLoop
 rehearse(_begin, reply_encoder)
 _streams = Streams()
+_streams.install()
 _forget_the_outside()
 gc.collect()
 gc.freeze()

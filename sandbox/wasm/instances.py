@@ -60,6 +60,7 @@ def main() -> NoReturn:
     plan = json.loads(sys.argv[1])
     linux.die_with_parent()
     launcher.silence_input_and_output()
+    plan["control_fd"] = launcher.keep_channel_free(plan["control_fd"])
     try:
         linker = Linker(engine())
         linker.add_wasip2()
@@ -73,7 +74,7 @@ def main() -> NoReturn:
         slots = [[-1, -1]] * (plan["max_children"] + 1)
         zygote = Zygote(plan["control_fd"], slots, 0, own_rss_bytes=own_rss_bytes)
         run = functools.partial(_run, instance, own_bytes, address_space_bytes())
-        zygote.serve(run, {"webassembly": True})
+        zygote.serve(run, {"webassembly": True}, before_each=lambda: None)
     except BaseException as error:  # noqa: BLE001  # whatever it is, it belongs in the log
         traceback.print_exc()
         launcher.say_failure(plan["control_fd"], error)
@@ -118,7 +119,7 @@ def _run(
 ) -> NoReturn:
     """Restrict this freshly forked process, serve the one request on `channel`, and end."""
     try:
-        witness = harness.take_descriptors(channel, witness, _OPEN_FILES)
+        harness.take_descriptors(channel, witness, _OPEN_FILES)
         linux.die_with_parent()
         os.dup2(0, 2)  # a panic of the runtime does not reach the server's log
         ceiling = address_space + memory_bytes + _HOST_BYTES
@@ -126,12 +127,12 @@ def _run(
         whole_cpu_seconds = int(cpu_seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (whole_cpu_seconds, whole_cpu_seconds))
         instance.store.set_limits(memory_size=min(own_bytes + memory_bytes, _LARGEST_MEMORY_BYTES))
-        harness.testify(witness)
+        harness.bear_witness(witness)
     except BaseException as error:  # noqa: BLE001
         harness.refuse(witness, error)
     try:
-        nonce, request, code = harness.read_request(harness.CHANNEL)
-        harness.write_reply(harness.CHANNEL, nonce, instance.serve(request.decode(), code))
+        nonce, request, code = harness.request_reader(launcher.CHANNEL)()
+        harness.write_reply(launcher.CHANNEL, nonce, instance.serve(request.decode(), bytes(code)))
         os._exit(0)
     except (WasmtimeError, Trap):  # the instance ended: the server finds no reply
         os._exit(1)

@@ -413,7 +413,7 @@ import json, os
 from sandbox.jail import landlock, linux
 rules = landlock.ruleset("landlock", {readable!r}, {listed!r})
 linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-linux.landlock_restrict(rules)
+linux.landlock_enforcer(rules)()
 found = [sorted(os.listdir({str(tmp_path)!r}))]
 for name in ("json/__init__.py", "os.py", "site-packages/jax/__init__.py"):
     try:

@@ -155,8 +155,8 @@ def test_a_call_that_was_not_restricted_is_the_services_fault(
     shutil.copytree(ROOT / "sandbox", tmp_path / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
     path = tmp_path / "sandbox" / "jail" / "harness.py"
     text = path.read_text()
-    assert "        jail.drop()\n" in text
-    path.write_text(text.replace("        jail.drop()\n", f"        {instead_of_restrictions}\n"))
+    assert "            drop()\n" in text
+    path.write_text(text.replace("            drop()\n", f"            {instead_of_restrictions}\n"))
     command = [sys.executable, "-m", "sandbox.server", "--port", "0", "--workers", "1", "--min-tier", "namespaces"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     result = subprocess.run(
