@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import struct
@@ -48,12 +49,22 @@ def encoded(document: dict[str, Any]) -> bytes:
     raw = {key: value for key, value in document.items() if isinstance(value, RawJSON)}
     others = _dumped({key: value for key, value in document.items() if key not in raw})[1:-1]
     return b"{%b}" % b",".join(
-        [*([others] if others else []), *(b"%b:%b" % (_dumped(key), value) for key, value in raw.items())]
+        [*([others] if others else []), *(b"%b:%b" % (_dumped_key(key), value) for key, value in raw.items())]
     )
 
 
+# Made once: `json.dumps` makes an encoder for every text.
+_IN_ASCII = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_IN_UTF_8 = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def _dumped(value: object) -> bytes:
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    return _IN_ASCII.encode(value).encode()
+
+
+@functools.lru_cache(maxsize=64)
+def _dumped_key(key: str) -> bytes:
+    return _dumped(key)
 
 
 @dataclass(frozen=True)
@@ -93,25 +104,40 @@ class ReplyBody:
 
 def call_request(request: ExecuteRequest) -> CallRequest:
     """Return the same call with arguments and state as bytes."""
-    return _calls_of(_sections_of_call(request))[0]
+    return CallRequest(
+        source=None if request.source is None else _source(request.source),
+        source_sha256=request.source_sha256 or "",
+        function=request.function,
+        arguments=RawJSON(_dumped(request.arguments)),
+        state=RawJSON(_dumped(request.state)),
+        seed=request.seed,
+        limits=request.limits,
+    )
+
+
+def _source(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 # What the reading process does: bytes to sections.
 
 
 def _sections_of_call(request: ExecuteRequest) -> list[bytes]:
-    source = None if request.source is None else request.source.encode("utf-8", "surrogatepass")
     head = {
         "function": request.function,
         "seed": request.seed,
         "limits": request.limits.model_dump(),
         "source_sha256": request.source_sha256,
     }
-    return [_dumped(head), source or b"", _dumped(request.arguments), _dumped(request.state)]
+    return [_dumped(head), _source(request.source or ""), _dumped(request.arguments), _dumped(request.state)]
 
 
 def _read_call(body: bytes) -> list[bytes]:
-    return _sections_of_call(_validated(ExecuteRequest, _parsed(body, levels_around=1)))
+    return _sections_of_call(_call(body))
+
+
+def _call(body: bytes) -> ExecuteRequest:
+    return _validated(ExecuteRequest, _parsed(body, levels_around=1))
 
 
 def _read_batch(body: bytes) -> list[bytes]:
@@ -138,7 +164,7 @@ _ERROR_PARTS = {"status", "error", "stdout", "stderr"}
 
 
 def _read_reply(body: bytes) -> list[bytes]:
-    written = lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()  # noqa: E731
+    written = lambda value: _IN_UTF_8.encode(value).encode()  # noqa: E731
     match strict_json.parse_reply(body, strict_json.MAX_NESTING + 1):
         case {"status": "error", "error": {"kind": str(kind), "message": str(message)}, **rest} as document if (
             document.keys() == _ERROR_PARTS and isinstance(rest["stdout"], str) and isinstance(rest["stderr"], str)
@@ -219,6 +245,8 @@ class BodyReader:
 
     async def call(self, body: bytes) -> CallRequest:
         """Read the body of `POST /v1/execute`."""
+        if len(body) <= INLINE_BYTES:
+            return call_request(_call(body))
         return _calls_of(await self._read("call", body))[0]
 
     async def batch(self, body: bytes) -> list[CallRequest]:

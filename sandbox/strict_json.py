@@ -29,7 +29,7 @@ def parse(data: bytes, most_nesting: int) -> Any:
     ValueError: the number 1e999 is too large
     """
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        value = _DECODER.decode(data.decode("utf-8"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     # Counting brackets, those in strings too, is cheap and enough for most.
@@ -50,7 +50,7 @@ def parse_reply(data: bytes, most_nesting: int) -> Any:
     """
     value = parse(data, most_nesting)
     # Written again, it must come out the same: that refuses every second spelling without a list of them.
-    if json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() != data:
+    if _ENCODER.encode(value).encode() != data:
         json.loads(data, object_pairs_hook=_refuse_same_keys)
         raise ValueError("it is not spelled as JSON is written here")
     return value
@@ -86,3 +86,8 @@ def _refuse_same_keys(pairs: list[tuple[str, Any]]) -> None:
         if key in seen:
             raise ValueError(f"two keys of an object are the same text: {key[:40]!r}")
         seen.add(key)
+
+
+# Made once: `json.loads` and `json.dumps` make another for every text.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
