@@ -297,9 +297,16 @@ MUTANTS: tuple[Mutant, ...] = (
     # What a row has read before is part of what it attends.
     Mutant(
         "astra_jax/model/kv_pages.py",
-        "attend(q_RQNH, [*self.behind, Part(kv, seen_1QT)], counts_R)",
-        "attend(q_RQNH, [*self.behind[1:], Part(kv, seen_1QT)], counts_R)",
+        "attend(q_RQNH, [*self.behind, fresh])",
+        "attend(q_RQNH, [*self.behind[1:], fresh])",
         ("tests/astra_jax/engine/test_paged.py",),
+    ),
+    # Where tokens are added at once, too, what is beyond a row's own is never attended.
+    Mutant(
+        "astra_jax/model/kv_pages.py",
+        "(place_S < jnp.reshape(starts_DR, (-1, 1)))",
+        "(place_S <= jnp.reshape(starts_DR, (-1, 1)))",
+        ("tests/astra_jax/engine/test_calls_in_place.py",),
     ),
     # A message ends with its end token.
     Mutant(

@@ -141,19 +141,19 @@ class XLADevice:
         with self._new_pages_after_failure():
             await off_the_loop(self._copy_out if moves.is_out else self._put_back, moves)
 
-    async def read(self, read: Read, own_pages: int | None = None) -> None:
+    async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
         with self._new_pages_after_failure():
-            await off_the_loop(self._read, read, self.own_pages(read) if own_pages is None else own_pages)
+            await off_the_loop(self._read, read)
 
     async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
         """Sample in some rows; return what each said, and for how many tokens the program ran."""
         with self._new_pages_after_failure():
             return await off_the_loop(self._sample, sample, self.own_pages(sample) if own_pages is None else own_pages)
 
-    def own_pages(self, call: Read | Sample) -> int:
+    def own_pages(self, sample: Sample) -> int:
         """Return how many pages behind their prefix the rows of a call have at most."""
-        rows = call.all_rows()
+        rows = sample.all_rows()
         return max((len(row.track.table) - self._num_prefix_pages(row.track) for row in rows), default=0)
 
     def _num_prefix_pages(self, track: Track) -> int:
@@ -202,7 +202,7 @@ class XLADevice:
             numbers[place] = move.page
         return numbers
 
-    def _read(self, read: Read, own_pages: int) -> None:
+    def _read(self, read: Read) -> None:
         limits, num_tokens = self._limits, read.most_tokens
         rows = [of_shard + [None] * (read.most_rows - len(of_shard)) for of_shard in read.rows]
         shape = (self.num_shards, read.most_rows)
@@ -216,17 +216,10 @@ class XLADevice:
                 tables[place][: len(row.track.table)] = row.track.table
                 tokens[place][: len(row.ids)] = row.ids
                 starts[place], counts[place] = row.track.num_cached, len(row.ids)
-        histories = None
-        if not read.begins:
-            tracks = [[None if row is None else row.track for row in of_shard] for of_shard in rows]
-            each_its_own = RowShape(read.most_rows, 1)
-            histories = self._histories(
-                [[[track] for track in of_shard] for of_shard in tracks], each_its_own, own_pages
-            )
-        self._shapes.add(("read", num_tokens, None if histories is None else histories.own_tables_DRn.shape))
+        self._shapes.add(("read", shape, num_tokens, read.begins))
         copies = self._copies([None if row is None else row.copy for of_shard in rows for row in of_shard], shape)
-        given = self._over_hosts(Given(histories, tables, starts, tokens, counts, copies))
-        self._pages = read_tokens(self._model_config, self._params, self._pages, given)
+        given = self._over_hosts(Given(tables, starts, tokens, counts, copies))
+        self._pages = read_tokens(self._model_config, self._params, self._pages, given, begins=read.begins)
 
     def _sample(self, sample: Sample, own_pages: int) -> tuple[Said, int]:
         prefixes, width = sample.shape

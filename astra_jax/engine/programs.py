@@ -72,11 +72,10 @@ class Sampled(NamedTuple):
 class Given(NamedTuple):
     """Tokens of some rows to read into pages, from a place of each row's sequence on."""
 
-    histories: Histories | None
-    """None: every row begins."""
     tables_DRn: Rows
-    """Where the tokens go."""
+    """All pages of each row, those that the tokens go to as well."""
     starts_DR: Rows
+    """How many tokens lie there already."""
     tokens_DRT: Rows
     counts_DR: Rows
     """The first so many of a row are read."""
@@ -84,8 +83,10 @@ class Given(NamedTuple):
     """Pages to copy first, from and to."""
 
 
-def read_tokens(model_config: ModelConfig, params: Params, pages: Pages, given: Given) -> Pages:
+def read_tokens(model_config: ModelConfig, params: Params, pages: Pages, given: Given, *, begins: bool) -> Pages:
     """Read tokens into pages, layer by layer: one program for all layers, which is called once for each.
+
+    Where every row `begins`, nothing lies in their pages yet.
 
     What a compiler works on for long is many tokens in many layers at once; a call for each layer costs next to nothing
     beside so many tokens.
@@ -96,7 +97,7 @@ def read_tokens(model_config: ModelConfig, params: Params, pages: Pages, given: 
     found = []
     for layer, of_layer in zip(params["layers"], pages, strict=True):
         is_last = layer is params["layers"][-1]
-        of_layer, x_RTD = read_layer(model_config, layer, of_layer, x_RTD, rope, given, is_last=is_last)
+        of_layer, x_RTD = read_layer(model_config, layer, of_layer, x_RTD, rope, given, begins=begins, is_last=is_last)
         found.append(of_layer)
     return tuple(found)
 
@@ -110,7 +111,7 @@ def begin_reading(model_config: ModelConfig, params: Params, given: Given) -> tu
     return bind_apart(model_config, params)[0].embed(tokens_RT), rope, given
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames="is_last", donate_argnums=(2, 3))
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("begins", "is_last"), donate_argnums=(2, 3))
 def read_layer(
     model_config: ModelConfig,
     params_of_layer: Params,
@@ -119,18 +120,19 @@ def read_layer(
     rope: Rope,
     given: Given,
     *,
+    begins: bool,
     is_last: bool,
 ) -> tuple[Any, jax.Array]:
     """Read tokens into the pages of one layer; return them, and what the next layer reads."""
     layer = bind_layer(model_config, params_of_layer)
     num_tokens, counts_R = given.tokens_DRT.shape[2], _flat(given.counts_DR)
     pages = copy_pages((of_layer,), given.copies_DR2[..., 0], given.copies_DR2[..., 1])
-    (rows,) = rows_of(pages, given.tables_DRn, given.starts_DR, given.histories, model_config.dtype)
+    (rows,) = rows_of(pages, given.tables_DRn, given.starts_DR, None, model_config.dtype)
     q_RTNH, k_RTKH, v_RTKH = layer.qkv(x_RTD, rope)
     kv = rows.put(rows.begin(num_tokens), k_RTKH, v_RTKH, jnp.int32(0), counts_R)
     if is_last:  # what it attends to nobody reads
         return rows.end(kv, given.counts_DR), x_RTD
-    if given.histories is None:
+    if begins:
         is_real_RT = jnp.arange(num_tokens) < counts_R[:, None]
         k_RTKH, v_RTKH = rows.as_cached(k_RTKH), rows.as_cached(v_RTKH)
         attended_RTNH = attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT.astype(jnp.int32))

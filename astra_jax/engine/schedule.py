@@ -55,7 +55,7 @@ class Limits:
     first_sample_tokens: int | None = None
     """The most where a message begins, for somebody who waits for its first word; none: as many."""
     shorter_read_tokens: tuple[int, ...] = ()
-    """Shorter rows, in rising order, of the calls that read much after what was read before, for the same somebody."""
+    """Shorter rows, in rising order, of the calls that read much or begin, for the same somebody."""
     host: HostMemory | None = None
     """Where pages are set aside; none: what is let go of is read again."""
 
@@ -88,13 +88,16 @@ class Limits:
         response = self.pages_for(self.max_tokens - self.max_prompt_tokens + self.page_tokens - 1)
         return -(-response // 2), response, max(response, self.pages_for(self.max_tokens))
 
-    def read_shape(self, num_tokens: int) -> tuple[int, int]:
+    def read_shape(self, num_tokens: int, *, begins: bool) -> tuple[int, int]:
         """Return how many sequences of a shard a call reads, and the most tokens of each, where one has so many."""
-        # What tools answer is short; a prompt, or a history that was let go of, is long.
-        if num_tokens <= 2 * self.read_tokens:
+        most = next((most for most in self.shorter_read_tokens if num_tokens <= most), self.first_read_tokens)
+        # What tools answer is short, and read in two calls at most, or in so many as compute half of a long one's rows;
+        # a prompt, or a history that was let go of, is long.
+        num_short = -(-num_tokens // self.read_tokens)
+        computed = num_short * self.read_rows * self.read_tokens
+        if not begins and (num_short <= 2 or 2 * computed <= self.first_read_rows * most):
             return self.read_rows, self.read_tokens
-        longest = self.first_read_tokens
-        return self.first_read_rows, next((most for most in self.shorter_read_tokens if num_tokens <= most), longest)
+        return self.first_read_rows, most
 
     def num_prefix_pages(self, num_prompt_tokens: int) -> int:
         """Return how many pages of a sequence are its prefix: full ones of its prompt, whose last token is in none."""
@@ -333,7 +336,8 @@ class Schedule:
             if track.num_unread <= 0:
                 continue
             # Those that begin need no history, and those with much to read have longer rows: programs of their own.
-            of_track = (track.num_cached == 0, *self._read_shape(track))
+            begins = track.num_cached == 0
+            of_track = (begins, *self.limits.read_shape(track.num_unread, begins=begins))
             kind = kind or of_track
             _, most_rows, most_tokens = kind
             if of_track != kind or len(rows[track.shard]) == most_rows:
@@ -349,11 +353,6 @@ class Schedule:
             taken.add(track.session)
             rows[track.shard].append(ReadRow(track, track.ids[track.num_cached : track.num_cached + count], *made))
         return Read(rows, *kind) if kind is not None and any(rows) else None
-
-    def _read_shape(self, track: Track) -> tuple[int, int]:
-        if track.num_cached == 0:
-            return self.limits.first_read_rows, self.limits.first_read_tokens
-        return self.limits.read_shape(track.num_unread)
 
     def _lacks_rows(self, asking: Sequence[Track]) -> bool:
         """Say whether reading would fill rows of some shard, or a call that reads."""

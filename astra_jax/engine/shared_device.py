@@ -133,9 +133,8 @@ class SharedDevice:
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows, as soon as all hosts have agreed to."""
         kind = Kind.FIRST_READ if read.begins else Kind.READ
-        own_pages = 0 if read.begins else self._device.own_pages(read)
-        call = await self._its_turn(Proposal(kind, read.most_rows, 1, read.most_tokens, own_pages))
-        await self._called(self._device.read(read, call.own_pages))
+        await self._its_turn(Proposal(kind, read.most_rows, 1, read.most_tokens))
+        await self._called(self._device.read(read))
 
     async def sample(self, sample: Sample) -> tuple[Said, int]:
         """Sample in some rows, as soon as all hosts have agreed to; return what each said, and for how many tokens."""
@@ -205,7 +204,7 @@ class SharedDevice:
             await self._called(self._device.move(Moves(call.kind == Kind.OUT, nobody)))
         elif call.kind in (Kind.READ, Kind.FIRST_READ):
             read = Read(nobody, call.kind == Kind.FIRST_READ, call.prefixes, call.tokens)
-            await self._called(self._device.read(read, call.own_pages))
+            await self._called(self._device.read(read))
         elif call.kind == Kind.SAMPLE:
             sample = Sample(RowShape(call.prefixes, call.rows_per_prefix), nobody, call.leave_at)
             await self._called(self._device.sample(sample, call.own_pages))

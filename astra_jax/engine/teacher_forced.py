@@ -96,19 +96,18 @@ class _Row:
 
     def _read(self, num_unread: int) -> None:
         limits, begins = self._limits, self._num_cached == 0
-        _, most = limits.read_shape(num_unread) if not begins else (1, limits.first_read_tokens)
+        _, most = limits.read_shape(num_unread, begins=begins)
         count = min(num_unread, most)
         tokens = np.zeros((1, 1, most), np.int32)
         tokens[0, 0, :count] = self._sequence.ids[self._num_cached : self._num_cached + count]
         given = Given(
-            histories=None if begins else self._histories(count),
             tables_DRn=np.arange(limits.pages_for(limits.max_tokens), dtype=np.int32)[None, None],
             starts_DR=np.full((1, 1), self._num_cached, np.int32),
             tokens_DRT=tokens,
             counts_DR=np.full((1, 1), count, np.int32),
             copies_DR2=np.array([[[0, limits.num_pages]]], np.int32),  # beyond the last page: no copy
         )
-        self._pages = read_tokens(self._model_config, self._params, self._pages, given)
+        self._pages = read_tokens(self._model_config, self._params, self._pages, given, begins=begins)
         self._num_cached += count
 
     def _score(self, first: int, stop: int) -> np.ndarray:

@@ -7,8 +7,9 @@ Token p of a sequence lies in page `table[p // B]`, at place p % B. A computatio
 layer by layer (`rows_of`): `begin` it, `put` each new token's keys and values, `attend`, and `end` it, which returns
 the pages.
 
-    WindowRows   on CPU and GPU: the pages of the rows are laid side by side once, when it begins, and the new tokens
-                 written once, when it ends: what is computed on is contiguous
+    WindowRows   on CPU and GPU: the pages of the rows are laid side by side, so that what is computed on is contiguous:
+                 all of them once where a loop adds token after token, else a few at a time; the new tokens are written
+                 once, when it ends
     KernelRows   on TPU (`ragged_pages`): a kernel reads the pages where they lie, so that nothing is there twice
 
 Pages may hold int8: then each token's keys of a head, and its values, have a scale of their own, and whoever attends
@@ -44,7 +45,11 @@ from astra_jax.model.sharding import TPU_LANES, constrain, platform, spec
 
 _PAGES_AXES = ("batch", "slots", "kv_heads", "head_dim", "head_dim")
 _ROWS_AXES = ("batch", "kv_heads", "head_dim", "head_dim")
-_QUERIES_AT_ONCE = 64  # the scores of so many exist at once; of twice as many, over 4,000 tokens, they leave the cache
+_QUERIES_AT_ONCE: Final = 64
+_SCORES_AT_ONCE: Final = 2**16
+"""Of a block on a CPU: with its keys they stay in the second cache of a core; beyond it they take twice as long."""
+_SCORES_AT_ONCE_ELSEWHERE: Final = 2**26
+"""Where each block costs more than its scores."""
 _LARGEST_INT8: Final = 127
 
 KVDType: TypeAlias = Literal["int8"]
@@ -201,12 +206,13 @@ class LayerRows(Protocol):
 def rows_of(
     pages: Pages, tables_DRn: Rows, starts_DR: Rows, histories: Histories | None, dtype: DType
 ) -> list[LayerRows]:
-    """Return the rows of each layer that begin, or go on from `histories`; they are computed with as `dtype`.
+    """Return the rows of each layer, which are computed with as `dtype`.
 
-    `tables` name all pages of a row, and `starts` how many tokens lie there.
+    `tables` name all pages of a row, and `starts` how many tokens lie there. By `histories` they are known as well
+    where tokens are added one after the other; without, all are added at once.
     """
     return [
-        WindowRows(of_layer, tables_DRn, starts_DR, _parts(of_layer, histories, dtype))
+        WindowRows(of_layer, tables_DRn, starts_DR, None if histories is None else _parts(of_layer, histories, dtype))
         if isinstance(of_layer, KV)
         else KernelRows(of_layer, tables_DRn, starts_DR)
         for of_layer in pages
@@ -219,8 +225,8 @@ class WindowRows(NamedTuple):
     pages: KV
     tables_DRn: Rows
     starts_DR: Rows
-    behind: list[Part]
-    """What they go on from."""
+    behind: list[Part] | None
+    """What they go on from, side by side; None where `attend` lays it so block by block."""
 
     def begin(self, num_tokens: int) -> KV:
         """Return what a loop over so many new tokens carries: rows of [K, H, T] and [K, T, H]."""
@@ -260,8 +266,10 @@ class WindowRows(NamedTuple):
         """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H]."""
         queries_Q = step + jnp.arange(q_RQNH.shape[1])
         seen_1QT = (jnp.arange(kv.values.shape[2]) <= queries_Q[:, None])[None]
-        kv = _as_numbers(kv, q_RQNH.dtype)
-        return attend(q_RQNH, [*self.behind, Part(kv, seen_1QT)], counts_R)
+        fresh = Part(_as_numbers(kv, q_RQNH.dtype), seen_1QT)
+        if self.behind is None:
+            return attend_pages(q_RQNH, self.pages, self.tables_DRn, self.starts_DR, fresh, counts_R)
+        return attend(q_RQNH, [*self.behind, fresh])
 
     def end(self, kv: KV, counts_DR: Rows, attended: jax.Array | None = None) -> KV:
         """Return the pages with so many new tokens of each row."""
@@ -307,10 +315,8 @@ def _as_numbers(kv: KV, dtype: Any) -> KV:
     return KV(keys.astype(dtype), values.astype(dtype))
 
 
-def _parts(pages: KV, histories: Histories | None, dtype: DType) -> list[Part]:
+def _parts(pages: KV, histories: Histories, dtype: DType) -> list[Part]:
     """Return what the rows of one layer have behind them: a prefix that several read, and what is each row's own."""
-    if histories is None:
-        return []
     prefix, own = (
         _as_numbers(window(pages, tables), dtype) for tables in (histories.prefix_tables_DPn, histories.own_tables_DRn)
     )
@@ -398,31 +404,92 @@ def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Row
     return _pinned(_of_each(written, pages, window(pages, page_Drm), fresh))
 
 
-def attend(q_RQNH: jax.Array, parts: Sequence[Part], counts_R: Rows | None = None) -> jax.Array:
-    """Return one softmax over the keys of all parts: [R, Q, N, H]. Every query must see a key of some part.
+class _Softmax(NamedTuple):
+    """A softmax over some of its keys, to which others are added; Y are a row's queries, of each all heads of a key."""
 
-    Of a row's queries the first so many count, or all; what comes out of others means nothing.
+    max_RKY: jax.Array
+    sum_RKY: jax.Array
+    """Of exponentials, relative to the maximum."""
+    out_RKYH: jax.Array
+    """The sum of values, each times its exponential."""
+
+
+def attend_pages(
+    q_RQNH: jax.Array, pages: KV, tables_DRn: Rows, starts_DR: Rows, fresh: Part, counts_R: Rows | None = None
+) -> jax.Array:
+    """Return one softmax over the first `starts` tokens of each row's pages and those of `fresh`: [R, Q, N, H].
+
+    Every query must see a key of `fresh`. Of a row's queries the first so many count, or all; what comes out of others
+    means nothing. Pages are laid side by side so many at a time that their scores stay in a cache, and nothing is
+    computed behind the longest row or the last query that counts.
+
+    Decided: docs/decisions/serve.md, “What was read before is attended to a few pages at a time, as far as it goes”.
     """
-    num_queries = q_RQNH.shape[1]
-    if num_queries <= _QUERIES_AT_ONCE or num_queries % _QUERIES_AT_ONCE:
-        return _attend(q_RQNH, parts)
+    rows, num_queries, heads, head_dim = q_RQNH.shape
+    kv_heads, page_tokens = pages.keys.shape[2], pages.values.shape[3]
+    shared = heads // kv_heads
+    queries = num_queries if num_queries % _QUERIES_AT_ONCE else _QUERIES_AT_ONCE
+    most = jnp.max(jnp.full(1, num_queries) if counts_R is None else counts_R)
+    num_chunks = 1 if queries == num_queries else -(-most // queries)
+    scores_at_once = _SCORES_AT_ONCE if platform() == "cpu" else _SCORES_AT_ONCE_ELSEWHERE
+    block_pages = min(max(1, scores_at_once // (rows * heads * queries * page_tokens)), tables_DRn.shape[2])
+    tables_DRn = jnp.pad(jnp.asarray(tables_DRn), ((0, 0), (0, 0), (0, -tables_DRn.shape[2] % block_pages)))
+    # The queries of all heads that share a key head are rows of one product with it; those of a token are neighbours.
+    q_RKYH = (
+        (q_RQNH * head_dim**-0.5)
+        .reshape(rows, num_queries, kv_heads, shared, head_dim)
+        .transpose(0, 2, 1, 3, 4)
+        .reshape(rows, kv_heads, num_queries * shared, head_dim)
+    )
 
-    # A loop of the program's, not of Python's: it must not grow with the queries.
-    def chunk(number: jax.Array, so_far_RQNH: jax.Array) -> jax.Array:
-        first = number * _QUERIES_AT_ONCE
+    def over_queries(softmax: _Softmax, keys: Part) -> _Softmax:
+        # A loop of the program's, not of Python's: it must not grow with the queries.
+        def chunk(number: jax.Array, softmax: _Softmax) -> _Softmax:
+            def own(x: jax.Array, of_each: int, axis: int) -> jax.Array:
+                return jax.lax.dynamic_slice_in_dim(x, number * queries * of_each, queries * of_each, axis)
 
-        def own(x: jax.Array) -> jax.Array:
-            return jax.lax.dynamic_slice_in_dim(x, first, _QUERIES_AT_ONCE, 1)
+            seen = keys.seen if keys.seen.shape[1] == 1 else jnp.repeat(own(keys.seen, 1, 1), shared, axis=1)
+            so_far = jax.tree.map(lambda x: own(x, shared, 2), softmax)
+            return jax.tree.map(
+                lambda x, new: jax.lax.dynamic_update_slice_in_dim(x, new, number * queries * shared, 2),
+                softmax,
+                _with_keys(so_far, own(q_RKYH, shared, 2), keys._replace(seen=seen)),
+            )
 
-        of_chunk = [part._replace(seen=part.seen if part.seen.shape[1] == 1 else own(part.seen)) for part in parts]
-        return jax.lax.dynamic_update_slice_in_dim(so_far_RQNH, _attend(own(q_RQNH), of_chunk), first, 1)
+        return jax.lax.fori_loop(0, num_chunks, chunk, softmax)
 
-    # Behind the last query that counts there is nothing to do, however many tokens a call could have read.
-    most = num_queries if counts_R is None else jnp.max(counts_R)
-    return jax.lax.fori_loop(0, -(-most // _QUERIES_AT_ONCE), chunk, jnp.zeros_like(q_RQNH))
+    def block(number: jax.Array, softmax: _Softmax) -> _Softmax:
+        tables = jax.lax.dynamic_slice_in_dim(tables_DRn, number * block_pages, block_pages, 2)
+        kv = _as_numbers(window(pages, tables), q_RQNH.dtype)
+        place_S = number * block_pages * page_tokens + jnp.arange(block_pages * page_tokens)
+        return over_queries(softmax, Part(kv, (place_S < jnp.reshape(starts_DR, (-1, 1)))[:, None]))
+
+    nothing_RKY = jnp.zeros(q_RKYH.shape[:3], jnp.float32)
+    nothing = _Softmax(nothing_RKY + MASKED, nothing_RKY, jnp.zeros(q_RKYH.shape, jnp.float32))
+    num_blocks = -(-jnp.max(jnp.asarray(starts_DR)) // (block_pages * page_tokens))
+    softmax = over_queries(jax.lax.fori_loop(0, num_blocks, block, nothing), fresh)
+    # The largest of a query's exponentials is 1: where the sum is less, nobody has asked.
+    out_RKYH = (softmax.out_RKYH / jnp.maximum(softmax.sum_RKY, 1)[..., None]).astype(q_RQNH.dtype)
+    return out_RKYH.reshape(rows, kv_heads, num_queries, shared, head_dim).swapaxes(1, 2).reshape(q_RQNH.shape)
 
 
-def _attend(q_RQNH: jax.Array, parts: Sequence[Part]) -> jax.Array:
+def _with_keys(softmax: _Softmax, q_RKYH: jax.Array, keys: Part) -> _Softmax:
+    einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    scores_RKYS = jnp.where(keys.seen[:, None], einsum("rkyh,rkhs->rkys", q_RKYH, keys.kv.keys), MASKED)
+    max_RKY = jnp.maximum(softmax.max_RKY, scores_RKYS.max(-1))
+    # Of keys that nobody sees, before any that somebody does, exponentials are 1, and then times 0.
+    before_RKY, p_RKYS = jnp.exp(softmax.max_RKY - max_RKY), jnp.exp(scores_RKYS - max_RKY[..., None])
+    values = keys.kv.values
+    added_RKYH = einsum("rkys,rksh->rkyh", p_RKYS.astype(values.dtype), values)
+    return _Softmax(
+        max_RKY,
+        softmax.sum_RKY * before_RKY + p_RKYS.sum(-1),
+        softmax.out_RKYH * before_RKY[..., None] + added_RKYH,
+    )
+
+
+def attend(q_RQNH: jax.Array, parts: Sequence[Part]) -> jax.Array:
+    """Return one softmax over the keys of all parts: [R, Q, N, H]. Every query must see a key of some part."""
     rows, num_queries, heads, head_dim = q_RQNH.shape
     kv_heads = parts[0].kv.keys.shape[1]
     shared = heads // kv_heads

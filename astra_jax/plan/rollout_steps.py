@@ -160,7 +160,6 @@ class _Calls:
         """Return `read_layer`, called for each layer: so many rows of a shard, which begin or go on behind others."""
         per_row, limits, model = self._by_shard(rows), self.limits, self.model
         given = Given(
-            histories=self._histories(rows, 1) if behind_tokens else None,
             tables_DRn=self._by_shard(rows, limits.pages_for(limits.max_tokens)),
             starts_DR=per_row,
             tokens_DRT=self._by_shard(rows, tokens),
@@ -179,7 +178,7 @@ class _Calls:
         return AbstractStep(
             work=f"{tokens:,} tokens of {sequences} sequences{behind}, layer by layer",
             mesh=self.mesh,
-            trace=functools.partial(self._trace_layer, given, of_layer),
+            trace=functools.partial(self._trace_layer, given, of_layer, begins=not behind_tokens),
             calls=model.num_layers,
             bytes_by_category={
                 "parameters": bytes_per_chip(self.params["layers"][0]),
@@ -195,12 +194,12 @@ class _Calls:
             tokens=sequences * tokens,
         )
 
-    def _trace_layer(self, given: Given, of_layer: Any) -> jax.stages.Traced:
+    def _trace_layer(self, given: Given, of_layer: Any, *, begins: bool) -> jax.stages.Traced:
         x_RTD, rope, _ = jax.eval_shape(functools.partial(begin_reading, self.model), self.params, given)
         by_batch = NamedSharding(self.mesh, spec("batch"))
         x_RTD, rope = with_shardings((x_RTD, rope), jax.tree.map(lambda _: by_batch, (x_RTD, rope)))
         layer = self.params["layers"][0]
-        return read_layer.trace(self.model, layer, of_layer, x_RTD, rope, given, is_last=False)
+        return read_layer.trace(self.model, layer, of_layer, x_RTD, rope, given, begins=begins, is_last=False)
 
     def sample(self) -> AbstractStep:
         """Return `sample_rows`; costs are those of one token in every row, behind a whole episode."""

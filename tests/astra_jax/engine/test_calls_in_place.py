@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 
 from astra_jax.engine.programs import Asked, Given, begin_reading, read_layer, sample_rows
-from astra_jax.model.kv_pages import KV, Histories, Part, _after, attend, empty_pages
+from astra_jax.model import kv_pages
+from astra_jax.model.config import ModelConfig
+from astra_jax.model.kv_pages import KV, Histories, _after, empty_pages, rows_of
 from astra_jax.model.qwen3 import layers_apart
 from astra_jax.serve.policy import serving_limits
 
 PAGES, PAGE_TOKENS, OWN, TOKENS = 16384, 8, 6, 64
+CONFIG = ModelConfig(
+    vocab_size=64, hidden_size=32, num_layers=1, num_heads=4, num_kv_heads=2, head_dim=8, intermediate_size=64
+)
 
 
 def histories(rows: int) -> Histories:
@@ -30,7 +35,6 @@ def test_a_call_that_reads_copies_no_pages(untrained, kv_dtype, rows, begins, is
     of_layer = empty_pages(config, 1, PAGES, PAGE_TOKENS, kv_dtype)[0]
     behind = histories(rows)
     given = Given(
-        None if begins else behind,
         np.tile(behind.own_tables_DRn, 3),
         behind.own_counts_DR * (not begins),
         np.ones((1, rows, TOKENS), np.int32),
@@ -38,7 +42,9 @@ def test_a_call_that_reads_copies_no_pages(untrained, kv_dtype, rows, begins, is
         np.full((1, rows, 2), PAGES, np.int32),
     )
     x, rope, on_device = begin_reading(config, params, given)
-    program = read_layer.lower(config, params["layers"][0], of_layer, x, rope, on_device, is_last=is_last).compile()
+    program = read_layer.lower(
+        config, params["layers"][0], of_layer, x, rope, on_device, begins=begins, is_last=is_last
+    ).compile()
     size = sum(x.nbytes for x in jax.tree.leaves(of_layer))
     assert program.memory_analysis().alias_size_in_bytes >= size
     assert program.memory_analysis().temp_size_in_bytes < size / 4
@@ -57,30 +63,46 @@ def test_a_call_that_samples_copies_no_pages(untrained, rows):
     assert program.memory_analysis().temp_size_in_bytes < size / 4
 
 
+@pytest.mark.parametrize("kv_dtype", [None, "int8"])
 @pytest.mark.parametrize("counts", [[1, 0], [64, 65], [70, 3], [192, 128]])
-def test_queries_that_count_attend_the_same_however_many_there_could_be(counts):
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("scores_at_once", [1, 2**15, 2**30])
+def test_tokens_that_are_added_at_once_attend_to_what_they_do_laid_side_by_side(
+    monkeypatch, kv_dtype, counts, scores_at_once
+):
+    """Whatever is attended at once: a page, several, or all of them."""
+    monkeypatch.setattr(kv_pages, "_SCORES_AT_ONCE", scores_at_once)
+    rng, starts = np.random.default_rng(0), np.array([[77, 130]], np.int32)
 
     def normal(*shape: int) -> jax.Array:
         return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
-    q_RQNH = normal(2, 192, 4, 8)
-    part = Part(KV(normal(2, 2, 8, 300), normal(2, 2, 300, 8)), jnp.asarray(rng.random((2, 192, 300)) < 0.5))
-    expected, found = attend(q_RQNH, [part]), attend(q_RQNH, [part], jnp.asarray(counts))
+    empty = empty_pages(CONFIG, 1, 60, PAGE_TOKENS, kv_dtype)[0]
+    filled = KV(*(x + jnp.asarray(rng.integers(-99, 99, x.shape) / 50, x.dtype) for x in empty if x is not None))
+    tables = rng.permutation(60)[:42].astype(np.int32).reshape(1, 2, 21)
+    nothing = np.zeros((1, 2, 1), np.int32)
+    behind = Histories(nothing, nothing[..., 0], tables, starts)
+    q_RQNH, k_RTKH, v_RTKH = normal(2, 192, 4, 8), normal(2, 192, 2, 8), normal(2, 192, 2, 8)
+
+    def attended(histories: Histories | None) -> np.ndarray:
+        (rows,) = rows_of((filled,), tables, starts, histories, "float32")
+        kv = rows.put(rows.begin(192), k_RTKH, v_RTKH, jnp.int32(0), jnp.asarray(counts))
+        return np.asarray(rows.attend(kv, q_RQNH, jnp.int32(0), jnp.asarray(counts)))
+
+    expected, found = attended(behind), attended(None)
     for row, count in enumerate(counts):
-        np.testing.assert_array_equal(found[row, :count], expected[row, :count])
+        np.testing.assert_allclose(found[row, :count], expected[row, :count], atol=2e-6)
     assert np.isfinite(found).all()
 
 
 def test_a_turn_of_a_conversation_is_read_in_a_row_that_is_hardly_longer():
     limits = serving_limits(4096, 16)
-    assert [limits.read_shape(count) for count in (64, 65, 128, 129, 256, 257, 4000)] == [
-        (4, 32),
-        *[(1, 128)] * 2,
-        *[(1, 256)] * 2,
-        *[(1, 512)] * 2,
-    ]
-    assert serving_limits(100, 16).read_shape(65) == (1, 128)
+    rows = [*[(1, 128)] * 2, *[(1, 256)] * 2, *[(1, 512)] * 2]
+    longer = (65, 128, 129, 256, 257, 4000)
+    for begins in (False, True):
+        assert [limits.read_shape(count, begins=begins) for count in longer] == rows
+        assert serving_limits(100, 16).read_shape(65, begins=begins) == (1, 128)
+    assert limits.read_shape(64, begins=False) == (4, 32)
+    assert limits.read_shape(64, begins=True) == (1, 128)
 
 
 def test_a_row_that_attends_to_no_number_leaves_its_neighbours_as_they_are():

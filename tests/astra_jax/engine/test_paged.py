@@ -233,9 +233,9 @@ async def test_prompts_that_begin_alike_are_read_in_one_call(untrained, monkeypa
     """Most do: the chat format has the same words before the first tool."""
     decoder, shapes = a_decoder(untrained), []
 
-    def reading(model_config, params, pages, given):
+    def reading(model_config, params, pages, given, *, begins):
         shapes.append(given.tokens_DRT.shape)
-        return read_tokens(model_config, params, pages, given)
+        return read_tokens(model_config, params, pages, given, begins=begins)
 
     monkeypatch.setattr(device_module, "read_tokens", reading)
     head = list(range(40, 52))

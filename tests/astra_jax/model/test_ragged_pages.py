@@ -140,12 +140,10 @@ def roll_out(params):
     tables = np.array([[[7, 3, 11, 12], [9, 17, 18, 0]]], np.int32)
     ids = rng.integers(0, 64, (1, 2, 14)).astype(np.int32)
     nothing, lengths = np.zeros((1, 2), np.int32), np.array([[9, 4]], np.int32)
-    pages = read_tokens(CONFIG, params, pages, Given(None, tables, nothing, ids[..., :10], lengths, no_copies(2)))
-    behind = Histories(
-        tables[..., :2], np.array([[2, 1]], np.int32), np.array([[[11, 0], [17, 18]]], np.int32), lengths % 4
-    )
-    more = np.array([[0, 6]], np.int32)
-    pages = read_tokens(CONFIG, params, pages, Given(behind, tables, lengths, ids[..., :6], more, no_copies(2)))
+    given = Given(tables, nothing, ids[..., :10], lengths, no_copies(2))
+    pages = read_tokens(CONFIG, params, pages, given, begins=True)
+    given = Given(tables, lengths, ids[..., :6], np.array([[0, 6]], np.int32), no_copies(2))
+    pages = read_tokens(CONFIG, params, pages, given, begins=False)
     # The first two rows go on from page 11, so one of them has a copy.
     copies = np.array([[(11, 14), (0, NUM_PAGES), (0, NUM_PAGES), (0, NUM_PAGES)]], np.int32)
     histories = HISTORIES._replace(
