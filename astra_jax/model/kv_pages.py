@@ -26,6 +26,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.config import ConfigError
@@ -41,7 +42,7 @@ from astra_jax.model.ragged_pages import (
     layer_with,
     touched_pages,
 )
-from astra_jax.model.sharding import TPU_LANES, constrain, platform, spec
+from astra_jax.model.sharding import TPU_LANES, ambient_mesh, constrain, platform, spec
 
 _PAGES_AXES = ("batch", "slots", "kv_heads", "head_dim", "head_dim")
 _ROWS_AXES = ("batch", "kv_heads", "head_dim", "head_dim")
@@ -335,7 +336,11 @@ def window(pages: KV, table_Drn: Rows) -> KV:
         of_rows = jax.vmap(lambda of_shard, table: of_shard.at[table].get(mode="clip"))(x, table_Drn)
         num_shards, rows, num_pages, *page = of_rows.shape
         page[axis] *= num_pages
-        return jnp.moveaxis(of_rows, 2, axis - 1).reshape(num_shards * rows, *page)
+        laid = jnp.moveaxis(of_rows, 2, axis - 1).reshape(num_shards * rows, *page)
+        if ambient_mesh() is not None:  # with this its partitioner would gather pages from all devices
+            return laid
+        # Left alone, XLA lays heads before rows, and copies all of it into this order where a loop begins.
+        return with_layout_constraint(laid, Layout(tuple(range(laid.ndim))))
 
     return _of_each(side_by_side, pages)
 
@@ -393,7 +398,11 @@ def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Row
 
     def written(axis: int, x: jax.Array, before: jax.Array, new: jax.Array) -> jax.Array:
         def put(of_row: jax.Array, new: jax.Array, place: Rows) -> jax.Array:
-            return jax.lax.dynamic_update_slice_in_dim(of_row, new, place, of_row.ndim + axis)
+            # A slice at a place of each row's own would be written number by number.
+            token_S = jnp.arange(of_row.shape[axis]) - place
+            is_new_S = (token_S >= 0) & (token_S < num_tokens)
+            put_there = jnp.take(new, token_S, of_row.ndim + axis, mode="clip")
+            return jnp.where(is_new_S.reshape(-1, *(1,) * (-1 - axis)), put_there, of_row)
 
         after = jax.vmap(put)(before, new, places_R)
         shape = [num_shards, rows, *after.shape[1:]]
