@@ -120,11 +120,11 @@ class TokenLedger:
         if self.turns and turn < self.turns[-1]:
             raise ValueError(f"a ledger only grows: turn {turn} cannot follow turn {self.turns[-1]}")
         # Python's numbers, not numpy's: a waiting episode is saved as JSON.
-        self.ids.extend(int(i) for i in ids)
-        self.sources.extend(int(source) for source in sources)
-        self.sampled_logprobs.extend(float(logprob) for logprob in logprobs)
+        self.ids.extend(map(int, ids))
+        self.sources.extend(map(int, sources))
+        self.sampled_logprobs.extend(map(float, logprobs))
         self.turns.extend([turn] * len(ids))
-        self.policy_versions.extend(int(version) for version in policy_versions)
+        self.policy_versions.extend(map(int, policy_versions))
         self.kept_counts.extend(map(len, kept) if kept else [0] * len(ids))
         for of_token in kept:
             self.kept_ids.extend(of_token)
