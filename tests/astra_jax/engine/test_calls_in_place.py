@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from astra_jax.engine.programs import Asked, Given, begin_reading, read_layer, sample_rows
+from astra_jax.episodes.rollout import RolloutConfig, decode_limits
 from astra_jax.model import kv_pages
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import KV, Histories, _after, empty_pages, rows_of
@@ -103,6 +104,13 @@ def test_a_turn_of_a_conversation_is_read_in_a_row_that_is_hardly_longer():
         assert serving_limits(100, 16).read_shape(65, begins=begins) == (1, 128)
     assert limits.read_shape(64, begins=False) == (4, 32)
     assert limits.read_shape(64, begins=True) == (1, 128)
+
+
+def test_a_long_answer_is_read_in_several_calls_where_these_compute_half_of_what_one_would():
+    limits = decode_limits(RolloutConfig(max_prompt_tokens=384, max_response_tokens=256, max_turns=5), 20, 8)
+    short, long = (8, 32), (8, 384)
+    assert [limits.read_shape(count, begins=False) for count in (80, 192, 193)] == [short, short, long]
+    assert limits.read_shape(80, begins=True) == long
 
 
 def test_a_row_that_attends_to_no_number_leaves_its_neighbours_as_they_are():
