@@ -19,7 +19,7 @@ from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_servers import McpServerGroup, ToolServerDied, ToolServerUnavailable
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.worker import opened_worker
-from tests.synthesis.tools.test_mcp_addresses import at, serving
+from tests.synthesis.tools.test_mcp_addresses import at
 from tests.synthesis.tools.test_mcp_servers import GIT, TIME, scripted_server
 
 TOGETHER = McpServerGroup(name="Both", servers=("one", "two"))
@@ -73,7 +73,7 @@ def test_without_groups_nothing_changes_in_what_a_run_is_called(tmp_path):
     assert "mcp_server_groups" not in TrajectoriesConfig(count=1, out=tmp_path).model_dump(mode="json")
 
 
-async def test_calls_of_a_group_reach_the_server_whose_tool_it_is(tmp_path, unused_tcp_port):
+async def test_calls_of_a_group_reach_the_server_whose_tool_it_is(tmp_path, serving, unused_tcp_port):
     near = scripted_server(tmp_path, "return text + ' near'")
     async with serving(unused_tcp_port, "sse"):
         configs = [near.model_copy(update={"name": "near"}), at(unused_tcp_port, "sse")]
@@ -94,7 +94,9 @@ async def test_calls_of_a_group_reach_the_server_whose_tool_it_is(tmp_path, unus
                 await pool.close()
 
 
-async def test_one_server_of_a_group_that_dies_costs_the_conversation_and_the_others_live_on(tmp_path, unused_tcp_port):
+async def test_one_server_of_a_group_that_dies_costs_the_conversation_and_the_others_live_on(
+    tmp_path, serving, unused_tcp_port
+):
     near = scripted_server(tmp_path, "return str(os.getpid())")
     async with serving(unused_tcp_port, "http"):
         pools = [McpPool(near, tmp_path / "near"), McpPool(at(unused_tcp_port), tmp_path / "far")]
@@ -144,7 +146,9 @@ async def test_conversations_of_a_group_use_tools_of_each_of_its_servers_and_end
     assert records == await run("again")
 
 
-async def test_a_worker_elsewhere_opens_the_servers_of_a_group_by_what_is_sent_to_it(tmp_path, unused_tcp_port):
+async def test_a_worker_elsewhere_opens_the_servers_of_a_group_by_what_is_sent_to_it(
+    tmp_path, serving, unused_tcp_port
+):
     near = scripted_server(tmp_path, "return text + ' near'")
     async with serving(unused_tcp_port, "http"):
         routes = {"near": Route(0, "act"), "far": Route(1, "act")}
