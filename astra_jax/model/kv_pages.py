@@ -47,8 +47,8 @@ from astra_jax.model.sharding import TPU_LANES, ambient_mesh, constrain, platfor
 _PAGES_AXES = ("batch", "slots", "kv_heads", "head_dim", "head_dim")
 _ROWS_AXES = ("batch", "kv_heads", "head_dim", "head_dim")
 _QUERIES_AT_ONCE: Final = 64
-_SCORES_AT_ONCE: Final = 2**16
-"""Of a block on a CPU: with its keys they stay in the second cache of a core; beyond it they take twice as long."""
+_SCORES_AT_ONCE: Final = 2**20
+"""Of a block on a CPU: fewer are not shared among its cores, more leave their caches."""
 _SCORES_AT_ONCE_ELSEWHERE: Final = 2**26
 """Where each block costs more than its scores."""
 _LARGEST_INT8: Final = 127
@@ -441,7 +441,9 @@ def attend_pages(
     most = jnp.max(jnp.full(1, num_queries) if counts_R is None else counts_R)
     num_chunks = 1 if queries == num_queries else -(-most // queries)
     scores_at_once = _SCORES_AT_ONCE if platform() == "cpu" else _SCORES_AT_ONCE_ELSEWHERE
-    block_pages = min(max(1, scores_at_once // (rows * heads * queries * page_tokens)), tables_DRn.shape[2])
+    # A quarter of a whole sequence at the most: what is computed behind the longest row is less than that.
+    most_pages = -(-tables_DRn.shape[2] // 4)
+    block_pages = min(max(1, scores_at_once // (rows * heads * queries * page_tokens)), most_pages)
     tables_DRn = jnp.pad(jnp.asarray(tables_DRn), ((0, 0), (0, 0), (0, -tables_DRn.shape[2] % block_pages)))
     # The queries of all heads that share a key head are rows of one product with it; those of a token are neighbours.
     q_RKYH = (

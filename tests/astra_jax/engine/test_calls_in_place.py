@@ -70,7 +70,7 @@ def test_a_call_that_samples_copies_no_pages(untrained, rows):
 def test_tokens_that_are_added_at_once_attend_to_what_they_do_laid_side_by_side(
     monkeypatch, kv_dtype, counts, scores_at_once
 ):
-    """Whatever is attended at once: a page, several, or all of them."""
+    """Whatever is attended at once: a page, or several."""
     monkeypatch.setattr(kv_pages, "_SCORES_AT_ONCE", scores_at_once)
     rng, starts = np.random.default_rng(0), np.array([[77, 130]], np.int32)
 
