@@ -632,17 +632,8 @@ class Environment(KeptRecord):
         return tuple(messages)
 
     def reasoning_of(self, calls: Sequence[ToolCall]) -> str:
-        """Say in words what calls of one turn look up, as an agent does before it makes them.
-
-        The names of tools are English. Where the question is not, each call's words follow what the tool's document
-        says of it, if it says anything: that is in the question's language.
-        Decided: docs/decisions/tiny.md, “Gold episodes in Chinese quote a tool's document before its name”.
-        """
-        if self.language == "en":
-            return plain_calls(calls)
-        described = {tool.document.name: tool.document.description for tool in self.all_tools}
-        words = ((described[call.name], plain_calls([call])) for call in calls)
-        return "; ".join(part for of_call in words for part in of_call if part)
+        """Say in words what calls of one turn look up, as an agent does before it makes them."""
+        return reasoning_before(calls, self.language, {tool.document.name: tool.document for tool in self.all_tools})
 
     def demonstrated_messages(self) -> tuple[Message, ...]:
         """Return the episode that SFT imitates: the demonstration, or the gold episode where there is none."""
@@ -651,9 +642,7 @@ class Environment(KeptRecord):
     def final_message(self, answer: JsonValue) -> Message:
         """Return the last message of an agent that answers with a value, or with a list of them."""
         if self.ends_with_answer:
-            values = answer if isinstance(answer, list) else [answer]
-            said = ", ".join(map(_plain_text, values))
-            return self._said("I have everything.", en=f"The answer is {said}.", zh=f"答案是{said}。")
+            return answer_message(answer, self.language)
         return self._refusal() if self.expectation == "refuse" else self._question_back()
 
     def _refusal(self) -> Message:
@@ -691,6 +680,30 @@ class RejectedEnvironment(RejectedRecord):
     """All of it, where it was made executable: another threshold may keep it, if it passed every proof."""
     is_whole: bool = False
     """Whether it passed every proof, and only a threshold speaks against it."""
+
+
+def reasoning_before(calls: Sequence[ToolCall], language: Language, documents: Mapping[str, ToolDocument]) -> str:
+    """Return the words in which a gold episode says what calls of one turn look up.
+
+    The names of tools are English. Where the question is not, each call's words follow what the tool's document says
+    of it, if it says anything: that is in the question's language.
+    Decided: docs/decisions/tiny.md, “Gold episodes in Chinese quote a tool's document before its name”.
+    """
+    if language == "en":
+        return plain_calls(calls)
+    words = ((documents[call.name].description, plain_calls([call])) for call in calls)
+    return "; ".join(part for of_call in words for part in of_call if part)
+
+
+def answer_message(answer: JsonValue, language: Language) -> Message:
+    """Return the last message of a gold episode, which answers with a value, or with a list of them.
+
+    >>> answer_message([1170, "Quiet Harbour"], "en").content
+    'The answer is 1170, Quiet Harbour.'
+    """
+    said = ", ".join(map(_plain_text, answer if isinstance(answer, list) else [answer]))
+    content = f"答案是{said}。" if language == "zh" else f"The answer is {said}."
+    return Message(role="assistant", reasoning_content="I have everything.", content=content)
 
 
 def plain_calls(calls: Sequence[ToolCall]) -> str:

@@ -10,6 +10,7 @@ Decided: docs/decisions/sft.md, “A run has `steps` or `epochs`”.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -71,8 +72,55 @@ class SFTDataConfig(BaseModel):
         return [(rows_per_batch(self.batch_tokens, bucket), bucket) for bucket in buckets]
 
 
-class SFTBatches:
+class StepBatches(ABC):
     """The batches of a run by step number: a Grain data source of numpy arrays."""
+
+    fingerprint: str
+    """Differs when the data or its order differs."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The steps of the run."""
+
+    @abstractmethod
+    def num_rows(self, step: int) -> int:
+        """Return how many rows a step's batch has over all hosts."""
+
+    @abstractmethod
+    def segment_tokens(self, step: int) -> list[int]:
+        """Return how many tokens each sample in a step's batch has, over all hosts, padding left out."""
+
+    @abstractmethod
+    def __getitem__(self, step: int) -> SFTBatch:
+        """Make this host's rows of the batch of one step."""
+
+    def position(self, step: int) -> dict[str, Any]:
+        """Return what a checkpoint keeps so that the run goes on with the batch of `step`."""
+        return {"step": step, "fingerprint": self.fingerprint}
+
+    def from_position(self, position: dict[str, Any]) -> grain.DatasetIterator[SFTBatch]:
+        """Iterate from a position, or from the first step (`{}`), over batches that threads make ahead.
+
+        Close the iterator to end the threads.
+
+        Raises:
+            ConfigError: the position is one in other data, or in the same data in another order.
+        """
+        if position and (expected := position.get("fingerprint")) != self.fingerprint:
+            raise ConfigError(
+                f"expected the data that the checkpoint was trained on (fingerprint {expected}), found "
+                f"{self.fingerprint}: records, tokenizer, seed or the layout of batches have changed; "
+                "restore them, or give another `out`"
+            )
+        remaining = grain.MapDataset.source(self).slice(slice(position.get("step", 0), None))
+        options = grain.ReadOptions(num_threads=_THREADS, prefetch_buffer_size=_BATCHES_AHEAD)
+        iterator = iter(remaining.to_iter_dataset(options))
+        iterator.start_prefetch()
+        return iterator
+
+
+class SFTBatches(StepBatches):
+    """The batches of a run that learns from records and conversations."""
 
     def __init__(
         self,
@@ -107,7 +155,7 @@ class SFTBatches:
         self._schedule = batch_schedule(
             self._samples.lengths_tokens.tolist(), steps=config.steps, epochs=config.epochs, **order
         )
-        self._fingerprint = sha256(json.dumps([self._samples.fingerprint, order]).encode()).hexdigest()[:16]
+        self.fingerprint = sha256(json.dumps([self._samples.fingerprint, order]).encode()).hexdigest()[:16]
         self._host_rows = host_rows
         self._pad_id = tokenizer.pad_id
         over_length = self._samples.lengths_tokens > config.length_buckets[-1]
@@ -137,27 +185,3 @@ class SFTBatches:
         mine = self._host_rows(num_rows)
         samples = [[self._samples[number] for number in row] for row in rows[mine]]
         return make_batch(samples, num_rows=len(range(num_rows)[mine]), row_tokens=row_tokens, pad_id=self._pad_id)
-
-    def position(self, step: int) -> dict[str, Any]:
-        """Return what a checkpoint keeps so that the run goes on with the batch of `step`."""
-        return {"step": step, "fingerprint": self._fingerprint}
-
-    def from_position(self, position: dict[str, Any]) -> grain.DatasetIterator[SFTBatch]:
-        """Iterate from a position, or from the first step (`{}`), over batches that threads make ahead.
-
-        Close the iterator to end the threads.
-
-        Raises:
-            ConfigError: the position is one in other data, or in the same data in another order.
-        """
-        if position and (expected := position.get("fingerprint")) != self._fingerprint:
-            raise ConfigError(
-                f"expected the data that the checkpoint was trained on (fingerprint {expected}), found "
-                f"{self._fingerprint}: records, tokenizer, seed or the layout of batches have changed; "
-                "restore them, or give another `out`"
-            )
-        remaining = grain.MapDataset.source(self).slice(slice(position.get("step", 0), None))
-        options = grain.ReadOptions(num_threads=_THREADS, prefetch_buffer_size=_BATCHES_AHEAD)
-        iterator = iter(remaining.to_iter_dataset(options))
-        iterator.start_prefetch()
-        return iterator

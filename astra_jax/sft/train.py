@@ -18,7 +18,7 @@ from astra_jax.mesh.placement import in_force, place_batch
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
-from astra_jax.sft.batches import SFTBatches
+from astra_jax.sft.batches import StepBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch
 from astra_jax.sft.metrics import sft_metrics
@@ -72,7 +72,7 @@ def sft_step(
     return params, optimizer_state, metrics | {"loss_tokens": (batch.loss_mask_BT > 0).sum()}
 
 
-def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: SFTBatches, run: TrainingRun) -> TrainState:
+def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: StepBatches, run: TrainingRun) -> TrainState:
     """Learn from `state` on, to the last batch; return the state after it.
 
     Raises:

@@ -182,19 +182,7 @@ def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
         BadReply: the knowledge cannot be read by rule, or no fact of its world answers the sub-question.
     """
     world, fact = _world(request.knowledge), _fact(request.knowledge, request.node)
-    if world.hard is not None:
-        return world.hard.documents[fact.entity_type, fact.property]
-    entity, asked = world.label(fact.entity_type), world.label(fact.entity_type, fact.property)
-    if request.language != "zh":
-        entity = _article(entity)
-    yearly = fact.year is not None
-    names = [fact.entity_type, *([world.wording.year] if yearly else [])]
-    properties = {name: {"type": "string"} for name in names}
-    return ToolDocument(
-        name=world.wording.lookup_of(fact.entity_type, fact.property),
-        description=world.wording.description_of(request.language, entity, asked, yearly=yearly),
-        parameters={"type": "object", "properties": properties, "required": names},
-    )
+    return world.lookup_document(fact.entity_type, fact.property)
 
 
 def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
@@ -344,10 +332,6 @@ def _fact(knowledge: Knowledge, node: DecompositionNode) -> Fact:
 def _share(verdicts: Any) -> float:
     listed = [bool(verdict) for verdict in verdicts]
     return sum(listed) / len(listed)
-
-
-def _article(noun: str) -> str:
-    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
 
 ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {

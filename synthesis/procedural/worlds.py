@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from synthesis.procedural.hard_wording import HardWording, hard_wording_of
 from synthesis.procedural.tool_wording import KNOWN, ToolWording, wording_of
 from synthesis.questions.knowledge import Unseen
-from synthesis.records import Difficulty, JsonValue, Language
+from synthesis.records import Difficulty, JsonValue, Language, ToolDocument
 
 AttributeKind = Literal["amount", "funds", "decimal", "date", "phone", "code", "yearly"]
 
@@ -103,6 +103,21 @@ class World:
             return self.wording.lookup_of(entity_type, property_name)
         return self.hard.documents[entity_type, property_name].name
 
+    def lookup_document(self, entity_type: str, property_name: str) -> ToolDocument:
+        """Return the document of the tool that looks a property up, in the world's language."""
+        if self.hard is not None:
+            return self.hard.documents[entity_type, property_name]
+        entity, asked = self.label(entity_type), self.label(entity_type, property_name)
+        if self.language != "zh":
+            entity = f"an {entity}" if entity[0] in "aeiou" else f"a {entity}"
+        yearly = self.kind(entity_type, property_name) == "yearly"
+        names = [entity_type, *([self.wording.year] if yearly else [])]
+        return ToolDocument(
+            name=self.wording.lookup_of(entity_type, property_name),
+            description=self.wording.description_of(self.language, entity, asked, yearly=yearly),
+            parameters={"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names},
+        )
+
     def kind(self, entity_type: str, property_name: str) -> AttributeKind | Literal["relation"]:
         """Return the kind of a property's values."""
         if property_name in self.types[entity_type].relations:
@@ -151,6 +166,18 @@ def world_of(
         name: tuple(names[index * ENTITIES_PER_TYPE : (index + 1) * ENTITIES_PER_TYPE])
         for index, name in enumerate(types)
     }
+    values = draw_values(rng, types, entities)
+    hard = None
+    if difficulty == "hard":
+        yearly = frozenset(key for key in values if key[1] in types[key[0]].attributes and _is_yearly(types, *key))
+        hard = hard_wording_of(domain, language, seed, yearly)
+    return World(domain, language, types, entities, values, wording_of(unseen), hard)
+
+
+def draw_values(
+    rng: random.Random, types: Domain, entities: Mapping[str, Sequence[str]]
+) -> dict[tuple[str, str], Mapping[str, JsonValue]]:
+    """Draw the value of every property of every entity, of which there are `ENTITIES_PER_TYPE` of each type."""
     values: dict[tuple[str, str], Mapping[str, JsonValue]] = {}
     for name, entity_type in types.items():
         for target in entity_type.relations:
@@ -163,11 +190,7 @@ def world_of(
                 entity: {year: next(drawn) for year in YEARS} if kind == "yearly" else next(drawn)
                 for entity in entities[name]
             }
-    hard = None
-    if difficulty == "hard":
-        yearly = frozenset(key for key in values if key[1] in types[key[0]].attributes and _is_yearly(types, *key))
-        hard = hard_wording_of(domain, language, seed, yearly)
-    return World(domain, language, types, entities, values, wording_of(unseen), hard)
+    return values
 
 
 def _is_yearly(types: Domain, entity_type: str, attribute: str) -> bool:

@@ -1,0 +1,297 @@
+"""Made-up worlds: types, properties, names and the wording of tools drawn anew for each, so that none can be learnt by heart.
+
+    words ─► types and properties ─► entities, values ─► tool documents in a wording of their own ─► gold episodes
+
+What the tiny base model is pre-trained on. In a world of `domains` the tool that belongs to a question can be known
+by heart; here a label means nothing but itself, so that the only way to the tool is to read the documents. The words
+are those of the domains, one by one and in any order, and syllables; the wording of unseen tools is never drawn.
+
+Decided: docs/decisions/tiny.md, “SFT starts from a base that was pre-trained on made-up worlds”.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Final, NamedTuple
+
+from synthesis.procedural.tool_wording import KNOWN, UNSEEN, ToolWording
+from synthesis.procedural.world_questions import draw_instance, facts_by_question
+from synthesis.procedural.worlds import (
+    ENTITIES_PER_TYPE,
+    AttributeKind,
+    EntityType,
+    World,
+    domains,
+    draw_values,
+    name_parts,
+)
+from synthesis.questions.decomposition import depths
+from synthesis.records import (
+    Language,
+    Message,
+    Scenario,
+    ToolCall,
+    ToolDocument,
+    answer_message,
+    reasoning_before,
+)
+from synthesis.teacher.protocol import BadReply
+
+LOOKUPS: Final[Mapping[Scenario, int]] = {
+    "single_hop": 1,
+    "parallel_single_hop": 2,
+    "multi_hop": 2,
+    "parallel_multi_hop": 3,
+}
+"""How many lookups a question of each scenario asks for."""
+
+_KINDS: Final[Sequence[AttributeKind]] = ("amount", "amount", "code", "code", "decimal", "date", "phone", "yearly")
+_VERBS: Final = ("fetch", "find", "read", "show", "lookup", "query", "check", "load", "tell", "see", "obtain", "calendar")
+_CONNECTORS: Final = ("for", "in", "at", "by", "on", "per", "with", "from", "to", "of")
+_KEPT_OUT: Final = frozenset(
+    # What the chat format, the questions and every document say: as a label it would be read as that.
+    "a an the and in of get year name type function description parameters properties required object string".split()
+)
+_SYLLABLES: Final = tuple(first + vowel for first in "b d f g k l m n p r s t v z br st tr ch".split() for vowel in "aeiou")
+_MADE_UP_SHARE: Final = 0.12
+"""Of words: made of syllables, several pieces of the tokenizer long."""
+_MOST_WORDS: Final = 3
+"""Of a property's English label."""
+
+
+class Dialogue(NamedTuple):
+    """Gold episodes about one made-up world, behind one list of tools."""
+
+    tools: tuple[ToolDocument, ...]
+    episodes: tuple[tuple[Message, ...], ...]
+    """Each from its question to its answer."""
+
+
+def draw_dialogue(
+    rng: random.Random,
+    language: Language,
+    *,
+    scenarios: Mapping[Scenario, float],
+    num_questions: int,
+    most_called: int,
+    num_tools: int,
+) -> Dialogue:
+    """Draw a world, and questions about it until so many are kept, each of a scenario by its weight.
+
+    A question is left out where the tools that the questions call would be more than `most_called`. Others are offered
+    beside them, up to `num_tools` and one at least: of the same world, and of another one in the same wording.
+    """
+    world = made_up_world(rng, language)
+    episodes: list[tuple[Message, ...]] = []
+    called: dict[str, ToolDocument] = {}
+    for _ in range(num_questions):
+        messages, documents = _draw_episode(rng, world, scenarios)
+        if len(called | documents) <= most_called or not episodes:
+            episodes.append(messages)
+            called |= documents
+    other = replace(made_up_world(rng, language), wording=world.wording)
+    properties = [(whose, key) for whose in (world, other) for key in whose.values]
+    rng.shuffle(properties)
+    tools = dict(called)
+    for whose, key in properties:
+        if len(tools) >= max(num_tools, len(called) + 1):
+            break
+        document = whose.lookup_document(*key)
+        tools.setdefault(document.name, document)
+    return Dialogue(tuple(rng.sample(list(tools.values()), len(tools))), tuple(episodes))
+
+
+def _draw_episode(
+    rng: random.Random, world: World, scenarios: Mapping[Scenario, float]
+) -> tuple[tuple[Message, ...], dict[str, ToolDocument]]:
+    facts = facts_by_question(world)
+    while True:
+        (scenario,) = rng.choices(list(scenarios), list(scenarios.values()))
+        try:
+            instance = draw_instance(world, rng, scenario, LOOKUPS[scenario], with_computation=False, max_hops=2)
+        except BadReply:  # not every world has every question
+            continue
+        break
+    depth_of = depths(instance.nodes)
+    documents: dict[str, ToolDocument] = {}
+    messages = [Message(role="user", content=instance.question)]
+    for level in range(1, max(depth_of.values()) + 1):
+        calls, responses = [], []
+        for node in instance.nodes:
+            if depth_of[node.id] != level:
+                continue
+            fact = facts[node.question]
+            document = world.lookup_document(fact.entity_type, fact.property)
+            documents[document.name] = document
+            year = {world.year_parameter: fact.year} if fact.year else {}
+            calls.append(ToolCall(id=node.id, name=document.name, arguments={fact.entity_type: fact.entity, **year}))
+            responses.append(json.dumps(fact.value, ensure_ascii=False))
+        reasoning = reasoning_before(calls, world.language, documents)
+        messages.append(Message(role="assistant", reasoning_content=reasoning, tool_calls=tuple(calls)))
+        messages += [
+            Message(role="tool", content=response, tool_call_id=call.id)
+            for call, response in zip(calls, responses, strict=True)
+        ]
+    return (*messages, answer_message(instance.answer, world.language)), documents
+
+
+def made_up_world(rng: random.Random, language: Language) -> World:
+    """Draw a world of three or four types with words, names, values and a wording of its own.
+
+    >>> import random
+    >>> one, other = (made_up_world(random.Random(seed), "en") for seed in (0, 1))
+    >>> set(one.types) & set(other.types), one.wording == other.wording
+    (set(), False)
+    """
+    taken: set[str] = set()
+    names = [_label(rng, taken, 1, 1) for _ in range(rng.randint(3, 4))]
+    types = {}
+    for name in names:
+        others = [other for other in names if other != name]
+        attributes = {}
+        for _ in range(rng.choice((2, 3, 3))):
+            label = _label(rng, taken, 1, _MOST_WORDS)
+            # Now and then the type's own word stands in it, as in `shipment_weight` of a shipment.
+            if rng.random() < 0.12 and label.count("_") + 1 < _MOST_WORDS:
+                label = f"{name}_{label}"
+            attributes[label] = (_label_zh(rng, taken, 1, 5), rng.choice(_KINDS))
+        relations = tuple(rng.sample(others, rng.choice((1, 1, 2))))
+        types[name] = EntityType(zh=_label_zh(rng, taken, 1, 4), relations=relations, attributes=attributes)
+    called = _entity_names(rng, language, ENTITIES_PER_TYPE * len(types))
+    entities = {
+        name: tuple(called[index * ENTITIES_PER_TYPE : (index + 1) * ENTITIES_PER_TYPE])
+        for index, name in enumerate(types)
+    }
+    return World("made_up", language, types, entities, draw_values(rng, types, entities), draw_wording(rng))
+
+
+def draw_wording(rng: random.Random) -> ToolWording:
+    """Draw how the lookups of a world are named and documented; never as those of unseen tools are.
+
+    >>> import random
+    >>> draw_wording(random.Random(0)).lookup_of("flat", "rent")
+    'rent_for_flat'
+    """
+    while True:
+        wording = _draw_any_wording(rng)
+        alike = (
+            wording.lookup_name == UNSEEN.lookup_name,
+            wording.year == UNSEEN.year,
+            *(wording.lookup[language] == UNSEEN.lookup[language] for language in wording.lookup),
+        )
+        if not any(alike):
+            return wording
+
+
+def _draw_any_wording(rng: random.Random) -> ToolWording:
+    verb = rng.choice(("get", rng.choice(_VERBS), _word(rng)))
+    connector = rng.choice(_CONNECTORS) if rng.random() < 0.7 else _word(rng)
+    name = rng.choice(
+        (
+            *2 * (f"{verb}_{{entity}}_{{asked}}",),
+            f"{verb}_{{asked}}_{{entity}}",
+            *2 * (f"{verb}_{{asked}}_{connector}_{{entity}}",),
+            f"{{entity}}_{verb}_{{asked}}",
+            f"{{asked}}_{connector}_{{entity}}",
+        )
+    )
+    one, another = _word(rng), _word(rng)
+    en = rng.choice(
+        (
+            *2 * ("{asked} of {entity}",),
+            "returns the {asked} of {entity}",
+            "gives {asked} for {entity}",
+            f"{one} the {{asked}} of {{entity}}",
+            f"{one} the {{asked}} that {{entity}} has",
+            f"the {{asked}} {one} {{entity}}",
+            f"{one} {{entity}} and its {{asked}}",
+            f"{one} {{asked}} {another} {{entity}}",
+        )
+    )
+    en_year = rng.choice(
+        (*2 * (" in a year",), " per year", " for some year", f" by {_word(rng)}", f" {one} {another} year")
+    )
+    one_zh, another_zh = ("".join(rng.choices(_characters(), k=2)) for _ in range(2))
+    zh = rng.choice(
+        (
+            *2 * ("{entity}的{asked}",),
+            "返回{entity}的{asked}",
+            f"{one_zh}{{entity}}的{{asked}}",
+            f"{one_zh}{{entity}}{{asked}}",
+            f"{one_zh}{{entity}}{another_zh}{{asked}}",
+        )
+    )
+    zh_year = rng.choice(("{entity}某年的{asked}", f"某年{zh}", f"{another_zh}{zh}", f"{zh}，按年"))
+    year = rng.choice(("year", "year", "for_year", "which_year", "period", _word(rng), f"{_word(rng)}_year"))
+    return replace(
+        KNOWN,
+        lookup_name=name,
+        lookup={"en": en, "zh": zh},
+        yearly_lookup={"en": en + en_year, "zh": zh_year},
+        year=year,
+    )
+
+
+@cache
+def _words() -> tuple[str, ...]:
+    """The words of every domain's types and properties, and of tools' names, one by one."""
+    labels = [
+        label
+        for unseen in ("worlds", "tools")
+        for domain in domains(unseen).values()
+        for name, entity_type in domain.items()
+        for label in (name, *entity_type.attributes)
+    ]
+    words = {word for label in labels for word in label.split("_")} | {*_VERBS}
+    return tuple(sorted(words - _KEPT_OUT))
+
+
+@cache
+def _characters() -> tuple[str, ...]:
+    """The characters of every domain's Chinese labels."""
+    labels = [
+        label
+        for unseen in ("worlds", "tools")
+        for domain in domains(unseen).values()
+        for entity_type in domain.values()
+        for label in (entity_type.zh, *(zh for zh, _ in entity_type.attributes.values()))
+    ]
+    return tuple(sorted({*"".join(labels), *UNSEEN.lookup["zh"]} - {*"的年某{}"} - {*"entityasked"}))
+
+
+def _word(rng: random.Random) -> str:
+    if rng.random() < _MADE_UP_SHARE:
+        return "".join(rng.choices(_SYLLABLES, k=rng.randint(2, 3)))
+    return rng.choice(_words())
+
+
+def _label(rng: random.Random, taken: set[str], fewest: int, most: int) -> str:
+    while True:
+        words = [_word(rng) for _ in range(rng.randint(fewest, most))]
+        label = "_".join(words)
+        if label not in taken and len({*words}) == len(words):
+            taken.add(label)
+            return label
+
+
+def _label_zh(rng: random.Random, taken: set[str], fewest: int, most: int) -> str:
+    while True:
+        label = "".join(rng.choices(_characters(), k=rng.randint(fewest, most)))
+        if label not in taken:
+            taken.add(label)
+            return label
+
+
+def _entity_names(rng: random.Random, language: Language, count: int) -> list[str]:
+    first, second = name_parts(language)
+    joint = "" if language == "zh" else " "
+    names: dict[str, None] = {}
+    while len(names) < count:
+        known = language == "zh" or rng.random() < 0.85
+        parts = (rng.choice(first), rng.choice(second)) if known else (_word(rng).capitalize(), _word(rng).capitalize())
+        names[joint.join(parts)] = None
+    return list(names)
