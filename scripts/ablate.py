@@ -11,7 +11,7 @@ while each arm learns, as means over the quickstarts.
     recall, precision, call_budget, partial_credit, f1_and_answer        what is rewarded
     no_distractors                                                       RL never shows an irrelevant tool
     no_filling                                                           a step learns from what one rollout gives
-    from_untrained                                                       RL alone, without SFT
+    from_base, from_untrained                                            RL alone, without SFT; from random weights
     50_environments, 200_environments                                    of the 640
     two_mini_batches, twice_the_rate                                     how far a step goes
     sequence_mean, undivided, clip_higher                                the objective's variants
@@ -59,6 +59,7 @@ ARMS = {
     },
     "no_distractors": Arm(NO_DISTRACTORS),
     "no_filling": Arm({"groups_per_rollout": "16", "max_rollouts_per_step": "1"}),
+    "from_base": Arm(init="base"),
     "from_untrained": Arm(init="untrained"),
     "50_environments": Arm(num_environments=50),
     "200_environments": Arm(num_environments=200),

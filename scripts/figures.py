@@ -21,7 +21,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 Summary = Mapping[str, Any]
-POLICIES = {"untrained": "untrained", "sft": "SFT", "rl": "RL", "lexical": "`lexical`", "every_tool": "`every_tool`"}
+POLICIES = {
+    "untrained": "untrained",
+    "base": "base",
+    "sft": "SFT",
+    "rl": "RL",
+    "lexical": "`lexical`",
+    "every_tool": "`every_tool`",
+}
 _HEAD = (
     "| seed | policy | temperature | F1, unseen worlds | F1, unseen tools | F1, unseen domains | final answer right | "
     "calls per episode | irrelevant calls |"

@@ -1,8 +1,8 @@
 """Pre-train the tiny Qwen3 that quickstarts begin with, and write it as a HuggingFace folder in bfloat16.
 
-    python scripts/pretrain_tiny_base.py configs/tiny_base.toml --to astra_jax/tiny_base
+    python scripts/pretrain_tiny_base.py configs/tiny_base.toml --to runs/tiny_base/hf
 
-The same command again goes on where it stopped.
+The same command again goes on where it stopped. What it writes is shipped as `astra_jax/tiny_base`.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ if __name__ == "__main__":
     config = load_config(TinyBaseConfig, arguments.config, arguments.overrides)
     figures = pretrain(config)
     policy = load_policy(config.out / "policy")
-    save_hf(policy.params, policy.model_config, arguments.to, companions=config.out / "policy")
+    save_hf(policy.params, policy.model_config, arguments.to, dtype="bfloat16", companions=config.out / "policy")
     print({"figure": "pretrain_tiny_base", **figures, "to": str(arguments.to)})

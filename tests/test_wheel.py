@@ -51,7 +51,7 @@ def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedP
 
 
 def test_every_data_file_of_the_packages_is_in_the_wheel(installed):
-    data = ("*.toml", "*.jinja", "*.json")
+    data = ("*.toml", "*.jinja", "*.json", "*.safetensors")
     expected = {
         str(path.relative_to(ROOT))
         for package in ("astra_jax", "synthesis", "sandbox")

@@ -1,11 +1,13 @@
 """The whole recipe on this machine: real tool documents in, a trained HuggingFace checkpoint out.
 
-    tools ─► trajectories ─┐
-    environments ──────────┴─► tokenizer ─► SFT ─► RL ─► export         evaluated untrained, after SFT and after RL
-    further environments ──────────────────────────┘
+    a tiny base, shipped ──┐
+    tools ─► trajectories ─┤
+    environments ──────────┴─► SFT ─► RL ─► export      evaluated: random weights, the base, after SFT, after RL
+    further environments ─────────────┘
     held-out environments
 
-The stages are the ones that the single commands run, with the configs of `configs/tiny_*.toml`.
+The stages are the ones that the single commands run, with the configs of `configs/tiny_*.toml`; the base is that of
+`recipes/tiny_base.py`.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import BaseModel
 
-from astra_jax.chat.format import render
 from astra_jax.chat.template import require_chat_template
-from astra_jax.chat.tokenizer import Tokenizer, train_tiny_tokenizer
+from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.checkpoint import read_model
+from astra_jax.checkpoints.convert import hf_to_orbax
 from astra_jax.checkpoints.hf import load_hf, save_hf
 from astra_jax.checkpoints.model_card import MODEL_CARD, model_card
 from astra_jax.checkpoints.policy import Policy, load_policy, save_policy
@@ -47,6 +49,7 @@ from astra_jax.recipes.quickstart_evaluation import (
     summarised,
 )
 from astra_jax.recipes.stages import Stages, make_room
+from astra_jax.recipes.tiny_base import TINY_BASE
 from astra_jax.report import write_report
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
@@ -117,9 +120,11 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
             makes=[out / split / _CARD for split in ("environments", RL_SPLIT, *HELD_OUT_SPLITS)],
         )
         baselines = stages.run("evaluate_baselines", lambda: evaluate_baselines(out, config_path, seed=seed, url=url))
-        stages.run("tokenizer", lambda: _begin_policy(out, seed), makes=[out / "untrained" / _WEIGHTS])
+        beginnings = {name: out / name for name in ("untrained", "base")}
+        makes = [folder / _WEIGHTS for folder in beginnings.values()]
+        stages.run("base", lambda: _begin_policies(**beginnings, seed=seed), makes=makes)
         evaluations = {}
-        for name, folder in (("untrained", out / "untrained"), ("sft", out / "sft/policy"), ("rl", out / "rl/policy")):
+        for name, folder in (*beginnings.items(), ("sft", out / "sft/policy"), ("rl", out / "rl/policy")):
             if name == "sft":
                 stages.run("sft", lambda: run_sft(_sft_config(out, seed)), makes=[folder / _WEIGHTS])
             if name == "rl":
@@ -167,6 +172,7 @@ def checked_inputs(seed: int, tool_documents: Sequence[Path]) -> Fingerprint:
     except SourceMissing as error:
         raise ConfigError(f"--tool-documents: {error}") from error
     configs = {name: digest_of_files([CONFIGS / name]) for name in _CONFIG_TYPES}
+    configs["base"] = digest_of_files([TINY_BASE / "model.safetensors", TINY_BASE / "tokenizer.json"])
     return {"seed": seed, "tool_documents": digest(documents), **configs}
 
 
@@ -208,27 +214,10 @@ def _require_apart(other: Path, split: EnvironmentsConfig) -> None:
         raise QuickstartFailed(f"expected nothing of {other} in {split.out}, found shared {found}")
 
 
-def _begin_policy(out: Path, seed: int) -> None:
-    """Train the tokenizer, and write the policy that has learnt nothing yet."""
-    tokenizer, model = _train_tokenizer(out), _sft_config(out, seed).model
-    assert model is not None
-    save_policy(Policy(model, mimetic_init(model, seed), tokenizer), out / "untrained")
-
-
-def _train_tokenizer(out: Path) -> Tokenizer:
-    config = load_config(SFTConfig, CONFIGS / "tiny_sft.toml")
-    assert config.model is not None
-    texts = [
-        render(environment.gold_messages(), [tool.document for tool in environment.all_tools])
-        for environment in RecordSource(out / "environments", Environment)
-    ]
-    texts *= 10  # names stand in environments, and few times each; conversations have most of the words
-    texts += [
-        render(trajectory.messages, trajectory.tools) for trajectory in RecordSource(out / "trajectories", Trajectory)
-    ]
-    tokenizer = train_tiny_tokenizer(texts, vocab_size=config.model.vocab_size)
-    tokenizer.save(out / "tokenizer", model_max_length=config.model.context_tokens)
-    return tokenizer
+def _begin_policies(untrained: Path, base: Path, *, seed: int) -> None:
+    """Write the policy that SFT begins with, and one of random weights beside it, to show what the base brings."""
+    model = hf_to_orbax(TINY_BASE, base)
+    save_policy(Policy(model, mimetic_init(model, seed), Tokenizer.load(TINY_BASE)), untrained)
 
 
 def _sft_config(out: Path, seed: int) -> SFTConfig:
@@ -236,7 +225,7 @@ def _sft_config(out: Path, seed: int) -> SFTConfig:
         update={
             "seed": seed,
             "out": out / "sft",
-            "tokenizer": out / "tokenizer",
+            "init": out / "base",
             "trajectories": (out / "trajectories",),
             "environments": (out / "environments",),
         }

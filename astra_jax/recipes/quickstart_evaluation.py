@@ -35,9 +35,6 @@ SETTINGS: Final = ("heldout", "heldout_greedy", "heldout_best")
 UNSEEN: Final = {"unseen_tools": "heldout_tools", "unseen_domains": "heldout_domains"}
 """What figures on further splits are called, and the splits' folders."""
 HELD_OUT_SPLITS: Final = ("heldout", *UNSEEN.values(), "selection")
-UNSEEN_RESPONSE_TOKENS: Final = 304
-"""On unseen tools and domains; their words are many tokens each, so that a perfect episode has up to 325. In one of
-these 96 environments it has more than there is room for."""
 UNTRAINED_STRIDE: Final = 8
 """The untrained policy writes until its limit and solves nothing: it is shown every eighth environment."""
 _EPISODES_SHOWN: Final = 4
@@ -117,8 +114,6 @@ async def _evaluate(
 
         async def run(split: str, temperature: float) -> Evaluation:
             rollout = config.rollout.model_copy(update={"temperature": temperature})
-            if split in UNSEEN.values():
-                rollout = rollout.model_copy(update={"max_response_tokens": UNSEEN_RESPONSE_TOKENS})
             engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, rollout)
             environments = list(RecordSource(out / split, Environment))[::stride]
             evaluation = await evaluate_environments(

@@ -12,7 +12,7 @@ from astra_jax.episodes.log import LoggedEpisode, LoggedToken, SourceName
 
 MAX_EPISODES = 12
 
-POLICIES = ("untrained", "sft", "rl")
+POLICIES = ("untrained", "base", "sft", "rl")
 """The order in which policies are compared; others follow as they come."""
 PROGRAMS = ("lexical", "every_tool")
 """The baselines of `evaluate/baselines.py`, which is not imported: a page needs no JAX."""

@@ -1,6 +1,6 @@
-"""Made-up worlds: types, properties, names and the wording of tools drawn anew for each, so that none can be learnt by heart.
+"""Made-up worlds: types, properties, names and tool wording drawn anew for each; none can be learnt by heart.
 
-    words ─► types and properties ─► entities, values ─► tool documents in a wording of their own ─► gold episodes
+    words ─► types, properties ─► entities, values ─► tool documents in a wording of their own ─► gold episodes
 
 What the tiny base model is pre-trained on. In a world of `domains` the tool that belongs to a question can be known
 by heart; here a label means nothing but itself, so that the only way to the tool is to read the documents. The words
@@ -50,13 +50,23 @@ LOOKUPS: Final[Mapping[Scenario, int]] = {
 """How many lookups a question of each scenario asks for."""
 
 _KINDS: Final[Sequence[AttributeKind]] = ("amount", "amount", "code", "code", "decimal", "date", "phone", "yearly")
-_VERBS: Final = ("fetch", "find", "read", "show", "lookup", "query", "check", "load", "tell", "see", "obtain", "calendar")
+_VERBS: Final = (
+    *("fetch", "find", "read", "show", "lookup", "query"),
+    *("check", "load", "tell", "see", "obtain", "calendar"),
+)
 _CONNECTORS: Final = ("for", "in", "at", "by", "on", "per", "with", "from", "to", "of")
 _KEPT_OUT: Final = frozenset(
-    # What the chat format, the questions and every document say: as a label it would be read as that.
-    "a an the and in of get year name type function description parameters properties required object string".split()
+    (
+        *("a", "an", "the", "and", "in", "of", "get", "year", "name", "type", "function"),
+        *("description", "parameters", "properties", "required", "object", "string"),
+    )
 )
-_SYLLABLES: Final = tuple(first + vowel for first in "b d f g k l m n p r s t v z br st tr ch".split() for vowel in "aeiou")
+"""What the chat format, the questions and every document say: as a label it would be read as that."""
+_CONSONANTS: Final = (
+    *("b", "d", "f", "g", "k", "l", "m", "n", "p"),
+    *("r", "s", "t", "v", "z", "br", "st", "tr", "ch"),
+)
+_SYLLABLES: Final = tuple(first + vowel for first in _CONSONANTS for vowel in "aeiou")
 _MADE_UP_SHARE: Final = 0.12
 """Of words: made of syllables, several pieces of the tokenizer long."""
 _MOST_WORDS: Final = 3
@@ -174,7 +184,7 @@ def draw_wording(rng: random.Random) -> ToolWording:
 
     >>> import random
     >>> draw_wording(random.Random(0)).lookup_of("flat", "rent")
-    'rent_for_flat'
+    'get_rent_to_flat'
     """
     while True:
         wording = _draw_any_wording(rng)

@@ -112,10 +112,11 @@ class World:
             entity = f"an {entity}" if entity[0] in "aeiou" else f"a {entity}"
         yearly = self.kind(entity_type, property_name) == "yearly"
         names = [entity_type, *([self.wording.year] if yearly else [])]
+        properties = {name: {"type": "string"} for name in names}
         return ToolDocument(
             name=self.wording.lookup_of(entity_type, property_name),
             description=self.wording.description_of(self.language, entity, asked, yearly=yearly),
-            parameters={"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names},
+            parameters={"type": "object", "properties": properties, "required": names},
         )
 
     def kind(self, entity_type: str, property_name: str) -> AttributeKind | Literal["relation"]:

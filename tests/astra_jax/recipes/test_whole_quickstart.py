@@ -24,7 +24,7 @@ from synthesis.records import Environment
 SMALLER = {
     "tiny_trajectories.toml": {"count": 24},
     "tiny_environments.toml": {"count": 24},
-    "tiny_sft.toml": {"steps": 4, "checkpoint_every_steps": 2, "batch_tokens": 2048, "hidden_size": 64},
+    "tiny_sft.toml": {"steps": 4, "checkpoint_every_steps": 2, "batch_tokens": 2048},
     "tiny_rl.toml": {"steps": 1, "group_size": 2, "groups_per_step": 2, "groups_per_rollout": 2},
     "tiny_evaluation.toml": {"environments_at_once": 4},
 }

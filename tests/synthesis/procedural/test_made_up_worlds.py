@@ -1,0 +1,81 @@
+"""Made-up dialogues are gold, offer more than they call, and never have the wording of unseen tools."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synthesis.procedural import made_up_worlds
+from synthesis.procedural.made_up_worlds import LOOKUPS, Dialogue, draw_dialogue, draw_wording, made_up_world
+from synthesis.procedural.tool_wording import UNSEEN
+
+
+def a_dialogue(seed: int, language: str = "en") -> Dialogue:
+    scenarios = dict.fromkeys(LOOKUPS, 1.0)
+    return draw_dialogue(
+        random.Random(seed), language, scenarios=scenarios, num_questions=3, most_called=6, num_tools=5
+    )
+
+
+@given(seed=st.integers(0, 10**6), language=st.sampled_from(["en", "zh"]))
+def test_every_call_is_of_an_offered_tool_with_its_parameters_and_a_later_one_has_read_what_it_asks_for(seed, language):
+    dialogue = a_dialogue(seed, language)
+    offered = {tool.name: tool for tool in dialogue.tools}
+    assert len(offered) == len(dialogue.tools)
+    called = set()
+    for question, *rest in dialogue.episodes:
+        read = question.content
+        for message in rest:
+            if message.role == "tool":
+                read += str(json.loads(message.content))
+                continue
+            for call in message.tool_calls:
+                called.add(call.name)
+                assert set(call.arguments) == set(offered[call.name].required)
+                assert all(value in read for value in call.arguments.values())
+    assert called < offered.keys()
+
+
+@given(seed=st.integers(0, 10**6))
+def test_the_answer_is_what_tools_have_returned(seed):
+    for _, *rest, last in a_dialogue(seed).episodes:
+        returned = [str(json.loads(message.content)) for message in rest if message.role == "tool"]
+        said = last.content.removeprefix("The answer is ").removesuffix(".").split(", ")
+        assert set(said) <= set(returned)
+
+
+def test_the_same_seed_gives_the_same_dialogue_and_another_other_words():
+    assert a_dialogue(3) == a_dialogue(3)
+    worlds = [made_up_world(random.Random(seed), "en") for seed in range(20)]
+    assert len({label for world in worlds for _, label in world.values}) > 150
+    assert len({world.wording.lookup_name for world in worlds}) > 15
+
+
+def test_the_wording_of_unseen_tools_is_never_drawn(monkeypatch):
+    drawn = draw_wording(random.Random(5))
+    for wording in (draw_wording(random.Random(seed)) for seed in range(2000)):
+        assert wording.lookup_name != UNSEEN.lookup_name
+        assert wording.year != UNSEEN.year
+        assert not set(wording.lookup.values()) & set(UNSEEN.lookup.values())
+    monkeypatch.setattr(made_up_worlds, "UNSEEN", drawn)
+    assert draw_wording(random.Random(5)).lookup_name != drawn.lookup_name
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_question_that_would_call_too_many_tools_is_left_out(language):
+    for seed in range(30):
+        dialogue = draw_dialogue(
+            random.Random(seed),
+            language,
+            scenarios=dict.fromkeys(LOOKUPS, 1.0),
+            num_questions=6,
+            most_called=3,
+            num_tools=4,
+        )
+        called = {call.name for messages in dialogue.episodes for message in messages for call in message.tool_calls}
+        assert len(called) <= 3
+        assert len(dialogue.tools) in (4, len(called) + 1)
