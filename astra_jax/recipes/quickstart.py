@@ -49,7 +49,7 @@ from astra_jax.recipes.quickstart_evaluation import (
     summarised,
 )
 from astra_jax.recipes.stages import Stages, make_room
-from astra_jax.recipes.tiny_base import TINY_BASE
+from astra_jax.recipes.tiny_base import TINY_BASE, write_replay
 from astra_jax.report import write_report
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
@@ -81,6 +81,7 @@ _LOGIT_CHECK_TOKENS = 256
 _MOST_TIMES_THEIR_ERROR = 1.5
 """How much further than float32 itself exported logits may be from the exact ones; another `rms_norm_eps` by a tenth
 makes it 4.6 times."""
+_REPLAY = "made_up.jsonl"
 _CARD, _WEIGHTS = "dataset.json", "params.whole.json"
 """What is written last into a record directory and into a policy folder."""
 
@@ -121,8 +122,8 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         )
         baselines = stages.run("evaluate_baselines", lambda: evaluate_baselines(out, config_path, seed=seed, url=url))
         beginnings = {name: out / name for name in ("untrained", "base")}
-        makes = [folder / _WEIGHTS for folder in beginnings.values()]
-        stages.run("base", lambda: _begin_policies(**beginnings, seed=seed), makes=makes)
+        makes = [*(folder / _WEIGHTS for folder in beginnings.values()), out / _REPLAY]
+        stages.run("base", lambda: _begin(**beginnings, replay=out / _REPLAY, seed=seed), makes=makes)
         evaluations = {}
         for name, folder in (*beginnings.items(), ("sft", out / "sft/policy"), ("rl", out / "rl/policy")):
             if name == "sft":
@@ -214,10 +215,14 @@ def _require_apart(other: Path, split: EnvironmentsConfig) -> None:
         raise QuickstartFailed(f"expected nothing of {other} in {split.out}, found shared {found}")
 
 
-def _begin_policies(untrained: Path, base: Path, *, seed: int) -> None:
-    """Write the policy that SFT begins with, and one of random weights beside it, to show what the base brings."""
+def _begin(untrained: Path, base: Path, *, replay: Path, seed: int) -> None:
+    """Write the policy that SFT begins with, more of what it has learnt from, and a policy of random weights.
+
+    The last shows what the base brings.
+    """
     model = hf_to_orbax(TINY_BASE, base)
     save_policy(Policy(model, mimetic_init(model, seed), Tokenizer.load(TINY_BASE)), untrained)
+    write_replay(replay, seed=seed)
 
 
 def _sft_config(out: Path, seed: int) -> SFTConfig:
@@ -228,6 +233,7 @@ def _sft_config(out: Path, seed: int) -> SFTConfig:
             "init": out / "base",
             "trajectories": (out / "trajectories",),
             "environments": (out / "environments",),
+            "conversations": (out / _REPLAY,),
         }
     )
 

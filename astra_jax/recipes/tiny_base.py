@@ -31,6 +31,8 @@ from astra_jax.sft.train import train_sft
 from astra_jax.training.config import MAY_CHANGE
 from astra_jax.training.run import TrainingRun
 from astra_jax.training.run_record import SFT_RUN, digest_of_records, open_run
+from synthesis.destination import whole_file
+from synthesis.export.openai_rows import OpenAIRow, row_messages
 from synthesis.fingerprint import digest
 from synthesis.procedural.made_up_worlds import LOOKUPS, Dialogue, draw_dialogue
 from synthesis.record_io import RecordSource
@@ -42,6 +44,8 @@ TINY_BASE: Final = Path(__file__).parents[1] / "tiny_base"
 _EASY: Final[dict[Scenario, float]] = dict(zip(LOOKUPS, (0.55, 0.25, 0.15, 0.05), strict=True))
 _ALL: Final[dict[Scenario, float]] = dict(zip(LOOKUPS, (0.25, 0.3, 0.22, 0.23), strict=True))
 _CHINESE_SHARE: Final = 0.35
+_REPLAYED: Final = 1500
+"""Dialogues of one question that SFT reads beside its own data."""
 _TOKENIZER_DIALOGUES: Final = 2000
 _SOURCES: Final = (
     "astra_jax/chat/format.py",
@@ -115,6 +119,20 @@ def _tokenizer_texts(config: TinyBaseConfig) -> Iterator[str]:
         yield from (render(each.messages, each.tools) for each in RecordSource(directory, Trajectory))
 
 
+def write_replay(path: Path, *, seed: int) -> None:
+    """Write made-up conversations in OpenAI's form, for SFT to read beside its own data.
+
+    Without them 80 steps on four domains' tools take the reading of others away (docs/experiments.md).
+    """
+    with whole_file(path) as file, file.open("w", encoding="utf-8") as lines:
+        for number in range(_REPLAYED):
+            rng = random.Random(f"{seed}/replay/{number}")
+            dialogue = _dialogue(rng, easy=False, num_questions=1)
+            tools = [document.to_openai() for document in dialogue.tools]
+            row = OpenAIRow(messages=row_messages(dialogue.episodes[0]), tools=tools)
+            lines.write(row.model_dump_json() + "\n")
+
+
 class MadeUpBatches(StepBatches):
     """The batches of a pre-training by step number: every row one dialogue, drawn when it is asked for."""
 
@@ -158,13 +176,13 @@ class MadeUpBatches(StepBatches):
         return tuple(rows)
 
 
-def _dialogue(rng: random.Random, *, easy: bool) -> Dialogue:
+def _dialogue(rng: random.Random, *, easy: bool, num_questions: int | None = None) -> Dialogue:
     language: Language = "zh" if rng.random() < _CHINESE_SHARE else "en"
     return draw_dialogue(
         rng,
         language,
         scenarios=_EASY if easy else _ALL,
-        num_questions=rng.choice((1, 2, 3) if easy else (1, 2, 3, 4, 4)),
+        num_questions=num_questions or rng.choice((1, 2, 3) if easy else (1, 2, 3, 4, 4)),
         most_called=4 if easy else 7,
         num_tools=4 if easy else rng.choice((4, 5, 6)),
     )
