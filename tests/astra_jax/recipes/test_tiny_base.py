@@ -16,7 +16,15 @@ from astra_jax.checkpoints.policy import load_policy
 from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.model.qwen3 import bind, init_params
 from astra_jax.recipes import tiny_base
-from astra_jax.recipes.tiny_base import TINY_BASE, MadeUpBatches, TinyBaseConfig, dialogue_sample, pretrain
+from astra_jax.recipes.tiny_base import (
+    TINY_BASE,
+    MadeUpBatches,
+    TinyBaseConfig,
+    dialogue_sample,
+    pretrain,
+    write_replay,
+)
+from astra_jax.sft.conversations import ConversationFile
 from astra_jax.training.run import TrainingRun
 from synthesis.fingerprint import MadeOtherwise
 from synthesis.procedural.made_up_worlds import LOOKUPS, draw_dialogue
@@ -120,3 +128,19 @@ def test_the_shipped_base_reads_tools_that_it_has_never_seen(base_tokenizer):
 
     assert share_right(params) > 0.95
     assert share_right(init_params(model, 0)) < 0.05
+
+
+def test_what_is_replayed_is_read_as_conversations_and_follows_from_the_seed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiny_base, "_REPLAYED", 30)
+    for name in ("one", "again"):
+        write_replay(tmp_path / name, seed=0)
+    write_replay(tmp_path / "other", seed=1)
+    one, again, other = ((tmp_path / name).read_bytes() for name in ("one", "again", "other"))
+    assert one == again != other
+    conversations = list(ConversationFile(tmp_path / "one"))
+    assert len(conversations) == 30
+    for conversation in conversations:
+        assert [message.role for message in conversation.messages].count("user") == 1
+        called = {call.name for message in conversation.messages for call in message.tool_calls}
+        assert called < {tool.name for tool in conversation.tools}
+        assert all(message.reasoning_content for message in conversation.messages if message.role == "assistant")
