@@ -827,7 +827,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A position in other data is refused.
     Mutant(
         "astra_jax/sft/batches.py",
-        'if position and (expected := position.get("fingerprint")) != self._fingerprint:',
+        'if position and (expected := position.get("fingerprint")) != self.fingerprint:',
         'if (expected := position.get("fingerprint")) and False:',
         ("tests/astra_jax/sft/test_batches.py::test_a_position_in_other_data_is_refused",),
     ),
