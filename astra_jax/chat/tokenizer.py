@@ -1,7 +1,7 @@
 """The tokenizer: text to token ids and back, with the Qwen3 control tokens.
 
-A checkpoint folder carries its own `tokenizer.json`; the official Qwen3 one and the small one that the quickstart
-trains are used alike.
+A checkpoint folder carries its own `tokenizer.json`; the official Qwen3 one and the small one of the tiny base
+are used alike.
 
 Decided: docs/decisions/rl.md, “A control token's name that somebody says is text”.
 Decided: docs/decisions/tiny.md, “The tiny tokenizer reads digits in pairs”.
@@ -191,7 +191,7 @@ _FORMAT_PHRASES = (
 def train_tiny_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     """Train a small byte-level BPE with the Qwen3 control tokens on the texts that a tiny model will read.
 
-    For the quickstart and for tests; a real run uses the tokenizer of the checkpoint it starts from.
+    For the tiny base and for tests; a real run uses the tokenizer of the checkpoint it starts from.
     """
     backend = tokenizers.Tokenizer(models.BPE())
     backend.normalizer = normalizers.NFC()

@@ -78,6 +78,7 @@ def small(tmp_path: Path, **changes) -> TinyBaseConfig:
     )
 
 
+@pytest.mark.slow
 def test_a_pre_training_that_was_stopped_goes_on_to_the_same_weights(tmp_path, monkeypatch):
     monkeypatch.setattr(tiny_base, "_TOKENIZER_DIALOGUES", 40)
     whole = small(tmp_path, out=tmp_path / "whole")

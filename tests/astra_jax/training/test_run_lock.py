@@ -19,7 +19,7 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.metrics_file import read_metrics
-from astra_jax.testing import tiny_environment
+from astra_jax.testing import tiny_environment, tiny_model_config
 from astra_jax.training.run_lock import AnotherRun, run_lock
 from synthesis.record_io import write_records
 from tests.synthesis.journals import num_finished
@@ -104,13 +104,16 @@ def sft_command(folder: Path, tokenizer, *overrides: str) -> list[str]:
         "batch_tokens": 1280,
         "steps": 10_000,
         "checkpoint_every_steps": 10_000,
-        "model.vocab_size": tokenizer.vocab_size,
-        "model.num_layers": 1,
-        "model.hidden_size": 32,
-        "model.head_dim": 16,
-        "model.intermediate_size": 32,
     }
-    return ["sft", f"{CONFIGS}/tiny_sft.toml", *(f"{key}={value}" for key, value in changes.items()), *overrides]
+    # The quickstart's, but from random weights.
+    lines = (CONFIGS / "tiny_sft.toml").read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if not line.startswith(("init = ", "conversations = "))]
+    model = tiny_model_config(tokenizer.vocab_size).model_copy(update={"num_layers": 1, "hidden_size": 32})
+    sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "intermediate_size")
+    table = ["[model]", *(f"{name} = {getattr(model, name)}" for name in sizes), "tie_word_embeddings = true"]
+    config = folder / "sft.toml"
+    config.write_text("\n".join([*kept, *table]) + "\n", encoding="utf-8")
+    return ["sft", str(config), *(f"{key}={value}" for key, value in changes.items()), *overrides]
 
 
 @pytest.mark.slow

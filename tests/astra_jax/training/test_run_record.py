@@ -207,10 +207,11 @@ def test_figures_of_a_run_whose_product_was_taken_away_are_those_of_nothing(sft_
     assert open_sft_run(sft_config).figures == {"steps": 2, "already_complete": True}
 
 
-def test_a_finished_training_says_so_and_with_another_config_what_differs(sft_config, tmp_path, capsys):
+def test_a_finished_training_says_so_and_with_another_config_what_differs(sft_config, untrained, tmp_path, capsys):
     config = ROOT / "configs" / "tiny_sft.toml"
-    inputs = {"tokenizer": tmp_path / "tokenizer", "environments": [str(tmp_path / "environments")], "trajectories": []}
-    changes = {"out": tmp_path / "run", **inputs, "model.max_position_embeddings": 4096}
+    save_policy(untrained, tmp_path / "init")
+    records = {"environments": [str(tmp_path / "environments")], "trajectories": [], "conversations": []}
+    changes = {"out": tmp_path / "run", "init": tmp_path / "init", **records}
     command = ["sft", str(config), *(f"{key}={value}" for key, value in changes.items())]
     record = open_sft_run(load_config(SFTConfig, config, command[2:]))
     save_product(record.out)
