@@ -12,6 +12,7 @@ while each arm learns, as means over the quickstarts.
     no_distractors                                                       RL never shows an irrelevant tool
     no_filling                                                           a step learns from what one rollout gives
     from_base, from_untrained                                            RL alone, without SFT; from random weights
+    trajectories_alone                                                   SFT that sees no environment, then RL
     50_environments, 200_environments                                    of the 640
     two_mini_batches, twice_the_rate                                     how far a step goes
     sequence_mean, undivided, clip_higher                                the objective's variants
@@ -50,6 +51,8 @@ class Arm(NamedTuple):
     overrides: Mapping[str, str] = MappingProxyType({})
     init: str = "sft/policy"
     num_environments: int | None = None
+    sft: Mapping[str, str] | None = None
+    """What an SFT of its own changes, which RL then begins with."""
 
 
 ARMS = {
@@ -61,6 +64,7 @@ ARMS = {
     "no_filling": Arm({"groups_per_rollout": "16", "max_rollouts_per_step": "1"}),
     "from_base": Arm(init="base"),
     "from_untrained": Arm(init="untrained"),
+    "trajectories_alone": Arm(sft={"environments_share": "0"}),
     "50_environments": Arm(num_environments=50),
     "200_environments": Arm(num_environments=200),
     "two_mini_batches": Arm({"mini_batches": "2"}),
@@ -88,6 +92,9 @@ def main() -> None:
         rows.append(recipe | curve(quickstart / "rl/metrics.jsonl"))
         for name in options.arms:
             seconds = train(quickstart, ARMS[name], folder / name)
+            if ARMS[name].sft is not None:
+                own_sft = folder / name / "sft"
+                rows.append(evaluated(quickstart, f"{name}, sft", own_sft / "policy", own_sft.with_name("after_sft")))
             rows.append(evaluated(quickstart, name, folder / name / "rl/policy", folder / name) | seconds)
             write(options.out, rows)
     write(options.out, rows)
@@ -101,12 +108,19 @@ def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
     if arm.num_environments is not None:
         environments = some_environments(environments, arm.num_environments, folder / "environments")
     seed = json.loads((quickstart / "summary.json").read_text())["seed"]
+    init = quickstart / arm.init
+    if arm.sft is not None:
+        init = folder / "sft" / "policy"
+        read = {name: [str(quickstart / name)] for name in ("trajectories", "environments")}
+        read["conversations"] = [str(quickstart / "made_up.jsonl")]
+        places = {"seed": seed, "out": folder / "sft", "init": quickstart / "base"}
+        astra("sft", "configs/tiny_sft.toml", **places, **{k: json.dumps(v) for k, v in read.items()}, **arm.sft)
     astra(
         "rl",
         "configs/tiny_rl.toml",
         seed=seed,
         out=folder / "rl",
-        init=quickstart / arm.init,
+        init=init,
         environments=environments,
         **arm.overrides,
     )

@@ -44,6 +44,8 @@ class SFTDataConfig(BaseModel):
     """Record directories of trajectories."""
     environments: tuple[Path, ...] = ()
     """Record directories of environments, whose demonstrations are learnt: gold episodes, or such with a habit."""
+    environments_share: float = Field(default=1.0, ge=0, le=1)
+    """Of each such directory the first so many records are learnt from; the paper's SFT learns from none."""
     conversations: tuple[Path, ...] = ()
     """Files of JSON lines with `messages` and `tools` in OpenAI's form."""
     irrelevant_per_band: dict[SimilarityBand, int] = {}
@@ -145,6 +147,7 @@ class SFTBatches(StepBatches):
             config.environments,
             config.conversations,
             tokenizer,
+            environments_share=config.environments_share,
             irrelevant_per_band=config.irrelevant_per_band,
             seed=config.seed,
             index=index,

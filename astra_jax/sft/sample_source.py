@@ -55,6 +55,7 @@ class SampleSource:
         irrelevant_per_band: Mapping[SimilarityBand, int],
         seed: int,
         index: Path,
+        environments_share: float = 1.0,
     ):
         """Read the lengths from the file `index`, or render everything once and write it.
 
@@ -66,6 +67,11 @@ class SampleSource:
             *(RecordSource(directory, Trajectory) for directory in trajectories),
             *(RecordSource(directory, Environment) for directory in environments),
             *(ConversationFile(file) for file in conversations),
+        ]
+        of_environments = range(len(trajectories), len(trajectories) + len(environments))
+        self._num_records = [
+            round(len(source) * environments_share) if number in of_environments else len(source)
+            for number, source in enumerate(self._directories)
         ]
         self._tokenizer = tokenizer
         self._irrelevant_per_band = irrelevant_per_band
@@ -121,6 +127,7 @@ class SampleSource:
                 else [source.card.kind, sorted(source.card.shards.items())]
                 for source in self._directories
             ],
+            "records": self._num_records,
             "irrelevant_per_band": sorted(self._irrelevant_per_band.items()),
             "seed": self._seed,  # which distractors a gold episode shows, so how long it is
             "tokenizer": self._tokenizer.backend.to_str(),
@@ -160,7 +167,7 @@ class SampleSource:
         return places_N3, lengths_N
 
     def _all_samples(self) -> Iterator[tuple[tuple[int, int, int], SFTSample]]:
-        records = [(number, i) for number, source in enumerate(self._directories) for i in range(len(source))]
+        records = [(number, i) for number, count in enumerate(self._num_records) for i in range(count)]
         if not records:
             return
 

@@ -77,6 +77,26 @@ def batches_of(config: SFTDataConfig, tokenizer, index: Path, *, host: int = 0, 
     return SFTBatches(config, tokenizer, index=index, host_rows=rows_of_host)
 
 
+@pytest.mark.parametrize(("share", "kept"), [(0.0, 0), (0.25, 1), (0.5, 2), (1.0, 4)])
+def test_so_large_a_share_of_environments_is_learnt_from(records, tokenizer, tmp_path, share, kept):
+    source = sample_source.SampleSource(
+        [records / "trajectories"],
+        [records / "environments"],
+        [],
+        tokenizer,
+        environments_share=share,
+        irrelevant_per_band={},
+        seed=0,
+        index=tmp_path / "index",
+    )
+    shown = list(RecordSource(records / "environments", Environment))[:kept]
+    expected = [demonstration_sample(each, tokenizer, irrelevant_per_band={}, seed=0) for each in shown]
+    of_trajectories = sum(1 + i % 3 for i in range(9))
+    assert len(source) == of_trajectories + kept
+    for number, sample in enumerate(expected):
+        np.testing.assert_array_equal(source[of_trajectories + number].ids, sample.ids)
+
+
 def taken(batches: SFTBatches, position: dict) -> list[SFTBatch]:
     with contextlib.closing(batches.from_position(position)) as ahead:
         return list(ahead)
