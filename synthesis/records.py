@@ -709,16 +709,18 @@ def answer_message(answer: JsonValue, language: Language) -> Message:
 def plain_calls(calls: Sequence[ToolCall]) -> str:
     """Say in words what calls of one turn look up.
 
+    Decided: docs/decisions/tiny.md, “The reasoning before a call joins words and arguments by a colon”.
+
     >>> plain_calls([ToolCall(id="1", name="get_monthly_rent", arguments={"apartment": "Amber Falcon"})])
-    'monthly rent of Amber Falcon'
+    'monthly rent: Amber Falcon'
     """
     return "; ".join(_plain_call(call) for call in calls)
 
 
 def _plain_call(call: ToolCall) -> str:
-    """Say what a call looks up, e.g. `monthly rent of Amber Falcon`."""
+    """Say what a call looks up, e.g. `monthly rent: Amber Falcon`."""
     words = call.name.removeprefix("get_").replace("_", " ")
-    return f"{words} of {', '.join(_plain_text(value) for value in call.arguments.values())}"
+    return f"{words}: {', '.join(_plain_text(value) for value in call.arguments.values())}"
 
 
 def _plain_text(value: JsonValue) -> str:

@@ -34,7 +34,8 @@ from astra_jax.training.run_record import SFT_RUN, digest_of_records, open_run
 from synthesis.destination import whole_file
 from synthesis.export.openai_rows import OpenAIRow, row_messages
 from synthesis.fingerprint import digest
-from synthesis.procedural.made_up_worlds import LOOKUPS, Dialogue, draw_dialogue
+from synthesis.procedural.made_up_worlds import LOOKUPS, Dialogue, draw_dialogue, label_characters
+from synthesis.procedural.worlds import name_parts
 from synthesis.record_io import RecordSource
 from synthesis.records import Language, Scenario, Trajectory
 
@@ -47,6 +48,8 @@ _CHINESE_SHARE: Final = 0.35
 _REPLAYED: Final = 1500
 """Dialogues of one question that SFT reads beside its own data."""
 _TOKENIZER_DIALOGUES: Final = 2000
+_TIMES_NAMED: Final = 1000
+"""How often the tokenizer reads every part of a name and every character."""
 _SOURCES: Final = (
     "astra_jax/chat/format.py",
     "astra_jax/chat/tokenizer.py",
@@ -112,6 +115,9 @@ def train_base_tokenizer(config: TinyBaseConfig) -> Tokenizer:
 
 
 def _tokenizer_texts(config: TinyBaseConfig) -> Iterator[str]:
+    # Parts of names and the characters of labels are copied, not spelled: each is to be one token.
+    parts = [*name_parts("en")[0], *name_parts("en")[1], *label_characters(), *"".join(map("".join, name_parts("zh")))]
+    yield from [" ".join(parts)] * _TIMES_NAMED
     for number in range(_TOKENIZER_DIALOGUES):
         dialogue = _dialogue(random.Random(f"{config.seed}/tokenizer/{number}"), easy=False)
         yield from (render(messages, dialogue.tools) for messages in dialogue.episodes)

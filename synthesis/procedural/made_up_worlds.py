@@ -225,7 +225,7 @@ def _draw_any_wording(rng: random.Random) -> ToolWording:
     en_year = rng.choice(
         (*2 * (" in a year",), " per year", " for some year", f" by {_word(rng)}", f" {one} {another} year")
     )
-    one_zh, another_zh = ("".join(rng.choices(_characters(), k=2)) for _ in range(2))
+    one_zh, another_zh = ("".join(rng.choices(label_characters(), k=2)) for _ in range(2))
     zh = rng.choice(
         (
             *2 * ("{entity}的{asked}",),
@@ -261,8 +261,8 @@ def _words() -> tuple[str, ...]:
 
 
 @cache
-def _characters() -> tuple[str, ...]:
-    """The characters of every domain's Chinese labels."""
+def label_characters() -> tuple[str, ...]:
+    """Return the characters of every domain's Chinese labels."""
     labels = [
         label
         for unseen in ("worlds", "tools")
@@ -290,7 +290,7 @@ def _label(rng: random.Random, taken: set[str], fewest: int, most: int) -> str:
 
 def _label_zh(rng: random.Random, taken: set[str], fewest: int, most: int) -> str:
     while True:
-        label = "".join(rng.choices(_characters(), k=rng.randint(fewest, most)))
+        label = "".join(rng.choices(label_characters(), k=rng.randint(fewest, most)))
         if label not in taken:
             taken.add(label)
             return label

@@ -116,17 +116,12 @@ def _is_single(value: JsonValue) -> bool:
 
 
 def _reads(world: World, entity_type: str, properties: Sequence[str], names: Sequence[str]) -> Iterator[FurtherTool]:
-    wording = world.wording
-    kind = world.label(entity_type)
     for asked in properties:
-        description = wording.description_of(
-            world.language, kind if world.language == "zh" else f"a {kind}", world.label(entity_type, asked)
-        )
-        document = _document(wording.lookup_of(entity_type, asked), description, {entity_type: "string"})
+        document = world.lookup_document(entity_type, asked)
         value = world.values[entity_type, asked][names[0]]
         source = (
             f"def {document.name}({entity_type}: str, state: dict) -> {type(value).__name__}:\n"
-            f'    """{description}."""\n' + _rows(asked, [entity_type]) + f"    return rows[{entity_type}]\n"
+            f'    """{document.description}."""\n' + _rows(asked, [entity_type]) + f"    return rows[{entity_type}]\n"
         )
         yield EnvironmentTool(document=document, source=source), {entity_type: names[0]}, {entity_type: names[1]}
 

@@ -104,18 +104,25 @@ class World:
         return self.hard.documents[entity_type, property_name].name
 
     def lookup_document(self, entity_type: str, property_name: str) -> ToolDocument:
-        """Return the document of the tool that looks a property up, in the world's language."""
+        """Return the document of the tool that looks a property up, in the world's language.
+
+        One in Chinese ends with the English label that the tool's name is made of.
+        Decided: docs/decisions/tiny.md, “Chinese documents end with the English label of their tool”.
+        """
         if self.hard is not None:
             return self.hard.documents[entity_type, property_name]
         entity, asked = self.label(entity_type), self.label(entity_type, property_name)
         if self.language != "zh":
             entity = f"an {entity}" if entity[0] in "aeiou" else f"a {entity}"
         yearly = self.kind(entity_type, property_name) == "yearly"
+        description = self.wording.description_of(self.language, entity, asked, yearly=yearly)
+        if self.language == "zh":
+            description += f" / {entity_type}_{property_name}"
         names = [entity_type, *([self.wording.year] if yearly else [])]
         properties = {name: {"type": "string"} for name in names}
         return ToolDocument(
             name=self.wording.lookup_of(entity_type, property_name),
-            description=self.wording.description_of(self.language, entity, asked, yearly=yearly),
+            description=description,
             parameters={"type": "object", "properties": properties, "required": names},
         )
 

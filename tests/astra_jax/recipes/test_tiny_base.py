@@ -27,7 +27,8 @@ from astra_jax.recipes.tiny_base import (
 from astra_jax.sft.conversations import ConversationFile
 from astra_jax.training.run import TrainingRun
 from synthesis.fingerprint import MadeOtherwise
-from synthesis.procedural.made_up_worlds import LOOKUPS, draw_dialogue
+from synthesis.procedural.made_up_worlds import LOOKUPS, draw_dialogue, label_characters
+from synthesis.procedural.worlds import name_parts
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +48,15 @@ def test_a_batch_is_a_function_of_seed_and_step(base_tokenizer):
         jax.tree.map(np.testing.assert_array_equal, one[step], again[step])
         assert not np.array_equal(one[step].tokens_BT, other[step].tokens_BT)
     assert one.fingerprint == again.fingerprint != other.fingerprint
-    assert [one[step].tokens_BT.shape for step in (4, 5)] == [(10, 320), (5, 640)]
+    assert [one[step].tokens_BT.shape for step in (4, 5)] == [(8, 384), (4, 768)]
     assert one.segment_tokens(7) == (one[7].segment_ids_BT > 0).sum(axis=1).tolist()
+
+
+def test_parts_of_names_and_characters_of_labels_are_one_token_each(base_tokenizer):
+    chinese = {*label_characters(), *"".join(map("".join, name_parts("zh")))}
+    english = {part for parts in name_parts("en") for part in parts}
+    assert {part for part in chinese | english if len(base_tokenizer.encode(part)) > 1} == set()
+    assert len(base_tokenizer.encode("謎")) > 1  # a character of no label and no name
 
 
 def test_a_row_has_its_tools_once_and_loss_on_what_the_assistant_says_alone(base_tokenizer):
@@ -74,7 +82,7 @@ def small(tmp_path: Path, **changes) -> TinyBaseConfig:
     config = shipped_config(**{"out": tmp_path / "run", **shorter, **changes})
     model = config.model.model_copy(update={"vocab_size": 800, "hidden_size": 32, "num_layers": 2, "head_dim": 16})
     return config.model_copy(
-        update={"model": model.model_copy(update={"intermediate_size": 32}), "batch_tokens": 640 * 2}
+        update={"model": model.model_copy(update={"intermediate_size": 32}), "batch_tokens": 768 * 2}
     )
 
 

@@ -57,11 +57,11 @@ def test_reasoning_in_chinese_quotes_a_tools_document_before_its_name_if_it_says
     chinese = ENVIRONMENT.model_copy(update={"language": "zh"})
     described = {tool.document.name: tool.document.description for tool in ENVIRONMENT.all_tools}
     words = [message.reasoning_content for message in GOLD if message.tool_calls]
-    assert words == ["find flat of Quartz Heron", "rent of Amber Falcon"]
+    assert words == ["find flat: Quartz Heron", "rent: Amber Falcon"]
     said = [message.reasoning_content for message in chinese.gold_messages() if message.tool_calls]
     assert said == [f"{described['find_flat']}; {words[0]}", f"{described['get_rent']}; {words[1]}"]
     habit = asyncio.run(demonstrate(chinese, "calls_distractor", InThisProcess(), random.Random(0)))
-    assert habit.messages[1].reasoning_content == f"{described['get_rate']}; rate of Quartz Heron"
+    assert habit.messages[1].reasoning_content == f"{described['get_rate']}; rate: Quartz Heron"
     silent = [
         tool.model_copy(update={"document": tool.document.model_copy(update={"description": ""})})
         for tool in ENVIRONMENT.tools

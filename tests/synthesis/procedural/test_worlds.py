@@ -11,6 +11,7 @@ from synthesis.procedural.worlds import domains, name_parts, world_of
 from synthesis.questions.decomposition import scenario_of
 from synthesis.records import Scenario
 from synthesis.teacher.protocol import BadReply
+from synthesis.written_language import foreign_passages
 
 
 def test_there_are_at_least_eight_domains_and_every_type_can_be_reached() -> None:
@@ -76,3 +77,17 @@ def test_an_impossible_shape_is_a_bad_reply() -> None:
         draw_instance(
             world_of("library", "en", 0), random.Random(0), "parallel_multi_hop", 40, with_computation=True, max_hops=2
         )
+
+
+@pytest.mark.parametrize("unseen", ["worlds", "tools"])
+def test_chinese_documents_end_with_the_label_of_their_tool_and_are_chinese_all_the_same(unseen) -> None:
+    for domain in domains(unseen):
+        chinese, english = (world_of(domain, language, 3, unseen=unseen) for language in ("zh", "en"))
+        for entity_type, property_name in chinese.values:
+            document = chinese.lookup_document(entity_type, property_name)
+            said, _, label = document.description.partition(" / ")
+            assert label == f"{entity_type}_{property_name}"
+            assert {*label.split("_")} <= {*document.name.split("_")}
+            assert chinese.label(entity_type, property_name) in said
+            assert not foreign_passages(document.description, "zh")
+            assert "/" not in english.lookup_document(entity_type, property_name).description
