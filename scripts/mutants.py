@@ -812,7 +812,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # A row is no longer than it may be.
     Mutant(
-        "astra_jax/sft/schedule.py",
+        "astra_jax/training/packing.py",
         "        room[row] -= length\n",
         "",
         ("tests/astra_jax/sft/test_schedule.py",),
@@ -1076,9 +1076,30 @@ MUTANTS: tuple[Mutant, ...] = (
     # A smaller batch has as many rows as a whole one.
     Mutant(
         "astra_jax/rl/batch.py",
-        "(max(len(rows), num_rows), row_tokens(longest, length_bucket_tokens))",
-        "(len(rows), row_tokens(longest, length_bucket_tokens))",
+        "(max(len(bundles), num_rows), row_tokens(max(spans), length_bucket_tokens))",
+        "(len(bundles), row_tokens(max(spans), length_bucket_tokens))",
         ("tests/astra_jax/rl/test_batch.py",),
+    ),
+    # Episodes that stand end to end in a row do not attend to one another.
+    Mutant(
+        "astra_jax/rl/batch.py",
+        "                segment += 1\n",
+        "                segment = 1\n",
+        ("tests/astra_jax/rl/test_shared_prompts.py",),
+    ),
+    # Packed rows fill the first parts.
+    Mutant(
+        "astra_jax/rl/batch.py",
+        "rows[first + place * packing.parts + part]",
+        "rows[first + number]",
+        ("tests/astra_jax/rl/test_shared_prompts.py",),
+    ),
+    # A part without loss is passed over, one with loss is not.
+    Mutant(
+        "astra_jax/training/accumulation.py",
+        "(part.loss_mask_BT > 0).any()",
+        "(part.loss_mask_BT > 0).all()",
+        ("tests/astra_jax/rl/test_shared_prompts.py",),
     ),
     # First in, first out.
     Mutant(

@@ -144,7 +144,12 @@ def _words(text: str) -> set[str]:
 def _property(document: ToolDocument) -> str:
     """The part of a description that says what the tool returns, before the kind of thing that it is asked about."""
     head, separator, _ = document.description.partition(" of ")
-    return head if separator else _CHINESE_ASIDE.sub("", document.description).rpartition("的")[2]
+    return head if separator else _chinese(document).rpartition("的")[2]
+
+
+def _chinese(document: ToolDocument) -> str:
+    """The Chinese words of a description, which the label of what is returned may follow."""
+    return _CHINESE_ASIDE.sub("", document.description.partition(" / ")[0])
 
 
 def _is_asked(document: ToolDocument, question: str) -> bool:
@@ -155,7 +160,7 @@ def _is_asked(document: ToolDocument, question: str) -> bool:
 
 def _kinds(document: ToolDocument, parameter: str) -> list[str]:
     """Return the words for what a parameter takes: its own name, and in Chinese what stands before 的."""
-    chinese, separator, _ = _CHINESE_ASIDE.sub("", document.description).partition("的")
+    chinese, separator, _ = _chinese(document).partition("的")
     return [parameter.replace("_", " "), *([chinese] if separator else [])]
 
 

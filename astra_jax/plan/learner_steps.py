@@ -72,7 +72,9 @@ def rl_learner_steps(config: RLConfig, model: ModelConfig, mesh: Mesh) -> dict[s
 
 
 def _rl_learner_step(config: RLConfig, model: ModelConfig, mesh: Mesh) -> AbstractStep:
-    trace = functools.partial(rl_step.trace, objective=objective_of(config), accumulation=config.accumulation)
+    trace = functools.partial(
+        rl_step.trace, objective=objective_of(config), accumulation=config.accumulation, packing=config.packing
+    )
     rows = _full_rows(config, mesh)
     optional = {"loss_weights_BT": config.sequence_mean, "start_logprobs_BT": config.has_start_logprobs}
     return _learner_step(

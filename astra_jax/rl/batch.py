@@ -7,9 +7,11 @@ A row is one episode, or several of a group after their prompt, which then stand
     prefix ids                 1                │                 1                  │            1             │ …
     positions     0 … P − 2                     │ P − 1 …                            │ P − 1 …                  │ …
 
-so that every sampled token has a column of its own that predicts it, the first of a response too.
+so that every sampled token has a column of its own that predicts it, the first of a response too. Packed, a row has
+several of these, end to end; segments are counted on.
 
 Decided: docs/decisions/rl.md, “A group's prompt is learnt from once”.
+Decided: docs/decisions/rl.md, “Packed rows fill the first parts of a batch, and empty parts are passed over”.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.rollout import Group
 from astra_jax.rl.advantage import group_advantages
 from astra_jax.rl.batch_filling import ScoredGroup
+from astra_jax.training.packing import pack
 
 
 class RLBatch(NamedTuple):
@@ -86,6 +89,14 @@ def segment_starts(lengths_tokens: Sequence[int], *, multiple: int) -> list[int]
     return list(itertools.accumulate((-(-length // multiple) * multiple for length in lengths_tokens[:-1]), initial=0))
 
 
+class Packing(NamedTuple):
+    """How a batch of packed rows is worked through; a mini-batch has whole groups of its own."""
+
+    mini_batches: int
+    parts: int
+    """Of a mini-batch: part i has the rows i, i + parts, …."""
+
+
 def row_tokens(longest_tokens: int, bucket_tokens: int) -> int:
     """Return the columns of a batch whose longest row has so many tokens.
 
@@ -106,13 +117,15 @@ def make_rl_batch(
     divide_by_std: bool = True,
     sequence_mean: bool = False,
     num_rows: int = 0,
+    packing: Packing | None = None,
 ) -> RLBatch:
     """Lay the episodes of valid groups out as padded rows with their advantages on the tokens that were sampled.
 
     `top_k` is the run's: of each sampled token so many kept ids at most are laid out, and nothing without it. Every
     segment of a row begins at a multiple of `segment_multiple` tokens. With `sequence_mean` the tokens of every episode
     that has any weigh 1 together. Where episodes do not fill `num_rows` rows, rows without loss follow, so that a
-    smaller batch is of the shape of a whole one.
+    smaller batch is of the shape of a whole one. With `packing` a row takes as many of these as fit, without more loss
+    than in a row for each: those of a mini-batch stand in the rows of its first parts, and the others have no loss.
 
     Raises:
         ValueError: a group is degenerate, of another size than the first, cannot be dealt out over rows, has several
@@ -134,11 +147,15 @@ def make_rl_batch(
         for episode, advantage in zip(episodes, advantages, strict=True)
     ]
     of_rows = [range(first, first + episodes_per_row) for first in range(0, len(episodes), episodes_per_row)]
-    rows = [segments_of_row({number: episodes[number].ledger for number in of_row}) for of_row in of_rows]
-    lengths = [[stop - first for _, first, stop in row] for row in rows]
-    starts = [segment_starts(of_row, multiple=segment_multiple) for of_row in lengths]
-    longest = max(of_row[-1] + last[-1] for of_row, last in zip(starts, lengths, strict=True))
-    shape = (max(len(rows), num_rows), row_tokens(longest, length_bucket_tokens))
+    bundles = [segments_of_row({number: episodes[number].ledger for number in of_row}) for of_row in of_rows]
+    lengths = [[stop - first for _, first, stop in bundle] for bundle in bundles]
+    starts = [segment_starts(of_bundle, multiple=segment_multiple) for of_bundle in lengths]
+    spans = [of_bundle[-1] + last[-1] for of_bundle, last in zip(starts, lengths, strict=True)]
+    shape = (max(len(bundles), num_rows), row_tokens(max(spans), length_bucket_tokens))
+    if packing is None:
+        rows = {row: {row: 0} for row in range(len(bundles))}
+    else:
+        rows = packed_rows(spans, *shape, packing, multiple=segment_multiple)
     batch = {
         name: np.full((*shape, *column.shape[1:]), _PADDING.get(name, pad_id), column.dtype)
         for name, column in columns[0].items()
@@ -146,14 +163,19 @@ def make_rl_batch(
     # The positions of padding go on after a row's one episode.
     batch["positions_BT"][:] = np.arange(shape[1])
     segment_ids, prefix_ids = np.zeros((2, *shape), np.int32)
-    for row, segments in enumerate(rows):
-        for segment, (start, (episode, first, stop)) in enumerate(zip(starts[row], segments, strict=True), start=1):
-            places = np.s_[row, start : start + stop - first]
-            for name, column in columns[episode].items():
-                batch[name][places] = column[first:stop]
-            segment_ids[places], prefix_ids[places] = segment, 1
+    for row, begins in rows.items():
+        segment = 0
+        for bundle, begin in begins.items():
+            prompt = segment + 1
+            for start, (episode, first, stop) in zip(starts[bundle], bundles[bundle], strict=True):
+                places = np.s_[row, begin + start : begin + start + stop - first]
+                for name, column in columns[episode].items():
+                    batch[name][places] = column[first:stop]
+                segment += 1
+                segment_ids[places], prefix_ids[places] = segment, prompt
     # A row without loss is one token of padding: no kernel is asked what attention to nothing at all comes to.
-    segment_ids[len(rows) :, 0] = prefix_ids[len(rows) :, 0] = 1
+    without_loss = sorted({*range(shape[0])} - rows.keys())
+    segment_ids[without_loss, 0] = prefix_ids[without_loss, 0] = 1
     # K times as large as the rest: it goes from the host straight to where it belongs.
     kept = batch.pop("kept_BTK") if top_k is not None else None
     if not sequence_mean:
@@ -165,6 +187,32 @@ def make_rl_batch(
         kept_BTK=kept,
         **arrays,
     )
+
+
+def packed_rows(
+    spans_tokens: Sequence[int], num_rows: int, row_tokens: int, packing: Packing, *, multiple: int = 1
+) -> dict[int, dict[int, int]]:
+    """Return which bundles of episodes stand in which rows, and where in it each begins: the longest are placed first.
+
+    The rows of a mini-batch are dealt out part after part, so that the first parts are full and the last have none.
+
+    >>> packed_rows([3, 4, 2, 5], num_rows=4, row_tokens=6, packing=Packing(mini_batches=1, parts=2))
+    {0: {3: 0}, 2: {1: 0, 2: 4}, 1: {0: 0}}
+    >>> packed_rows([3, 3, 1, 5], num_rows=4, row_tokens=6, packing=Packing(mini_batches=2, parts=1))
+    {0: {0: 0, 1: 3}, 2: {3: 0, 2: 5}}
+    """
+    rows_of_mini = num_rows // packing.mini_batches
+    rows_of_part = rows_of_mini // packing.parts
+    # What follows begins at a multiple, and nothing follows what fills a row.
+    room = [min(-(-span // multiple) * multiple, row_tokens) for span in spans_tokens]
+    rows = {}
+    for first in range(0, len(room), rows_of_mini):
+        of_mini = sorted(range(first, min(first + rows_of_mini, len(room))), key=lambda bundle: -room[bundle])
+        for number, bundles in enumerate(pack(of_mini, room, row_tokens=row_tokens)):
+            part, place = divmod(number, rows_of_part)
+            begins = itertools.accumulate((room[bundle] for bundle in bundles[:-1]), initial=0)
+            rows[first + place * packing.parts + part] = dict(zip(bundles, begins, strict=True))
+    return rows
 
 
 def mini_batches(batch: RLBatch, count: int) -> list[RLBatch]:

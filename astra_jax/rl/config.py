@@ -53,6 +53,7 @@ _SOURCES: Final = (
     "astra_jax/rl/train.py",
     "astra_jax/training/accumulation.py",
     "astra_jax/training/optimizer.py",
+    "astra_jax/training/packing.py",
     "synthesis/answers/counting.py",
     "synthesis/answers/expectation.py",
     "synthesis/answers/same_answer.py",
@@ -179,6 +180,9 @@ class RLConfig(TrainingConfig):
     """Episodes of a group that share a training row, and in it their prompt, which is then computed once for them."""
     accumulation: int = Field(default=1, gt=0)
     """Parts that a batch is worked through in, one after the other: the same update in less memory."""
+    packing: bool = False
+    """Several episodes, or bundles of them that share a prompt, in one row as long as the longest, apart by segments;
+    `accumulation` parts that are left empty cost nothing."""
     rollout_mesh: MeshConfig | None = None
     """Where episodes are sampled, over the devices of `mesh`; without it all of its axes but `tensor` are `data`."""
     optimizer_waits_on_host: bool = False
@@ -261,7 +265,7 @@ def open_rl_run(config: RLConfig) -> RunRecord:
             **({} if held_out is None else {"held_out.environments": digest_of_records(held_out.environments)}),
         },
         may_change=(
-            *(*MAY_CHANGE, "accumulation", "episodes_per_row", "rollout_mesh"),
+            *(*MAY_CHANGE, "accumulation", "episodes_per_row", "packing", "rollout_mesh"),
             *("optimizer_waits_on_host", "log_episodes_every_steps"),
         ),
         sources=_SOURCES,

@@ -120,8 +120,9 @@ def learner_flops(batch: RLBatch, model_config: ModelConfig) -> float:
         lengths[0] = 0
         attended += float((lengths.astype(float) ** 2).sum() / 2)
         if prefix_ids_BT is not None:  # responses also attend to their prompt
-            prefix = prefix_ids_BT[row].max()
-            attended += float(lengths[prefix]) * float(lengths.sum() - lengths[prefix])
+            tokens_of = np.bincount(prefix_ids_BT[row], minlength=len(lengths))  # of a prompt and all that continue it
+            prompts = np.unique(prefix_ids_BT[row][ids_T > 0])
+            attended += float((lengths[prompts].astype(float) * (tokens_of[prompts] - lengths[prompts])).sum())
     num_tokens, num_learnt = int((np.asarray(batch.segment_ids_BT) > 0).sum()), int(batch.loss_mask_BT.sum())
     # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
     return 3.0 * forward_flops(model_config, num_tokens, attended, logits_tokens=num_learnt)

@@ -25,7 +25,7 @@ from astra_jax.mesh.placement import in_force, in_memory, place_batch, segment_m
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import kept_logprobs, token_logprobs
 from astra_jax.model.qwen3 import Params, bind
-from astra_jax.rl.batch import RLBatch, make_rl_batch, mini_batches
+from astra_jax.rl.batch import Packing, RLBatch, make_rl_batch, mini_batches
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
 from astra_jax.rl.held_out import HeldOut
@@ -123,7 +123,7 @@ def rl_loss(
 # Weights and moments are donated: the old ones are never looked at again, and two of each would not fit.
 @functools.partial(
     jax.jit,
-    static_argnames=("model_config", "optimizer_config", "steps", "objective", "accumulation"),
+    static_argnames=("model_config", "optimizer_config", "steps", "objective", "accumulation", "packing"),
     donate_argnames=("params", "optimizer_state"),
 )
 def rl_step(
@@ -136,10 +136,11 @@ def rl_step(
     steps: int,
     objective: Objective,
     accumulation: int = 1,
+    packing: bool = False,
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
     """Make one optimiser update on one batch, worked through in `accumulation` parts, if loss and gradients are finite.
 
-    Returns its metrics as well.
+    With `packing` only the first of them hold anything, and the others are passed over. Returns its metrics as well.
     """
     # Of the whole batch: the mean is over tokens, not over parts.
     total_weight, num_sampled = weights_of(batch).sum(), batch.loss_mask_BT.sum()
@@ -151,7 +152,9 @@ def rl_step(
         difference_BT = jnp.abs(logprobs_BT - part.sampled_logprobs_BT) * part.loss_mask_BT
         return loss, difference_BT.sum() / num_sampled
 
-    (loss, difference), gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation, has_aux=True)
+    (loss, difference), gradients = loss_and_gradients(
+        loss_of, params, batch, parts=accumulation, has_aux=True, skips_empty=packing
+    )
     optimizer = make_optimizer(optimizer_config, steps)
     params, optimizer_state, metrics = update_if_finite(optimizer, loss, gradients, params, optimizer_state)
     # Sampler and learner compute the same policy by two programs; how far they are apart tells whether ρ is noise.
@@ -182,6 +185,7 @@ def rl_updates(
             steps=config.num_updates,
             objective=objective,
             accumulation=config.accumulation,
+            packing=config.packing,
         )
         of_updates.append(of_update)
     if len(of_updates) == 1:
@@ -235,6 +239,7 @@ async def train_rl(
             divide_by_std=config.divide_advantages_by_std,
             sequence_mean=config.sequence_mean,
             num_rows=config.rows_per_update * config.mini_batches,
+            packing=Packing(config.mini_batches, config.accumulation) if config.packing else None,
         )
         rollout_seconds = time.monotonic() - started
         with in_force(parts.mesh):

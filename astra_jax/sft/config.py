@@ -23,6 +23,7 @@ _SOURCES: Final = (
     "astra_jax/sft/train.py",
     "astra_jax/training/accumulation.py",
     "astra_jax/training/optimizer.py",
+    "astra_jax/training/packing.py",
 )
 """Files that decide what is learnt: samples, their order, loss and step."""
 

@@ -3,20 +3,17 @@
 So a step number is the whole data position, and every host of a pod works out the same schedule by itself.
 
 Decided: docs/decisions/sft.md, “A step number is the whole data position”.
-Decided: docs/decisions/sft.md, “Packing is first fit over 64 open rows of the largest length”.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from astra_jax.config import ConfigError
-
-_OPEN_ROWS = 64
-"""Rows that packing looks through for room: with samples of a quarter of a row, 98 % of all tokens are no padding."""
+from astra_jax.training.packing import pack
 
 
 class ScheduledBatch(NamedTuple):
@@ -116,26 +113,3 @@ def _epoch(
     if not short_first:
         rng.shuffle(batches)
     return batches
-
-
-def pack(order: Iterable[int], lengths_tokens: Sequence[int], *, row_tokens: int) -> list[tuple[int, ...]]:
-    """Put each sample into the first open row with room for it; rows come in the order in which they were opened.
-
-    >>> pack([0, 1, 2, 3], [5, 6, 3, 4], row_tokens=10)
-    [(0, 2), (1, 3)]
-    """
-    rows: list[list[int]] = []
-    room: dict[int, int] = {}  # of the open rows, oldest first
-    for index in order:
-        length = lengths_tokens[index]
-        row = next((row for row, left in room.items() if left >= length), None)
-        if row is None:
-            row = len(rows)
-            rows.append([])
-            room[row] = row_tokens
-            # The oldest row closes, full or not: a search looks through so many rows and no more.
-            if len(room) > _OPEN_ROWS:
-                del room[next(iter(room))]
-        rows[row].append(index)
-        room[row] -= length
-    return [tuple(row) for row in rows]

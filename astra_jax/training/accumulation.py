@@ -12,24 +12,35 @@ from astra_jax.model.qwen3 import Params
 from astra_jax.model.sharding import constrain, constrain_params
 
 Batch = TypeVar("Batch", bound=tuple)
-"""A NamedTuple of arrays [B, T, …], or None where it has none."""
+"""A NamedTuple of arrays [B, T, …], among them `loss_mask_BT`, or None where it has none."""
 
 
 def loss_and_gradients(
-    loss_of: Callable[..., Any], params: Params, batch: Batch, *, parts: int, has_aux: bool = False
+    loss_of: Callable[..., Any],
+    params: Params,
+    batch: Batch,
+    *,
+    parts: int,
+    has_aux: bool = False,
+    skips_empty: bool = False,
 ) -> tuple[Any, Params]:
     """Sum `loss_of(params, part)` and its gradients over the `parts` of a batch; part i has the rows i, i + parts, ….
 
     So no row moves to another device. A loss that is a mean must divide by what the whole batch has: a mean of the
     parts' means would weigh short parts too much. With `has_aux`, as in `jax.value_and_grad`, a number that is told
-    beside the loss is summed, too.
+    beside the loss is summed, too. With `skips_empty` nothing is computed for a part that has no loss.
     """
     of_part: Any = jax.value_and_grad(loss_of, has_aux=has_aux)
     if parts == 1:
         return of_part(params, batch)
 
     def add_part(total: tuple[Any, Params], part: Batch) -> tuple[tuple[Any, Params], None]:
-        return jax.tree.map(jnp.add, total, of_part(params, _pinned(part))), None
+        def added() -> tuple[Any, Params]:
+            return jax.tree.map(jnp.add, total, of_part(params, _pinned(part)))
+
+        if not skips_empty:
+            return added(), None
+        return jax.lax.cond((part.loss_mask_BT > 0).any(), added, lambda: total), None
 
     # Zeros belong nowhere by themselves: pinned, the sum that the scan carries lies where the parameters lie.
     nothing = (

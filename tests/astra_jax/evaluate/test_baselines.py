@@ -67,15 +67,16 @@ RENT, OWNER = looks_up("rent", "shop"), looks_up("owner", "shop")
 TAX = looks_up("tax", "owner", "calendar_year")
 
 
-def test_a_question_is_matched_filled_in_and_followed_in_two_languages():
+@pytest.mark.parametrize("label", ["", " / owner_agent"], ids=["Chinese alone", "a label behind it"])
+def test_a_question_is_matched_filled_in_and_followed_in_two_languages(label):
     question = "What is the tax in 2021 of the owner of shop Old Mill?"
     assert lexical(question, [RENT, OWNER, TAX], []) == [("get_shop_owner", {"shop": "Old Mill"})]
     assert ("get_owner_tax", {"owner": "Fair Wren", "calendar_year": "2021"}) in lexical(
         question, [RENT, OWNER, TAX], [(OWNER, "Fair Wren")]
     )
     agent, mobile = (
-        looks_up("agent", "owner", chinese="业主的中介"),
-        looks_up("mobile", "agent", chinese="中介的手机号"),
+        looks_up("agent", "owner", chinese=f"业主的中介{label}"),
+        looks_up("mobile", "agent", chinese=f"中介的手机号{label}"),
     )
     asked = "业主竹园琴台的中介和中介观澜玫瑰的手机号分别是什么？"
     assert lexical(asked, [agent, mobile], []) == [

@@ -1,4 +1,4 @@
-"""Rows in which a group's episodes share their prompt: the loss and every gradient of a row for each episode."""
+"""Rows in which a group's episodes share their prompt, or stand end to end: loss and gradients of a row for each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astra_jax.chat.format import Source
 from astra_jax.config import ConfigError, parse_config
@@ -15,7 +17,7 @@ from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.mesh.placement import place_batch
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings
-from astra_jax.rl.batch import make_rl_batch
+from astra_jax.rl.batch import Packing, make_rl_batch, packed_rows
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective
@@ -68,18 +70,20 @@ def batches(groups):
     """By whether tokens were truncated and how many episodes share a row."""
 
     @functools.cache
-    def batch(top_k, episodes_per_row, segment_multiple=1):
+    def batch(top_k, episodes_per_row, segment_multiple=1, packing=None, bucket_tokens=64):
         chosen = groups
         if top_k is None:
             bare = iter(without_kept(groups))
             chosen = [ScoredGroup([next(bare) for _ in group.group], group.rewards, 0) for group in groups]
         return make_rl_batch(
             chosen,
-            length_bucket_tokens=64,
+            length_bucket_tokens=bucket_tokens,
             pad_id=0,
             top_k=top_k,
             episodes_per_row=episodes_per_row,
             segment_multiple=segment_multiple,
+            num_rows=8 // episodes_per_row,
+            packing=packing,
         )
 
     return batch
@@ -161,6 +165,86 @@ def test_the_parts_of_a_batch_of_shared_rows_have_the_gradients_of_all(untrained
 
     in_parts = jax.jit(functools.partial(accumulation.loss_and_gradients, loss_of, parts=2))
     assert_the_same(in_parts(untrained.params, shared), (loss, gradients))
+
+
+@pytest.mark.parametrize(
+    ("top_k", "episodes_per_row", "multiple"),
+    [(None, 1, 1), (TOP_K, 2, 16)],
+    ids=["an episode after the other", "halves of groups in blocks of 16 tokens, among kept ids"],
+)
+def test_packed_rows_are_fewer_and_are_learnt_from_as_rows_of_their_own(
+    untrained, batches, loss_and_gradients, top_k, episodes_per_row, multiple
+):
+    plain = batches(top_k, 1)
+    packing = Packing(mini_batches=1, parts=4 // episodes_per_row)
+    packed = batches(top_k, episodes_per_row, multiple, packing, bucket_tokens=512 if multiple > 1 else 64)
+    with_loss = int((packed.loss_mask_BT > 0).any(axis=1).sum())
+    assert with_loss < 8 // episodes_per_row == len(packed.tokens_BT)
+    assert float(packed.loss_mask_BT.sum()) == float(plain.loss_mask_BT.sum())
+    expected = loss_and_gradients(untrained.params, plain)
+    assert_the_same(loss_and_gradients(untrained.params, packed), expected)
+
+
+def test_packed_rows_are_the_same_over_a_mesh_of_eight_devices(untrained, batches, loss_and_gradients):
+    expected = loss_and_gradients(untrained.params, batches(None, 1))
+    mesh = make_mesh(MeshConfig(fsdp=2, context=2, tensor=2), jax.devices()[:8])
+    params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
+    with jax.set_mesh(mesh):
+        packed = place_batch(batches(None, 1, 1, Packing(mini_batches=1, parts=1)), 8, mesh)
+        found = loss_and_gradients(params, packed)
+    assert_the_same(found, expected, relative=2e-6)  # products are summed over devices
+
+
+def test_parts_that_packing_leaves_empty_are_not_computed_and_change_nothing(untrained, batches, loss_and_gradients):
+    packed = batches(None, 1, 1, Packing(mini_batches=1, parts=8), bucket_tokens=256)
+    has_loss = [bool((packed.loss_mask_BT[part::8] > 0).any()) for part in range(8)]
+    num_filled = sum(has_loss)
+    assert has_loss == [True] * num_filled + [False] * (8 - num_filled)
+    assert num_filled < 8
+    computed = []
+
+    def loss_of(params, part):
+        jax.debug.callback(lambda: computed.append(1))
+        total_weight = packed.loss_mask_BT.sum()
+        model_config = untrained.model_config
+        return rl_loss(params, part, model_config=model_config, objective=OBJECTIVE, total_weight=total_weight)[0]
+
+    in_parts = jax.jit(functools.partial(accumulation.loss_and_gradients, loss_of, parts=8, skips_empty=True))
+    found = in_parts(untrained.params, packed)
+    jax.block_until_ready(found)
+    jax.effects_barrier()
+    assert len(computed) == num_filled
+    loss, _, gradients = loss_and_gradients(untrained.params, batches(None, 1))
+    assert_the_same(found, (loss, gradients))
+
+
+@given(
+    spans=st.lists(st.integers(1, 40), min_size=1, max_size=24),
+    mini_batches=st.sampled_from([1, 2, 4]),
+    parts=st.sampled_from([1, 2, 3]),
+    multiple=st.sampled_from([1, 8]),
+)
+def test_packed_rows_hold_every_bundle_once_in_the_first_parts_of_its_mini_batch(spans, mini_batches, parts, multiple):
+    unit = mini_batches * parts
+    num_rows = -(-len(spans) // unit) * unit
+    row_tokens, rows_of_mini = max(spans) + 3, num_rows // mini_batches
+    rows = packed_rows(spans, num_rows, row_tokens, Packing(mini_batches, parts), multiple=multiple)
+    assert sorted(bundle for begins in rows.values() for bundle in begins) == list(range(len(spans)))
+    for row, begins in rows.items():
+        end = 0
+        for bundle, begin in begins.items():
+            assert begin >= end
+            assert begin % multiple == 0
+            assert bundle // rows_of_mini == row // rows_of_mini
+            end = begin + spans[bundle]
+        assert end <= row_tokens
+    for mini in range(mini_batches):
+        of_parts = [
+            sum(row // rows_of_mini == mini and row % rows_of_mini % parts == part for row in rows)
+            for part in range(parts)
+        ]
+        assert of_parts == sorted(of_parts, reverse=True)
+        assert sum(0 < count < rows_of_mini // parts for count in of_parts) <= 1
 
 
 def test_rows_that_do_not_divide_a_group_are_refused_in_one_line(taught, tmp_path):
