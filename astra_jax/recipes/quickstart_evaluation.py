@@ -35,8 +35,8 @@ SETTINGS: Final = ("heldout", "heldout_greedy", "heldout_best")
 UNSEEN: Final = {"unseen_tools": "heldout_tools", "unseen_domains": "heldout_domains"}
 """What figures on further splits are called, and the splits' folders."""
 HELD_OUT_SPLITS: Final = ("heldout", *UNSEEN.values(), "selection")
-UNTRAINED_STRIDE: Final = 8
-"""The untrained policy writes until its limit and solves nothing: it is shown every eighth environment."""
+WORLD_STRIDES: Final = {"untrained": 16, "base": 2}
+"""What training begins with is shown every so many of the worlds; `untrained` writes until its limit in each."""
 _EPISODES_SHOWN: Final = 4
 
 
@@ -108,13 +108,14 @@ def _figures(worlds: Evaluation, by_split: Mapping[str, Evaluation]) -> JsonObje
 async def _evaluate(
     policy: Policy, name: str, out: Path, config: EvaluationConfig, *, seed: int, url: str
 ) -> PolicyEvaluation:
-    stride = UNTRAINED_STRIDE if name == "untrained" else 1
     found = PolicyEvaluation()
     async with AsyncSandboxClient(url) as sandbox:
 
         async def run(split: str, temperature: float) -> Evaluation:
             rollout = config.rollout.model_copy(update={"temperature": temperature})
             engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, rollout)
+            is_whole = name == "base" and split in UNSEEN.values()
+            stride = 1 if is_whole else WORLD_STRIDES.get(name, 1)
             environments = list(RecordSource(out / split, Environment))[::stride]
             evaluation = await evaluate_environments(
                 engine,

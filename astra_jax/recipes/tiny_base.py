@@ -78,12 +78,16 @@ def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
     """Pre-train the base to its last step, from the newest whole checkpoint of `out` if there is one.
 
     Raises:
-        ConfigError: the rows are not two lengths, or the model's vocabulary is not the tokenizer's.
+        ConfigError: the rows are not two lengths, the model's vocabulary is not the tokenizer's, or there is a mesh.
         DestinationRefused: `out` is something else than a run, or one of another config, data or code.
         NotFinite, Terminated: as `train_sft`; the state is saved.
     """
     if len(config.length_buckets) != 2 or config.steps is None or config.model is None:
         raise ConfigError(f"expected `steps`, `model` and two `length_buckets`, found {list(config.length_buckets)}")
+    if config.mesh is not None:
+        raise ConfigError(
+            "expected no [mesh], found one: the tiny base is pre-trained on one machine, which draws all rows"
+        )
     contents = {"trajectories": digest([digest_of_records(directory) for directory in config.trajectories])}
     record = open_run(
         SFT_RUN,

@@ -15,6 +15,7 @@ from astra_jax.checkpoints.hf import load_hf
 from astra_jax.checkpoints.policy import load_policy
 from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.model.qwen3 import bind, init_params
+from astra_jax.model.sharding import MeshConfig
 from astra_jax.recipes import tiny_base
 from astra_jax.recipes.tiny_base import (
     TINY_BASE,
@@ -119,6 +120,12 @@ def test_a_pre_training_that_was_stopped_goes_on_to_the_same_weights(tmp_path, m
 def test_other_rows_than_two_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"two `length_buckets`, found \[640\]"):
         pretrain(small(tmp_path, length_buckets=(640,)))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mesh_whose_hosts_would_each_draw_every_row_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"expected no \[mesh\], found one"):
+        pretrain(small(tmp_path, mesh=MeshConfig()))
     assert not (tmp_path / "run").exists()
 
 
