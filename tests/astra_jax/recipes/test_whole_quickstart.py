@@ -25,7 +25,10 @@ SMALLER = {
     "tiny_trajectories.toml": {"count": 24},
     "tiny_environments.toml": {"count": 24},
     "tiny_sft.toml": {"steps": 4, "checkpoint_every_steps": 2, "batch_tokens": 2048},
-    "tiny_rl.toml": {"steps": 1, "group_size": 2, "groups_per_step": 2, "groups_per_rollout": 2},
+    "tiny_rl.toml": {
+        **{"steps": 1, "group_size": 2, "groups_per_step": 2, "groups_per_rollout": 2},
+        **{"episodes_per_row": 2, "accumulation": 2},
+    },
     "tiny_evaluation.toml": {"environments_at_once": 4},
 }
 NUM_HELD_OUT = 4  # as many as are shown, so that the log has every episode of the figures at temperature 1

@@ -45,6 +45,8 @@ def overrides(taught, tmp_path_factory) -> list[str]:
         "rollout.max_turns": 6,
         "optimizer.learning_rate": 1e-4,
         "length_bucket_tokens": 384,
+        "episodes_per_row": 2,
+        "accumulation": 2,
         "mesh.fsdp": 2,
         "mesh.context": 2,
         "mesh.tensor": 2,
