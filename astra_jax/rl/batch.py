@@ -124,8 +124,8 @@ def make_rl_batch(
     `top_k` is the run's: of each sampled token so many kept ids at most are laid out, and nothing without it. Every
     segment of a row begins at a multiple of `segment_multiple` tokens. With `sequence_mean` the tokens of every episode
     that has any weigh 1 together. Where episodes do not fill `num_rows` rows, rows without loss follow, so that a
-    smaller batch is of the shape of a whole one. With `packing` a row takes as many of these as fit, without more loss
-    than in a row for each: those of a mini-batch stand in the rows of its first parts, and the others have no loss.
+    smaller batch is of the shape of a whole one. With `packing` a row takes as many episodes as fit: those of a
+    mini-batch stand in the rows of its first parts, and the other rows have no loss.
 
     Raises:
         ValueError: a group is degenerate, of another size than the first, cannot be dealt out over rows, has several

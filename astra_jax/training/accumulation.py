@@ -40,7 +40,8 @@ def loss_and_gradients(
 
         if not skips_empty:
             return added(), None
-        return jax.lax.cond((part.loss_mask_BT > 0).any(), added, lambda: total), None
+        has_loss = (part.loss_mask_BT > 0).any()  # type: ignore[attr-defined]  # both batches have one
+        return jax.lax.cond(has_loss, added, lambda: total), None
 
     # Zeros belong nowhere by themselves: pinned, the sum that the scan carries lies where the parameters lie.
     nothing = (

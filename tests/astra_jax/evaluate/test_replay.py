@@ -157,7 +157,11 @@ def test_the_command_replays_a_log_and_fails_where_one_differs(taught, logged, t
     num_tokens, num_calls = (sum(len(getattr(each, name)) for each in chosen) for name in ("tokens", "calls"))
     assert said[-1].startswith(f"replay: 2 of 2 episodes the same, of {num_tokens} tokens and {num_calls} calls;")
 
-    wrong = [each.model_copy(update={"rolled_out": each.rolled_out.model_copy(update={"seed": 12})}) for each in chosen]
+    # Not another seed: so sure a policy may draw the same again.
+    last = chosen[0].tokens[-1]
+    assert last.source == "model"
+    other = last._replace(id=(last.id + 1) % taught.model_config.vocab_size)
+    wrong = [chosen[0].model_copy(update={"tokens": (*chosen[0].tokens[:-1], other)}), chosen[1]]
     write_episodes(tmp_path / "log.jsonl", [each.model_dump(mode="json") for each in wrong])
     assert main(command) == 1
     assert " of the model, now " in capsys.readouterr().out

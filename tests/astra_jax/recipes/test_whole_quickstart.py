@@ -26,8 +26,12 @@ SMALLER = {
     "tiny_environments.toml": {"count": 24},
     "tiny_sft.toml": {"steps": 4, "checkpoint_every_steps": 2, "batch_tokens": 2048},
     "tiny_rl.toml": {
-        **{"steps": 1, "group_size": 2, "groups_per_step": 2, "groups_per_rollout": 2},
-        **{"episodes_per_row": 2, "accumulation": 2},
+        "steps": 1,
+        "group_size": 2,
+        "groups_per_step": 2,
+        "groups_per_rollout": 2,
+        "episodes_per_row": 2,
+        "accumulation": 2,
     },
     "tiny_evaluation.toml": {"environments_at_once": 4},
 }
