@@ -21,6 +21,7 @@ from astra_jax.rl.batch import Packing, make_rl_batch, packed_rows
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective
+from astra_jax.rl.metrics import learner_flops
 from astra_jax.rl.train import rl_loss
 from astra_jax.testing import tiny_environment
 from astra_jax.training import accumulation
@@ -216,6 +217,15 @@ def test_parts_that_packing_leaves_empty_are_not_computed_and_change_nothing(unt
     assert len(computed) == num_filled
     loss, _, gradients = loss_and_gradients(untrained.params, batches(None, 1))
     assert_the_same(found, (loss, gradients))
+
+
+def test_the_flops_of_packed_rows_are_those_of_rows_of_their_own(untrained, batches):
+    shared = batches(None, 2)
+    packed = batches(None, 2, 1, Packing(mini_batches=1, parts=2), bucket_tokens=512)
+    assert len(np.unique(packed.prefix_ids_BT[0])) > 2, "several prompts in a row"
+    found, expected = (learner_flops(batch, untrained.model_config) for batch in (packed, shared))
+    # A row without loss is one token of padding.
+    assert found == pytest.approx(expected, rel=5e-3)
 
 
 @given(
