@@ -185,7 +185,8 @@ def tunix() -> Callable[[], None]:
     from tunix.rl.rl_cluster import ClusterConfig, RLCluster, RLTrainingConfig, Role
     from tunix.rl.rollout.base_rollout import RolloutConfig
 
-    text, devices = IdsAsText(), jax.make_mesh((1, 1), ("fsdp", "tp"), devices=jax.devices()[:1])
+    text, auto = IdsAsText(), (jax.sharding.AxisType.Auto,) * 2  # jax's default, Explicit, is refused by its sampler
+    devices = jax.make_mesh((1, 1), ("fsdp", "tp"), axis_types=auto, devices=jax.devices()[:1])
     questions = np.array([text.decode(row) for row in prompts().tolist()])  # of a list it repeats each string itself
     model = tunix_model(SHAPE)
     cluster = RLCluster(
