@@ -297,9 +297,23 @@ MUTANTS: tuple[Mutant, ...] = (
     # What a row has read before is part of what it attends.
     Mutant(
         "astra_jax/model/kv_pages.py",
-        "attend(q_RQNH, [*self.behind, fresh])",
-        "attend(q_RQNH, [*self.behind[1:], fresh])",
+        "attend(q_RQNH, self.behind, fresh)",
+        "attend(q_RQNH, self.behind[1:], fresh)",
         ("tests/astra_jax/engine/test_paged.py",),
+    ),
+    # A call's lists have room for the pages of all of its rows together.
+    Mutant(
+        "astra_jax/engine/page_lists.py",
+        "> size * num_rows:",
+        "> 2 * size * num_rows:",
+        ("tests/astra_jax/engine/test_page_lists.py",),
+    ),
+    # What stands behind the last page of a list is nobody's.
+    Mutant(
+        "astra_jax/model/kv_pages.py",
+        "jnp.where(number_n < pages_DM[..., None], first_DM[..., None] + number_n, len(number_U))",
+        "first_DM[..., None] + number_n",
+        ("tests/astra_jax/model/test_page_lists.py",),
     ),
     # Where tokens are added at once, too, what is beyond a row's own is never attended.
     Mutant(

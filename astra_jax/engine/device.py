@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from astra_jax.engine.host_pages import MOVED_AT_ONCE, Moves
+from astra_jax.engine.page_lists import num_prefix_pages, own_pages_a_row
 from astra_jax.engine.penalties import Penalties
 from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
@@ -24,7 +25,6 @@ from astra_jax.model.qwen3 import Params, layers_apart
 from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, spec
 
 _T = TypeVar("_T")
-_FEW_ROWS = 8
 
 Said = list[SaidRow]
 """Of each row, in the order of `Sample.all_rows`."""
@@ -152,13 +152,8 @@ class XLADevice:
             return await off_the_loop(self._sample, sample, self.own_pages(sample) if own_pages is None else own_pages)
 
     def own_pages(self, sample: Sample) -> int:
-        """Return how many pages behind their prefix the rows of a call have at most."""
-        rows = sample.all_rows()
-        return max((len(row.track.table) - self._num_prefix_pages(row.track) for row in rows), default=0)
-
-    def _num_prefix_pages(self, track: Track) -> int:
-        prefix = self._limits.num_prefix_pages(track.num_prompt_tokens)
-        return min(prefix, track.num_cached // self._limits.page_tokens)  # fewer while the prompt is being read
+        """Return how many pages of its own a row of a call has on average, up to the next size that there is."""
+        return own_pages_a_row(self._limits, sample)
 
     @contextlib.contextmanager
     def _new_pages_after_failure(self) -> Iterator[None]:
@@ -245,7 +240,7 @@ class XLADevice:
         ]
         histories = self._histories(tracks, sample.shape, own_pages)
         penalties = self._penalties(flat, shape)
-        self._shapes.add(("sample", sample.shape, histories.own_tables_DRn.shape, penalties is None))
+        self._shapes.add(("sample", sample.shape, own_pages, penalties is None))
         copies = self._copies([None if row is None else row.copy for of_shard in flat for row in of_shard], shape)
         self._pages, sampled = sample_rows(
             self._model_config,
@@ -350,22 +345,26 @@ class XLADevice:
                 for row, track in enumerate(of_prefix):
                     if track is None:
                         continue
-                    count = self._num_prefix_pages(track)
+                    count = num_prefix_pages(self._limits, track)
                     prefix_tables[shard, number, :count] = track.table[:count]
                     prefix_pages[shard, number] = count
                     owns.append(
                         ((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens)
                     )
-        sizes = self._limits.own_table_pages
-        if num_prefixes * width < _FEW_ROWS:
-            sizes = sizes[1:]  # few rows read little: fewer sizes are enough for them
-        size = next(size for size in sizes if size >= own_pages)
-        own_tables = np.zeros((self.num_shards, num_prefixes * width, size), np.int32)
-        own_counts = np.zeros((self.num_shards, num_prefixes * width), np.int32)
+        num_rows = num_prefixes * width
+        own_tables = np.zeros((self.num_shards, num_rows, self._limits.own_table_pages(own_pages)), np.int32)
+        own_counts = np.zeros((self.num_shards, num_rows), np.int32)
         for place, table, count in owns:
             own_tables[place][: len(table)] = table
             own_counts[place] = count
-        return Histories(prefix_tables, prefix_pages, own_tables, own_counts)
+        return Histories(
+            prefix_tables,
+            prefix_pages,
+            own_tables,
+            own_counts,
+            most_prefix_pages=self._limits.prefix_pages(own_pages, num_prefixes),
+            most_own_pages=own_pages * num_rows,
+        )
 
     def _copies(self, copies: Sequence[Copy | None], shape: tuple[int, int]) -> np.ndarray:
         nothing = (0, self._limits.num_pages)  # beyond the last page: no copy

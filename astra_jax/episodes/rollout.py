@@ -60,6 +60,7 @@ _SAMPLE_TOKENS: Final = 16
 _CALLS_AWAY: Final = 2
 _FIRST_READ_TOKENS: Final = 512  # the compiler takes longer the more there are, and so many keep any chip busy
 _READ_ROWS: Final = 8
+_READ_ROWS_OF_CPU: Final = 4  # seldom more answers of tools wait at once
 _ROWS_OF_CPU: Final = 16
 _ROWS_PER_PREFIX: Final = 4
 _LAST_ROWS: Final = (8, 2)
@@ -399,7 +400,8 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
     max_tokens = config.max_prompt_tokens + config.max_response_tokens
     prompt_pages = -(-config.max_prompt_tokens // _PAGE_TOKENS)
     response_pages = -(-config.max_response_tokens // _PAGE_TOKENS) + 1
-    first_read = _round_up(config.max_prompt_tokens, TPU_LANES)
+    most_read = min(_round_up(config.max_prompt_tokens, TPU_LANES), _FIRST_READ_TOKENS)
+    is_cpu = platform() == "cpu" and shards == 1
     all_pages, host = groups * (prompt_pages + group_size * response_pages), config.host_kv
     return Limits(
         max_prompt_tokens=config.max_prompt_tokens,
@@ -407,12 +409,14 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
         # At least one sequence has room, and a page to copy.
         num_pages=max(math.ceil(all_pages * config.kv_share) + 2, -(-max_tokens // _PAGE_TOKENS) + 1),
         page_tokens=_PAGE_TOKENS,
-        row_shapes=_row_shapes(min(rows, _ROWS_OF_CPU) if platform() == "cpu" and shards == 1 else rows, width),
+        row_shapes=_row_shapes(min(rows, _ROWS_OF_CPU) if is_cpu else rows, width),
         sample_tokens=_SAMPLE_TOKENS,
-        read_rows=min(_READ_ROWS, groups * group_size),
+        read_rows=min(_READ_ROWS_OF_CPU if is_cpu else _READ_ROWS, groups * group_size),
         read_tokens=config.read_tokens,
         first_read_rows=min(_READ_ROWS, groups),
-        first_read_tokens=min(first_read, _FIRST_READ_TOKENS),
+        first_read_tokens=most_read,
+        # On a CPU what lies behind the end of a prompt costs as much as a prompt.
+        shorter_read_tokens=(most_read // 2,) if is_cpu else (),
         host=None
         if host is None
         else HostMemory(math.ceil(all_pages * host.share), host.bytes_per_second, host.read_tokens_per_second),

@@ -1,15 +1,16 @@
 """Keys and values in pages: fixed pieces of memory that sequences of any length are made of, and may share.
 
-Dimensions: D shards of the batch · N pages of a shard, of B tokens each · R rows (shard by shard) · M rows of keys,
-each read by R / M rows that follow each other · Q queries a row · S keys · others as in `qwen3`.
+Dimensions: D shards of the batch · N pages of a shard, of B tokens each · R rows (shard by shard) · M sequences, each
+read by R / M rows that follow each other · U pages in a list of theirs · Q queries a row · S keys · others as in
+`qwen3`.
 
 Token p of a sequence lies in page `table[p // B]`, at place p % B. A computation over new tokens of some rows goes
 layer by layer (`rows_of`): `begin` it, `put` each new token's keys and values, `attend`, and `end` it, which returns
 the pages.
 
-    WindowRows   on CPU and GPU: the pages of the rows are laid side by side, so that what is computed on is contiguous:
-                 all of them once where a loop adds token after token, else a few at a time; the new tokens are written
-                 once, when it ends
+    WindowRows   on CPU and GPU: the pages that rows go on from are copied, so that what is computed on is contiguous:
+                 where a loop adds token after token all of them once, one sequence after the other, and no more of
+                 them than there are; else a few at a time, side by side; the new tokens are written once, when it ends
     KernelRows   on TPU (`ragged_pages`): a kernel reads the pages where they lie, so that nothing is there twice
 
 Pages may hold int8: then each token's keys of a head, and its values, have a scale of their own, and whoever attends
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import jax
@@ -83,7 +85,9 @@ Pages: TypeAlias = tuple[KV | jax.Array, ...]
 """One per layer; as `ragged_pages` has them on TPU."""
 
 
-class Histories(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Histories:
     """Where the tokens lie that rows go on from. A prefix is whole pages; the row's own pages follow them."""
 
     prefix_tables_DPn: Rows
@@ -92,6 +96,10 @@ class Histories(NamedTuple):
     own_tables_DRn: Rows
     own_counts_DR: Rows
     """How many tokens lie there already."""
+    most_prefix_pages: int | None = field(default=None, metadata={"static": True})
+    """Of all prefixes of a shard together; none: as many as their tables have."""
+    most_own_pages: int | None = field(default=None, metadata={"static": True})
+    """With tokens in them, of all rows of a shard together; none: as many as their tables have."""
 
     @property
     def rows_per_prefix(self) -> int:
@@ -121,6 +129,34 @@ class Part(NamedTuple):
     """Rows: [M, K, H, S] and [M, K, S, H]."""
     seen: jax.Array
     """[M, 1, S] for all queries alike, or [M, Q, S]; one row may stand for all."""
+
+
+class Behind(NamedTuple):
+    """Copies of the pages that rows go on from, in a list: those of one sequence, then those of the next."""
+
+    kv: KV
+    """[D, U, K, H, B] and [D, U, K, B, H]."""
+    seen_DUB: jax.Array
+    reader_DU: jax.Array
+    """Which sequence of the shard a page is of; any behind the last one, where nothing is seen."""
+    places_DMn: jax.Array
+    """Where in the list a sequence's pages are; U where it has no more."""
+
+    def to_pages(self, x_RKX: jax.Array) -> jax.Array:
+        """Give each page what is of the queries of all rows that read it: [R, K, X, …] → [D, U, K, Y, …]."""
+        shards, sequences, _ = self.places_DMn.shape
+        x_MKY = _together(x_RKX, shards * sequences)
+        x_DMKY = x_MKY.reshape(shards, sequences, *x_MKY.shape[1:])
+        return jax.vmap(lambda of_shard, reader_U: of_shard[reader_U])(x_DMKY, self.reader_DU)
+
+    def to_rows(self, reduce: Callable[..., jax.Array], x_DUKY: jax.Array, of_no_page: float, rows: int) -> jax.Array:
+        """Reduce what is of a row's pages, in their order: [D, U, K, Y, …] → [R, K, X, …]."""
+
+        def of_sequences(of_shard: jax.Array, places_Mn: jax.Array) -> jax.Array:
+            return of_shard.at[places_Mn].get(mode="fill", fill_value=of_no_page)
+
+        x_DMKY = reduce(jax.vmap(of_sequences)(x_DUKY, self.places_DMn), axis=2)
+        return _apart(x_DMKY.reshape(-1, *x_DMKY.shape[2:]), rows)
 
 
 def empty_pages(
@@ -213,7 +249,7 @@ def rows_of(
     where tokens are added one after the other; without, all are added at once.
     """
     return [
-        WindowRows(of_layer, tables_DRn, starts_DR, None if histories is None else _parts(of_layer, histories, dtype))
+        WindowRows(of_layer, tables_DRn, starts_DR, None if histories is None else _behind(of_layer, histories, dtype))
         if isinstance(of_layer, KV)
         else KernelRows(of_layer, tables_DRn, starts_DR)
         for of_layer in pages
@@ -226,8 +262,8 @@ class WindowRows(NamedTuple):
     pages: KV
     tables_DRn: Rows
     starts_DR: Rows
-    behind: list[Part] | None
-    """What they go on from, side by side; None where `attend` lays it so block by block."""
+    behind: list[Behind] | None
+    """What they go on from; None where `attend` lays it side by side block by block."""
 
     def begin(self, num_tokens: int) -> KV:
         """Return what a loop over so many new tokens carries: rows of [K, H, T] and [K, T, H]."""
@@ -270,7 +306,7 @@ class WindowRows(NamedTuple):
         fresh = Part(_as_numbers(kv, q_RQNH.dtype), seen_1QT)
         if self.behind is None:
             return attend_pages(q_RQNH, self.pages, self.tables_DRn, self.starts_DR, fresh, counts_R)
-        return attend(q_RQNH, [*self.behind, fresh])
+        return attend(q_RQNH, self.behind, fresh)
 
     def end(self, kv: KV, counts_DR: Rows, attended: jax.Array | None = None) -> KV:
         """Return the pages with so many new tokens of each row."""
@@ -316,17 +352,46 @@ def _as_numbers(kv: KV, dtype: Any) -> KV:
     return KV(keys.astype(dtype), values.astype(dtype))
 
 
-def _parts(pages: KV, histories: Histories, dtype: DType) -> list[Part]:
-    """Return what the rows of one layer have behind them: a prefix that several read, and what is each row's own."""
-    prefix, own = (
-        _as_numbers(window(pages, tables), dtype) for tables in (histories.prefix_tables_DPn, histories.own_tables_DRn)
+def _behind(pages: KV, histories: Histories, dtype: DType) -> list[Behind]:
+    """Return what the rows of one layer have behind them: prefixes that several read, and what is each row's own."""
+    page_tokens = pages.values.shape[3]
+    of_prefixes = (histories.prefix_tables_DPn, histories.prefix_pages_DP * page_tokens, histories.most_prefix_pages)
+    of_rows = (histories.own_tables_DRn, histories.own_counts_DR, histories.most_own_pages)
+    return [_listed(pages, *of_prefixes, dtype), _listed(pages, *of_rows, dtype)]
+
+
+def _listed(pages: KV, tables_DMn: Rows, counts_DM: Rows, most_pages: int | None, dtype: DType) -> Behind:
+    """Copy the pages in which the first so many tokens of each sequence lie; of a shard's there are at most so many."""
+    page_tokens, (_, sequences, most_of_each) = pages.values.shape[3], tables_DMn.shape
+    pages_DM = -(-jnp.asarray(counts_DM) // page_tokens)
+    ends_DM = jnp.cumsum(pages_DM, axis=1)
+    first_DM = ends_DM - pages_DM
+    number_U = jnp.arange(sequences * most_of_each if most_pages is None else most_pages)
+    reader_DU = jnp.minimum((number_U[:, None] >= ends_DM[:, None]).sum(-1), sequences - 1)
+    of_sequence_DU = number_U - jnp.take_along_axis(first_DM, reader_DU, axis=1)
+    counts_DU = jnp.take_along_axis(jnp.asarray(counts_DM), reader_DU, axis=1)
+    page_DU = jax.vmap(lambda table_Mn, *place_U: table_Mn.at[place_U].get(mode="clip"))(
+        jnp.asarray(tables_DMn), reader_DU, of_sequence_DU
     )
-    prefix_counts_M = jnp.asarray(histories.prefix_pages_DP).reshape(-1) * pages.values.shape[3]
-    own_counts_M = jnp.asarray(histories.own_counts_DR).reshape(-1)
-    return [
-        Part(prefix, (jnp.arange(prefix.keys.shape[3]) < prefix_counts_M[:, None])[:, None]),
-        Part(own, (jnp.arange(own.keys.shape[3]) < own_counts_M[:, None])[:, None]),
-    ]
+
+    def copied(_: int, x: jax.Array) -> jax.Array:
+        return _in_order(jax.vmap(lambda of_shard, page_U: of_shard.at[page_U].get(mode="clip"))(x, page_DU))
+
+    number_n = jnp.arange(most_of_each)
+    return Behind(
+        _as_numbers(_of_each(copied, pages), dtype),
+        # Not either where the list goes on behind the last page: its tokens would come after all that are counted.
+        of_sequence_DU[..., None] * page_tokens + jnp.arange(page_tokens) < counts_DU[..., None],
+        reader_DU,
+        jnp.where(number_n < pages_DM[..., None], first_DM[..., None] + number_n, len(number_U)),
+    )
+
+
+def _in_order(x: jax.Array) -> jax.Array:
+    """Lay an array out in the order of its axes. Left alone, XLA copies it into another one where a loop begins."""
+    if ambient_mesh() is not None:  # with this its partitioner would gather pages from all devices
+        return x
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def window(pages: KV, table_Drn: Rows) -> KV:
@@ -336,11 +401,7 @@ def window(pages: KV, table_Drn: Rows) -> KV:
         of_rows = jax.vmap(lambda of_shard, table: of_shard.at[table].get(mode="clip"))(x, table_Drn)
         num_shards, rows, num_pages, *page = of_rows.shape
         page[axis] *= num_pages
-        laid = jnp.moveaxis(of_rows, 2, axis - 1).reshape(num_shards * rows, *page)
-        if ambient_mesh() is not None:  # with this its partitioner would gather pages from all devices
-            return laid
-        # Left alone, XLA lays heads before rows, and copies all of it into this order where a loop begins.
-        return with_layout_constraint(laid, Layout(tuple(range(laid.ndim))))
+        return _in_order(jnp.moveaxis(of_rows, 2, axis - 1).reshape(num_shards * rows, *page))
 
     return _of_each(side_by_side, pages)
 
@@ -499,10 +560,16 @@ def _with_keys(softmax: _Softmax, q_RKYH: jax.Array, keys: Part) -> _Softmax:
     )
 
 
-def attend(q_RQNH: jax.Array, parts: Sequence[Part]) -> jax.Array:
-    """Return one softmax over the keys of all parts: [R, Q, N, H]. Every query must see a key of some part."""
+def attend(q_RQNH: jax.Array, behind: Sequence[Behind], fresh: Part) -> jax.Array:
+    """Return one softmax over the keys of all pages behind a row and those of `fresh`: [R, Q, N, H].
+
+    Every query must see a key of `fresh`. Each page has its own scores and its own sum of values; those of a row are
+    then added up in the order of its pages, so that it changes nothing who else is in the list.
+
+    Decided: docs/decisions/rl.md, “A step of decoding reads the pages that there are, one by one”.
+    """
     rows, num_queries, heads, head_dim = q_RQNH.shape
-    kv_heads = parts[0].kv.keys.shape[1]
+    kv_heads = fresh.kv.keys.shape[1]
     shared = heads // kv_heads
     # The queries of all heads that share a key head are rows of one product with it.
     q_RKXH = (
@@ -512,20 +579,24 @@ def attend(q_RQNH: jax.Array, parts: Sequence[Part]) -> jax.Array:
         .reshape(rows, kv_heads, shared * num_queries, head_dim)
     )
     einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    seen_RXT = jnp.tile(fresh.seen, (1, shared, 1))
+    s_RKXT = jnp.where(seen_RXT[:, None], einsum("rkxh,rkht->rkxt", q_RKXH, fresh.kv.keys), MASKED)
     scores = []
-    for kv, seen_MQS in parts:
-        s_MKYS = einsum("mkyh,mkhs->mkys", _together(q_RKXH, len(kv.keys)), kv.keys)
-        if seen_MQS.shape[1] > 1:
-            seen_MQS = jnp.tile(seen_MQS, (1, shared, 1))
-        scores.append(jnp.where(seen_MQS[:, None], s_MKYS, MASKED))
-    # One maximum for all parts, so that their exponentials add up to one softmax.
-    max_RKX = functools.reduce(jnp.maximum, (_apart(s_MKYS.max(-1), rows) for s_MKYS in scores))
-    sum_RKX, out_RKXH = jnp.zeros_like(max_RKX), jnp.zeros((*max_RKX.shape, head_dim), jnp.float32)
-    for part, s_MKYS in zip(parts, scores, strict=True):
-        p_MKYS = jnp.exp(s_MKYS - _together(max_RKX, len(s_MKYS))[..., None])
-        sum_RKX += _apart(p_MKYS.sum(-1), rows)
-        values = part.kv.values
-        out_RKXH += _apart(einsum("mkys,mksh->mkyh", p_MKYS.astype(values.dtype), values), rows)
+    for pages in behind:
+        s_DUKYB = einsum("dukyh,dukhb->dukyb", pages.to_pages(q_RKXH), pages.kv.keys)
+        scores.append(jnp.where(pages.seen_DUB[:, :, None, None], s_DUKYB, MASKED))
+    # One maximum for all keys, so that their exponentials add up to one softmax.
+    max_RKX = s_RKXT.max(-1)
+    for pages, s_DUKYB in zip(behind, scores, strict=True):
+        max_RKX = jnp.maximum(max_RKX, pages.to_rows(jnp.max, s_DUKYB.max(-1), MASKED, rows))
+    p_RKXT = jnp.exp(s_RKXT - max_RKX[..., None])
+    values = fresh.kv.values
+    sum_RKX, out_RKXH = p_RKXT.sum(-1), einsum("rkxt,rkth->rkxh", p_RKXT.astype(values.dtype), values)
+    for pages, s_DUKYB in zip(behind, scores, strict=True):
+        p_DUKYB, values = jnp.exp(s_DUKYB - pages.to_pages(max_RKX)[..., None]), pages.kv.values
+        of_pages = einsum("dukyb,dukbh->dukyh", p_DUKYB.astype(values.dtype), values)
+        sum_RKX += pages.to_rows(jnp.sum, p_DUKYB.sum(-1), 0, rows)
+        out_RKXH += pages.to_rows(jnp.sum, of_pages, 0, rows)
     out_RKXH = (out_RKXH / sum_RKX[..., None]).astype(q_RQNH.dtype)
     return (
         out_RKXH.reshape(rows, kv_heads, shared, num_queries, head_dim).transpose(0, 3, 1, 2, 4).reshape(q_RQNH.shape)

@@ -108,9 +108,9 @@ def test_a_turn_of_a_conversation_is_read_in_a_row_that_is_hardly_longer():
 
 def test_a_long_answer_is_read_in_several_calls_where_these_compute_half_of_what_one_would():
     limits = decode_limits(RolloutConfig(max_prompt_tokens=384, max_response_tokens=256, max_turns=5), 20, 8)
-    short, long = (8, 32), (8, 384)
-    assert [limits.read_shape(count, begins=False) for count in (80, 192, 193)] == [short, short, long]
-    assert limits.read_shape(80, begins=True) == long
+    short, long = (4, 32), (8, 384)
+    assert [limits.read_shape(count, begins=False) for count in (80, 384, 385)] == [short, short, long]
+    assert [limits.read_shape(count, begins=True) for count in (80, 192, 193)] == [(8, 192), (8, 192), long]
 
 
 def test_a_row_that_attends_to_no_number_leaves_its_neighbours_as_they_are():

@@ -1,5 +1,6 @@
 """Pages as TPU's kernel reads them, on the CPU: beside the kernel's own reference, by a stand-in that can be jitted."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -146,7 +147,8 @@ def roll_out(params):
     pages = read_tokens(CONFIG, params, pages, given, begins=False)
     # The first two rows go on from page 11, so one of them has a copy.
     copies = np.array([[(11, 14), (0, NUM_PAGES), (0, NUM_PAGES), (0, NUM_PAGES)]], np.int32)
-    histories = HISTORIES._replace(
+    histories = dataclasses.replace(
+        HISTORIES,
         own_tables_DRn=np.array([[[14, 15, 16], [11, 12, 13], [17, 18, 19], [20, 21, 22]]], np.int32),
         own_counts_DR=np.array([[1, 1, 6, 0]], np.int32),
     )
@@ -160,7 +162,9 @@ def roll_out(params):
         )
         copies = no_copies(4)
         said.append(sampled)
-        histories = histories._replace(own_counts_DR=histories.own_counts_DR + np.asarray(sampled.counts_DR))
+        histories = dataclasses.replace(
+            histories, own_counts_DR=histories.own_counts_DR + np.asarray(sampled.counts_DR)
+        )
     return pages, said
 
 
