@@ -19,7 +19,8 @@ NUM_RL: Final = 640
 NUM_HELD_OUT: Final = 256
 """Many, each tried once: what goes wrong in an environment mostly goes wrong in all of its episodes."""
 NUM_UNSEEN: Final = 48
-NUM_SELECTION: Final = 64
+NUM_SELECTION: Final = 128
+"""Temperatures are chosen by differences in F1 of a few hundredths."""
 _SEED_OFFSET: Final = 1_000_000
 
 
@@ -32,7 +33,7 @@ def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConf
     >>> training = EnvironmentsConfig(seed=0, count=1000, out="runs/train", domains={"library": 1.0})
     >>> splits = held_out_configs(training)
     >>> [(name, split.count, split.unseen) for name, split in splits.items()]
-    [('rl_environments', 640, 'worlds'), ('heldout', 256, 'worlds'), ('selection', 64, 'worlds'), \
+    [('rl_environments', 640, 'worlds'), ('heldout', 256, 'worlds'), ('selection', 128, 'worlds'), \
 ('heldout_tools', 48, 'tools'), ('heldout_domains', 48, 'domains')]
     >>> str(splits["heldout"].out), "library" in splits["heldout_domains"].domains
     ('runs/heldout', False)
