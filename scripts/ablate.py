@@ -9,11 +9,12 @@ Markdown, one row for each quickstart and arm, and writes OUT/ablations.json and
 while each arm learns, as means over the quickstarts.
 
     recall, precision, call_budget, partial_credit, f1_and_answer        what is rewarded
-    no_distractors                                                       RL never shows an irrelevant tool
+    no_distractors, any_distractors                                      RL never shows an irrelevant tool; shows any
+                                                                         of its domain's, however similar
     no_filling                                                           a step learns from what one rollout gives
     from_base, from_untrained                                            RL alone, without SFT; from random weights
     trajectories_alone                                                   SFT that sees no environment, then RL
-    50_environments, 200_environments                                    of the 640
+    50_environments, 200_environments, 3200_environments                 of the 640, or further ones
     two_mini_batches, twice_the_rate                                     how far a step goes
     sequence_mean, undivided, clip_higher                                the objective's variants
 
@@ -23,26 +24,80 @@ while each arm learns, as means over the quickstarts.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import os
+import random
 import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from astra_jax.config import load_config
 from astra_jax.metrics_file import read_metrics
 from astra_jax.report.charts import line_chart
+from synthesis.environments.config import EnvironmentsConfig
+from synthesis.environments.held_out import RL_SPLIT, held_out_configs
 from synthesis.record_io import RecordSource, write_records
-from synthesis.records import Environment
+from synthesis.records import Environment, IrrelevantTool
 
 ROOT = Path(__file__).parents[1]
 NO_DISTRACTORS = {f"irrelevant_per_band.{band}": "0" for band in ("high", "medium", "low")}
+
+
+def write_first(quickstart: Path, out: Path, *, count: int) -> None:
+    """Write the first `count` environments that the quickstart has for RL."""
+    environments = itertools.islice(RecordSource(quickstart / "rl_environments", Environment), count)
+    write_records(out, environments, kind="environment")
+
+
+def with_any_distractors(quickstart: Path, out: Path) -> None:
+    """Write the quickstart's environments with as many irrelevant tools, drawn from all that its domain ever has."""
+    environments = list(RecordSource(quickstart / "rl_environments", Environment))
+    of_domain: dict[str, dict[str, IrrelevantTool]] = {}
+    for environment in environments:
+        pool = of_domain.setdefault(environment.domain, {})
+        pool.update({irrelevant.tool.document.name: irrelevant for irrelevant in environment.irrelevant_tools})
+
+    def drawn_anew(environment: Environment) -> Environment:
+        rng = random.Random(environment.id)
+        pool = sorted(of_domain[environment.domain].items())
+        chosen = rng.sample([irrelevant for _, irrelevant in pool], len(environment.irrelevant_tools))
+        # One of each band is shown: here bands only say that all of them are.
+        bands = [irrelevant.band for irrelevant in environment.irrelevant_tools]
+        relabelled = [one.model_copy(update={"band": band}) for one, band in zip(chosen, bands, strict=True)]
+        return environment.model_copy(update={"irrelevant_tools": tuple(relabelled)})
+
+    write_records(out, map(drawn_anew, environments), kind="environment")
+
+
+def synthesize(quickstart: Path, out: Path, *, count: int) -> None:
+    """Synthesise so many environments as the quickstart has for RL, apart from all that it evaluates and SFT reads."""
+    training = load_config(EnvironmentsConfig, ROOT / "configs/tiny_environments.toml")
+    of_quickstart = training.model_copy(update={"seed": seed_of(quickstart), "out": quickstart / "environments"})
+    split = held_out_configs(of_quickstart)[RL_SPLIT]
+    apart = [str(quickstart / name) for name in ("environments", "heldout", "selection")]
+    settings = {"seed": split.seed, "count": count, "out": out, "disjoint_from": json.dumps(apart)}
+    # Without demonstrations, as the quickstart's own for RL.
+    none = {f"demonstrations.{habit}": 0 for habit in training.demonstrations}
+    astra("synthesize", "environments", "configs/tiny_environments.toml", **settings, **none)
+
+
+def seed_of(quickstart: Path) -> int:
+    """Return the seed of a quickstart that has ended."""
+    return int(json.loads((quickstart / "summary.json").read_text())["seed"])
+
+
+def astra(*words: str, **overrides: Any) -> None:
+    """Run one command to its end."""
+    command = [sys.executable, "-m", "astra_jax.cli", *words, *(f"{key}={value}" for key, value in overrides.items())]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, stdout=sys.stderr)
 
 
 class Arm(NamedTuple):
@@ -50,7 +105,8 @@ class Arm(NamedTuple):
 
     overrides: Mapping[str, str] = MappingProxyType({})
     init: str = "sft/policy"
-    num_environments: int | None = None
+    environments: Callable[[Path, Path], None] | None = None
+    """Writes other environments than the quickstart's for RL, from its folder into another."""
     sft: Mapping[str, str] | None = None
     """What an SFT of its own changes, which RL then begins with."""
 
@@ -61,12 +117,14 @@ ARMS = {
         for reward in ("recall", "precision", "call_budget", "partial_credit", "f1_and_answer")
     },
     "no_distractors": Arm(NO_DISTRACTORS),
+    "any_distractors": Arm(environments=with_any_distractors),
     "no_filling": Arm({"groups_per_rollout": "16", "max_rollouts_per_step": "1"}),
     "from_base": Arm(init="base"),
     "from_untrained": Arm(init="untrained"),
     "trajectories_alone": Arm(sft={"environments_share": "0"}),
-    "50_environments": Arm(num_environments=50),
-    "200_environments": Arm(num_environments=200),
+    "50_environments": Arm(environments=functools.partial(write_first, count=50)),
+    "200_environments": Arm(environments=functools.partial(write_first, count=200)),
+    "3200_environments": Arm(environments=functools.partial(synthesize, count=3200)),
     "two_mini_batches": Arm({"mini_batches": "2"}),
     "twice_the_rate": Arm({"optimizer.learning_rate": "4e-4"}),
     "sequence_mean": Arm({"sequence_mean": "true"}),
@@ -105,9 +163,11 @@ def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
     """Train an arm, or go on with it; return what it took."""
     started = time.monotonic()
     environments = quickstart / "rl_environments"
-    if arm.num_environments is not None:
-        environments = some_environments(environments, arm.num_environments, folder / "environments")
-    seed = json.loads((quickstart / "summary.json").read_text())["seed"]
+    if arm.environments is not None:
+        environments = folder / "environments"
+        if not environments.exists():
+            arm.environments(quickstart, environments)
+    seed = seed_of(quickstart)
     init = quickstart / arm.init
     if arm.sft is not None:
         init = folder / "sft" / "policy"
@@ -136,13 +196,6 @@ def curve(metrics: Path) -> dict[str, Any]:
     }
 
 
-def some_environments(source: Path, count: int, out: Path) -> Path:
-    """Write the first `count` environments of `source`."""
-    if not out.exists():
-        write_records(out, itertools.islice(RecordSource(source, Environment), count), kind="environment")
-    return out
-
-
 def evaluated(quickstart: Path, name: str, policy: Path, folder: Path) -> dict[str, Any]:
     """Return the held-out figures of a policy, beside distractors and without."""
     row: dict[str, Any] = {"quickstart": quickstart.name, "arm": name}
@@ -152,12 +205,6 @@ def evaluated(quickstart: Path, name: str, policy: Path, folder: Path) -> dict[s
         astra("evaluate", "environments", "configs/tiny_evaluation.toml", **settings, **overrides)
         row[where] = json.loads((out / "figures.json").read_text())
     return row
-
-
-def astra(*words: str, **overrides: Any) -> None:
-    """Run one command to its end."""
-    command = [sys.executable, "-m", "astra_jax.cli", *words, *(f"{key}={value}" for key, value in overrides.items())]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, stdout=sys.stderr)
 
 
 def write(out: Path, rows: list[dict[str, Any]]) -> None:
