@@ -34,7 +34,13 @@ from sandbox.client import AsyncSandboxClient
 from sandbox.faulty_proxy import SHARES
 from sandbox.protocol import ExecuteReply, Limits
 
-_SMALL = {"group_size": 4, "groups_per_step": 2, "groups_per_rollout": 3, "checkpoint_every_steps": 50}
+_SMALL = {
+    "group_size": 4,
+    "groups_per_step": 2,
+    "groups_per_rollout": 3,
+    "accumulation": 2,
+    "checkpoint_every_steps": 50,
+}
 
 
 class Impatient(AsyncSandboxClient):
