@@ -301,17 +301,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "attend(q_RQNH, self.behind[1:], fresh)",
         ("tests/astra_jax/engine/test_paged.py",),
     ),
-    # A call's lists have room for the pages of all of its rows together.
+    # A list has room for the pages of all rows together.
     Mutant(
         "astra_jax/engine/page_lists.py",
-        "> size * num_rows:",
-        "> 2 * size * num_rows:",
+        "if own_pages > most.own_pages or",
+        "if own_pages > 2 * most.own_pages or",
         ("tests/astra_jax/engine/test_page_lists.py",),
     ),
-    # What stands behind the last page of a list is nobody's.
+    # A row adds up the stretches that it has, and not those of the next one.
     Mutant(
         "astra_jax/model/kv_pages.py",
-        "jnp.where(number_n < pages_DM[..., None], first_DM[..., None] + number_n, len(number_U))",
+        "jnp.where(number_n < stretches_DM[..., None], first_DM[..., None] + number_n, most)",
         "first_DM[..., None] + number_n",
         ("tests/astra_jax/model/test_page_lists.py",),
     ),

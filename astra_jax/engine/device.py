@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from astra_jax.engine.host_pages import MOVED_AT_ONCE, Moves
-from astra_jax.engine.page_lists import num_prefix_pages, own_pages_a_row
+from astra_jax.engine.page_lists import MostPages, most_listed_pages, num_prefix_pages
 from astra_jax.engine.penalties import Penalties
 from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
@@ -22,9 +22,10 @@ from astra_jax.mesh.placement import host_shards, in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, KVDType, empty_pages
 from astra_jax.model.qwen3 import Params, layers_apart
-from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, spec
+from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, platform, spec
 
 _T = TypeVar("_T")
+_FEW_ROWS = 8
 
 Said = list[SaidRow]
 """Of each row, in the order of `Sample.all_rows`."""
@@ -109,6 +110,8 @@ class XLADevice:
         self.page_bytes = sum(x.nbytes for x in jax.tree.leaves(self._pages)) // (num_shards() * limits.num_pages)
         # Hosts agree on a call in a few numbers (`SharedDevice`), and whether a row is penalised is none of them.
         self.penalizes = jax.process_count() == 1
+        # Nor is what only one of them could list; and a TPU reads pages where they lie.
+        self._lists_pages = jax.process_count() == 1 and platform() != "tpu"
         self._set_aside: list[np.ndarray] = []
         """Of each array of the pages [d, places, …], for this host's shards; none before the first is set aside."""
         self._shapes: set[tuple[Any, ...]] = set()
@@ -152,8 +155,9 @@ class XLADevice:
             return await off_the_loop(self._sample, sample, self.own_pages(sample) if own_pages is None else own_pages)
 
     def own_pages(self, sample: Sample) -> int:
-        """Return how many pages of its own a row of a call has on average, up to the next size that there is."""
-        return own_pages_a_row(self._limits, sample)
+        """Return how many pages behind their prefix the rows of a call have at most."""
+        rows = sample.all_rows()
+        return max((len(row.track.table) - num_prefix_pages(self._limits, row.track) for row in rows), default=0)
 
     @contextlib.contextmanager
     def _new_pages_after_failure(self) -> Iterator[None]:
@@ -238,9 +242,11 @@ class XLADevice:
         tracks = [
             [[None if row is None else row.track for row in of_prefix] for of_prefix in of_shard] for of_shard in filled
         ]
-        histories = self._histories(tracks, sample.shape, own_pages)
+        is_listed = self._lists_pages and len(flat[0]) >= _FEW_ROWS
+        most = most_listed_pages(self._limits, sample) if is_listed else None
+        histories = self._histories(tracks, sample.shape, own_pages, most)
         penalties = self._penalties(flat, shape)
-        self._shapes.add(("sample", sample.shape, own_pages, penalties is None))
+        self._shapes.add(("sample", sample.shape, histories.own_tables_DRn.shape, most, penalties is None))
         copies = self._copies([None if row is None else row.copy for of_shard in flat for row in of_shard], shape)
         self._pages, sampled = sample_rows(
             self._model_config,
@@ -333,7 +339,9 @@ class XLADevice:
         own = [np.asarray(parts[shard]) for shard in self._shards]
         return np.concatenate(own) if own else np.zeros((0, *x.shape[1:]), x.dtype)
 
-    def _histories(self, tracks: list[list[list[Track | None]]], shape: RowShape, own_pages: int) -> Histories:
+    def _histories(
+        self, tracks: list[list[list[Track | None]]], shape: RowShape, own_pages: int, most: MostPages | None
+    ) -> Histories:
         """Return where the tokens of rows lie, and where their new ones go."""
         page_tokens = self._limits.page_tokens
         num_prefixes, width = shape
@@ -351,20 +359,17 @@ class XLADevice:
                     owns.append(
                         ((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens)
                     )
-        num_rows = num_prefixes * width
-        own_tables = np.zeros((self.num_shards, num_rows, self._limits.own_table_pages(own_pages)), np.int32)
-        own_counts = np.zeros((self.num_shards, num_rows), np.int32)
+        sizes = self._limits.own_table_pages
+        if num_prefixes * width < _FEW_ROWS:
+            sizes = sizes[1:]  # few rows read little: fewer sizes are enough for them
+        size = next(size for size in sizes if size >= own_pages)
+        own_tables = np.zeros((self.num_shards, num_prefixes * width, size), np.int32)
+        own_counts = np.zeros((self.num_shards, num_prefixes * width), np.int32)
         for place, table, count in owns:
             own_tables[place][: len(table)] = table
             own_counts[place] = count
-        return Histories(
-            prefix_tables,
-            prefix_pages,
-            own_tables,
-            own_counts,
-            most_prefix_pages=self._limits.prefix_pages(own_pages, num_prefixes),
-            most_own_pages=own_pages * num_rows,
-        )
+        listed = {} if most is None else {"most_prefix_pages": most.prefix_pages, "most_own_pages": most.own_pages}
+        return Histories(prefix_tables, prefix_pages, own_tables, own_counts, **listed)
 
     def _copies(self, copies: Sequence[Copy | None], shape: tuple[int, int]) -> np.ndarray:
         nothing = (0, self._limits.num_pages)  # beyond the last page: no copy

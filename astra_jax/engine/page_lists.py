@@ -1,16 +1,21 @@
-"""How many pages the rows of a call that samples have behind them: one of three sizes, so that few are compiled.
+"""Whether the pages behind a call's rows are read as one list: where that is much shorter than rows side by side.
 
-Programs on CPU and GPU read the pages of all rows in one list (`kv_pages`), so a size says how many they are on
-average; a single row may have twice as many of its own.
+Rows side by side are as long as the longest of them. A list of the pages that there are (`kv_pages`) has one length,
+so that it is one more program: half of what the rows of a call may have of their own, and two thirds of all prefixes.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import NamedTuple
 
-from astra_jax.engine.schedule import Limits, RowShape, Sample, Track
+from astra_jax.engine.schedule import Limits, Sample, Track
 
-_FEW_ROWS: Final = 8
+
+class MostPages(NamedTuple):
+    """How many pages the lists of a call hold, on each shard."""
+
+    prefix_pages: int
+    own_pages: int
 
 
 def num_prefix_pages(limits: Limits, track: Track) -> int:
@@ -18,29 +23,20 @@ def num_prefix_pages(limits: Limits, track: Track) -> int:
     return min(limits.num_prefix_pages(track.num_prompt_tokens), track.num_cached // limits.page_tokens)
 
 
-def own_pages_a_row(limits: Limits, sample: Sample) -> int:
-    """Return the smallest size in whose lists the rows of a call have room, on each shard."""
-    return next(size for size in _sizes(limits, sample.shape) if _has_room(limits, sample, size))
-
-
-def _sizes(limits: Limits, shape: RowShape) -> tuple[int, ...]:
-    sizes = limits.own_pages_a_row
-    # Few rows read little: fewer sizes are enough for them.
-    return sizes[1:] if shape.prefixes * shape.rows_per_prefix < _FEW_ROWS else sizes
-
-
-def _has_room(limits: Limits, sample: Sample, size: int) -> bool:
-    num_rows, most_of_row = sample.shape.prefixes * sample.shape.rows_per_prefix, limits.own_table_pages(size)
-    most_of_prefixes = limits.prefix_pages(size, sample.shape.prefixes)
+def most_listed_pages(limits: Limits, sample: Sample) -> MostPages | None:
+    """Return how long the lists of a call are; None where rows are as short, or have no room in lists."""
+    prefixes, width = sample.shape
+    most_of_row = limits.own_table_pages[0]
+    most = MostPages(-(-2 * prefixes * limits.prefix_table_pages // 3), most_of_row * prefixes * width)
+    is_longer = False
     for of_shard in sample.rows:
         tracks = [row.track for of_prefix in of_shard for row in of_prefix]
         prefix_pages = [num_prefix_pages(limits, track) for track in tracks]
-        if any(len(track.table) - prefix > most_of_row for track, prefix in zip(tracks, prefix_pages, strict=True)):
-            return False
+        in_tables = [len(track.table) - prefix for track, prefix in zip(tracks, prefix_pages, strict=True)]
+        is_longer |= max(in_tables, default=0) > most_of_row
         # Pages that only new tokens go to are in no list.
-        if sum(limits.pages_for(track.num_cached) for track in tracks) - sum(prefix_pages) > size * num_rows:
-            return False
-        of_prefixes = (num_prefix_pages(limits, of_prefix[0].track) for of_prefix in of_shard if of_prefix)
-        if sum(of_prefixes) > most_of_prefixes:
-            return False
-    return True
+        own_pages = sum(limits.pages_for(track.num_cached) for track in tracks) - sum(prefix_pages)
+        of_prefixes = sum(num_prefix_pages(limits, of_prefix[0].track) for of_prefix in of_shard if of_prefix)
+        if own_pages > most.own_pages or of_prefixes > most.prefix_pages:
+            return None
+    return most if is_longer else None

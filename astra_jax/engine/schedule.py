@@ -76,26 +76,17 @@ class Limits:
         return max(1, self.pages_for(self.max_prompt_tokens))
 
     @property
-    def own_pages_a_row(self) -> tuple[int, ...]:
-        """How many pages of its own a row of a call has on average: half a longest response's, all, a sequence's.
+    def own_table_pages(self) -> tuple[int, ...]:
+        """How many pages of its own a row of a call has, one of three: half of a longest response's, all, a sequence's.
 
         What follows a prefix may begin within its last page; and a session's first call may be short, others long.
         Where nobody knows how long a prompt is, a sixteenth of a longest sequence, a quarter, all.
         """
-        longest = self.pages_for(self.max_tokens)
         if self.max_prompt_tokens == 0:
+            longest = self.pages_for(self.max_tokens)
             return -(-longest // 16), -(-longest // 4), longest
         response = self.pages_for(self.max_tokens - self.max_prompt_tokens + self.page_tokens - 1)
-        return -(-response // 2), response, max(response, longest)
-
-    def own_table_pages(self, pages_a_row: int) -> int:
-        """Return how many pages of its own a single row has at most: twice as many as rows have on average."""
-        return min(2 * pages_a_row, self.own_pages_a_row[-1])
-
-    def prefix_pages(self, pages_a_row: int, prefixes: int) -> int:
-        """Return how many pages so many prefixes have at most: in calls of the smallest size two thirds of all."""
-        most = prefixes * self.prefix_table_pages
-        return -(-2 * most // 3) if pages_a_row == self.own_pages_a_row[0] else most
+        return -(-response // 2), response, max(response, self.pages_for(self.max_tokens))
 
     def read_shape(self, num_tokens: int, *, begins: bool) -> tuple[int, int]:
         """Return how many sequences of a shard a call reads, and the most tokens of each, where one has so many."""

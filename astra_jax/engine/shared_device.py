@@ -58,7 +58,6 @@ class Proposal(NamedTuple):
     tokens: int = 0
     """The most that a row reads."""
     own_pages: int = 0
-    """Of a row on average, one of a few sizes (`page_lists`)."""
     leave_at: int = 0
 
     def is_part_of(self, call: Proposal) -> bool:

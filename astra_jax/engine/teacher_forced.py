@@ -140,7 +140,7 @@ class _Row:
         limits, cached = self._limits, self._num_cached
         num_prefix = min(self._most_prefix_pages, cached // limits.page_tokens)
         num_own = limits.pages_for(cached + count) - num_prefix
-        size = next(size for size in limits.own_pages_a_row[1:] if size >= num_own)
+        size = next(size for size in limits.own_table_pages[1:] if size >= num_own)
         prefix, own = np.zeros(limits.prefix_table_pages, np.int32), np.zeros(size, np.int32)
         prefix[:num_prefix] = np.arange(num_prefix)
         own[:num_own] = num_prefix + np.arange(num_own)

@@ -1,7 +1,7 @@
 """Keys and values in pages: fixed pieces of memory that sequences of any length are made of, and may share.
 
 Dimensions: D shards of the batch · N pages of a shard, of B tokens each · R rows (shard by shard) · M sequences, each
-read by R / M rows that follow each other · U pages in a list of theirs · Q queries a row · S keys · others as in
+read by R / M rows that follow each other · U stretches of some of their pages · Q queries a row · S keys · others as in
 `qwen3`.
 
 Token p of a sequence lies in page `table[p // B]`, at place p % B. A computation over new tokens of some rows goes
@@ -9,8 +9,9 @@ layer by layer (`rows_of`): `begin` it, `put` each new token's keys and values, 
 the pages.
 
     WindowRows   on CPU and GPU: the pages that rows go on from are copied, so that what is computed on is contiguous:
-                 where a loop adds token after token all of them once, one sequence after the other, and no more of
-                 them than there are; else a few at a time, side by side; the new tokens are written once, when it ends
+                 all of them once where a loop adds token after token, either side by side, all rows as long as the
+                 longest, or one sequence after the other, no more than there are; else a few at a time, side by side;
+                 the new tokens are written once, when it ends
     KernelRows   on TPU (`ragged_pages`): a kernel reads the pages where they lie, so that nothing is there twice
 
 Pages may hold int8: then each token's keys of a head, and its values, have a scale of their own, and whoever attends
@@ -48,6 +49,8 @@ from astra_jax.model.sharding import TPU_LANES, ambient_mesh, constrain, platfor
 
 _PAGES_AXES = ("batch", "slots", "kv_heads", "head_dim", "head_dim")
 _ROWS_AXES = ("batch", "kv_heads", "head_dim", "head_dim")
+_KEY_NUMBERS_AT_ONCE: Final = 2**12
+"""Of a list, for each head: a product of fewer costs more than what it computes."""
 _QUERIES_AT_ONCE: Final = 64
 _SCORES_AT_ONCE: Final = 2**20
 """Of a block on a CPU: fewer are not shared among its cores, more leave their caches."""
@@ -97,9 +100,9 @@ class Histories:
     own_counts_DR: Rows
     """How many tokens lie there already."""
     most_prefix_pages: int | None = field(default=None, metadata={"static": True})
-    """Of all prefixes of a shard together; none: as many as their tables have."""
+    """Of all prefixes of a shard together, where these are read as one list; none: side by side."""
     most_own_pages: int | None = field(default=None, metadata={"static": True})
-    """With tokens in them, of all rows of a shard together; none: as many as their tables have."""
+    """The same of the pages with the rows' own tokens in them."""
 
     @property
     def rows_per_prefix(self) -> int:
@@ -132,28 +135,28 @@ class Part(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """Copies of the pages that rows go on from, in a list: those of one sequence, then those of the next."""
+    """Copies of the pages that rows go on from, in stretches: those of one sequence, then those of the next."""
 
     kv: KV
-    """[D, U, K, H, B] and [D, U, K, B, H]."""
-    seen_DUB: jax.Array
+    """[D, U, K, H, S] and [D, U, K, S, H]."""
+    seen_DUS: jax.Array
     reader_DU: jax.Array
-    """Which sequence of the shard a page is of; any behind the last one, where nothing is seen."""
+    """Which sequence of the shard a stretch is of; any behind the last one, where nothing is seen."""
     places_DMn: jax.Array
-    """Where in the list a sequence's pages are; U where it has no more."""
+    """Where a sequence's stretches are; U where it has no more."""
 
-    def to_pages(self, x_RKX: jax.Array) -> jax.Array:
-        """Give each page what is of the queries of all rows that read it: [R, K, X, …] → [D, U, K, Y, …]."""
+    def to_stretches(self, x_RKX: jax.Array) -> jax.Array:
+        """Give each stretch what is of the queries of all rows that read it: [R, K, X, …] → [D, U, K, Y, …]."""
         shards, sequences, _ = self.places_DMn.shape
         x_MKY = _together(x_RKX, shards * sequences)
         x_DMKY = x_MKY.reshape(shards, sequences, *x_MKY.shape[1:])
         return jax.vmap(lambda of_shard, reader_U: of_shard[reader_U])(x_DMKY, self.reader_DU)
 
-    def to_rows(self, reduce: Callable[..., jax.Array], x_DUKY: jax.Array, of_no_page: float, rows: int) -> jax.Array:
-        """Reduce what is of a row's pages, in their order: [D, U, K, Y, …] → [R, K, X, …]."""
+    def to_rows(self, reduce: Callable[..., jax.Array], x_DUKY: jax.Array, of_none: float, rows: int) -> jax.Array:
+        """Reduce what is of a row's stretches, in their order: [D, U, K, Y, …] → [R, K, X, …]."""
 
         def of_sequences(of_shard: jax.Array, places_Mn: jax.Array) -> jax.Array:
-            return of_shard.at[places_Mn].get(mode="fill", fill_value=of_no_page)
+            return of_shard.at[places_Mn].get(mode="fill", fill_value=of_none)
 
         x_DMKY = reduce(jax.vmap(of_sequences)(x_DUKY, self.places_DMn), axis=2)
         return _apart(x_DMKY.reshape(-1, *x_DMKY.shape[2:]), rows)
@@ -361,49 +364,57 @@ def _behind(pages: KV, histories: Histories, dtype: DType) -> list[Behind]:
 
 
 def _listed(pages: KV, tables_DMn: Rows, counts_DM: Rows, most_pages: int | None, dtype: DType) -> Behind:
-    """Copy the pages in which the first so many tokens of each sequence lie; of a shard's there are at most so many."""
+    """Copy the pages in which so many tokens of each sequence lie, in stretches of few, of which nobody has many.
+
+    Of the pages of a shard there are at most `most_pages`; where that is none, a sequence is one stretch.
+    """
     page_tokens, (_, sequences, most_of_each) = pages.values.shape[3], tables_DMn.shape
-    pages_DM = -(-jnp.asarray(counts_DM) // page_tokens)
-    ends_DM = jnp.cumsum(pages_DM, axis=1)
-    first_DM = ends_DM - pages_DM
-    number_U = jnp.arange(sequences * most_of_each if most_pages is None else most_pages)
+    of_stretch, most = most_of_each, sequences
+    if most_pages is not None:
+        of_stretch = -(-_KEY_NUMBERS_AT_ONCE // (pages.values.shape[4] * page_tokens))
+        # A sequence may leave all but one page of its last stretch empty.
+        most = -(-(most_pages + sequences * (of_stretch - 1)) // of_stretch)
+    tokens, most_of_each = of_stretch * page_tokens, -(-most_of_each // of_stretch)
+    stretches_DM = -(-jnp.asarray(counts_DM) // tokens)
+    ends_DM = jnp.cumsum(stretches_DM, axis=1)
+    first_DM = ends_DM - stretches_DM
+    number_U = jnp.arange(most)
     reader_DU = jnp.minimum((number_U[:, None] >= ends_DM[:, None]).sum(-1), sequences - 1)
     of_sequence_DU = number_U - jnp.take_along_axis(first_DM, reader_DU, axis=1)
     counts_DU = jnp.take_along_axis(jnp.asarray(counts_DM), reader_DU, axis=1)
-    page_DU = jax.vmap(lambda table_Mn, *place_U: table_Mn.at[place_U].get(mode="clip"))(
-        jnp.asarray(tables_DMn), reader_DU, of_sequence_DU
+    places_DUw = of_sequence_DU[..., None] * of_stretch + jnp.arange(of_stretch)
+    page_DUw = jax.vmap(lambda table_Mn, reader_U1, place_Uw: table_Mn.at[reader_U1, place_Uw].get(mode="clip"))(
+        jnp.asarray(tables_DMn), reader_DU[..., None], places_DUw
     )
-
-    def copied(_: int, x: jax.Array) -> jax.Array:
-        return _in_order(jax.vmap(lambda of_shard, page_U: of_shard.at[page_U].get(mode="clip"))(x, page_DU))
-
     number_n = jnp.arange(most_of_each)
     return Behind(
-        _as_numbers(_of_each(copied, pages), dtype),
-        # Not either where the list goes on behind the last page: its tokens would come after all that are counted.
-        of_sequence_DU[..., None] * page_tokens + jnp.arange(page_tokens) < counts_DU[..., None],
+        _as_numbers(_side_by_side(pages, page_DUw), dtype),
+        # Not either where the list goes on behind the last of them: its tokens would come after all that are counted.
+        of_sequence_DU[..., None] * tokens + jnp.arange(tokens) < counts_DU[..., None],
         reader_DU,
-        jnp.where(number_n < pages_DM[..., None], first_DM[..., None] + number_n, len(number_U)),
+        jnp.where(number_n < stretches_DM[..., None], first_DM[..., None] + number_n, most),
     )
-
-
-def _in_order(x: jax.Array) -> jax.Array:
-    """Lay an array out in the order of its axes. Left alone, XLA copies it into another one where a loop begins."""
-    if ambient_mesh() is not None:  # with this its partitioner would gather pages from all devices
-        return x
-    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def window(pages: KV, table_Drn: Rows) -> KV:
     """Lay the pages of each row side by side: [D·r, K, H, n·B] and [D·r, K, n·B, H]; a page beyond the last is any."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), _side_by_side(pages, table_Drn))
 
-    def side_by_side(axis: int, x: jax.Array) -> jax.Array:
+
+def _side_by_side(pages: KV, table_Drn: Rows) -> KV:
+    """Do so shard by shard: [D, r, K, H, n·B] and [D, r, K, n·B, H]."""
+
+    def laid(axis: int, x: jax.Array) -> jax.Array:
         of_rows = jax.vmap(lambda of_shard, table: of_shard.at[table].get(mode="clip"))(x, table_Drn)
         num_shards, rows, num_pages, *page = of_rows.shape
         page[axis] *= num_pages
-        return _in_order(jnp.moveaxis(of_rows, 2, axis - 1).reshape(num_shards * rows, *page))
+        laid = jnp.moveaxis(of_rows, 2, axis - 1).reshape(num_shards, rows, *page)
+        if ambient_mesh() is not None:  # with this its partitioner would gather pages from all devices
+            return laid
+        # Left alone, XLA lays heads before rows, and copies all of it into this order where a loop begins.
+        return with_layout_constraint(laid, Layout(tuple(range(laid.ndim))))
 
-    return _of_each(side_by_side, pages)
+    return _of_each(laid, pages)
 
 
 def copy_pages(pages: Pages, from_Dr: Rows, to_Dr: Rows) -> Pages:
@@ -561,10 +572,10 @@ def _with_keys(softmax: _Softmax, q_RKYH: jax.Array, keys: Part) -> _Softmax:
 
 
 def attend(q_RQNH: jax.Array, behind: Sequence[Behind], fresh: Part) -> jax.Array:
-    """Return one softmax over the keys of all pages behind a row and those of `fresh`: [R, Q, N, H].
+    """Return one softmax over all keys behind a row and those of `fresh`: [R, Q, N, H].
 
-    Every query must see a key of `fresh`. Each page has its own scores and its own sum of values; those of a row are
-    then added up in the order of its pages, so that it changes nothing who else is in the list.
+    Every query must see a key of `fresh`. Each stretch has its own scores and its own sum of values; those of a row are
+    then added up in their order, so that it changes nothing who else is in the list.
 
     Decided: docs/decisions/rl.md, “A step of decoding reads the pages that there are, one by one”.
     """
@@ -582,21 +593,21 @@ def attend(q_RQNH: jax.Array, behind: Sequence[Behind], fresh: Part) -> jax.Arra
     seen_RXT = jnp.tile(fresh.seen, (1, shared, 1))
     s_RKXT = jnp.where(seen_RXT[:, None], einsum("rkxh,rkht->rkxt", q_RKXH, fresh.kv.keys), MASKED)
     scores = []
-    for pages in behind:
-        s_DUKYB = einsum("dukyh,dukhb->dukyb", pages.to_pages(q_RKXH), pages.kv.keys)
-        scores.append(jnp.where(pages.seen_DUB[:, :, None, None], s_DUKYB, MASKED))
+    for stretches in behind:
+        s_DUKYS = einsum("dukyh,dukhs->dukys", stretches.to_stretches(q_RKXH), stretches.kv.keys)
+        scores.append(jnp.where(stretches.seen_DUS[:, :, None, None], s_DUKYS, MASKED))
     # One maximum for all keys, so that their exponentials add up to one softmax.
     max_RKX = s_RKXT.max(-1)
-    for pages, s_DUKYB in zip(behind, scores, strict=True):
-        max_RKX = jnp.maximum(max_RKX, pages.to_rows(jnp.max, s_DUKYB.max(-1), MASKED, rows))
+    for stretches, s_DUKYS in zip(behind, scores, strict=True):
+        max_RKX = jnp.maximum(max_RKX, stretches.to_rows(jnp.max, s_DUKYS.max(-1), MASKED, rows))
     p_RKXT = jnp.exp(s_RKXT - max_RKX[..., None])
     values = fresh.kv.values
     sum_RKX, out_RKXH = p_RKXT.sum(-1), einsum("rkxt,rkth->rkxh", p_RKXT.astype(values.dtype), values)
-    for pages, s_DUKYB in zip(behind, scores, strict=True):
-        p_DUKYB, values = jnp.exp(s_DUKYB - pages.to_pages(max_RKX)[..., None]), pages.kv.values
-        of_pages = einsum("dukyb,dukbh->dukyh", p_DUKYB.astype(values.dtype), values)
-        sum_RKX += pages.to_rows(jnp.sum, p_DUKYB.sum(-1), 0, rows)
-        out_RKXH += pages.to_rows(jnp.sum, of_pages, 0, rows)
+    for stretches, s_DUKYS in zip(behind, scores, strict=True):
+        p_DUKYS, values = jnp.exp(s_DUKYS - stretches.to_stretches(max_RKX)[..., None]), stretches.kv.values
+        of_stretches = einsum("dukys,duksh->dukyh", p_DUKYS.astype(values.dtype), values)
+        sum_RKX += stretches.to_rows(jnp.sum, p_DUKYS.sum(-1), 0, rows)
+        out_RKXH += stretches.to_rows(jnp.sum, of_stretches, 0, rows)
     out_RKXH = (out_RKXH / sum_RKX[..., None]).astype(q_RQNH.dtype)
     return (
         out_RKXH.reshape(rows, kv_heads, shared, num_queries, head_dim).transpose(0, 3, 1, 2, 4).reshape(q_RQNH.shape)

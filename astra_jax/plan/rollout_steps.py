@@ -237,7 +237,7 @@ class _Calls:
             prefix_tables_DPn=self._by_shard(prefixes, limits.prefix_table_pages),
             prefix_pages_DP=self._by_shard(prefixes),
             # Of three sizes the second: the third is for those whose first call was not their prompt, which RL has not.
-            own_tables_DRn=self._by_shard(rows, limits.own_table_pages(limits.own_pages_a_row[1])),
+            own_tables_DRn=self._by_shard(rows, limits.own_table_pages[1]),
             own_counts_DR=self._by_shard(rows),
         )
 

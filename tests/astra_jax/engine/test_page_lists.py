@@ -1,4 +1,4 @@
-"""A call's lists of pages are as short as their rows allow, of three sizes."""
+"""Pages are listed where that is shorter than rows side by side, and where there is room."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra_jax.engine.interface import Session
-from astra_jax.engine.page_lists import num_prefix_pages, own_pages_a_row
-from astra_jax.engine.schedule import Limits, RowShape, Sample, SampleRow, Track
+from astra_jax.engine.page_lists import MostPages, most_listed_pages, num_prefix_pages
+from astra_jax.engine.schedule import RowShape, Sample, SampleRow, Track
 from astra_jax.episodes.rollout import RolloutConfig, decode_limits
 
 LIMITS = decode_limits(RolloutConfig(max_prompt_tokens=288, max_response_tokens=256, max_turns=5), 20, 8)
-MANY, FEW = RowShape(4, 4), RowShape(2, 1)
+MANY = RowShape(4, 4)
 
 
 def track_of(num_prompt: int, num_own: int, num_new: int) -> Track:
@@ -28,55 +28,34 @@ def sample_of(tracks: list[Track], shape: RowShape) -> Sample:
     return Sample(shape, [[rows[first : first + width] for first in range(0, len(rows), width)]], leave_at=0)
 
 
-def size_of(tracks: list[Track], shape: RowShape = MANY) -> int:
-    return own_pages_a_row(LIMITS, sample_of(tracks, shape))
+def lists_of(tracks: list[Track], shape: RowShape = MANY) -> MostPages | None:
+    return most_listed_pages(LIMITS, sample_of(tracks, shape))
 
 
-def test_rows_that_have_five_pages_each_on_average_have_the_shortest_lists():
-    assert LIMITS.own_pages_a_row == (5, 9, 17)
-    assert size_of([track_of(170, 160, 0)] * 16) == 5
-    assert size_of([track_of(170, 160, 16)] * 16) == 5  # a page for new tokens is in no list
-    assert size_of([track_of(170, 161, 0)] * 16) == 9
-    assert size_of([track_of(170, 161, 0)] * 13) == 5  # other rows are empty
-    assert size_of([track_of(170, 300, 0)] + [track_of(170, 60, 0)] * 15) == 5
-    assert size_of([track_of(170, 330, 0)] + [track_of(170, 60, 0)] * 15) == 9  # more than twice as many in one row
+SHORT, LONG = track_of(170, 60, 0), track_of(170, 230, 0)
 
 
-def test_two_thirds_of_the_prefixes_pages_have_room_in_the_shortest_lists():
-    assert LIMITS.prefix_pages(5, 4) == 24
-    assert size_of([track_of(193, 20, 0)] * 16) == 5
-    assert size_of([track_of(193, 20, 0)] * 12 + [track_of(225, 20, 0)] * 4) == 9
-    assert size_of([track_of(288, 20, 0)] * 8) == 5  # two prefixes of eight pages
+def test_pages_are_listed_where_a_row_is_long_and_most_are_short():
+    assert LIMITS.own_table_pages == (5, 9, 17)
+    assert lists_of([LONG] + [SHORT] * 15) == (24, 80)
+    assert lists_of([SHORT] * 16) is None  # side by side they are as short
+    assert lists_of([LONG] * 10) == (24, 80)  # eight pages each
+    assert lists_of([LONG] * 11) is None
+    assert lists_of([track_of(170, 160, 16)] * 16) == (24, 80)  # a page for new tokens is in no list
 
 
-def test_few_rows_have_fewer_sizes():
-    assert size_of([track_of(170, 20, 0)], FEW) == 9
+def test_pages_are_listed_where_prefixes_have_two_thirds_of_the_longest_on_average():
+    assert lists_of([track_of(193, 230, 0)] + [track_of(193, 60, 0)] * 15) == (24, 80)
+    assert lists_of([track_of(193, 230, 0)] + [track_of(193, 60, 0)] * 11 + [track_of(225, 60, 0)] * 4) is None
+    assert lists_of([track_of(288, 230, 0)] + [track_of(288, 60, 0)] * 7) == (24, 80)  # two prefixes of eight pages
 
 
-@given(st.lists(st.tuples(st.integers(1, 288), st.integers(0, 256), st.integers(0, 16)), min_size=1, max_size=16))
-def test_whatever_the_rows_hold_has_room(rows):
-    tracks = [track_of(prompt, min(own, 240), new) for prompt, own, new in rows]
-    size = size_of(tracks, RowShape(16, 1))
+@given(st.lists(st.tuples(st.integers(1, 288), st.integers(0, 240), st.integers(0, 16)), min_size=1, max_size=16))
+def test_whatever_is_listed_has_room(rows):
+    tracks = [track_of(*row) for row in rows]
+    most = lists_of(tracks, RowShape(16, 1))
     prefixes = [num_prefix_pages(LIMITS, track) for track in tracks]
-    assert sum(prefixes) <= LIMITS.prefix_pages(size, 16)
     own = [LIMITS.pages_for(track.num_cached) - prefix for track, prefix in zip(tracks, prefixes, strict=True)]
-    assert sum(own) <= size * 16
-    tables = [len(track.table) - prefix for track, prefix in zip(tracks, prefixes, strict=True)]
-    assert max(tables) <= LIMITS.own_table_pages(size)
-
-
-def test_where_nobody_knows_how_long_a_prompt_is_sizes_are_parts_of_a_longest_sequence():
-    limits = Limits(
-        max_prompt_tokens=0,
-        max_tokens=4608,
-        num_pages=300,
-        page_tokens=16,
-        row_shapes=(RowShape(16, 1),),
-        sample_tokens=16,
-        read_rows=4,
-        read_tokens=32,
-        first_read_rows=1,
-        first_read_tokens=512,
-    )
-    assert limits.own_pages_a_row == (18, 72, 288)
-    assert [limits.own_table_pages(size) for size in limits.own_pages_a_row] == [36, 144, 288]
+    fits = sum(prefixes) <= 96 and sum(own) <= 80
+    is_long = any(len(track.table) - prefix > 5 for track, prefix in zip(tracks, prefixes, strict=True))
+    assert most == ((96, 80) if fits and is_long else None)

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from astra_jax.model import kv_pages
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import KV, Histories, empty_pages, rows_of
 
@@ -82,19 +83,28 @@ def histories_of(prefix_pages: list[int], own_counts: list[int], order: np.ndarr
     )
 
 
-def listed(histories: Histories, prefix_pages: int, own_pages: int) -> Histories:
+def listed(histories: Histories, prefix_pages: int | None, own_pages: int | None) -> Histories:
     return dataclasses.replace(histories, most_prefix_pages=prefix_pages, most_own_pages=own_pages)
 
 
 ORDER = np.random.default_rng(3).permutation(NUM_PAGES).astype(np.int32)
 
 
-@settings(deadline=None, max_examples=40)
+@pytest.fixture(params=[HEAD_DIM * PAGE_TOKENS, 2 * HEAD_DIM * PAGE_TOKENS])
+def stretch_numbers(request, monkeypatch):
+    """One page of a list in each product, or two."""
+    monkeypatch.setattr(kv_pages, "_KEY_NUMBERS_AT_ONCE", request.param)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.integers(0, MOST_OF_PREFIX), min_size=PREFIXES, max_size=PREFIXES),
     st.lists(st.integers(0, MOST_OF_ROW * PAGE_TOKENS), min_size=ROWS, max_size=ROWS),
 )
-def test_rows_attend_to_all_that_is_behind_them_and_to_nothing_else(pages, prefix_pages, own_counts):
+def test_rows_attend_to_all_that_is_behind_them_and_to_nothing_else(stretch_numbers, pages, prefix_pages, own_counts):
     histories = histories_of(prefix_pages, own_counts, ORDER)
     expected = by_hand(histories)
     np.testing.assert_allclose(attended(pages, histories), expected, atol=2e-6)
@@ -105,13 +115,14 @@ def test_rows_attend_to_all_that_is_behind_them_and_to_nothing_else(pages, prefi
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("others", [[0, 0, 0], [20, 1, 4], [3, 20, 20]])
-def test_a_row_computes_the_same_to_the_bit_whoever_else_is_in_the_list(pages, others):
-    expected = attended(pages, histories_of([2, 1], [9, 5, 6, 7], ORDER))
+@pytest.mark.parametrize("others", [[0, 0, 0], [20, 1, 4], [3, 20, 8]])
+@pytest.mark.parametrize("of_lists", [(None, None), (4, 13)])
+def test_a_row_computes_the_same_to_the_bit_whoever_else_is_in_the_list(pages, others, of_lists):
+    expected = attended(pages, listed(histories_of([2, 1], [9, 5, 6, 7], ORDER), *of_lists))
     for row in range(ROWS):
         counts = list(others)
         counts.insert(row, [9, 5, 6, 7][row])
-        found = attended(pages, histories_of([2, 1], counts, ORDER))
+        found = attended(pages, listed(histories_of([2, 1], counts, ORDER), *of_lists))
         assert (np.asarray(found)[row] == np.asarray(expected)[row]).all()
 
 
