@@ -127,9 +127,9 @@ MUTANTS: tuple[Mutant, ...] = (
     # What is beyond a row's own tokens is never attended.
     Mutant(
         "astra_jax/model/kv_pages.py",
-        "own.keys.shape[3]) < own_counts_M[:, None]",
-        "own.keys.shape[3]) <= own_counts_M[:, None]",
-        ("tests/astra_jax/engine/test_paged.py",),
+        "jnp.arange(tokens) < counts_DU[..., None]",
+        "jnp.arange(tokens) <= counts_DU[..., None]",
+        ("tests/astra_jax/engine/test_paged.py", "tests/astra_jax/model/test_page_lists.py"),
     ),
     # A new token sees itself.
     Mutant(
@@ -148,8 +148,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # A prefix is no longer than its pages.
     Mutant(
         "astra_jax/model/kv_pages.py",
-        "prefix.keys.shape[3]) < prefix_counts_M[:, None]",
-        "prefix.keys.shape[3]) < prefix_counts_M[:, None] - 1",
+        "histories.prefix_pages_DP * page_tokens, histories.most",
+        "histories.prefix_pages_DP * page_tokens - 1, histories.most",
         ("tests/astra_jax/engine/test_paged.py",),
     ),
     # The overlap of the last slice of the vocabulary counts once.
