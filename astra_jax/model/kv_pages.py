@@ -577,7 +577,7 @@ def attend(q_RQNH: jax.Array, behind: Sequence[Behind], fresh: Part) -> jax.Arra
     Every query must see a key of `fresh`. Each stretch has its own scores and its own sum of values; those of a row are
     then added up in their order, so that it changes nothing who else is in the list.
 
-    Decided: docs/decisions/rl.md, “A step of decoding reads the pages that there are, one by one”.
+    Decided: docs/decisions/rl.md, “Where rows differ in length, decoding reads a list of the pages that there are”.
     """
     rows, num_queries, heads, head_dim = q_RQNH.shape
     kv_heads = fresh.kv.keys.shape[1]
