@@ -8,7 +8,7 @@ In reading order:
     pages      which page of the cache holds what, and who refers to it
     host_pages what waits in the host's memory where pages ran out
     schedule   whose tokens are read next, whose message goes on, and in which rows
-    page_lists how many pages a call's rows have behind them, by a few sizes
+    page_lists whether the pages behind a call's rows are read as one list
     device     the pages on the devices, and the calls that a schedule asks for
     call_clock how long calls have been under way
     paged      the decoder that callers await: it drives the four above

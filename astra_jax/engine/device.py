@@ -110,8 +110,9 @@ class XLADevice:
         self.page_bytes = sum(x.nbytes for x in jax.tree.leaves(self._pages)) // (num_shards() * limits.num_pages)
         # Hosts agree on a call in a few numbers (`SharedDevice`), and whether a row is penalised is none of them.
         self.penalizes = jax.process_count() == 1
-        # Nor is what only one of them could list; and a TPU reads pages where they lie.
-        self._lists_pages = jax.process_count() == 1 and platform() != "tpu"
+        # Only one device alone lists pages: a mesh has the same sums over one host as over several, which cannot agree
+        # on that; and a TPU reads pages where they lie.
+        self._lists_pages = self._mesh.empty and platform() != "tpu"
         self._set_aside: list[np.ndarray] = []
         """Of each array of the pages [d, places, …], for this host's shards; none before the first is set aside."""
         self._shapes: set[tuple[Any, ...]] = set()

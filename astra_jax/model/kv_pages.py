@@ -600,14 +600,15 @@ def attend(q_RQNH: jax.Array, behind: Sequence[Behind], fresh: Part) -> jax.Arra
     max_RKX = s_RKXT.max(-1)
     for stretches, s_DUKYS in zip(behind, scores, strict=True):
         max_RKX = jnp.maximum(max_RKX, stretches.to_rows(jnp.max, s_DUKYS.max(-1), MASKED, rows))
-    p_RKXT = jnp.exp(s_RKXT - max_RKX[..., None])
-    values = fresh.kv.values
-    sum_RKX, out_RKXH = p_RKXT.sum(-1), einsum("rkxt,rkth->rkxh", p_RKXT.astype(values.dtype), values)
+    sum_RKX, out_RKXH = jnp.zeros_like(max_RKX), jnp.zeros((*max_RKX.shape, head_dim), jnp.float32)
     for stretches, s_DUKYS in zip(behind, scores, strict=True):
         p_DUKYS, values = jnp.exp(s_DUKYS - stretches.to_stretches(max_RKX)[..., None]), stretches.kv.values
         of_stretches = einsum("dukys,duksh->dukyh", p_DUKYS.astype(values.dtype), values)
         sum_RKX += stretches.to_rows(jnp.sum, p_DUKYS.sum(-1), 0, rows)
         out_RKXH += stretches.to_rows(jnp.sum, of_stretches, 0, rows)
+    p_RKXT, values = jnp.exp(s_RKXT - max_RKX[..., None]), fresh.kv.values
+    sum_RKX += p_RKXT.sum(-1)
+    out_RKXH += einsum("rkxt,rkth->rkxh", p_RKXT.astype(values.dtype), values)
     out_RKXH = (out_RKXH / sum_RKX[..., None]).astype(q_RQNH.dtype)
     return (
         out_RKXH.reshape(rows, kv_heads, shared, num_queries, head_dim).transpose(0, 3, 1, 2, 4).reshape(q_RQNH.shape)
