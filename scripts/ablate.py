@@ -165,7 +165,7 @@ def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
     environments = quickstart / "rl_environments"
     if arm.environments is not None:
         environments = folder / "environments"
-        if not environments.exists():
+        if not (environments / "dataset.json").exists():  # it comes last: what was killed is made again, or goes on
             arm.environments(quickstart, environments)
     seed = seed_of(quickstart)
     init = quickstart / arm.init
