@@ -56,6 +56,8 @@ class Limits:
     """The most where a message begins, for somebody who waits for its first word; none: as many."""
     shorter_read_tokens: tuple[int, ...] = ()
     """Shorter rows, in rising order, of the calls that read much or begin, for the same somebody."""
+    leave_share: float = 7 / 8
+    """A call that samples leaves off when no more of its rows go on, below 1: at least one has ended."""
     host: HostMemory | None = None
     """Where pages are set aside; none: what is let go of is read again."""
 
@@ -377,27 +379,29 @@ class Schedule:
         num_rows = sum(len(of_prefix) for shard in rows for of_prefix in shard)
         if num_rows == 0:
             return None
-        # Others may be ready for the rows of those that have ended: it waits for an eighth of them, at least for one.
-        return Sample(shape, rows, leave_at=num_rows * 7 // 8 if num_rows > 1 else 0)
+        # Others may be ready for the rows of those that have ended.
+        return Sample(shape, rows, leave_at=int(num_rows * self.limits.leave_share) if num_rows > 1 else 0)
 
     def _placed(self, tracks: Sequence[Track], shape: RowShape) -> list[list[Track]]:
-        """Put the sessions of one shard into rows, those of one prefix together."""
+        """Put the sessions of one shard into rows, those of one prefix together.
+
+        Who asked first is among them; then come those that fill all rows of a prefix, then the others.
+        """
         prefixes: list[list[Track]] = []
         open_one: dict[int | None, list[Track]] = {}
-        num_free = shape.prefixes * shape.rows_per_prefix
+        num_full = 0
         for track in tracks:
-            if num_free == 0:
-                break
             prefix = self._prefix(track)
             rows = open_one.get(prefix)
             if rows is None or len(rows) == shape.rows_per_prefix:
-                if len(prefixes) == shape.prefixes:
-                    continue
                 rows = open_one[prefix] = []
                 prefixes.append(rows)
             rows.append(track)
-            num_free -= 1
-        return prefixes
+            num_full += len(rows) == shape.rows_per_prefix
+            if num_full == shape.prefixes:
+                break
+        rest = sorted(prefixes[1:], key=lambda rows: len(rows) < shape.rows_per_prefix)
+        return [*prefixes[:1], *rest][: shape.prefixes]
 
     def _with_room(self, chosen: Sequence[Sequence[Sequence[Track]]]) -> list[list[list[SampleRow]]]:
         order = sorted((track for shard in chosen for prefix in shard for track in prefix), key=lambda t: t.ticket)

@@ -407,6 +407,28 @@ def test_who_asked_first_gets_pages_even_if_all_are_sampling():
     run_on_clock(main())
 
 
+def test_prefixes_whose_rows_are_all_taken_come_first_but_for_who_asked_first():
+    schedule = Schedule(some_limits(row_shapes=(RowShape(2, 2),), num_pages=60), 1, vocab_size=8)
+    for prompt, sibling in [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (4, 0), (4, 1)]:
+        session = Session(prompt, sibling)
+        schedule.ask(session, [prompt, 1, 2, 3, 4, 5], Sampling(4), policy_version=0)
+    while (read := schedule.next_read()) is not None:
+        for row in read.all_rows():
+            schedule.has_read(row)
+
+    def taken() -> list[list[tuple[int, int]]]:
+        return [
+            [(row.track.session.seed, row.track.session.slot) for row in of_prefix]
+            for of_prefix in schedule.next_sample().rows[0]
+        ]
+
+    assert taken() == [[(1, 0)], [(3, 0), (3, 1)]]
+    schedule.forget(Session(1, 0))
+    assert taken() == [[(2, 0)], [(3, 0), (3, 1)]]
+    schedule.forget(Session(2, 0))
+    assert taken() == [[(3, 0), (3, 1)], [(4, 0), (4, 1)]]
+
+
 @pytest.mark.parametrize("num_prompt_tokens", [5, 8, 9, 10])
 def test_a_prompt_of_a_group_is_read_once(num_prompt_tokens):
     """And of later turns what is given, and no more."""
