@@ -1,12 +1,16 @@
-"""Rollouts and a greedy evaluation of a quickstart's policy, by this tree's engine and by another tree's, in turns.
+"""The quickstart's RL and evaluation of a policy, by this tree and by the one whose engine decoded in rounds.
 
     python scripts/bench_engines.py runs/quickstart [--before 70485c8~1] [--turns 2] [--policy sft]
 
-The default is the tree whose engine decoded in rounds. It is checked out beside this one, and gets this one's
-`synthesis` and `sandbox`, so that both read the same records. `rl` are 160 episodes of the quickstart's RL, 20 groups
-of 8 at once; `greedy` is one episode in each of 256 unseen worlds, as many at once as either tree's evaluation has.
-Printed are seconds and CPU seconds of a second pass, in which nothing is compiled any more, digests of all tokens,
-which both trees share, and ratios of medians.
+The other tree is checked out beside this one, and gets this one's `synthesis` but for `answers`, and `sandbox`, so that
+both read the same records; they run in turns. It is asked for what this one is asked for, as far as it knows the words.
+
+    rl           steps of the quickstart's RL after the first, which compiles: rollouts and updates
+    evaluation   one episode in each of 256 unseen worlds at temperature 1, greedily and at 0.5, as many at once as
+                 either tree's evaluation has: a second pass, in which nothing is compiled any more
+
+Printed are seconds; of an evaluation CPU seconds and a digest of all its tokens, which both trees share; and ratios of
+medians.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ import asyncio
 import hashlib
 import json
 import os
-import random
 import shutil
 import statistics
 import subprocess
@@ -27,50 +30,93 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
 ROOT = Path(__file__).parents[1]
-_GROUPS = 20
+_STEPS = 4
+_TEMPERATURES = (1.0, 0.0, 0.5)
 
 
-async def roll_out(run: Path, policy_name: str, what: str, rollout: dict[str, Any], at_once: int, url: str) -> dict:
-    """Run the episodes of one kind twice, and say how long the second pass took."""
-    # These names are the same in both trees.
+async def learn(run: Path, policy_name: str, url: str) -> dict:
+    """Take a few steps of RL, and say how long those after the first took."""
+    # These names are the same in both trees, here and below.
+    from astra_jax.metrics_file import read_metrics
+    from astra_jax.rl.config import RLConfig
+    from astra_jax.rl.stage import run_rl
+    from sandbox.client import AsyncSandboxClient
+
+    asked = tomllib.loads((ROOT / "configs/tiny_rl.toml").read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        places = {
+            "out": f"{folder}/rl",
+            "init": str(run / policy_name / "policy"),
+            "environments": str(run / "rl_environments"),
+        }
+        config = RLConfig.model_validate(known(RLConfig, {**asked, **places, "steps": _STEPS}))
+        async with AsyncSandboxClient(url) as sandbox:
+            await run_rl(config, sandbox)
+        lines = read_metrics(Path(folder) / "rl/metrics.jsonl")[1:]
+    names = ("seconds", "rollout_seconds")
+    return {"steps": len(lines), **{name: round(sum(line[name] for line in lines), 2) for name in names}}
+
+
+async def evaluate(run: Path, policy_name: str, url: str) -> dict:
+    """Evaluate at three temperatures twice, and say how long the second pass took."""
     from astra_jax.checkpoints.policy import load_policy
-    from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
-    from astra_jax.episodes.tool_mixing import mix_tools
+    from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine
+    from astra_jax.evaluate import environments as evaluation
     from sandbox.client import AsyncSandboxClient
     from synthesis.record_io import RecordSource
     from synthesis.records import Environment
 
+    configs = next(path for path in (Path("configs"), Path("astra_jax/configs")) if path.is_dir())
+    of_tree = tomllib.loads((configs / "tiny_evaluation.toml").read_text())
+    rollout = known(RolloutConfig, tomllib.loads((ROOT / "configs/tiny_evaluation.toml").read_text())["rollout"])
     policy = load_policy(run / policy_name / "policy")
-    limits = {name: value for name, value in rollout.items() if name in RolloutConfig.model_fields}
-    environments = list(RecordSource(run / ("heldout" if what == "greedy" else "rl_environments"), Environment))
-    group_size = 1
-    if what == "greedy":
-        limits["temperature"] = 0
-    else:
-        group_size = 8
-        random.Random(0).shuffle(environments)
+    held_out = list(RecordSource(run / "heldout", Environment))
     async with AsyncSandboxClient(url) as sandbox:
-        engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, RolloutConfig(**limits))
-        bands = {"high": 1, "medium": 1, "low": 1}
-        starts = [Start(one, mix_tools(one, irrelevant_per_band=bands, seed=0)) for one in environments]
-        starts = [start for start in starts if engine.can_run(start)]
-        if what == "rl":
-            starts = starts[:at_once]
+
+        async def at(temperatures: tuple[float, ...]) -> list[Any]:
+            limits = {**rollout, "temperature": temperatures[0]}
+            config = evaluation.EvaluationConfig.model_validate({**of_tree, "rollout": limits})
+            engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
+            if hasattr(evaluation, "evaluate_temperatures"):
+                return await evaluation.evaluate_temperatures(
+                    temperatures, engine, policy.params, held_out, config, seed=0
+                )
+            return [await evaluation.evaluate_environments(engine, policy.params, held_out, config, seed=0)]
+
+        together = hasattr(evaluation, "evaluate_temperatures")
         for _ in range(2):
-            groups: list[list[Any]] = []
             started, cpu_started = time.monotonic(), time.process_time()
-            for first in range(0, len(starts), at_once):
-                chosen = starts[first : first + at_once]
-                groups += await engine.run(policy.params, chosen, group_size=group_size, seed=first)
+            found = []
+            for temperatures in (_TEMPERATURES,) if together else [(one,) for one in _TEMPERATURES]:
+                found += await at(temperatures)
             seconds, cpu_seconds = time.monotonic() - started, time.process_time() - cpu_started
-    ids = [list(map(int, episode.ledger.ids)) for group in groups for episode in group]
+    greedy = found[_TEMPERATURES.index(0.0)]
+    ids = [list(map(int, episode.ledger.ids)) for group in greedy.groups for episode in group]
     return {
-        "episodes": len(ids),
+        "episodes": sum(len(group) for one in found for group in one.groups),
         "seconds": round(seconds, 2),
         "cpu_seconds": round(cpu_seconds, 2),
-        "tokens": hashlib.md5(json.dumps(ids).encode(), usedforsecurity=False).hexdigest()[:8],
+        "greedy_tokens": hashlib.md5(json.dumps(ids).encode(), usedforsecurity=False).hexdigest()[:8],
     }
+
+
+def known(model: type[BaseModel], asked: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what a tree's config does not know."""
+    return {
+        name: known(field.annotation, asked[name])
+        if isinstance(asked[name], dict) and _is_model(field)
+        else asked[name]
+        for name, field in model.model_fields.items()
+        if name in asked
+    }
+
+
+def _is_model(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 
 
 def in_tree(tree: Path, what: str, options: argparse.Namespace) -> dict:
@@ -81,7 +127,7 @@ def in_tree(tree: Path, what: str, options: argparse.Namespace) -> dict:
         str(options.run.resolve()),
         "--policy",
         options.policy,
-        "--roll-out",
+        "--measure",
     ]
     environment = {**os.environ, "PYTHONPATH": str(tree), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([*command, what], cwd=tree, env=environment, check=True, stdout=subprocess.PIPE, text=True)
@@ -98,38 +144,40 @@ def main(options: argparse.Namespace) -> None:
             for package in ("synthesis", "sandbox"):
                 shutil.rmtree(before / package)
                 shutil.copytree(ROOT / package, before / package)
-            for what in ("rl", "greedy"):
+            # What an answer is worth, it asks in its own words.
+            shutil.rmtree(before / "synthesis/answers")
+            subprocess.run(
+                ["git", "-C", str(before), "checkout", "--quiet", options.before, "synthesis/answers"], check=True
+            )
+            for what in MEASURED:
                 found: dict[str, list[dict]] = {"before": [], "now": []}
                 for turn in range(options.turns):
                     for name, tree in (("before", before), ("now", ROOT)):
                         found[name].append(in_tree(tree, what, options))
                         print(json.dumps({"what": what, "tree": name, "turn": turn, **found[name][-1]}), flush=True)
-                medians = {
-                    unit: [statistics.median(one[unit] for one in found[name]) for name in ("now", "before")]
-                    for unit in ("seconds", "cpu_seconds")
-                }
-                ratios = {unit: round(now / then, 3) for unit, (now, then) in medians.items()}
-                same = len({one["tokens"] for ones in found.values() for one in ones}) == 1
-                print(json.dumps({"what": what, "ratio": ratios, "same_tokens": same}), flush=True)
+                ratios = {}
+                for unit in (unit for unit in found["now"][0] if unit.endswith("seconds")):
+                    now, then = (statistics.median(one[unit] for one in found[name]) for name in ("now", "before"))
+                    ratios[unit] = round(now / then, 3)
+                digests = {one["greedy_tokens"] for ones in found.values() for one in ones if "greedy_tokens" in one}
+                same = {"same_tokens": len(digests) == 1} if digests else {}
+                print(json.dumps({"what": what, "ratio": ratios, **same}), flush=True)
         finally:
             subprocess.run([*git, "remove", "--force", str(before)], check=True)
 
 
-def roll_out_here(options: argparse.Namespace) -> None:
-    """Run one kind with the packages of this process's path, as its tree's configs say."""
+def measure_here(options: argparse.Namespace) -> None:
+    """Measure one kind with the packages of this process's path."""
     import jax
 
     from sandbox.local import local_sandbox
 
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "bench_engines_xla"))
-    configs = next(path for path in (Path("configs"), Path("astra_jax/configs")) if path.is_dir())
-    evaluation = tomllib.loads((configs / "tiny_evaluation.toml").read_text())
-    # What is asked is today's in both trees: as much of it as the other one knows.
-    today = tomllib.loads((ROOT / "configs/tiny_rl.toml").read_text())["rollout"]
-    at_once = evaluation["environments_at_once"] if options.roll_out == "greedy" else _GROUPS
     with local_sandbox() as url:
-        print(json.dumps(asyncio.run(roll_out(options.run, options.policy, options.roll_out, today, at_once, url))))
+        print(json.dumps(asyncio.run(MEASURED[options.measure](options.run, options.policy, url))))
 
+
+MEASURED = {"rl": learn, "evaluation": evaluate}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -137,6 +185,6 @@ if __name__ == "__main__":
     parser.add_argument("--before", default="70485c8~1", help="the other tree's commit")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--policy", default="sft", choices=("sft", "rl"))
-    parser.add_argument("--roll-out", choices=("rl", "greedy"), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", choices=MEASURED, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    roll_out_here(given) if given.roll_out else main(given)
+    measure_here(given) if given.measure else main(given)

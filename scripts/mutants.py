@@ -371,6 +371,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "track.table.append(page)",
         ("tests/astra_jax/engine/test_paged.py",),
     ),
+    # Rows of a prefix that are all taken come before others.
+    Mutant(
+        "astra_jax/engine/schedule.py",
+        "rest = sorted(prefixes[1:], key=lambda rows: len(rows) < shape.rows_per_prefix)",
+        "rest = prefixes[1:]",
+        ("tests/astra_jax/engine/test_schedule.py",),
+    ),
+    # Who asked first is sampled for, whoever fills the rows of a prefix.
+    Mutant(
+        "astra_jax/engine/schedule.py",
+        "return [*prefixes[:1], *rest][: shape.prefixes]",
+        "return [*rest, *prefixes[:1]][: shape.prefixes]",
+        ("tests/astra_jax/engine/test_schedule.py",),
+    ),
     # Who is away comes back in its own order.
     Mutant(
         "astra_jax/engine/paged.py",
@@ -557,8 +571,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # The seed of a rollout decides its episodes.
     Mutant(
         "astra_jax/episodes/rollout.py",
-        "Session(seed, _slot(episode))",
-        "Session(0, _slot(episode))",
+        "Session(seed, _slot(episode), number=number)",
+        "Session(0, _slot(episode), number=number)",
         (
             "tests/astra_jax/episodes/test_rollout.py"
             "::test_the_same_seed_gives_the_same_episodes_and_another_seed_others",
@@ -1217,6 +1231,16 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             "tests/astra_jax/evaluate/test_environments.py"
             "::test_every_environment_is_shown_its_distractors_and_every_lot_draws_numbers_of_its_own",
+        ),
+    ),
+    # Of temperatures side by side, each draws as it would alone.
+    Mutant(
+        "astra_jax/episodes/rollout.py",
+        "self._run_episode(\n                    decoders[place // per_decoder], episode, temperature,",
+        "self._run_episode(\n                    decoders[place // per_decoder], episode, temperatures[0],",
+        (
+            "tests/astra_jax/evaluate/test_environments.py"
+            "::test_temperatures_side_by_side_give_the_episodes_of_each_alone",
         ),
     ),
     # Every lot of environments draws random numbers of its own.

@@ -62,6 +62,7 @@ _FIRST_READ_TOKENS: Final = 512  # the compiler takes longer the more there are,
 _READ_ROWS: Final = 8
 _READ_ROWS_OF_CPU: Final = 4  # seldom more answers of tools wait at once
 _ROWS_OF_CPU: Final = 16
+_LEAVE_SHARE_OF_CPU: Final = 3 / 4  # to begin a call costs as much as four tokens of every row
 _ROWS_PER_PREFIX: Final = 4
 _LAST_ROWS: Final = (8, 2)
 Group = list[Episode]
@@ -235,10 +236,81 @@ class RolloutEngine:
             SandboxUnavailable: the sandbox is down; no episode is returned.
             HostFailed: another host has failed.
         """
+        of_temperatures = await self.run_at(
+            [self.config.temperature],
+            params,
+            starts,
+            group_size=group_size,
+            seed=seed,
+            policy_version=policy_version,
+            first_slot=first_slot,
+            room_for=room_for,
+        )
+        return of_temperatures[0]
+
+    async def run_at(
+        self,
+        temperatures: Sequence[float],
+        params: Params | None,
+        starts: Sequence[Start],
+        *,
+        group_size: int,
+        seed: int,
+        policy_version: int = 0,
+        first_slot: int = 0,
+        room_for: int = 0,
+    ) -> list[list[Group]]:
+        """Return for each temperature, in the place of the config's, the groups that `run` would return.
+
+        All are sampled side by side, so that an environment's prompt is computed once.
+
+        Raises:
+            DecoderError, PromptTooLong, SandboxUnavailable, HostFailed: as `run`.
+        """
         prompts = [self.prompt_tokens(start) for start in starts]
-        limits = self.config.model_dump(mode="json")
+        own = set(own_shards())
+        is_own = [shard in own for shard in dealt_out(prompts, num_shards())]
+        of_temperatures = [
+            self._groups(starts, prompts, temperature, group_size=group_size, seed=seed, first_slot=first_slot)
+            for temperature in temperatures
+        ]
+        num_alike = len(temperatures) * group_size
+        decoders = self._decoders(params, max(len(starts), room_for), num_alike, policy_version)
+        per_decoder = -(-len(starts) // len(decoders))
+        failed, self._at_work = True, decoders
+        try:
+            if self._decoder is not None and params is not None:
+                await decoders[0].update_weights(params, policy_version)
+            await all_or_none(
+                self._run_episode(
+                    decoders[place // per_decoder], episode, temperature, Session(seed, _slot(episode), number=number)
+                )
+                for place in range(len(starts))
+                if is_own[place]
+                for number, temperature in enumerate(temperatures)
+                for episode in of_temperatures[number][place]
+            )
+            failed = False
+        finally:
+            self._at_work = []
+            await asyncio.gather(*(decoder.close(failed=failed) for decoder in decoders))
+            self.loads = [decoder.load for decoder in decoders]
+        return [exchanged(groups, is_own) for groups in of_temperatures]
+
+    def _groups(
+        self,
+        starts: Sequence[Start],
+        prompts: Sequence[Sequence[int]],
+        temperature: float,
+        *,
+        group_size: int,
+        seed: int,
+        first_slot: int,
+    ) -> list[Group]:
+        """Return episodes that have not begun; the same places draw from the same slots at any temperature."""
+        limits = self.config.model_copy(update={"temperature": temperature}).model_dump(mode="json")
         # A group shares its first state object: calls replace it, none changes it.
-        groups = [
+        return [
             [
                 Episode(
                     start.environment,
@@ -253,26 +325,6 @@ class RolloutEngine:
                 starts, prompts, range(0, len(starts) * group_size, group_size), strict=True
             )
         ]
-        own = set(own_shards())
-        is_own = [shard in own for shard in dealt_out(prompts, num_shards())]
-        decoders = self._decoders(params, max(len(starts), room_for), group_size, policy_version)
-        per_decoder = -(-len(starts) // len(decoders))
-        failed, self._at_work = True, decoders
-        try:
-            if self._decoder is not None and params is not None:
-                await decoders[0].update_weights(params, policy_version)
-            await all_or_none(
-                self._run_episode(decoders[number // per_decoder], episode, Session(seed, _slot(episode)))
-                for number, group in enumerate(groups)
-                for episode in group
-                if is_own[number]
-            )
-            failed = False
-        finally:
-            self._at_work = []
-            await asyncio.gather(*(decoder.close(failed=failed) for decoder in decoders))
-            self.loads = [decoder.load for decoder in decoders]
-        return exchanged(groups, is_own)
 
     async def update_weights(self, params: Params, policy_version: int) -> None:
         """Go on with other weights where a `run` is under way: its episodes from their next token on.
@@ -304,13 +356,13 @@ class RolloutEngine:
             for _ in range(count)
         ]
 
-    async def _run_episode(self, decoder: Decoder, episode: Episode, session: Session) -> None:
+    async def _run_episode(self, decoder: Decoder, episode: Episode, temperature: float, session: Session) -> None:
         """Run one episode to its end."""
         ledger = episode.ledger
         while episode.stop_reason is None:
             config = self.config
             room = config.max_response_tokens - ledger.num_response_tokens
-            sampling = Sampling(room, config.temperature, config.top_k, config.top_p, config.min_p)
+            sampling = Sampling(room, temperature, config.top_k, config.top_p, config.min_p)
             message = await decoder.generate(ledger.ids, sampling, session)
             await self._finish_turn(episode, message)
         decoder.forget(session)
@@ -417,6 +469,7 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
         first_read_tokens=most_read,
         # On a CPU what lies behind the end of a prompt costs as much as a prompt.
         shorter_read_tokens=(most_read // 2,) if is_cpu else (),
+        leave_share=_LEAVE_SHARE_OF_CPU if is_cpu else Limits.leave_share,
         host=None
         if host is None
         else HostMemory(math.ceil(all_pages * host.share), host.bytes_per_second, host.read_tokens_per_second),

@@ -205,6 +205,29 @@ async def evaluate_environments(
         NoneFinished: in each of them an episode was cut off.
         SandboxUnavailable: the sandbox is down; there are no figures then.
     """
+    at_one = await evaluate_temperatures([config.rollout.temperature], engine, params, environments, config, seed=seed)
+    return at_one[0]
+
+
+async def evaluate_temperatures(
+    temperatures: Sequence[float],
+    engine: RolloutEngine,
+    params: Params | None,
+    environments: Sequence[Environment],
+    config: EvaluationConfig,
+    *,
+    seed: int,
+) -> list[Evaluation]:
+    """Return what `evaluate_environments` would at each temperature, with the same tools and random numbers at all.
+
+    They run side by side, so that a prompt is computed once; the service's errors cannot be told apart, and each has
+    those of all.
+
+    Raises:
+        PromptTooLong, NoneFinished, SandboxUnavailable: as `evaluate_environments`.
+
+    Decided: docs/decisions/figures.md, “A policy's temperatures are evaluated side by side”.
+    """
     # Mixed by the seed alone, so that policies which are compared are shown the same tools in the same order.
     starts = [
         Start(environment, mix_tools(environment, irrelevant_per_band=config.irrelevant_per_band, seed=seed))
@@ -213,20 +236,25 @@ async def evaluate_environments(
     fitting = [start for start in starts if engine.can_run(start)]
     if not fitting:
         raise none_can_run(config.rollout, len(environments))
-    groups: list[Group] = []
+    of_temperatures: list[list[Group]] = [[] for _ in temperatures]
     errors_before = Counter(engine.sandbox.service_errors)
     for first in range(0, len(fitting), config.environments_at_once):
         chosen = fitting[first : first + config.environments_at_once]
         # Another seed for each lot: with one for all, a slot would draw the same random numbers in every lot.
-        groups += await engine.run(
+        of_lot = await engine.run_at(
+            temperatures,
             params,
             chosen,
             group_size=config.episodes_per_environment,
             seed=seed + first,
             room_for=config.environments_at_once,  # the last lot, and a smaller set, compile nothing of their own
         )
+        for groups, further in zip(of_temperatures, of_lot, strict=True):
+            groups += further
     errors = service_errors(engine.sandbox.service_errors, errors_before)
-    return sum_up(groups, seed=seed, num_left_out=len(starts) - len(fitting), errors=errors)
+    return [
+        sum_up(groups, seed=seed, num_left_out=len(starts) - len(fitting), errors=errors) for groups in of_temperatures
+    ]
 
 
 def sum_up(

@@ -14,7 +14,7 @@ Decided: docs/decisions/figures.md, “Policies are compared at three temperatur
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ from astra_jax.checkpoints.policy import Policy
 from astra_jax.config import load_config
 from astra_jax.episodes.rollout import RolloutEngine
 from astra_jax.evaluate.baselines import BASELINES, evaluate_baseline
-from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_environments, logged_episodes
+from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_temperatures, logged_episodes
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonObject
@@ -110,31 +110,31 @@ async def _evaluate(
 ) -> PolicyEvaluation:
     found = PolicyEvaluation()
     async with AsyncSandboxClient(url) as sandbox:
+        engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
 
-        async def run(split: str, temperature: float) -> Evaluation:
-            rollout = config.rollout.model_copy(update={"temperature": temperature})
-            engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, rollout)
+        async def run(split: str, temperatures: Sequence[float]) -> list[Evaluation]:
             is_whole = name == "base" and split in UNSEEN.values()
             stride = 1 if is_whole else WORLD_STRIDES.get(name, 1)
             environments = list(RecordSource(out / split, Environment))[::stride]
-            evaluation = await evaluate_environments(
-                engine,
-                policy.params,
-                environments,
-                config.model_copy(update={"rollout": rollout, "environments": out / split}),
-                seed=seed,
+            of_split = config.model_copy(update={"environments": out / split})
+            evaluations = await evaluate_temperatures(
+                temperatures, engine, policy.params, environments, of_split, seed=seed
             )
-            found.left_out[split] = evaluation.num_left_out
-            return evaluation
+            found.left_out[split] = evaluations[0].num_left_out
+            return evaluations
 
         # Chosen on a split of its own: the held-out figures at the best temperature are of environments not chosen by.
-        for temperature in CANDIDATE_TEMPERATURES:
-            found.selection_f1[str(temperature)] = (await run("selection", temperature)).figures.f1
+        for temperature, evaluation in zip(
+            CANDIDATE_TEMPERATURES, await run("selection", CANDIDATE_TEMPERATURES), strict=True
+        ):
+            found.selection_f1[str(temperature)] = evaluation.figures.f1
         best = float(max(found.selection_f1, key=lambda temperature: found.selection_f1[temperature]))
-        for setting, temperature in zip(SETTINGS, (1.0, 0.0, best), strict=True):
-            worlds = await run("heldout", temperature)
-            by_split = {split: await run(split, temperature) for split in UNSEEN.values()}
-            found.figures[setting] = {"temperature": temperature, **_figures(worlds, by_split)}
+        temperatures = dict(zip(SETTINGS, (1.0, 0.0, best), strict=True))
+        by_split = {split: await run(split, list(temperatures.values())) for split in ("heldout", *UNSEEN.values())}
+        for number, (setting, temperature) in enumerate(temperatures.items()):
+            of_setting = {split: evaluations[number] for split, evaluations in by_split.items()}
+            worlds = of_setting.pop("heldout")
+            found.figures[setting] = {"temperature": temperature, **_figures(worlds, of_setting)}
             if setting == "heldout":
                 every = max(1, len(worlds.groups) // _EPISODES_SHOWN)
                 found.shown = logged_episodes(worlds.groups[::every], policy.tokenizer, policy=name)

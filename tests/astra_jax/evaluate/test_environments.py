@@ -18,7 +18,13 @@ from astra_jax.episodes.log import read_episodes
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine
 from astra_jax.evaluate import environments as evaluation_module
-from astra_jax.evaluate.environments import EvaluationConfig, NoneFinished, evaluate_environments, sum_up
+from astra_jax.evaluate.environments import (
+    EvaluationConfig,
+    NoneFinished,
+    evaluate_environments,
+    evaluate_temperatures,
+    sum_up,
+)
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.record_io import write_records
 from tests.astra_jax.distractors import with_distractors
@@ -46,6 +52,27 @@ def test_a_policy_that_says_the_gold_episode_is_right_in_every_figure(evaluation
     assert (found["answer_accuracy"], found["answer_accuracy_interval"]) == (1.0, [1.0, 1.0])
     assert found["f1_interval"] == pytest.approx([1.0, 1.0], abs=1e-5)
     assert (found["environments"], found["episodes"], found["left_out"]) == (1, 1, 0)
+
+
+async def test_temperatures_side_by_side_give_the_episodes_of_each_alone(taught):
+    """Though all share a prompt, and draw from the same slots."""
+    environments, temperatures = [KNOWN, tiny_environment(rent=777), tiny_environment(rent=778)], [2.0, 0.0, 1.0]
+    config = CONFIG.model_copy(update={"environments_at_once": 2, "episodes_per_environment": 2})
+    engine = RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), config.rollout)
+    together = await evaluate_temperatures(temperatures, engine, taught.params, environments, config, seed=0)
+    assert len(together) == 3
+    ids = []
+    for temperature, found in zip(temperatures, together, strict=True):
+        rollout = config.rollout.model_copy(update={"temperature": temperature})
+        alone = await evaluate(taught, environments, config.model_copy(update={"rollout": rollout}))
+        assert found.to_json() == alone.to_json()
+        episodes, same = ([each for group in one.groups for each in group] for one in (found, alone))
+        assert [each.ledger.ids for each in episodes] == [each.ledger.ids for each in same]
+        assert [each.rolled_out for each in episodes] == [each.rolled_out for each in same], (
+            "by which they are replayed"
+        )
+        ids.append([each.ledger.ids for each in episodes])
+    assert ids[0] != ids[1] != ids[2], "the temperatures differ in what they say"
 
 
 def test_halving_the_reward_leaves_f1_alone(evaluation, monkeypatch):
@@ -96,11 +123,14 @@ class Watched(RolloutEngine):
     def can_run(self, start):
         return True
 
-    async def run(self, params, starts, *, group_size, seed, policy_version=0, room_for=0):
+    async def run_at(self, temperatures, params, starts, *, group_size, seed, room_for=0):
         self.starts += starts
         self.seeds.append(seed)
         self.rooms.append(room_for)
-        return [[Episode(start.environment, start.tools, TokenLedger(), num_turns=1)] * group_size for start in starts]
+        groups = [
+            [Episode(start.environment, start.tools, TokenLedger(), num_turns=1)] * group_size for start in starts
+        ]
+        return [groups for _ in temperatures]
 
 
 async def test_every_environment_is_shown_its_distractors_and_every_lot_draws_numbers_of_its_own():
