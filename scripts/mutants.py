@@ -369,7 +369,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "astra_jax/engine/schedule.py",
         "track.table[number:] = [page]",
         "track.table.append(page)",
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_schedule.py",),
     ),
     # Rows of a prefix that are all taken come before others.
     Mutant(

@@ -18,7 +18,7 @@ from astra_jax.engine.device import Said
 from astra_jax.engine.host_pages import MOVED_AT_ONCE, HostMemory, Moves
 from astra_jax.engine.interface import Generated, Pause, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, Sample, Schedule, Track
+from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, Schedule, Track
 
 END_IDS = (0,)
 COSTS, MESSAGE_TOKENS = Costs(0.02, 0.001), Lognormal(6, 0.8)
@@ -427,6 +427,33 @@ def test_prefixes_whose_rows_are_all_taken_come_first_but_for_who_asked_first():
     assert taken() == [[(2, 0)], [(3, 0), (3, 1)]]
     schedule.forget(Session(2, 0))
     assert taken() == [[(3, 0), (3, 1)], [(4, 0), (4, 1)]]
+
+
+def test_room_that_a_message_did_not_use_gives_way_to_a_siblings_page():
+    """Both are given pages for eight tokens, say four, and are then given the same."""
+    schedule = Schedule(some_limits(sample_tokens=8, read_tokens=8), 1, vocab_size=8)
+    prompt, said, given = [1, 2, 3, 4, 5], [6, 7, 6, 7], [1, 1, 2, 2, 3]
+    tracks = [schedule.ask(Session(0, slot), prompt, Sampling(8), policy_version=0) for slot in range(2)]
+
+    def read_all() -> None:
+        while (read := schedule.next_read()) is not None:
+            for row in read.all_rows():
+                schedule.has_read(row)
+
+    read_all()
+    sample = schedule.next_sample()
+    for row in sample.all_rows():
+        schedule.has_sampled(row, SaidRow(said, [0.0] * 4, [0.0] * 4, []))
+    assert [len(track.table) for track in tracks] == [3, 3], "a page more than eight cached tokens take"
+    for slot in range(2):
+        schedule.ask(Session(0, slot), prompt + said + given, Sampling(8), policy_version=0)
+    read_all()
+    assert [track.num_cached for track in tracks] == [13, 13]
+    assert tracks[0].table[:1] == tracks[1].table[:1]
+    assert tracks[0].table[2:3] == tracks[1].table[2:3]
+    for slot in range(2):
+        schedule.forget(Session(0, slot))
+    assert schedule.books[0].num_available == 200
 
 
 @pytest.mark.parametrize("num_prompt_tokens", [5, 8, 9, 10])
