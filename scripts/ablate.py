@@ -11,6 +11,8 @@ while each arm learns, as means over the quickstarts.
     recall, precision, call_budget, partial_credit, f1_and_answer        what is rewarded
     no_distractors, any_distractors                                      RL never shows an irrelevant tool; shows any
                                                                          of its domain's, however similar
+    long, recall_long, precision_long                                    F1, recall, precision in twice the steps and in
+                                                                         episodes of twice the tokens and turns
     no_filling                                                           a step learns from what one rollout gives
     from_base, from_untrained                                            RL alone, without SFT; from random weights
     trajectories_alone                                                   SFT that sees no environment, then RL
@@ -48,6 +50,7 @@ from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment, IrrelevantTool
 
 ROOT = Path(__file__).parents[1]
+TWICE_AS_LONG = {"rollout.max_response_tokens": "512", "rollout.max_turns": "10"}
 NO_DISTRACTORS = {f"irrelevant_per_band.{band}": "0" for band in ("high", "medium", "low")}
 
 
@@ -109,12 +112,18 @@ class Arm(NamedTuple):
     """Writes other environments than the quickstart's for RL, from its folder into another."""
     sft: Mapping[str, str] | None = None
     """What an SFT of its own changes, which RL then begins with."""
+    limits: Mapping[str, str] = MappingProxyType({})
+    """What its episodes change in RL and when it is evaluated."""
 
 
 ARMS = {
     **{
         reward: Arm({"reward": reward})
         for reward in ("recall", "precision", "call_budget", "partial_credit", "f1_and_answer")
+    },
+    **{
+        f"{reward}_long".removeprefix("f1_"): Arm({"reward": reward, "steps": "40"}, limits=TWICE_AS_LONG)
+        for reward in ("f1", "recall", "precision")
     },
     "no_distractors": Arm(NO_DISTRACTORS),
     "any_distractors": Arm(environments=with_any_distractors),
@@ -153,7 +162,8 @@ def main() -> None:
             if ARMS[name].sft is not None:
                 own_sft = folder / name / "sft"
                 rows.append(evaluated(quickstart, f"{name}, sft", own_sft / "policy", own_sft.with_name("after_sft")))
-            rows.append(evaluated(quickstart, name, folder / name / "rl/policy", folder / name) | seconds)
+            of_arm = evaluated(quickstart, name, folder / name / "rl/policy", folder / name, ARMS[name].limits)
+            rows.append(of_arm | seconds)
             write(options.out, rows)
     write(options.out, rows)
     print("\n".join(table(rows)))
@@ -183,6 +193,7 @@ def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
         init=init,
         environments=environments,
         **arm.overrides,
+        **arm.limits,
     )
     return {"train_seconds": round(time.monotonic() - started, 1)} | curve(folder / "rl/metrics.jsonl")
 
@@ -196,10 +207,12 @@ def curve(metrics: Path) -> dict[str, Any]:
     }
 
 
-def evaluated(quickstart: Path, name: str, policy: Path, folder: Path) -> dict[str, Any]:
-    """Return the held-out figures of a policy, beside distractors and without."""
+def evaluated(
+    quickstart: Path, name: str, policy: Path, folder: Path, limits: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return the held-out figures of a policy, beside distractors and without, in episodes of these `limits`."""
     row: dict[str, Any] = {"quickstart": quickstart.name, "arm": name}
-    for where, overrides in (("with", {}), ("without", NO_DISTRACTORS)):
+    for where, overrides in (("with", limits), ("without", {**limits, **NO_DISTRACTORS})):
         out = folder / f"evaluation_{where}_distractors"
         settings = {"policy": policy, "environments": quickstart / "heldout", "out": out, "rollout.temperature": 0}
         astra("evaluate", "environments", "configs/tiny_evaluation.toml", **settings, **overrides)
@@ -226,7 +239,7 @@ def drawn(rows: list[dict[str, Any]]) -> str:
             of_arms.setdefault(row["arm"], []).append(row["train_calls_per_episode"])
     means = {arm: [statistics.fmean(values) for values in zip(*runs, strict=True)] for arm, runs in of_arms.items()}
     steps = range(max(map(len, means.values())))
-    lines = [{"step": step, **{arm: mean[step] for arm, mean in means.items()}} for step in steps]
+    lines = [{"step": step, **{arm: mean[step] for arm, mean in means.items() if step < len(mean)}} for step in steps]
     chart = line_chart("Tool calls per episode", lines, {arm: arm for arm in means}, from_zero=True)
     assert chart is not None
     parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 340" font-family="sans-serif" font-size="13">']
