@@ -57,7 +57,7 @@ class Limits:
     shorter_read_tokens: tuple[int, ...] = ()
     """Shorter rows, in rising order, of the calls that read much or begin, for the same somebody."""
     leave_share: float = 7 / 8
-    """A call that samples leaves off when no more of its rows go on, below 1: at least one has ended."""
+    """A call that samples leaves off when so many of its rows, or fewer, go on; below 1."""
     host: HostMemory | None = None
     """Where pages are set aside; none: what is let go of is read again."""
 
