@@ -17,7 +17,7 @@ from astra_jax.engine.page_lists import MostPages, most_listed_pages, num_prefix
 from astra_jax.engine.penalties import Penalties
 from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
-from astra_jax.freed_memory import give_back, give_back_around_compiling
+from astra_jax.freed_memory import give_back_around_compiling
 from astra_jax.mesh.placement import host_shards, in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, KVDType, empty_pages
@@ -132,7 +132,6 @@ class XLADevice:
         for pages in jax.tree.leaves(self._pages):
             pages.delete()
         self._params, self._set_aside = {}, []
-        give_back()  # what its calls have freed would be added to what the next decoder takes
 
     async def idle(self, until: asyncio.Event) -> None:
         """Wait: nobody else calls."""
