@@ -62,6 +62,10 @@ class Limits:
     """Where pages are set aside; none: what is let go of is read again."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.leave_share < 1:
+            raise DecoderError(
+                f"expected a leave_share from 0 to below 1, found {self.leave_share}: no call would sample"
+            )
         if self.num_pages < self.pages_for(self.max_tokens) + 1:
             raise DecoderError(
                 f"expected pages for one sequence of {self.max_tokens} tokens and one to copy, "

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from astra_jax.engine.device import Said
 from astra_jax.engine.host_pages import MOVED_AT_ONCE, HostMemory, Moves
-from astra_jax.engine.interface import Generated, Pause, Sampling, Session
+from astra_jax.engine.interface import DecoderError, Generated, Pause, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, Schedule, Track
 
@@ -427,6 +427,12 @@ def test_prefixes_whose_rows_are_all_taken_come_first_but_for_who_asked_first():
     assert taken() == [[(2, 0)], [(3, 0), (3, 1)]]
     schedule.forget(Session(2, 0))
     assert taken() == [[(3, 0), (3, 1)], [(4, 0), (4, 1)]]
+
+
+@pytest.mark.parametrize("leave_share", [1.0, -0.1])
+def test_calls_that_would_leave_off_before_they_begin_are_refused(leave_share):
+    with pytest.raises(DecoderError, match=r"^expected a leave_share from 0 to below 1, found "):
+        some_limits(leave_share=leave_share)
 
 
 def test_room_that_a_message_did_not_use_gives_way_to_a_siblings_page():
