@@ -75,6 +75,7 @@ _SOURCES = (
     "astra_jax/engine/host_pages.py",
     "astra_jax/engine/http.py",
     "astra_jax/engine/interface.py",
+    "astra_jax/engine/page_lists.py",
     "astra_jax/engine/paged.py",
     "astra_jax/engine/pages.py",
     "astra_jax/engine/programs.py",

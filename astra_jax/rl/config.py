@@ -24,6 +24,7 @@ _SOURCES: Final = (
     "astra_jax/engine/device.py",
     "astra_jax/engine/host_pages.py",
     "astra_jax/engine/interface.py",
+    "astra_jax/engine/page_lists.py",
     "astra_jax/engine/paged.py",
     "astra_jax/engine/pages.py",
     "astra_jax/engine/programs.py",
