@@ -5,12 +5,13 @@
 The other tree is checked out beside this one, and gets this one's `synthesis` but for `answers`, and `sandbox`, so that
 both read the same records; they run in turns. It is asked for what this one is asked for, as far as it knows the words.
 
-    rl           steps of the quickstart's RL after the first, which compiles: rollouts and updates
+    rl           steps of the quickstart's RL after the first, in which most is compiled: rollouts and updates
     evaluation   one episode in each of 256 unseen worlds at temperature 1, greedily and at 0.5, as many at once as
                  either tree's evaluation has: a second pass, in which nothing is compiled any more
 
-Printed are seconds; of an evaluation CPU seconds and a digest of all its tokens, which both trees share; and ratios of
-medians.
+Printed are seconds, and ratios of medians; of RL the mean reward of each step; of an evaluation CPU seconds, how many
+tokens were sampled, and a digest of the greedy ones, which both trees share. Above temperature 0 they draw other
+numbers, since they cut environments into other lots.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ async def learn(run: Path, policy_name: str, url: str) -> dict:
             await run_rl(config, sandbox)
         lines = read_metrics(Path(folder) / "rl/metrics.jsonl")[1:]
     names = ("seconds", "rollout_seconds")
-    return {"steps": len(lines), **{name: round(sum(line[name] for line in lines), 2) for name in names}}
+    rewards = [round(line["reward"], 4) for line in lines]
+    return {"rewards": rewards, **{name: round(sum(line[name] for line in lines), 2) for name in names}}
 
 
 async def evaluate(run: Path, policy_name: str, url: str) -> dict:
@@ -96,8 +98,10 @@ async def evaluate(run: Path, policy_name: str, url: str) -> dict:
             seconds, cpu_seconds = time.monotonic() - started, time.process_time() - cpu_started
     greedy = found[_TEMPERATURES.index(0.0)]
     ids = [list(map(int, episode.ledger.ids)) for group in greedy.groups for episode in group]
+    ledgers = [episode.ledger for one in found for group in one.groups for episode in group]
     return {
-        "episodes": sum(len(group) for one in found for group in one.groups),
+        "episodes": len(ledgers),
+        "sampled_tokens": sum(int(sum(ledger.loss_mask)) for ledger in ledgers),
         "seconds": round(seconds, 2),
         "cpu_seconds": round(cpu_seconds, 2),
         "greedy_tokens": hashlib.md5(json.dumps(ids).encode(), usedforsecurity=False).hexdigest()[:8],
@@ -160,7 +164,7 @@ def main(options: argparse.Namespace) -> None:
                     now, then = (statistics.median(one[unit] for one in found[name]) for name in ("now", "before"))
                     ratios[unit] = round(now / then, 3)
                 digests = {one["greedy_tokens"] for ones in found.values() for one in ones if "greedy_tokens" in one}
-                same = {"same_tokens": len(digests) == 1} if digests else {}
+                same = {"same_greedy_tokens": len(digests) == 1} if digests else {}
                 print(json.dumps({"what": what, "ratio": ratios, **same}), flush=True)
         finally:
             subprocess.run([*git, "remove", "--force", str(before)], check=True)
