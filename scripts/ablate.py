@@ -215,6 +215,7 @@ def evaluated(
     for where, overrides in (("with", limits), ("without", {**limits, **NO_DISTRACTORS})):
         out = folder / f"evaluation_{where}_distractors"
         settings = {"policy": policy, "environments": quickstart / "heldout", "out": out, "rollout.temperature": 0}
+        settings["seed"] = seed_of(quickstart)  # it mixes the tools: the quickstart's own figures come out again
         astra("evaluate", "environments", "configs/tiny_evaluation.toml", **settings, **overrides)
         row[where] = json.loads((out / "figures.json").read_text())
     return row

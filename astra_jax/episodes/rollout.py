@@ -12,10 +12,10 @@ from its tools changes none of its draws.
 `generate` is the one call that samples, at `RolloutConfig.temperature` or, side by side, at those of `run_at`. Its draw
 for a token is that of the key (seed of this `run`, place of the episode in it, tokens since the prompt, those of tools
 included), so the same policy, environments and seed give the same episodes; greedy ones (temperature 0) need no seed.
-In RL the seed of a `run` is made of the config's and of how many groups have been submitted before (`rl/rollouts.py`); rollouts go on until there
-are as many groups as a batch has whose rewards differ within the group, and only then one update follows, whose loss
-divides by the same temperature (`rl/train.py`). Groups that were one too many wait, for `max_staleness` updates at
-most unless `stale_groups` says otherwise, and are learnt from first.
+In RL the seed of a `run` is made of the config's and of how many groups have been submitted before (`rl/rollouts.py`);
+rollouts go on until there are as many groups as a batch has whose rewards differ within the group, and only then one
+update follows, whose loss divides by the same temperature (`rl/train.py`). Groups that were one too many wait, for
+`max_staleness` updates at most unless `stale_groups` says otherwise, and are learnt from first.
 
 Decided: docs/decisions/rl.md, “Every episode goes at its own pace, in pages and rows”.
 Decided: docs/decisions/rl.md, “Every way to write a bad call has an answer, and every episode an end”.
