@@ -260,29 +260,36 @@ async def test_a_question_ends_at_its_deadline():
 
 
 class FarCache:
-    """A cache that takes its time and holds nothing yet."""
+    """A cache that holds nothing yet, and takes a reply in when the test lets it."""
+
+    def __init__(self):
+        self.has_reply, self.may_keep_it = asyncio.Event(), asyncio.Event()
 
     async def get(self, key):
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.01)
 
     async def put(self, key, reply):
-        await asyncio.sleep(0.05)
+        self.has_reply.set()
+        await self.may_keep_it.wait()
 
     async def close(self):
         pass
 
 
 async def test_what_two_ask_at_once_is_asked_once_although_the_cache_is_far_away():
+    cache = FarCache()
     async with MockEndpoint(scored).serving() as endpoint:
         settings = {"model": "mock", "base_url": endpoint.url, "api_key_env": "TEST_KEY"}
-        teacher = OpenAITeacher(OpenAITeacherConfig(**settings), FarCache())
+        teacher = OpenAITeacher(OpenAITeacherConfig(**settings), cache)
         asked = [asyncio.create_task(teacher.ask(question(), seed=0)) for _ in range(2)]
         async with asyncio.timeout(10):
             while not endpoint.bodies:
                 await asyncio.sleep(0.01)
             asked += [asyncio.create_task(teacher.ask(question(), seed=0))]
-            await asyncio.sleep(0.03)  # the reply is on its way into the cache
+            await cache.has_reply.wait()  # and keeps it from those who ask
             asked += [asyncio.create_task(teacher.ask(question(), seed=0))]
+            await asyncio.sleep(0.05)  # enough for one more to ask the endpoint, if it would
+            cache.may_keep_it.set()
             assert await asyncio.gather(*asked) == [SCORES] * 4
         await teacher.close()
     assert len(endpoint.bodies) == 1
