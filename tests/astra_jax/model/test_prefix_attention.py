@@ -67,9 +67,14 @@ def assert_equal(found, expected):
         assert np.linalg.norm(ours - theirs) <= 1e-6 * np.linalg.norm(theirs)
 
 
-@pytest.mark.parametrize("limit", [1, 2**30], ids=["a head at a time", "all heads at once"])
-def test_a_response_attends_its_prompt_and_itself(limit, monkeypatch):
-    monkeypatch.setattr(prefix_attention, "_MAX_SCORES_ON_CPU", limit)
+@pytest.mark.parametrize(
+    "constants",
+    [{"_MAX_SCORES_ON_CPU": 1}, {"_MAX_SCORES_ON_CPU": 2**30}, {"_QUERIES": 64, "_KEYS": 32}],
+    ids=["a head at a time", "all heads at once", "many blocks of queries and of keys"],
+)
+def test_a_response_attends_its_prompt_and_itself(constants, monkeypatch):
+    for name, value in constants.items():
+        monkeypatch.setattr(prefix_attention, name, value)
     found = jax.jit(functools.partial(out_and_gradients, lambda *qkv: attention(*qkv, *ROWS)))(*inputs())
     assert_equal(found, naive_out_and_gradients(*ROWS, *inputs()))
 
