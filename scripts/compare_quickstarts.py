@@ -3,8 +3,8 @@
     make quickstart QUICKSTART="--out runs/a" && make quickstart QUICKSTART="--out runs/b"
     python scripts/compare_quickstarts.py runs/a runs/b
 
-Seconds, bytes of memory and the service's errors are left out: they belong to the machine. Exit code 1 when anything
-differs.
+Of curves and figures it says how many differ, and the first of them. Seconds and shares of them, memory and the service's errors
+are left out: they belong to the machine. Exit code 1 when anything differs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_OF_THE_MACHINE = ("second", "rss", "mfu", "service_errors")
+_OF_THE_MACHINE = ("second", "rss", "mfu", "other_share", "service_errors")
 
 
 def contents(run: Path) -> dict[str, Any]:
@@ -33,6 +33,33 @@ def _comparable(figures: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in figures.items() if not any(word in key for word in _OF_THE_MACHINE)}
 
 
+def figures_of(content: Any, name: str = "") -> dict[str, Any]:
+    """Return each single value by where it stands.
+
+    >>> figures_of({"rl": [{"f1": 0.5}, {"f1": 0.75}]})
+    {'rl/0/f1': 0.5, 'rl/1/f1': 0.75}
+    """
+    if not isinstance(content, dict | list):
+        return {name: content}
+    parts = content.items() if isinstance(content, dict) else enumerate(content)
+    below = f"{name}/" if name else ""
+    return {place: value for key, part in parts for place, value in figures_of(part, f"{below}{key}").items()}
+
+
+def difference(first: Any, second: Any) -> str:
+    """Say which figures differ; nothing of what is known by its digest alone.
+
+    >>> difference({"f1": 0.5, "calls": 2}, {"f1": 0.75, "calls": 2})
+    ': 1 of 2 figures, f1'
+    """
+    if not (isinstance(first, dict | list) and isinstance(second, dict | list)):
+        return ""
+    ours, theirs = figures_of(first), figures_of(second)
+    places = list(ours | theirs)
+    apart = [place for place in places if place not in ours or place not in theirs or ours[place] != theirs[place]]
+    return f": {len(apart)} of {len(places)} figures, {', '.join(apart[:3])}{' …' if len(apart) > 3 else ''}"
+
+
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -42,7 +69,8 @@ def main() -> None:
         sys.exit(__doc__)
     first, second = (contents(Path(argument)) for argument in sys.argv[1:])
     for name in sorted(first.keys() | second.keys()):
-        print(f"{'same  ' if first.get(name) == second.get(name) else 'DIFFER'}  {name}")
+        ours, theirs = first.get(name), second.get(name)
+        print(f"same    {name}" if ours == theirs else f"DIFFER  {name}{difference(ours, theirs)}")
     if first != second:
         sys.exit(1)
 
