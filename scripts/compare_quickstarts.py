@@ -3,8 +3,8 @@
     make quickstart QUICKSTART="--out runs/a" && make quickstart QUICKSTART="--out runs/b"
     python scripts/compare_quickstarts.py runs/a runs/b
 
-Of curves and figures it says how many differ, and the first of them. Seconds and shares of them, memory and the service's errors
-are left out: they belong to the machine. Exit code 1 when anything differs.
+Of curves and figures it says how many differ, and the first of them. Seconds and shares of them, bytes of memory and
+the service's errors are left out: they belong to the machine. Exit code 1 when anything differs.
 """
 
 from __future__ import annotations
