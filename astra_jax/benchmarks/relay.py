@@ -70,23 +70,27 @@ class Relay:
         app = web.Application(client_max_size=_MOST_BODY_BYTES)
         app.router.add_post(_PATH, self._chat)
         self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
         key = key_or_none(self._endpoint.key_variable)
-        self._client = aiohttp.ClientSession(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-            trust_env=False,
-        )
-        self._log: TextIO = self._log_path.open("a", encoding="utf-8")
+        # A stack closes all of it, also where it is cancelled while it waits for one.
+        async with contextlib.AsyncExitStack() as opened:
+            self._log: TextIO = opened.enter_context(self._log_path.open("a", encoding="utf-8"))
+            self._client = await opened.enter_async_context(
+                aiohttp.ClientSession(
+                    headers={"Authorization": f"Bearer {key}"} if key else {},
+                    connector=aiohttp.TCPConnector(limit=0),
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+                    trust_env=False,
+                )
+            )
+            opened.push_async_callback(self._runner.cleanup)
+            await self._runner.setup()
+            self._opened = opened.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._runner.cleanup()
-        await self._client.close()
-        self._log.close()
+        await self._opened.aclose()
 
     @contextlib.asynccontextmanager
     async def listening(self, where: socket.socket) -> AsyncIterator[None]:

@@ -562,7 +562,8 @@ def test_models_health_and_metrics_need_no_key_and_the_rest_does(policy):
 def test_who_leaves_a_stream_lets_go_of_its_message(server, http, says, decoder):
     says("and so on " * 300, seconds_a_call=0.3)  # long enough that it cannot have ended before it is looked at
     with http.stream("POST", CHAT, json={"messages": ASKED, "stream": True}) as reply:
-        next(reply.iter_lines())
+        lines = reply.iter_lines()  # kept: httpx lets go of the connection when nobody holds what reads from it
+        next(lines)
         for _ in range(500):  # the first event may come before the decoder has been asked
             if decoder.load.sessions == 1:
                 break
