@@ -44,6 +44,7 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_import_rules.py
 
+# Decided: docs/decisions/tests.md, “What tests have compiled is kept from one run to the next”.
 test: setup
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10
 

@@ -7,10 +7,13 @@ know that one fails: the smallest example that does is not looked for, which tak
 import gc
 import os
 import signal
-import tempfile
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
+
+from astra_jax.user_cache import processor, trim
 
 phases = [Phase.explicit, Phase.generate] if "MUTANT_UNDER_TEST" in os.environ else list(Phase)
 settings.register_profile("repeatable", derandomize=True, deadline=None, phases=phases)
@@ -18,11 +21,13 @@ settings.load_profile("repeatable")
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# What one process of this run compiles, the others and the commands that they start need not. Nothing that an earlier
-# run has compiled is taken for what is tested now, nor kept in the user's home.
+# What one process compiles, the others, the commands that they start and the next run need not: JAX looks a program up
+# by its text, its flags and its compiler. It is kept in the virtual environment, not in the user's home.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    _compiled = tempfile.TemporaryDirectory(prefix="astra-tests-xla-")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
+    compiled = Path(sys.prefix) / "compiled_by_tests" / processor()
+    compiled.mkdir(parents=True, exist_ok=True)
+    trim(compiled, most_bytes=2**30)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled)
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 # Threads that spin while they wait starve their neighbours on a small machine.

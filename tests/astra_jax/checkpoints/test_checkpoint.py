@@ -76,7 +76,9 @@ def test_a_state_may_be_donated_while_it_is_written(tmp_path):
     with Checkpoints(tmp_path, CONFIG) as checkpoints:
         checkpoints.save(state)
         step(state.params)
-        assert state.params["embedding"].is_deleted()
+        # Where its memory is being read, a CPU does not give an array away: gone it is all the same.
+        for leaf in jax.tree.leaves(state.params):
+            leaf.delete()
     assert_same(Checkpoints(tmp_path, CONFIG).restore_latest(OPTIMIZER), train_state(1))
 
 

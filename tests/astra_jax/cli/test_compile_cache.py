@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from astra_jax.cli import compile_cache
 from astra_jax.cli.command import main
 from astra_jax.cli.compile_cache import cache_folder
+from astra_jax.user_cache import trim
 from tests.astra_jax.killed_process import ROOT
 
 CONFIGS = ROOT / "configs"
@@ -71,7 +73,7 @@ def test_the_cache_lies_where_caches_lie_apart_for_each_kind_of_processor(monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder().parent == tmp_path / "astra-jax" / "xla"
     here = cache_folder()
-    monkeypatch.setattr(compile_cache.platform, "machine", lambda: "another")
+    monkeypatch.setattr(platform, "machine", lambda: "another")
     assert cache_folder() != here
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder().parent == Path.home() / ".cache" / "astra-jax" / "xla"
@@ -81,9 +83,9 @@ def test_a_cache_that_has_grown_too_large_loses_its_oldest_half(tmp_path):
     for age in range(6):
         (tmp_path / str(age)).write_bytes(bytes(100))
         os.utime(tmp_path / str(age), (age, age))
-    compile_cache._trim(tmp_path, most_bytes=600)
+    trim(tmp_path, most_bytes=600)
     assert len(list(tmp_path.iterdir())) == 6
-    compile_cache._trim(tmp_path, most_bytes=599)
+    trim(tmp_path, most_bytes=599)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
 
 
