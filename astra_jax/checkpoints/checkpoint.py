@@ -97,6 +97,11 @@ class TrainState:
     groups have been submitted, which gives the next environments and seeds; the counts of groups by what became of
     them; and the groups that wait for their update, whole, with tokens, log-probs and rewards
     (`Rollouts.position` in `rl/rollouts.py` makes it, `go_on_from` takes it up)."""
+    unfinished_line: dict[str, Any] | None = None
+    """The last step's metrics, where a signal came before held-out environments had said theirs of the policy."""
+
+
+_DESCRIBED = ("step", "data_position", "unfinished_line")
 
 
 class Checkpoints:
@@ -143,7 +148,7 @@ class Checkpoints:
         # Each part is copied to the host before this returns: the next step may donate the arrays.
         parts = [
             _begin_part(path, "params", state.params, self.config.model_dump(mode="json"), _chunks(state.params)),
-            _begin_part(path, "train", train, {"step": state.step, "data_position": state.data_position}),
+            _begin_part(path, "train", train, {name: getattr(state, name) for name in _DESCRIBED}),
         ]
         self._writing = self._writer.submit(self._finish, parts, state.step)
         self.newest_step = state.step
@@ -210,15 +215,14 @@ class Checkpoints:
         # Compared as HuggingFace would know them: remat and numerics of the products may change when a run resumes.
         if found.to_hf() != self.config.to_hf():
             raise CheckpointError(f"{path} holds another model: expected {self.config}, found {found}")
-        position = json.loads((path / "train.json").read_text(encoding="utf-8"))
+        described = json.loads((path / "train.json").read_text(encoding="utf-8"))
         params = abstract_params(self.config)
         optimizer_state = sharded_shapes(jax.eval_shape(optimizer.init, params), mesh)
         train = _read_part(path, "train", {"optimizer_state": optimizer_state})
         return TrainState(
-            step=position["step"],
+            **{name: described[name] for name in _DESCRIBED if name in described},
             params=_read_part(path, "params", sharded_shapes(params, mesh)),
             optimizer_state=train["optimizer_state"],
-            data_position=position["data_position"],
         )
 
     def _retire(self, newest: int) -> None:

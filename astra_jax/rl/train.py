@@ -14,6 +14,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -161,10 +163,26 @@ def rl_step(
     return params, optimizer_state, metrics | {"mean_abs_logprob_difference": difference}
 
 
+def of_all_updates(of_updates: Sequence[Mapping[str, jax.Array]]) -> dict[str, jax.Array]:
+    """Return the means of updates' metrics over those that were `applied`, how many were, and whether all were.
+
+    >>> one, other = {"applied": jnp.array(True), "loss": 2.0}, {"applied": jnp.array(False), "loss": jnp.nan}
+    >>> {name: value.item() for name, value in of_all_updates([one, other]).items()}
+    {'loss': 2.0, 'updates_applied': 1, 'applied': False}
+    """
+    applied_U = jnp.stack([each["applied"] for each in of_updates])
+    means = {
+        name: jnp.where(applied_U, jnp.stack([each[name] for each in of_updates]), 0.0).sum() / applied_U.sum()
+        for name in of_updates[0]
+        if name != "applied"
+    }
+    return means | {"updates_applied": applied_U.sum(), "applied": applied_U.all()}
+
+
 def rl_updates(
     config: RLConfig, parts: Parts, state: TrainState, batch: RLBatch
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """Make an update on each mini-batch of a step's batch, in order; return the means of their metrics as well."""
+    """Make an update on each mini-batch of a step's batch, in order; return what `of_all_updates` says as well."""
     objective, model_config = objective_of(config), parts.model_config
     params, optimizer_state = state.params, in_memory("device", state.optimizer_state)
     minis = [place_batch(mini, len(mini.tokens_BT), parts.mesh) for mini in mini_batches(batch, config.mini_batches)]
@@ -188,9 +206,7 @@ def rl_updates(
             packing=config.packing,
         )
         of_updates.append(of_update)
-    if len(of_updates) == 1:
-        return params, optimizer_state, of_updates[0]
-    return params, optimizer_state, {name: sum(each[name] for each in of_updates) / len(minis) for name in of_update}
+    return params, optimizer_state, of_updates[0] if len(of_updates) == 1 else of_all_updates(of_updates)
 
 
 def moments_on_host(state: TrainState) -> TrainState:
@@ -202,6 +218,21 @@ def moments_on_host(state: TrainState) -> TrainState:
     for leaf in jax.tree.leaves(state.optimizer_state):
         leaf.delete()
     return dataclasses.replace(state, optimizer_state=waiting)
+
+
+async def evaluated(
+    config: RLConfig, run: TrainingRun, held_out: HeldOut, state: TrainState, metrics: dict[str, Any]
+) -> tuple[TrainState, dict[str, Any]]:
+    """Return a state and its step's metrics with what held-out environments say of the policy.
+
+    Raises:
+        Terminated: a signal asked for it; the state is saved with these metrics, and evaluated when the run goes on.
+    """
+    if config.optimizer_waits_on_host:
+        state = moments_on_host(state)
+    unfinished = dataclasses.replace(state, unfinished_line=metrics)
+    metrics = metrics | await run.unless_it_ends(unfinished, held_out.evaluate(state))
+    return dataclasses.replace(state, unfinished_line=None), metrics
 
 
 async def train_rl(
@@ -223,6 +254,9 @@ async def train_rl(
             the run resumes from its last checkpoint.
         NotFinite, Terminated: as `TrainingRun.end_step` and `unless_it_ends`; the state is saved.
     """
+    if held_out is not None and state.unfinished_line is not None:
+        state, metrics = await evaluated(config, run, held_out, state, state.unfinished_line)
+        run.end_step(state, metrics)
     for step in range(state.step, config.steps):
         started = time.monotonic()
         if config.optimizer_waits_on_host:
@@ -261,10 +295,9 @@ async def train_rl(
             overlapped_seconds=None if overlap is None else overlap.overlapped_seconds,
         )
         rollouts.log_episodes(step, shown)
+        run.note_update(step, metrics, batch)
         if held_out is not None and held_out.is_due(state.step):
-            if config.optimizer_waits_on_host:
-                state = moments_on_host(state)
-            metrics |= await held_out.evaluate(state)
-        run.end_step(state, metrics, batch)
+            state, metrics = await evaluated(config, run, held_out, state, metrics)
+        run.end_step(state, metrics)
         give_back()
     return state

@@ -110,5 +110,6 @@ def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: StepB
                 data_seconds=data_seconds,
                 num_devices=1 if parts.mesh is None else parts.mesh.size,
             )
-            run.end_step(state, metrics, host_batch)
+            run.note_update(step, metrics, host_batch)
+            run.end_step(state, metrics)
     return state

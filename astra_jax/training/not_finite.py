@@ -47,7 +47,10 @@ class NotFiniteSteps:
         self._in_a_row = in_a_row % self._most_in_a_row
 
     def note(self, step: int, metrics: Mapping[str, Any], batch: Any) -> None:
-        """Note whether a step was applied; if not, write its batch down (a NamedTuple of arrays [b, T, …] or None)."""
+        """Note whether a step was applied; if not, write its batch down (a NamedTuple of arrays [b, T, …] or None).
+
+        A step of several updates, of which one was not applied, is none that was; the others stay.
+        """
         if metrics["applied"]:
             self._in_a_row = 0
             return
@@ -59,9 +62,10 @@ class NotFiniteSteps:
         path = self._folder / f"step-{step:06d}.npz"
         with whole_file(path) as partial, partial.open("wb") as file:
             np.savez_compressed(file, **arrays)
+        whole = f", but for {metrics['updates_applied']:.0f} updates" if metrics.get("updates_applied") else ""
         print(
-            f"{self._stage}: step {step} is not applied: loss {metrics['loss']}, gradient norm {metrics['grad_norm']}; "
-            f"its batch is {path}",
+            f"{self._stage}: step {step} is not applied{whole}: loss {metrics['loss']}, "
+            f"gradient norm {metrics['grad_norm']}; its batch is {path}",
             file=sys.stderr,
             flush=True,
         )
@@ -70,6 +74,6 @@ class NotFiniteSteps:
         """Return the error that ends the run."""
         return NotFinite(
             f"expected finite losses and gradients, found {self._in_a_row} steps in a row without; their batches are "
-            f"in {self._folder}. The parameters before them are saved, and the same command goes on after them; with a "
+            f"in {self._folder}. The parameters that they left are saved; the same command goes on after them; with a "
             "lower learning rate, start anew in another `out`"
         )

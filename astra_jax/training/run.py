@@ -5,7 +5,8 @@ with TrainingRun("sft", config, parts, ...) as run:
     for step in range(state.step, steps):
         ...                                    the step itself, in sft/train.py and rl/train.py; what of it may
                                                be given up for a signal awaits `run.unless_it_ends`
-        run.end_step(state, metrics, batch)    write down, tell, save, heed signals
+        run.note_update(step, metrics, batch)  keep the batch of an update that was not applied
+        run.end_step(state, metrics)           write down, tell, save, heed signals
 
 Decided: docs/decisions/runs.md, “What SFT and RL share around a step is one run”.
 """
@@ -80,12 +81,14 @@ class TrainingRun:
         self._log = self._stack.enter_context(
             MetricsLog(
                 self._folder / "metrics.jsonl",
-                first_step=state.step,
+                # The line of a step that was not evaluated to the end is written once it is.
+                first_step=state.step - (state.unfinished_line is not None),
                 wandb=self._config.wandb if jax.process_index() == 0 else None,
                 hyperparameters=self._config.model_dump(mode="json"),
             )
         )
-        self._not_finite.go_on_after(read_metrics(self._folder / "metrics.jsonl"))
+        lines = read_metrics(self._folder / "metrics.jsonl")
+        self._not_finite.go_on_after(lines if state.unfinished_line is None else [*lines, state.unfinished_line])
         return state
 
     async def unless_it_ends(self, state: TrainState, work: Coroutine[Any, Any, _T]) -> _T:
@@ -104,10 +107,12 @@ class TrainingRun:
             self._checkpoints.wait()
         raise Terminated(self._stage, state.step, self._termination.signum)
 
-    def end_step(self, state: TrainState, metrics: Mapping[str, Any], batch: Any) -> None:
-        """End the step that led to `state`: write its metrics down, save where it is time, stop where that is asked.
+    def note_update(self, step: int, metrics: Mapping[str, Any], batch: Any) -> None:
+        """Note whether a step's update was applied; if not, tell of it and keep its batch, as this host made it."""
+        self._not_finite.note(step, metrics, batch)
 
-        `batch` is what the step learnt from, as this host made it: it is kept where the step was not applied.
+    def end_step(self, state: TrainState, metrics: Mapping[str, Any]) -> None:
+        """End the step that led to `state`: write its metrics down, save where it is time, stop where that is asked.
 
         Raises:
             NotFinite: `max_not_finite_steps` in a row were not applied; the state is saved.
@@ -117,11 +122,11 @@ class TrainingRun:
         # Before the save: lines beyond a state are dropped on resuming, but a state without its lines leaves a gap.
         self._log.write(step, metrics)
         self._progress.report(step, metrics)
-        self._not_finite.note(step, metrics, batch)
         is_last = state.step == self._num_steps
         # `asked` comes first, so that every host asks at every step: they agree by counting.
         must_end = self._termination.asked() or self._not_finite.are_too_many
-        if is_last or must_end or state.step % self._config.checkpoint_every_steps == 0:
+        is_due = is_last or must_end or state.step % self._config.checkpoint_every_steps == 0
+        if is_due and self._checkpoints.newest_step != state.step:
             self._checkpoints.save(state)
         if self._not_finite.are_too_many:
             self._checkpoints.wait()

@@ -100,8 +100,8 @@ def test_a_pre_training_that_was_stopped_goes_on_to_the_same_weights(tmp_path, m
 
     end_step = TrainingRun.end_step
 
-    def stops(run, state, metrics, batch):
-        end_step(run, state, metrics, batch)
+    def stops(run, state, metrics):
+        end_step(run, state, metrics)
         if state.step == 3:
             raise Stopped
 

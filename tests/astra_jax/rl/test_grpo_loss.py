@@ -24,7 +24,7 @@ from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
 from astra_jax.rl.train import objective_of, rl_loss, rl_step, rl_updates, start_logprobs
-from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
+from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, updates_applied
 from astra_jax.training.parts import Parts
 from tests.astra_jax.rl.configs import tiny_rl_config
 
@@ -378,8 +378,15 @@ def test_mini_batches_are_updates_one_after_the_other(untrained, near_policy, tm
         )
         expected_metrics.append(of_update)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), found, params)
+    assert metrics.pop("updates_applied") == 3
     for name, value in metrics.items():
         np.testing.assert_allclose(value, np.mean([float(each[name]) for each in expected_metrics]), rtol=1e-4)
+    if cap is None:  # weights of infinity would be capped
+        without_ratio_BT = np.where(np.arange(3)[:, None] == 1, -np.inf, near_policy.sampled_logprobs_BT)
+        broken = near_policy._replace(sampled_logprobs_BT=without_ratio_BT.astype(np.float32))
+        _, state, metrics = rl_updates(config, parts, TrainState(0, *begun(), {}), broken)
+        assert (int(metrics["updates_applied"]), bool(metrics["applied"]), updates_applied(state)) == (2, False, 2)
+        assert np.isfinite([metrics["loss"], metrics["grad_norm"]]).all()
 
 
 def test_mini_batches_that_do_not_divide_the_groups_are_refused_in_one_line(untrained, tmp_path):

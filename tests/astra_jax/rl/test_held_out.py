@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 
 import jax
 import numpy as np
@@ -23,6 +26,7 @@ from astra_jax.rl.config import HeldOutConfig, RLConfig
 from astra_jax.rl.held_out import HeldOut, held_out_environments
 from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox, tiny_environment
+from astra_jax.training.termination import Terminated
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.destination import DestinationRefused
@@ -184,6 +188,44 @@ async def test_what_is_learnt_does_not_depend_on_being_watched(config, tmp_path)
     found = [{name: value for name, value in line.items() if "held_out" not in name} for line in curve(watched)]
     assert found == curve(plain)
     assert weights(watched.out / "policy") == weights(plain.out / "policy")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("evaluation", "changes"),
+    [(1, {"checkpoint_every_steps": 3}), (1, {"optimizer_waits_on_host": True}), (2, {})],
+    ids=["after two updates", "moments wait on the host", "after the last"],
+)
+async def test_a_signal_inside_an_evaluation_ends_the_run_and_it_goes_on_to_the_same_figures(
+    config, tmp_path, monkeypatch, capsys, evaluation, changes
+):
+    whole, run = (config.model_copy(update={"out": tmp_path / name, **changes}) for name in ("whole", "run"))
+    await run_rl(whole, InProcessSandbox())
+    started, evaluate = 0, HeldOut.evaluate
+
+    def counted(held_out, state):
+        nonlocal started
+        started += 1
+        return evaluate(held_out, state)
+
+    class Stuck(InProcessSandbox):
+        async def execute(self, *arguments, **options):
+            if started < evaluation:
+                return await super().execute(*arguments, **options)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return await asyncio.Event().wait()
+
+    monkeypatch.setattr(HeldOut, "evaluate", counted)
+    with pytest.raises(Terminated):
+        async with asyncio.timeout(60):
+            await run_rl(run, Stuck())
+    step = evaluation + 1
+    assert f"rl: saved after step {step} on SIGTERM" in capsys.readouterr().err
+    assert curve(run) == curve(whole)[: step - 1]
+    await run_rl(run, InProcessSandbox())
+    assert curve(run) == curve(whole)
+    assert weights(run.out / "policy") == weights(whole.out / "policy")
+    assert weights(run.out / "best") == weights(whole.out / "best")
 
 
 def weights_of_step(run: RLConfig, step: int) -> bytes:
