@@ -5,8 +5,8 @@
 Each arm trains from the SFT policy of a finished quickstart (any seed; name several folders for several seeds), on its
 RL environments, with `configs/tiny_rl.toml` and what the arm changes; then it is evaluated on the 256 held-out worlds,
 greedily, once beside distractors and once without any. An arm that is finished is not run again. Prints a table in
-Markdown, one row for each quickstart and arm, and writes OUT/ablations.json and OUT/calls.svg, the calls per episode
-while each arm learns, as means over the quickstarts.
+Markdown, one row for each quickstart and arm, and writes OUT/calls.svg, the calls per episode while each arm learns, as
+means over the quickstarts, and adds its rows to those of OUT/ablations.json.
 
     recall, precision, call_budget, partial_credit, f1_and_answer        what is rewarded
     no_distractors, any_distractors                                      RL never shows an irrelevant tool; shows any
@@ -222,8 +222,11 @@ def evaluated(
 
 
 def write(out: Path, rows: list[dict[str, Any]]) -> None:
-    """Write what is known so far."""
-    (out / "ablations.json").write_text(json.dumps(rows, indent=1) + "\n")
+    """Write what is known so far, beside what an earlier call has written of other arms and quickstarts."""
+    file = out / "ablations.json"
+    before = json.loads(file.read_text()) if file.exists() else []
+    known = {(row["quickstart"], row["arm"]): row for row in [*before, *rows]}
+    file.write_text(json.dumps(list(known.values()), indent=1) + "\n")
     (out / "calls.svg").write_text(drawn(rows))
 
 
