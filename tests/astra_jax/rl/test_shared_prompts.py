@@ -71,7 +71,7 @@ def batches(groups):
     """By whether tokens were truncated and how many episodes share a row."""
 
     @functools.cache
-    def batch(top_k, episodes_per_row, segment_multiple=1, packing=None, bucket_tokens=64):
+    def batch(top_k, episodes_per_row, segment_multiple=1, packing=None, bucket_tokens=64, **weighing):
         chosen = groups
         if top_k is None:
             bare = iter(without_kept(groups))
@@ -85,6 +85,7 @@ def batches(groups):
             segment_multiple=segment_multiple,
             num_rows=8 // episodes_per_row,
             packing=packing,
+            **weighing,
         )
 
     return batch
@@ -193,6 +194,28 @@ def test_packed_rows_are_the_same_over_a_mesh_of_eight_devices(untrained, batche
     with jax.set_mesh(mesh):
         packed = place_batch(batches(None, 1, 1, Packing(mini_batches=1, parts=1)), 8, mesh)
         found = loss_and_gradients(params, packed)
+    assert_the_same(found, expected, relative=2e-6)  # products are summed over devices
+
+
+@pytest.mark.slow
+def test_what_the_papers_objective_leaves_out_is_the_same_in_packed_rows_over_a_mesh(untrained, batches):
+    """Clip higher, capped importance weights, undivided advantages and episodes that weigh alike, all at once."""
+    objective = Objective(0.7, 0.1, 16, clip_epsilon_high=0.3, importance_cap=1.1)
+    loss = functools.partial(rl_loss, model_config=untrained.model_config, objective=objective)
+    compute = jax.jit(jax.value_and_grad(lambda params, batch: loss(params, batch)[0]))
+    weighing = {"sequence_mean": True, "divide_by_std": False}
+
+    def started(batch):
+        """As if the step had begun with another policy than sampled: a number for each token, wherever it lies."""
+        return batch._replace(start_logprobs_BT=0.95 * batch.sampled_logprobs_BT - 0.1)
+
+    expected = compute(untrained.params, started(batches(None, 1, **weighing)))
+    mesh = make_mesh(MeshConfig(fsdp=2, context=2, tensor=2), jax.devices()[:8])
+    params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
+    packed = batches(None, 2, 1, Packing(mini_batches=1, parts=1), bucket_tokens=512, **weighing)
+    assert len(np.unique(packed.prefix_ids_BT[0])) > 2, "several prompts in a row"
+    with jax.set_mesh(mesh):
+        found = compute(params, place_batch(started(packed), len(packed.tokens_BT), mesh))
     assert_the_same(found, expected, relative=2e-6)  # products are summed over devices
 
 
