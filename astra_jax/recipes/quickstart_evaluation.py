@@ -23,6 +23,7 @@ from astra_jax.checkpoints.policy import Policy
 from astra_jax.config import load_config
 from astra_jax.episodes.rollout import RolloutEngine
 from astra_jax.evaluate.baselines import BASELINES, evaluate_baseline
+from astra_jax.evaluate.conduct import figures_of, summed
 from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_temperatures, logged_episodes
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
@@ -38,6 +39,11 @@ HELD_OUT_SPLITS: Final = ("heldout", *UNSEEN.values(), "selection")
 WORLD_STRIDES: Final = {"untrained": 16, "base": 2}
 """What training begins with is shown every so many of the worlds; `untrained` writes until its limit in each."""
 _EPISODES_SHOWN: Final = 4
+_CONDUCT: Final = (
+    *("tool_calls_per_episode", "failed_call_share"),
+    *("setbacks_per_episode", "recovered_tool_share", "refusals_elsewhere"),
+)
+"""Figures of `evaluate/conduct.py` that stand in the summary, with their intervals, where there are any."""
 
 
 @dataclass
@@ -90,14 +96,16 @@ def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: str) -> 
             by_split = {
                 split: await evaluate_baseline(name, found, config, sandbox) for split, found in environments.items()
             }
-        return _figures(by_split.pop("heldout"), by_split)
+        return _figures(by_split.pop("heldout"), by_split, seed=seed)
 
     return {name: asyncio.run(run(name)) for name in BASELINES}
 
 
-def _figures(worlds: Evaluation, by_split: Mapping[str, Evaluation]) -> JsonObject:
-    """The figures on unseen worlds, and beside them two of each further split."""
-    figures = worlds.to_json()
+def _figures(worlds: Evaluation, by_split: Mapping[str, Evaluation], *, seed: int) -> JsonObject:
+    """The figures on unseen worlds, how episodes went there, and beside them two of each further split."""
+    of_conduct = figures_of([summed(group) for group in worlds.groups], seed=seed)
+    told = {f"{name}{which}" for name in _CONDUCT for which in ("", "_interval")}
+    figures = worlds.to_json() | {name: value for name, value in of_conduct.items() if name in told}
     for unseen, split in UNSEEN.items():
         for figure in ("f1", "answer_accuracy"):
             figures[f"{figure}_{unseen}"] = getattr(by_split[split].figures, figure)
@@ -134,7 +142,7 @@ async def _evaluate(
         for number, (setting, temperature) in enumerate(temperatures.items()):
             of_setting = {split: evaluations[number] for split, evaluations in by_split.items()}
             worlds = of_setting.pop("heldout")
-            found.figures[setting] = {"temperature": temperature, **_figures(worlds, of_setting)}
+            found.figures[setting] = {"temperature": temperature, **_figures(worlds, of_setting, seed=seed)}
             if setting == "heldout":
                 every = max(1, len(worlds.groups) // _EPISODES_SHOWN)
                 found.shown = logged_episodes(worlds.groups[::every], policy.tokenizer, policy=name)

@@ -114,4 +114,7 @@ def _figures(gold_calls: float | None) -> list[_Figure]:
         _Figure("tool_calls_per_episode", "Tool calls per episode", "{:.2f}", *near_gold, is_cost=True),
         _Figure("tokens_per_turn", "Tokens per turn", "{:.1f}", *lower, is_cost=True),
         _Figure("irrelevant_call_share", "Calls to irrelevant tools", "{:.1%}", *lower, is_cost=True),
+        _Figure("failed_call_share", "Calls that failed", "{:.1%}", *lower, is_cost=True),
+        _Figure("recovered_tool_share", "Tools whose failed call was made good", "{:.1%}", *higher),
+        _Figure("refusals_elsewhere", "Refused, where it should not", "{:.1%}", *lower, is_cost=True),
     ]

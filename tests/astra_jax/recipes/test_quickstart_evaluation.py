@@ -57,7 +57,10 @@ def test_the_summary_has_the_figures_of_the_contract(summary):
                 *("tokens_per_turn", "irrelevant_call_share", "f1_unseen_tools", "f1_unseen_domains", "temperature"),
             ):
                 assert isinstance(figures[figure], float), figure
-            for figure in ("f1", "f1_unseen_tools", "f1_unseen_domains", "answer_accuracy", "irrelevant_call_share"):
+            for figure in (
+                *("f1", "f1_unseen_tools", "f1_unseen_domains", "answer_accuracy", "irrelevant_call_share"),
+                *("tool_calls_per_episode", "failed_call_share", "setbacks_per_episode", "refusals_elsewhere"),
+            ):
                 low, high = figures[f"{figure}_interval"]
                 assert low <= figures[figure] <= high
     assert found["left_out"] == {"heldout": 0, "heldout_tools": 0, "heldout_domains": 1, "selection": 0}
