@@ -105,6 +105,9 @@ def test_episodes_sampled_in_bfloat16_are_found_to_be(taught):
     require_adds_up(found)
     assert found.largest == "dtype"
     assert found.sampler.dtype == "bfloat16"
+    differences_N = np.abs(found.total_N)
+    assert differences_N.mean() <= 3e-3
+    assert np.quantile(differences_N, 0.95) <= 2e-2
 
 
 @pytest.mark.parametrize("told", [1.0, 0.63, 1.37])
