@@ -8,14 +8,16 @@ quickstart's other settings, through a proxy in front of a real sandbox: of all 
 learning rate the run ended at step 414, where the rewards of no group out of 48 varied any more.
 
 Printed: steps that ended, the longest step, what the proxy did, the run's resident memory as a median over the second
-fifth of the steps and over the last, how much it grew, how many programs were compiled by the end of either (each
-stays: rows of a new length are a new one), and how many files and tasks are left over.
+fifth of the steps and over the last, how much it grew, the same of what malloc's callers had in use (what else is
+resident malloc keeps), how many programs were compiled by the end of either (each stays: rows of a new length are a
+new one), and how many files and tasks are left over.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import json
 import statistics
 import tempfile
@@ -56,7 +58,28 @@ class Seen(NamedTuple):
     """What stays with the process."""
 
     resident_bytes: int
+    in_use_bytes: int
     programs: int
+
+
+class Mallinfo(ctypes.Structure):
+    """What glibc says of its heaps, in bytes."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks"),
+            *("uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def malloc_in_use() -> int:
+    """Return how many bytes are allocated; glibc 2.33 or newer."""
+    said = ctypes.CDLL(None).mallinfo2
+    said.restype = Mallinfo
+    heaps = said()
+    return heaps.uordblks + heaps.hblkhd
 
 
 async def watch(metrics: Path, seen: dict[int, Seen]) -> None:
@@ -71,7 +94,9 @@ async def watch(metrics: Path, seen: dict[int, Seen]) -> None:
     jax.monitoring.register_event_duration_secs_listener(note)
     while True:
         if metrics.exists():
-            seen[metrics.read_bytes().count(b"\n")] = Seen(psutil.Process().memory_info().rss, programs)
+            seen[metrics.read_bytes().count(b"\n")] = Seen(
+                psutil.Process().memory_info().rss, malloc_in_use(), programs
+            )
         await asyncio.sleep(0.2)
 
 
@@ -109,7 +134,10 @@ async def soak(run: Path, out: Path, steps: int, seed: int) -> dict[str, Any]:
         [each for step, each in seen.items() if first * steps <= step < stop * steps]
         for first, stop in ((0.2, 0.4), (0.8, 1.0))
     ]
-    early, late = (statistics.median(each.resident_bytes for each in fifth) for fifth in fifths)
+    resident, in_use = (
+        [statistics.median(getattr(each, name) for each in fifth) for fifth in fifths]
+        for name in ("resident_bytes", "in_use_bytes")
+    )
     return {
         "steps": len(lines),
         "longest_step_seconds": max(line["seconds"] for line in lines),
@@ -117,8 +145,12 @@ async def soak(run: Path, out: Path, steps: int, seed: int) -> dict[str, Any]:
         "replies": proxy.replies,
         "lost": dict(proxy.lost),
         "sandbox_was_killed": was_killed,
-        "resident_mib": [round(early / 2**20, 1), round(late / 2**20, 1)],
-        "grown": round(late / early - 1, 4),
+        **{
+            f"{name}_mib": [round(early / 2**20, 1), round(late / 2**20, 1)]
+            for name, (early, late) in (("resident", resident), ("in_use", in_use))
+        },
+        "grown": round(resident[1] / resident[0] - 1, 4),
+        "in_use_grown": round(in_use[1] / in_use[0] - 1, 4),
         "programs": [fifth[-1].programs for fifth in fifths],
         "left_over_tasks": len(asyncio.all_tasks() - tasks),
         "left_over_files": max(0, psutil.Process().num_fds() - files),
