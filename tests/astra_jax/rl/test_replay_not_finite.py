@@ -1,0 +1,46 @@
+"""A step that was not applied is computed once more, and the tokens that made it so are named."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from astra_jax.rl import train
+from astra_jax.rl.batch import make_rl_batch
+from astra_jax.rl.stage import run_rl
+from astra_jax.testing import InProcessSandbox
+from scripts import replay_not_finite
+from tests.astra_jax.rl.configs import tiny_rl_config
+
+
+@pytest.mark.slow
+async def test_the_token_whose_ratio_is_infinite_is_found_in_the_batch_that_a_run_kept(
+    taught, tmp_path, monkeypatch, capsys
+):
+    spoilt = []
+
+    def make(*arguments, **options):
+        batch = make_rl_batch(*arguments, **options)
+        row, column = np.argwhere(np.asarray(batch.loss_mask_BT) > 0)[3].tolist()
+        spoilt.append((row, column))
+        sampled_BT = np.array(batch.sampled_logprobs_BT)
+        sampled_BT[row, column] = -np.inf
+        return batch._replace(sampled_logprobs_BT=sampled_BT)
+
+    monkeypatch.setattr(train, "make_rl_batch", make)
+    run = tiny_rl_config(tmp_path, taught, steps=1)
+    await run_rl(run, InProcessSandbox())
+    monkeypatch.setattr(replay_not_finite, "load_config", lambda *_: run)
+    monkeypatch.setattr(sys, "argv", ["replay_not_finite.py", "rl.toml", "0"])
+    capsys.readouterr()
+    replay_not_finite.main()
+    found = json.loads(capsys.readouterr().out)
+    assert (found["step"], found["updates_missing"]) == (0, 0)
+    assert found["tokens_not_finite"] == 1
+    (token,) = found["tokens"]
+    assert (token["row"], token["column"]) == spoilt[0]
+    assert token["sampled_logprob"] == "-inf"
+    assert found["gradients_not_finite"]
