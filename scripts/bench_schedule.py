@@ -6,12 +6,14 @@
 Decoders sample no model: lengths of messages and times of tools are drawn, a step takes 20 ms of a clock that jumps
 (`astra_jax/engine/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. One JSON line:
 
-    scheduler_cpu_share     CPU seconds of `Schedule` per second of steps
-    process_cpu_share       of the whole process: made-up tokens, episodes and event loop included
-    rows_busy               tokens sampled ÷ rows x steps; `while_rows_can_be_full` before the last episodes run out
-    longest_to_median_wait  of an episode, for rows and for steps that it had no part in, over all its messages
-    pages                   of a host, and the fewest that were free
-    wall_ratio              of the tools' mode: seconds with slow tools ÷ seconds with tools that take no time
+    step_seconds              of all hosts: steps that sample, of 20 ms each; `read_seconds`: what is read in between
+    scheduler_share_of_steps  CPU seconds of `Schedule`, what it takes over reads included ÷ `step_seconds`
+    scheduler_share_of_calls  the same ÷ steps and reads together
+    process_share_of_steps    of the whole process: made-up tokens, episodes and event loop included
+    rows_busy                 tokens sampled ÷ rows x steps; `while_rows_can_be_full` before the last episodes run out
+    longest_to_median_wait    of an episode, for rows and for steps that it had no part in, over all its messages
+    pages                     of a host, and the fewest that were free
+    wall_ratio                of the tools' mode: seconds with slow tools ÷ seconds with tools that take no time
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def timed(schedule: Schedule, measured: Measured) -> None:
 
         return run
 
-    for name in ("require_room", "ask", "forget", "next_read", "next_sample", "has_read", "has_sampled"):
+    for name in ("require_room", "ask", "forget", "take_moves", "next_read", "next_sample", "has_read", "has_sampled"):
         setattr(schedule, name, of(getattr(schedule, name)))
 
 
@@ -112,10 +114,10 @@ async def run_hosts(
 ) -> dict[str, Any]:
     """Run all episodes of all hosts, each with a decoder of its own."""
     limits, measured = limits_for(episodes, rows, turns), Measured()
-    decoders = []
+    devices, decoders = [], []
     for _ in range(hosts):
-        device = ClockDevice(limits, costs=COSTS, message_tokens=MESSAGE_TOKENS, end_ids=(END_ID,))
-        decoders.append(PagedDecoder(device, limits, end_ids=(END_ID,), calls_away=calls_away))
+        devices.append(ClockDevice(limits, costs=COSTS, message_tokens=MESSAGE_TOKENS, end_ids=(END_ID,)))
+        decoders.append(PagedDecoder(devices[-1], limits, end_ids=(END_ID,), calls_away=calls_away))
         timed(decoders[-1]._schedule, measured)
     start = time.process_time()
     await asyncio.gather(
@@ -130,11 +132,17 @@ async def run_hosts(
     for decoder in decoders:
         await decoder.close()
     row_steps, sampled = sum(load.row_steps for load in loads), sum(load.sampled_tokens for load in loads)
-    step_seconds = wall * hosts
+    read_tokens = sum(load.read_tokens for load in loads)
+    step_seconds = sum(device.num_steps for device in devices) * COSTS.seconds_per_step
+    call_seconds = step_seconds + read_tokens * COSTS.seconds_per_read_token
     return {
         "wall_seconds": round(wall, 1),
-        "scheduler_cpu_share": round(measured.scheduler_seconds / step_seconds, 4),
-        "process_cpu_share": round(process_seconds / step_seconds, 4),
+        "step_seconds": round(step_seconds, 1),
+        "read_seconds": round(call_seconds - step_seconds, 1),
+        "scheduler_cpu_seconds": round(measured.scheduler_seconds, 1),
+        "scheduler_share_of_steps": round(measured.scheduler_seconds / step_seconds, 4),
+        "scheduler_share_of_calls": round(measured.scheduler_seconds / call_seconds, 4),
+        "process_share_of_steps": round(process_seconds / step_seconds, 4),
         "rows_busy": round(sampled / row_steps, 3),
         "rows_busy_while_rows_can_be_full": round(measured.rows_busy_until_first_end or 0.0, 3),
         "longest_to_median_wait": round(max(measured.waits) / statistics.median(measured.waits), 2),
@@ -142,7 +150,7 @@ async def run_hosts(
         "pages": limits.num_pages,
         "fewest_free_pages": measured.fewest_free,
         "sampled_tokens": sampled,
-        "read_tokens": sum(load.read_tokens for load in loads),
+        "read_tokens": read_tokens,
     }
 
 

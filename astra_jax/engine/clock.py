@@ -63,6 +63,8 @@ class ClockDevice:
     """
 
     num_programs, page_bytes, penalizes = 0, 1, False
+    num_steps = 0
+    """So many it has sampled in, over all calls."""
 
     def __init__(
         self,
@@ -111,6 +113,7 @@ class ClockDevice:
         said = [
             self._say(track, min(count, steps), left) for track, count, left in zip(tracks, counts, lefts, strict=True)
         ]
+        self.num_steps += steps
         await asyncio.sleep(steps * self._costs.seconds_per_step)
         return said, steps
 
