@@ -7,10 +7,9 @@ tokens. Pages that no sequence refers to any more stay until their place is need
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-
-import numpy as np
 
 Content = bytes
 """Digest of all tokens up to the end of a page, and of what they were computed with."""
@@ -27,7 +26,7 @@ def first_content(salt: str, policy_version: int) -> Content:
 def content_after(before: Content, ids: Sequence[int]) -> Content:
     """Return what a page with these tokens, full or not, is known by."""
     digest = hashlib.blake2b(before, digest_size=16)
-    digest.update(np.asarray(ids, np.int32).tobytes())
+    digest.update(array("i", ids).tobytes())
     return digest.digest()
 
 

@@ -338,7 +338,8 @@ class Schedule:
         taken: set[Session] = set()
         kind: tuple[bool, int, int] | None = None
         for track in asking:
-            self._adopt(track, taken)
+            if track.num_unread > 0:
+                self._adopt(track, taken)
             if track.num_unread <= 0:
                 continue
             # Those that begin need no history, and those with much to read have longer rows: programs of their own.
@@ -444,12 +445,11 @@ class Schedule:
     def _adopt(self, track: Track, taken: set[Session]) -> None:
         """Refer to the pages in which a sequence's next tokens lie already, or will when they are back."""
         book, page_tokens = self.books[track.shard], self.limits.page_tokens
-        if track.num_unread <= 0 or track.num_cached % page_tokens:
+        if track.num_cached % page_tokens:
             return
-        known = track.ids[:-1]
-        content = self._content_before(track, len(track.contents))
-        for first in range(track.num_cached, len(known), page_tokens):
-            ids = known[first : first + page_tokens]
+        content, num_known = self._content_before(track, len(track.contents)), len(track.ids) - 1
+        for first in range(track.num_cached, num_known, page_tokens):
+            ids = track.ids[first : min(first + page_tokens, num_known)]
             after = content_after(content, ids)
             page = book.find(after)
             if page is not None:
