@@ -2,6 +2,7 @@
 
     python scripts/bench_schedule.py pod      # two hosts of 512 episodes each, up to 32 turns
     python scripts/bench_schedule.py tools    # 64 episodes of 4 turns in 16 rows, with slow tools and with none
+    python scripts/bench_schedule.py pod --log runs/quickstart/episodes.jsonl    # as long as that run's episodes
 
 Decoders sample no model: lengths of messages and times of tools are drawn, a step takes 20 ms of a clock that jumps
 (`astra_jax/engine/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. One JSON line:
@@ -25,18 +26,60 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.clock import ClockDevice, Costs, Distribution, Lognormal, Observed, run_on_clock
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape, Schedule
+from astra_jax.episodes.log import read_episodes
 
 END_ID = 0
 COSTS = Costs(seconds_per_step=0.02, seconds_per_read_token=2e-5)
-MESSAGE_TOKENS, GIVEN_TOKENS = Lognormal(120, 0.7), Lognormal(60, 0.7)
 TOOL_SECONDS, MOST_TOOL_SECONDS = Lognormal(0.5, 0.8), 2.0
-PROMPT_TOKENS, MESSAGE_LIMIT, GROUP = 1000, 512, 8
+GROUP = 8
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """From which episodes are drawn: tokens of their parts, and how many messages they have."""
+
+    prompt: Distribution
+    message: Distribution
+    given: Distribution
+    turns: Distribution
+    most_prompt: int
+    most_message: int
+    most: int
+    """Of a whole sequence: what is drawn beyond ends there."""
+
+
+def lengths_with(turns: int) -> Lengths:
+    """Return given distributions."""
+    return Lengths(
+        *(Lognormal(1000, 0.0), Lognormal(120, 0.7), Lognormal(60, 0.7), Lognormal(turns, 0.0)),
+        most_prompt=1024,
+        most_message=512,
+        most=min(1000 + turns * 400, 8192),
+    )
+
+
+def lengths_in(log: Path, turns: int | None) -> Lengths:
+    """Return those of a run's episodes; `turns` are as given, or as many as they had."""
+    episodes = read_episodes(log)
+    seen = [episode.lengths for episode in episodes]
+    messages = [count for each in seen for count in each.messages]
+    given = [count for each in seen for count in each.given]
+    return Lengths(
+        Observed(tuple(each.prompt for each in seen)),
+        Observed(tuple(messages)),
+        Observed(tuple(given or [0])),
+        Observed(tuple(len(each.messages) for each in seen)) if turns is None else Lognormal(turns, 0.0),
+        most_prompt=max(each.prompt for each in seen),
+        most_message=max(messages),
+        most=max(len(episode.tokens) for episode in episodes),
+    )
 
 
 @dataclass
@@ -51,13 +94,12 @@ class Measured:
     """Sampled tokens over rows and steps, when the first episode had ended."""
 
 
-def limits_for(episodes: int, rows: int, turns: int) -> Limits:
+def limits_for(episodes: int, rows: int, lengths: Lengths) -> Limits:
     """Pages for half of what all episodes at full length would fill."""
-    max_tokens = min(PROMPT_TOKENS + turns * 400, 8192)
     return Limits(
-        max_prompt_tokens=1024,
-        max_tokens=max_tokens,
-        num_pages=episodes * -(-max_tokens // 32) // 2,
+        max_prompt_tokens=lengths.most_prompt,
+        max_tokens=lengths.most,
+        num_pages=episodes * -(-lengths.most // 32) // 2,
         page_tokens=32,
         row_shapes=(RowShape(rows // 4, 4), RowShape(rows // 8, 4), RowShape(4, 1), RowShape(1, 1)),
         sample_tokens=16,
@@ -85,24 +127,23 @@ def timed(schedule: Schedule, measured: Measured) -> None:
         setattr(schedule, name, of(getattr(schedule, name)))
 
 
-async def episode(
-    decoder: PagedDecoder, slot: int, turns: int, limits: Limits, tools: bool, measured: Measured
-) -> None:
+async def episode(decoder: PagedDecoder, slot: int, lengths: Lengths, tools: bool, measured: Measured) -> None:
     """One message after another, each followed by its tools."""
     session, waited = Session(0, slot), 0.0
-    ids = [1 + slot // GROUP % 500] * PROMPT_TOKENS
+    group = slot // GROUP
+    ids = [1 + group % 500] * round(lengths.prompt.draw(3, group))
     loop = asyncio.get_running_loop()
-    for turn in range(turns):
-        room = limits.max_tokens - len(ids)
+    for turn in range(round(lengths.turns.draw(4, slot))):
+        room = lengths.most - len(ids)
         if room < 1:
             break
         start = loop.time()
-        message = await decoder.generate(ids, Sampling(min(MESSAGE_LIMIT, room)), session)
+        message = await decoder.generate(ids, Sampling(min(lengths.most_message, room)), session)
         waited += loop.time() - start - len(message.ids) * COSTS.seconds_per_step
         measured.fewest_free = min(measured.fewest_free, decoder.load.free_pages)
         seconds = min(TOOL_SECONDS.draw(1, slot, turn), MOST_TOOL_SECONDS) if tools else 0.0
         await asyncio.sleep(seconds)
-        ids = [*ids, *message.ids, *[2] * round(GIVEN_TOKENS.draw(2, slot, turn))]
+        ids = [*ids, *message.ids, *[2] * round(lengths.given.draw(2, slot, turn))]
     decoder.forget(session)
     measured.waits.append(waited)
     if measured.rows_busy_until_first_end is None:
@@ -110,19 +151,19 @@ async def episode(
 
 
 async def run_hosts(
-    hosts: int, episodes: int, rows: int, turns: int, tools: bool, calls_away: int | None
+    hosts: int, episodes: int, rows: int, lengths: Lengths, tools: bool, calls_away: int | None
 ) -> dict[str, Any]:
     """Run all episodes of all hosts, each with a decoder of its own."""
-    limits, measured = limits_for(episodes, rows, turns), Measured()
+    limits, measured = limits_for(episodes, rows, lengths), Measured()
     devices, decoders = [], []
     for _ in range(hosts):
-        devices.append(ClockDevice(limits, costs=COSTS, message_tokens=MESSAGE_TOKENS, end_ids=(END_ID,)))
+        devices.append(ClockDevice(limits, costs=COSTS, message_tokens=lengths.message, end_ids=(END_ID,)))
         decoders.append(PagedDecoder(devices[-1], limits, end_ids=(END_ID,), calls_away=calls_away))
         timed(decoders[-1]._schedule, measured)
     start = time.process_time()
     await asyncio.gather(
         *(
-            episode(decoder, host * episodes + slot, turns, limits, tools, measured)
+            episode(decoder, host * episodes + slot, lengths, tools, measured)
             for host, decoder in enumerate(decoders)
             for slot in range(episodes)
         )
@@ -159,14 +200,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mode", choices=["pod", "tools"])
     parser.add_argument("--rows", type=int, help="of a host; default: 256 of the pod, 16 of the tools")
-    parser.add_argument("--turns", type=int, help="of an episode; default: 32 and 4")
+    parser.add_argument("--turns", type=int, help="of an episode; default: 32 and 4, or as in the log")
     parser.add_argument("--calls-away", type=int, help="come back exactly so many calls later, as where runs are exact")
+    parser.add_argument("--log", type=Path, help="a run's episodes.jsonl: its lengths are drawn, not those given here")
     args = parser.parse_args()
+
+    def lengths(default_turns: int) -> Lengths:
+        return lengths_in(args.log, args.turns) if args.log else lengths_with(args.turns or default_turns)
+
     if args.mode == "pod":
-        found = run_on_clock(run_hosts(2, 512, args.rows or 256, args.turns or 32, True, args.calls_away))
+        found = run_on_clock(run_hosts(2, 512, args.rows or 256, lengths(32), True, args.calls_away))
     else:
         with_tools, without = (
-            run_on_clock(run_hosts(1, 64, args.rows or 16, args.turns or 4, tools, args.calls_away))
+            run_on_clock(run_hosts(1, 64, args.rows or 16, lengths(4), tools, args.calls_away))
             for tools in (True, False)
         )
         found = {"wall_ratio": round(with_tools["wall_seconds"] / without["wall_seconds"], 3), **with_tools}

@@ -1,6 +1,7 @@
 """A device without a model, and a clock that jumps: schedules can be tried at the size of a pod, in no time.
 
-How long messages get is drawn, what they say is made up, and how long calls take follows from given costs:
+How long messages get is drawn, from a given distribution or from what a run recorded; what they say is made up; and how
+long calls take follows from given costs:
 
     async def main() -> None:
         decoder = PagedDecoder(ClockDevice(limits, ...), limits, end_ids=(1,))  # the clock decoder
@@ -40,9 +41,27 @@ class Lognormal:
         """Return the number that belongs to a key."""
         if self.sigma == 0:
             return self.median
-        digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-        uniform = ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
-        return self.median * math.exp(self.sigma * NormalDist().inv_cdf(uniform))
+        return self.median * math.exp(self.sigma * NormalDist().inv_cdf(_uniform(key)))
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Lengths or times of a recorded run, each as likely as it was seen often."""
+
+    values: tuple[float, ...]
+
+    def draw(self, *key: int) -> float:
+        """Return the number that belongs to a key."""
+        return self.values[int(_uniform(key) * len(self.values))]
+
+
+Distribution = Lognormal | Observed
+
+
+def _uniform(key: tuple[int, ...]) -> float:
+    """Return a number between 0 and 1 that belongs to a key."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
 
 
 @dataclass(frozen=True)
@@ -71,7 +90,7 @@ class ClockDevice:
         limits: Limits,
         *,
         costs: Costs,
-        message_tokens: Lognormal,
+        message_tokens: Distribution,
         end_ids: tuple[int, ...],
         vocab_size: int = 512,
         num_shards: int = 1,

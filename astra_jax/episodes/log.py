@@ -52,6 +52,16 @@ class LoggedToken(NamedTuple):
     """The ids that truncation kept where the token was drawn; none where they are not recorded."""
 
 
+class EpisodeLengths(NamedTuple):
+    """Tokens of an episode's parts."""
+
+    prompt: int
+    messages: tuple[int, ...]
+    """Sampled."""
+    given: tuple[int, ...]
+    """After each message but the last: what tools said, and the template."""
+
+
 class LoggedSubQuestion(BaseModel):
     """One sub-question with its gold answer, and whether the episode solved it."""
 
@@ -130,6 +140,16 @@ class LoggedEpisode(BaseModel):
     rolled_out: RolledOut | None = None
     """None where no policy spoke."""
     tokens: tuple[LoggedToken, ...]
+
+    @property
+    def lengths(self) -> EpisodeLengths:
+        """How many tokens the prompt, each message and what was given after it have."""
+        sampled = Counter(token.turn for token in self.tokens if token.source == "model")
+        given = Counter(token.turn for token in self.tokens if token.source != "model")
+        turns = sorted(sampled)
+        return EpisodeLengths(
+            given[0], tuple(sampled[turn] for turn in turns), tuple(given[turn] for turn in turns[:-1])
+        )
 
     @property
     def result(self) -> EpisodeResult:
