@@ -3,11 +3,11 @@
     python scripts/bench_rollouts.py runs/quickstart [--policy sft] [--groups 40] [--at-once 20] [--own-pace]
         [--kv-dtype int8] [--kv-share 0.5] [--host-share 0.5]
 
-They are those of the quickstart's RL: groups of 8, 20 at once, 384 + 224 tokens, five turns, temperature 0.5.
+They are those of the quickstart's RL: groups of 8, 20 at once, 288 + 256 tokens, five turns, temperature 0.5.
 Printed are of a second pass, in which nothing is compiled any more: episodes a second, how many of the row-steps that
-programs ran for sampled a token, how many given tokens were read for each distinct one, how many shapes were compiled,
-and digests of all tokens and of all log-probs: two runs have the same ones, and those of the tokens are any engine's
-that is right.
+programs ran for sampled a token, how many given tokens were read for each distinct one, and digests of all tokens and
+of all log-probs: two runs have the same ones, and those of the tokens are any engine's that is right. Of both passes:
+how many shapes calls had, and how many programs were compiled for them.
 `logprob_gap` says how far the sampled log-probs are from those of the full forward pass on the same tokens, in nats:
 what a learner sees of the rounding of cached keys and values.
 """
@@ -40,6 +40,18 @@ from synthesis.record_io import RecordSource
 from synthesis.records import Environment
 
 _ROWS = 32
+
+
+def programs_compiled_from_now_on() -> list[str]:
+    """Return a list that grows by one for each program that JAX compiles or finds on disk."""
+    compiled: list[str] = []
+
+    def note(event: str, _: float, **__: str | int) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    return compiled
 
 
 def distinct_given_tokens(groups: list[Group]) -> int:
@@ -94,6 +106,7 @@ async def measure(
             for one in environments
         ]
         starts = [start for start in starts if engine.can_run(start)][:num_groups]
+        compiled = programs_compiled_from_now_on()
         for _ in range(2):
             groups: list[Group] = []
             loads: list[Load] = []
@@ -103,7 +116,7 @@ async def measure(
                 groups += await engine.run(policy.params, chosen, group_size=config.group_size, seed=first)
                 loads += engine.loads
             seconds, cpu_seconds = time.monotonic() - started, time.process_time() - cpu_started
-    num_episodes = sum(map(len, groups))
+    num_episodes, num_compiled = sum(map(len, groups)), len(compiled)
     return {
         "episodes": num_episodes,
         "seconds": round(seconds, 2),
@@ -111,7 +124,8 @@ async def measure(
         "episodes_per_second": round(num_episodes / seconds, 1),
         "useful_row_steps": round(sum(x.sampled_tokens for x in loads) / sum(x.row_steps for x in loads), 3),
         "read_per_distinct_token": round(sum(x.read_tokens for x in loads) / distinct_given_tokens(groups), 3),
-        "programs": max(load.programs for load in loads),
+        "shapes": max(load.programs for load in loads),
+        "compiled": num_compiled,
         "tokens": _digest([episode.ledger.ids for group in groups for episode in group]),
         "logprob_gap": logprob_gap(policy, groups, config.rollout.temperature),
         "logprobs": _digest([episode.ledger.sampled_logprobs for group in groups for episode in group]),
