@@ -383,6 +383,12 @@ def num_shards() -> int:
     return 1 if mesh is None else int(mesh.shape["data"] * mesh.shape["fsdp"])
 
 
+def num_hosts() -> int:
+    """Return how many hosts have devices of the mesh in force, be they there or only planned for."""
+    mesh = jax.sharding.get_mesh()
+    return 1 if mesh.empty else len({device.process_index for device in mesh.devices.flat})
+
+
 @jax.jit
 def _of_first_device(rows: _T) -> _T:
     """Return arrays [D, …] from [D, devices of a shard, …]: the first device knows its shard's rows.

@@ -29,14 +29,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import jax
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.format import Segment, Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import ConfigError
 from astra_jax.engine.call_clock import CallClock
-from astra_jax.engine.device import XLADevice, num_shards, own_shards
+from astra_jax.engine.device import XLADevice, num_hosts, num_shards, own_shards
 from astra_jax.engine.host_pages import HostMemory
 from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
@@ -335,13 +334,11 @@ class RolloutEngine:
         await asyncio.gather(*(decoder.update_weights(params, policy_version) for decoder in self._at_work))
 
     def _decoders(self, params: Params | None, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
-        """Make what samples: two on a single device, so that one computes while the other's host works."""
+        """Make what samples, for so many groups at once: `limits_of_decoders` says how many that is."""
         if self._decoder is not None:
             return [self._decoder()]
         assert params is not None, "this process's devices sample nothing without weights"
-        count = 1 if num_shards() > 1 or num_groups < 2 or jax.process_count() > 1 else 2
-        limits = decode_limits(self.config, -(-num_groups // count), group_size)
-        params = layers_apart(params)  # once for both
+        params = layers_apart(params)  # once for all
         return [
             PagedDecoder(
                 shared(
@@ -353,7 +350,7 @@ class RolloutEngine:
                 calls_away=_CALLS_AWAY if self.config.reproducible else None,
                 call_clock=self.call_clock,
             )
-            for _ in range(count)
+            for limits in limits_of_decoders(self.config, num_groups, group_size)
         ]
 
     async def _run_episode(self, decoder: Decoder, episode: Episode, temperature: float, session: Session) -> None:
@@ -436,8 +433,18 @@ def dealt_out(prompts: Sequence[Sequence[int]], num_shards: int) -> list[int]:
     return [shards.setdefault(tuple(prompt), len(shards) % num_shards) for prompt in prompts]
 
 
+def limits_of_decoders(config: RolloutConfig, num_groups: int, group_size: int) -> list[Limits]:
+    """Return the limits of each decoder that a run makes for so many groups, on the devices of the mesh in force.
+
+    Two, with half of the groups each, where all rows are one shard of one host, on a single device or over `tensor`:
+    one computes while the other's host works. A plan counts as many.
+    """
+    count = 2 if num_shards() == num_hosts() == 1 and num_groups > 1 else 1
+    return [decode_limits(config, -(-num_groups // count), group_size)] * count
+
+
 def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Limits:
-    """Return the pages and rows for so many groups at once, all of whose episodes may be of full length.
+    """Return the pages and rows of a decoder for so many groups at once, whose episodes may all be of full length.
 
     With a `kv_share` of 1 there are pages for all of them.
 

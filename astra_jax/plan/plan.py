@@ -164,6 +164,7 @@ _ADVICE = {
     "activations": "set model_overrides.remat to offload or full, raise accumulation or mesh.context",
     "KV pool": _OF_POOL,
     "KV pool of other layers": _OF_POOL,
+    "KV pool of the other decoder": _OF_POOL,
     "batch": "raise accumulation, or take more chips",
     "temporaries": "lower logprob_chunk_tokens, raise accumulation, or split sequences further (mesh.context)",
 }
@@ -201,7 +202,7 @@ def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
         assert decode_mesh is not None
         abstract_steps = rollout_steps(config, model, decode_mesh, mesh)
         abstract_steps |= rl_learner_steps(config, model, mesh)
-        rollouts = episodes_in_flight(config)
+        rollouts = episodes_in_flight(config, decode_mesh)
     return Plan(
         topology=topology,
         chips=len(devices),

@@ -1,6 +1,8 @@
 """What `astra rl` calls to roll episodes out: weights laid out for decoding, prompts and tool responses read, sampling.
 
 All of it for the largest shapes: as many episodes at once as a rollout has, every one of full length.
+
+Decided: docs/decisions/plan.md, “The plan counts the decoders that the run makes”.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.engine.programs import Asked, Given, begin_reading, read_layer, sample_rows
 from astra_jax.engine.schedule import Limits
-from astra_jax.episodes.rollout import decode_limits
+from astra_jax.episodes.rollout import limits_of_decoders
 from astra_jax.mesh.layouts import Layout, places_for_decoding, weights_for_decoding
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops
@@ -47,10 +49,9 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
     lay_out = weights_for_decoding(model, mesh)
     params = _decoded_with(lay_out, learnt, places_for_decoding(model, mesh))
     with jax.set_mesh(mesh):
-        limits = decode_limits(config.rollout, config.groups_per_rollout, config.group_size)
-    calls = _Calls(
-        model, params, limits, config.rollout.kv_dtype, mesh, {**resident, _LEARNERS: bytes_per_chip(learnt)}
-    )
+        limits, *others = limits_of_decoders(config.rollout, config.groups_per_rollout, config.group_size)
+    left = {**resident, _LEARNERS: bytes_per_chip(learnt)}
+    calls = _Calls(model, params, limits, 1 + len(others), config.rollout.kv_dtype, mesh, left)
     steps = {
         "layout_outside": _layout(
             "embeddings and final norm",
@@ -122,12 +123,16 @@ def _decoded_with(lay_out: Layout, learnt: Params, places: Params) -> Params:
     return with_shardings({**outside, "layers": (layer,) * len(places["layers"])}, places)
 
 
-def episodes_in_flight(config: RLConfig) -> str:
-    """Say how many episodes of which length have room in the pages at once."""
+def episodes_in_flight(config: RLConfig, mesh: Mesh) -> str:
+    """Say how many episodes of which length have room in the pages at once, and in how many decoders."""
     tokens = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     in_flight = f"{config.groups_per_rollout * config.group_size} episodes of {tokens:,} tokens in flight"
     share = config.rollout.kv_share
-    return in_flight if share == 1 else f"{in_flight}, with pages for {share:.0%} of their tokens"
+    if share < 1:
+        in_flight = f"{in_flight}, with pages for {share:.0%} of their tokens"
+    with jax.set_mesh(mesh):
+        count = len(limits_of_decoders(config.rollout, config.groups_per_rollout, config.group_size))
+    return in_flight if count == 1 else f"{in_flight}, in {count} decoders that take turns on the same chips"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,9 +142,19 @@ class _Calls:
     model: ModelConfig
     params: Params
     limits: Limits
+    num_decoders: int
+    """With these limits each, on the same chips; a call is one's, and the pages of all are there."""
     kv_dtype: KVDType | None
     mesh: Mesh
-    resident_bytes: Mapping[str, int]
+    left_bytes: Mapping[str, int]
+    """What the learner leaves on a chip meanwhile."""
+
+    @property
+    def resident_bytes(self) -> Mapping[str, int]:
+        """What lies on a chip beside a program, whichever it is."""
+        if self.num_decoders == 1:
+            return self.left_bytes
+        return {**self.left_bytes, "KV pool of the other decoder": (self.num_decoders - 1) * bytes_per_chip(self.pages)}
 
     @functools.cached_property
     def pages(self) -> Pages:
@@ -154,7 +169,9 @@ class _Calls:
     def host_bytes(self) -> int:
         """Of pages that are set aside, per chip."""
         host = self.limits.host
-        return 0 if host is None else bytes_per_chip(self.pages) // self.limits.num_pages * host.num_pages
+        if host is None:
+            return 0
+        return self.num_decoders * (bytes_per_chip(self.pages) // self.limits.num_pages * host.num_pages)
 
     def read(self, rows: int, tokens: int, *, behind_tokens: int) -> AbstractStep:
         """Return `read_layer`, called for each layer: so many rows of a shard, which begin or go on behind others."""

@@ -14,6 +14,7 @@ import pytest
 
 from astra_jax.checkpoints.checkpoint import CheckpointError
 from astra_jax.config import ConfigError
+from astra_jax.episodes import rollout as rollout_module
 from astra_jax.episodes.rollout import RolloutEngine
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import training_mesh
@@ -24,7 +25,7 @@ from astra_jax.plan import plan as plan_module
 from astra_jax.plan.abstract_step import partitioner_bytes
 from astra_jax.plan.learner_steps import rl_learner_steps
 from astra_jax.plan.plan import Plan, StepPlan, plan
-from astra_jax.plan.rollout_steps import rollout_steps
+from astra_jax.plan.rollout_steps import episodes_in_flight, rollout_steps
 from astra_jax.plan.run_config import load_run_config
 
 REPOSITORY = Path(__file__).parents[3]
@@ -177,7 +178,7 @@ def test_an_unknown_preset_is_refused_with_those_there_are():
         load_run_config(PAPER_RL, ['model="qwen3-15b"'])
 
 
-@pytest.mark.parametrize("pool", ["KV pool", "KV pool of other layers"])
+@pytest.mark.parametrize("pool", ["KV pool", "KV pool of other layers", "KV pool of the other decoder"])
 def test_a_step_that_does_not_fit_says_what_to_change(pool):
     sizes = {"parameters": 2**29, pool: 2**30, "headroom": -1}
     step = StepPlan("4 rows", 2**31, 0, sizes, 1.0, 1.0, {}, {"hbm": 2.0}, 6, 0.0, 0.0, False)
@@ -268,3 +269,42 @@ def test_pages_are_counted_as_the_run_holds_them_and_refused_where_the_run_refus
     with pytest.raises(ConfigError) as of_run:
         RolloutEngine(config.model_overrides.of(config.model), None, None, config.rollout)
     assert str(of_plan.value) == str(of_run.value)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "rollout_mesh_of", "num_hosts", "num_decoders"),
+    [
+        ("fsdp=1", "tensor=1", 1, 2),
+        ("fsdp=2, context=4", "tensor=8", 1, 2),
+        ("fsdp=2, context=4", "tensor=8", 2, 1),
+        ("fsdp=2, context=4", "data=2, tensor=4", 1, 1),
+    ],
+)
+def test_a_plan_counts_the_decoders_that_the_run_makes(mesh, rollout_mesh_of, num_hosts, num_decoders, monkeypatch):
+    monkeypatch.setattr(rollout_module, "num_hosts", lambda: num_hosts)
+    overrides = (f"mesh={{{mesh}}}", f"rollout_mesh={{{rollout_mesh_of}}}", "rollout.host_kv.share=0.5")
+    config = load_run_config(PAPER_RL, (*overrides, "groups_per_rollout=5"))
+    learner_mesh = training_mesh(config.mesh, jax.devices()[: 1 if mesh == "fsdp=1" else 8])
+    decode_mesh = rollout_mesh(config.rollout_mesh, learner_mesh)
+    monkeypatch.setattr(rollout_module, "XLADevice", lambda *_, **__: None)
+    monkeypatch.setattr(rollout_module, "PagedDecoder", lambda _, limits, **__: limits)
+    engine = RolloutEngine(
+        config.model_overrides.of(config.model), SimpleNamespace(end_id=0, end_of_text_id=1), None, config.rollout
+    )
+    with jax.set_mesh(decode_mesh):
+        made = engine._decoders({}, config.groups_per_rollout, config.group_size, 0)
+    assert len(made) == num_decoders
+
+    step = rollout_steps(config, config.model, decode_mesh, learner_mesh)["decode"]
+    shards, tensor = decode_mesh.shape["data"], decode_mesh.shape["tensor"]
+    model, page_tokens = config.model, made[0].page_tokens
+    itemsize = jnp.dtype(model.dtype).itemsize
+    page_bytes = 2 * model.num_layers * model.num_kv_heads // tensor * model.head_dim * itemsize * page_tokens
+    of_others = step.resident_bytes.get("KV pool of the other decoder", 0)
+    assert step.bytes_by_category["KV pool"] == page_bytes * made[0].num_pages
+    assert of_others == page_bytes * sum(limits.num_pages for limits in made[1:])
+    assert step.host_bytes == page_bytes * sum(limits.host.num_pages for limits in made)
+    prefixes, rows_per_prefix = made[0].row_shapes[0]
+    assert step.tokens == shards * prefixes * rows_per_prefix
+    said = episodes_in_flight(config, decode_mesh)
+    assert said.endswith(", in 2 decoders that take turns on the same chips") == (num_decoders == 2)
