@@ -399,6 +399,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "own_pages=first.own_pages",
         ("tests/astra_jax/engine/test_shared_device.py",),
     ),
+    # Whose rows found no place in a call comes before whoever proposes later.
+    Mutant(
+        "astra_jax/engine/shared_device.py",
+        "(proposal.kind, -proposal.waited, -proposal.num_rows, proposal)",
+        "(proposal.kind, -proposal.num_rows, proposal)",
+        ("tests/astra_jax/engine/test_shared_device.py",),
+    ),
     # On TPU too a token is written to its place of its page.
     Mutant(
         "astra_jax/model/ragged_pages.py",

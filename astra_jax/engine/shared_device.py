@@ -2,7 +2,8 @@
 
 A program runs on the devices of all hosts at once. So before each call the hosts agree on which it is: each proposes
 what its own schedule wants next, in a few numbers that all of them gather, and all draw the same conclusion (`agreed`).
-A host whose proposal is not next takes part with rows of padding, and proposes again:
+A call that samples has one of the shapes of every decoder, in which as many proposals as can have their places. A host
+whose proposal is not next takes part with rows of padding, and proposes again:
 
     host 0   propose read ── read: own rows ── propose sample ── sample: own rows ── …
     host 1   propose sample ─ read: padding ── propose sample ── sample: own rows ── …
@@ -27,7 +28,7 @@ import numpy as np
 
 from astra_jax.engine.device import Device, Said, XLADevice, off_the_loop
 from astra_jax.engine.host_pages import Moves
-from astra_jax.engine.schedule import Read, RowShape, Sample
+from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
 from astra_jax.mesh.hosts import HostFailed, gather_from_hosts
 
 _T = TypeVar("_T")
@@ -59,42 +60,56 @@ class Proposal(NamedTuple):
     """The most that a row reads."""
     own_pages: int = 0
     leave_at: int = 0
+    waited: int = 0
+    """Calls that others have made since this was proposed."""
+
+    @property
+    def num_rows(self) -> int:
+        """Of a shard."""
+        return self.prefixes * self.rows_per_prefix
 
     def is_part_of(self, call: Proposal) -> bool:
-        """Say whether the rows of a proposal have their places in what was agreed on: all that sample have."""
-        return self.kind == call.kind == Kind.SAMPLE or self[:4] == call[:4]
+        """Say whether the rows of a proposal have their places in a call."""
+        if self.kind == call.kind == Kind.SAMPLE:
+            return self.prefixes <= call.prefixes and self.rows_per_prefix <= call.rows_per_prefix
+        return self[:4] == call[:4]
 
 
-def agreed(proposals: Sequence[Proposal]) -> Proposal:
-    """Return what all hosts do next: what is read comes before what is sampled, more rows before fewer.
+def agreed(proposals: Sequence[Proposal], row_shapes: Sequence[RowShape]) -> Proposal:
+    """Return what all hosts do next: what is read comes before what is sampled, who has waited, more rows before fewer.
 
-    >>> few, many = Proposal(Kind.SAMPLE, 4, 1, own_pages=3), Proposal(Kind.SAMPLE, 4, 4, own_pages=2, leave_at=12)
-    >>> agreed([few, many, Proposal(Kind.NOTHING)])[1:]  # in the larger call both have their places
-    (4, 4, 0, 3, 12)
-    >>> agreed([few, Proposal(Kind.SAMPLE, 2, 4, own_pages=2, leave_at=1)])[1:]  # so they have here
-    (4, 4, 0, 3, 1)
-    >>> agreed([few, Proposal(Kind.DONE), Proposal(Kind.READ, 8, 1, tokens=32)])[1:]
-    (8, 1, 32, 0, 0)
+    A call that samples has one of the `row_shapes`: of those that hold what is first, one that holds as many others as
+    can be, and of these the smallest. What it does not hold waits, and comes first when it has waited longest.
+
+    >>> shapes = [RowShape(6, 4), RowShape(3, 4), RowShape(8, 1), RowShape(2, 1)]
+    >>> few, many = Proposal(Kind.SAMPLE, 2, 1, own_pages=3), Proposal(Kind.SAMPLE, 3, 4, own_pages=2, leave_at=12)
+    >>> agreed([few, many, Proposal(Kind.NOTHING)], shapes)[1:]  # in the larger call both have their places
+    (3, 4, 0, 3, 12, 0)
+    >>> alone = Proposal(Kind.SAMPLE, 8, 1, leave_at=7)
+    >>> agreed([alone, many], shapes)[1:]  # one call would have 8 × 4 rows: two have 3 × 4 and 8 × 1
+    (3, 4, 0, 2, 12, 0)
+    >>> agreed([alone._replace(waited=1), many], shapes)[1:]
+    (8, 1, 0, 0, 7, 0)
+    >>> agreed([few, Proposal(Kind.DONE), Proposal(Kind.READ, 8, 1, tokens=32)], shapes)[1:]
+    (8, 1, 32, 0, 0, 0)
     """
-    first = min(
-        proposals, key=lambda proposal: (proposal.kind, -proposal.prefixes * proposal.rows_per_prefix, proposal)
-    )
-    if first.kind == Kind.SAMPLE:  # of shapes neither of which holds the other, one host would starve the other
-        samples = [proposal for proposal in proposals if proposal.kind == Kind.SAMPLE]
-        first = first._replace(
-            prefixes=max(proposal.prefixes for proposal in samples),
-            rows_per_prefix=max(proposal.rows_per_prefix for proposal in samples),
+    first = min(proposals, key=lambda proposal: (proposal.kind, -proposal.waited, -proposal.num_rows, proposal))
+    if first.kind == Kind.SAMPLE:
+        calls = [first._replace(prefixes=shape.prefixes, rows_per_prefix=shape.rows_per_prefix) for shape in row_shapes]
+        first = max(
+            (call for call in calls if first.is_part_of(call)),
+            key=lambda call: (sum(proposal.is_part_of(call) for proposal in proposals), -call.num_rows),
         )
     parts = [proposal for proposal in proposals if proposal.is_part_of(first)]
     # A row that goes on is more than `leave_at` of each host's: while one host waits for all of its rows, so do others.
     return first._replace(
-        own_pages=max(part.own_pages for part in parts), leave_at=sum(part.leave_at for part in parts)
+        own_pages=max(part.own_pages for part in parts), leave_at=sum(part.leave_at for part in parts), waited=0
     )
 
 
-def shared(device: XLADevice) -> Device:
+def shared(device: XLADevice, limits: Limits) -> Device:
     """Return the device as all hosts call it together; where there is one host, as it is."""
-    return device if jax.process_count() == 1 else SharedDevice(device, _gather)
+    return device if jax.process_count() == 1 else SharedDevice(device, limits.row_shapes, _gather)
 
 
 async def _gather(proposal: Proposal) -> np.ndarray:
@@ -104,9 +119,17 @@ async def _gather(proposal: Proposal) -> np.ndarray:
 class SharedDevice:
     """This host's shards of a device, and calls that all hosts make together; a `Device`."""
 
-    def __init__(self, device: XLADevice, gather: Callable[[Proposal], Awaitable[np.ndarray]]):
-        """Agree by `gather`: it takes what this host proposes, and returns what all do, one row each."""
-        self._device, self._gather = device, gather
+    def __init__(
+        self,
+        device: XLADevice,
+        row_shapes: Sequence[RowShape],
+        gather: Callable[[Proposal], Awaitable[np.ndarray]],
+    ):
+        """Agree by `gather`: it takes what this host proposes, and returns what all do, one row each.
+
+        A call that samples has one of the `row_shapes`, the same ones on every host.
+        """
+        self._device, self._row_shapes, self._gather = device, row_shapes, gather
         self.num_shards, self.vocab_size = device.num_shards, device.vocab_size
         self.page_bytes, self.penalizes = device.page_bytes, device.penalizes
         self._ended: Exception | None = None
@@ -169,6 +192,7 @@ class SharedDevice:
         """Take part in other calls until the next one is what this host proposes; return that."""
         while not own.is_part_of(call := await self._agree(own)):
             await self._take_part(call)
+            own = own._replace(waited=own.waited + 1)
         return call
 
     async def _agree(self, own: Proposal) -> Proposal:
@@ -180,7 +204,7 @@ class SharedDevice:
         except Exception as error:
             self._ended = error
             raise
-        call = agreed(proposals)
+        call = agreed(proposals, self._row_shapes)
         if call.kind == Kind.FAILED:
             failed = [str(host) for host, proposal in enumerate(proposals) if proposal.kind == Kind.FAILED]
             self._ended = HostFailed(

@@ -342,7 +342,8 @@ class RolloutEngine:
         return [
             PagedDecoder(
                 shared(
-                    XLADevice(self.model_config, params, limits, end_ids=self._end_ids, kv_dtype=self.config.kv_dtype)
+                    XLADevice(self.model_config, params, limits, end_ids=self._end_ids, kv_dtype=self.config.kv_dtype),
+                    limits,
                 ),
                 limits,
                 end_ids=self._end_ids,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import random
 
 import numpy as np
@@ -15,7 +16,8 @@ from astra_jax.engine.host_pages import HostMemory, Moves
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
-from astra_jax.engine.shared_device import Proposal, SharedDevice
+from astra_jax.engine.shared_device import Kind, Proposal, SharedDevice, agreed
+from astra_jax.episodes.rollout import RolloutConfig, decode_limits
 from astra_jax.mesh.hosts import HostFailed
 
 NUM_HOSTS = 3
@@ -75,9 +77,15 @@ class Hosts:
 
     def __init__(self, calls_away: int | None, limits: Limits = LIMITS):
         self._barrier, self._proposals = asyncio.Barrier(NUM_HOSTS), [Proposal(0)] * NUM_HOSTS
+        self.rounds: list[list[Proposal]] = []
         self.devices = [PartOfDevice(limits) for _ in range(NUM_HOSTS)]
         self.decoders = [
-            PagedDecoder(SharedDevice(device, self._gather_of(host)), limits, end_ids=(1,), calls_away=calls_away)
+            PagedDecoder(
+                SharedDevice(device, limits.row_shapes, self._gather_of(host)),
+                limits,
+                end_ids=(1,),
+                calls_away=calls_away,
+            )
             for host, device in enumerate(self.devices)
         ]
 
@@ -86,6 +94,8 @@ class Hosts:
             self._proposals[host] = proposal
             await self._barrier.wait()
             rows = np.array(self._proposals, np.int32)
+            if host == 0:
+                self.rounds.append([*self._proposals])
             await self._barrier.wait()
             return rows
 
@@ -134,6 +144,78 @@ def test_all_hosts_make_the_same_calls_until_all_are_done(calls_away):
     assert (one[:2] == other[:2]) == (calls_away is not None), (
         "delays of tools change calls where nobody waits for them"
     )
+
+
+@pytest.mark.parametrize("calls_away", [None, 2], ids=["own_pace", "one_order"])
+def test_hosts_that_want_rows_of_two_shapes_make_two_calls_one_after_the_other(calls_away):
+    """Of 2 × 2 and 3 × 1 neither holds the other, and a call of 3 × 2 has no decoder."""
+    limits = dataclasses.replace(LIMITS, row_shapes=(RowShape(2, 2), RowShape(3, 1)))
+
+    async def main() -> tuple[Hosts, list]:
+        hosts = Hosts(calls_away, limits)
+        slots = [range(9), range(9, 13), range(13, 15)]
+        found = await asyncio.gather(
+            *(a_host(decoder, of_host, lambda: 0.1) for decoder, of_host in zip(hosts.decoders, slots, strict=True))
+        )
+        return hosts, found
+
+    async def alone() -> list[list[Generated]]:
+        return await a_host(PagedDecoder(PartOfDevice(), LIMITS, end_ids=(1,)), range(15), lambda: 0.0)
+
+    hosts, found = run_on_clock(main())
+    wanted = [{tuple(each[1:3]) for each in proposals if each.kind == Kind.SAMPLE} for proposals in hosts.rounds]
+    assert {(2, 2), (3, 1)} in wanted
+    assert {call[1] for call in hosts.devices[0].calls if call[0] == "sample"} == set(limits.row_shapes)
+    assert len({tuple(device.calls) for device in hosts.devices}) == 1
+    assert [messages for of_host in found for messages in of_host] == run_on_clock(alone())
+    # Who was passed over comes before whoever proposes later.
+    passed_over, most = [0] * NUM_HOSTS, 0
+    for proposals in hosts.rounds:
+        call = agreed(proposals, limits.row_shapes)
+        for host, each in enumerate(proposals):
+            if each.kind == call.kind == Kind.SAMPLE:
+                passed_over[host] = 0 if each.is_part_of(call) else passed_over[host] + 1
+        most = max(most, *passed_over)
+    assert 0 < most < NUM_HOSTS
+
+
+def shapes_of_decoders() -> set[tuple[RowShape, ...]]:
+    config = RolloutConfig(max_prompt_tokens=64, max_response_tokens=64, max_turns=1)
+    return {decode_limits(config, groups, size).row_shapes for groups in range(1, 12) for size in (1, 2, 4, 6, 8)}
+
+
+def test_whatever_hosts_propose_the_call_has_a_shape_of_the_decoder_and_holds_all_that_can_be():
+    """In every shape of every decoder, on two hosts and on three; whose turn it is not waits for few calls."""
+    # As on a mesh: on one device of a CPU there are at most 16 rows.
+    mesh_of_six = (RowShape(6, 4), RowShape(3, 4), RowShape(8, 1), RowShape(2, 1))
+    num_split = 0
+    for row_shapes in {*shapes_of_decoders(), mesh_of_six}:
+        for wanted in (*itertools.product(row_shapes, repeat=2), *itertools.product(row_shapes, repeat=3)):
+            proposals = [Proposal(Kind.SAMPLE, *shape, own_pages=n, leave_at=1) for n, shape in enumerate(wanted)]
+            call = agreed([*proposals, Proposal(Kind.NOTHING)], row_shapes)
+            assert call[1:3] in row_shapes
+            assert agreed([Proposal(Kind.NOTHING), *reversed(proposals)], row_shapes) == call
+            holding_all = [
+                shape
+                for shape in row_shapes
+                if all(each.prefixes <= shape[0] and each.rows_per_prefix <= shape[1] for each in wanted)
+            ]
+            parts = [each for each in proposals if each.is_part_of(call)]
+            assert call[4:] == (max(each.own_pages for each in parts), len(parts), 0)
+            if holding_all:
+                assert len(parts) == len(proposals)
+                assert call.num_rows == min(shape.prefixes * shape.rows_per_prefix for shape in holding_all)
+                continue
+            num_split += 1
+            served = set()
+            for _ in wanted:
+                call = agreed(proposals, row_shapes)
+                served |= {number for number, each in enumerate(proposals) if each.is_part_of(call)}
+                proposals = [
+                    each._replace(waited=0 if each.is_part_of(call) else each.waited + 1) for each in proposals
+                ]
+            assert served == set(range(len(wanted)))
+    assert num_split > 0
 
 
 def test_where_one_host_moves_pages_the_others_take_part():
@@ -231,7 +313,7 @@ def test_a_host_whose_own_part_of_a_call_fails_asks_nobody_any_more():
         return np.array([proposal], np.int32)
 
     async def main() -> None:
-        decoder = PagedDecoder(SharedDevice(Breaks(), gather), LIMITS, end_ids=(1,))
+        decoder = PagedDecoder(SharedDevice(Breaks(), LIMITS.row_shapes, gather), LIMITS, end_ids=(1,))
         with pytest.raises(MemoryError, match="of this host"):
             await decoder.generate([21, 22, 23], Sampling(30), Session(1, 0))
         num_asked = len(asked)
