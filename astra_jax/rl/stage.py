@@ -123,11 +123,6 @@ def checked_parts(config: RLConfig) -> Parts:
         model_config.require_sizes_of(config.model, config.init)
     require_chat_template(config.init, tokenizer)
     require_layout(config, model_config, mesh)
-    if config.overlap_rollouts and mesh is not None:  # on TPU there is one without a [mesh]
-        raise ConfigError(
-            f"expected one device without a mesh beside overlap_rollouts, found a mesh of {mesh.size}: learner and "
-            "decoder each need a mesh of their own in force; leave the key out"
-        )
     return Parts(mesh, model_config, tokenizer)
 
 
@@ -135,8 +130,14 @@ def require_layout(config: RLConfig, model_config: ModelConfig, mesh: Mesh | Non
     """See to it that batches, weights and episodes of a run can be laid over its mesh.
 
     Raises:
-        ConfigError: a mesh does not divide them; or episodes may exceed the model's context.
+        ConfigError: a mesh does not divide them; there is one beside overlapping rollouts; or episodes may exceed the
+            model's context.
     """
+    if config.overlap_rollouts and mesh is not None:  # on TPU there is one without a [mesh]
+        raise ConfigError(
+            f"expected one device without a mesh beside overlap_rollouts, found a mesh of {mesh.size}: learner and "
+            "decoder each need a mesh of their own in force; leave the key out"
+        )
     require_rows(config.rows_per_update, config.accumulation, mesh)
     require_divisible(model_config, mesh)
     require_divisible(model_config, rollout_mesh(config.rollout_mesh, mesh))

@@ -20,6 +20,7 @@ from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import training_mesh
 from astra_jax.model import kv_pages
 from astra_jax.model.qwen3 import _project
+from astra_jax.model.sharding import MeshConfig, make_mesh
 from astra_jax.plan import PLAN_ENVIRONMENT
 from astra_jax.plan import plan as plan_module
 from astra_jax.plan.abstract_step import partitioner_bytes
@@ -156,6 +157,17 @@ def test_a_plan_is_refused_as_the_run_would_be_before_anything_is_compiled(confi
     monkeypatch.setattr(plan_module, "_devices", lambda _: jax.devices())
     with pytest.raises(ConfigError, match=message):
         plan(load_run_config(config, overrides), "v5p:2x2x2")
+
+
+def test_a_plan_refuses_rollouts_that_overlap_updates_as_the_run_does_on_a_tpu(tmp_path, monkeypatch):
+    """There the first device has a mesh without a [mesh]."""
+    monkeypatch.setattr(plan_module, "_devices", lambda _: jax.devices())
+    monkeypatch.setattr(plan_module, "training_mesh", lambda *_: make_mesh(MeshConfig(), jax.devices()[:1]))
+    without_mesh = tmp_path / "rl.toml"
+    without_mesh.write_text(_TINY.replace("[mesh]\nfsdp = 2\ncontext = 2\n[rollout_mesh]\ndata = 2\ntensor = 2\n", ""))
+    overlapped = ("overlap_rollouts=true", "importance_cap=2.0", "rollout.reproducible=false")
+    with pytest.raises(ConfigError, match="expected one device without a mesh beside overlap_rollouts, found a mesh"):
+        plan(load_run_config(without_mesh, overlapped), "v5e:2x2")
 
 
 def test_a_topology_that_is_none_and_a_config_of_no_run_are_refused(tmp_path):
