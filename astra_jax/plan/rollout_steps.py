@@ -1,6 +1,7 @@
 """What `astra rl` calls to roll episodes out: weights laid out for decoding, prompts and tool responses read, sampling.
 
-All of it for the largest shapes: as many episodes at once as a rollout has, every one of full length.
+All of it for the largest shapes: as many episodes at once as a rollout has, every one of full length. An evaluation on
+held-out environments calls the same programs with pages of its own, when those of a rollout are gone.
 
 Decided: docs/decisions/plan.md, “The plan counts the decoders that the run makes”.
 """
@@ -48,10 +49,14 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
     resident = {} if config.optimizer_waits_on_host else {"optimiser": moments_bytes}
     lay_out = weights_for_decoding(model, mesh)
     params = _decoded_with(lay_out, learnt, places_for_decoding(model, mesh))
-    with jax.set_mesh(mesh):
-        limits, *others = limits_of_decoders(config.rollout, config.groups_per_rollout, config.group_size)
     left = {**resident, _LEARNERS: bytes_per_chip(learnt)}
-    calls = _Calls(model, params, limits, 1 + len(others), config.rollout.kv_dtype, mesh, left)
+
+    def calls_for(num_groups: int, group_size: int) -> _Calls:
+        with jax.set_mesh(mesh):
+            limits, *others = limits_of_decoders(config.rollout, num_groups, group_size)
+        return _Calls(model, params, limits, 1 + len(others), config.rollout.kv_dtype, mesh, left)
+
+    calls = calls_for(config.groups_per_rollout, config.group_size)
     steps = {
         "layout_outside": _layout(
             "embeddings and final norm",
@@ -75,14 +80,15 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
             },
             given={_LEARNERS: bytes_per_chip(learnt["layers"])},
         ),
-        "prefill": calls.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=0),
-        # Of long prompts, of long tool responses, and of histories whose pages were let go of.
-        "prefill_on": calls.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=limits.max_tokens),
-        "append": calls.read(limits.read_rows, limits.read_tokens, behind_tokens=limits.max_tokens),
-        "decode": calls.sample(),
+        **calls.steps(),
     }
-    host_bytes = (moments_bytes if config.optimizer_waits_on_host else 0) + calls.host_bytes
-    return {name: dataclasses.replace(step, host_bytes=host_bytes) for name, step in steps.items()}
+    if config.held_out is not None:
+        of_evaluation = calls_for(config.held_out.most_at_once, 1).steps()
+        steps |= {f"held_out_{name}": step for name, step in of_evaluation.items()}
+    moments_on_host = moments_bytes if config.optimizer_waits_on_host else 0
+    return {
+        name: dataclasses.replace(step, host_bytes=step.host_bytes + moments_on_host) for name, step in steps.items()
+    }
 
 
 def _layout(
@@ -132,7 +138,11 @@ def episodes_in_flight(config: RLConfig, mesh: Mesh) -> str:
         in_flight = f"{in_flight}, with pages for {share:.0%} of their tokens"
     with jax.set_mesh(mesh):
         count = len(limits_of_decoders(config.rollout, config.groups_per_rollout, config.group_size))
-    return in_flight if count == 1 else f"{in_flight}, in {count} decoders that take turns on the same chips"
+    if count > 1:
+        in_flight = f"{in_flight}, in {count} decoders that take turns on the same chips"
+    if config.held_out is None:
+        return in_flight
+    return f"{in_flight}; at another time up to {config.held_out.most_at_once} in held-out environments"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +182,18 @@ class _Calls:
         if host is None:
             return 0
         return self.num_decoders * (bytes_per_chip(self.pages) // self.limits.num_pages * host.num_pages)
+
+    def steps(self) -> dict[str, AbstractStep]:
+        """Return all that is called while episodes are sampled, by name."""
+        limits = self.limits
+        steps = {
+            "prefill": self.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=0),
+            # Of long prompts, of long tool responses, and of histories whose pages were let go of.
+            "prefill_on": self.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=limits.max_tokens),
+            "append": self.read(limits.read_rows, limits.read_tokens, behind_tokens=limits.max_tokens),
+            "decode": self.sample(),
+        }
+        return {name: dataclasses.replace(step, host_bytes=self.host_bytes) for name, step in steps.items()}
 
     def read(self, rows: int, tokens: int, *, behind_tokens: int) -> AbstractStep:
         """Return `read_layer`, called for each layer: so many rows of a shard, which begin or go on behind others."""

@@ -101,6 +101,11 @@ class HeldOutConfig(BaseModel):
     """Of its episodes, one in each environment; at 0 they are greedy. All other limits are those of `rollout`."""
     environments_at_once: int = Field(default=16, gt=0)
 
+    @property
+    def most_at_once(self) -> int:
+        """Episodes at once, if there are so many environments that can be rolled out."""
+        return min(self.environments_at_once, self.num_environments or self.environments_at_once)
+
 
 class CurriculumConfig(BaseModel):
     """Which solved rates an environment must have to be rolled out in every epoch; outside it is in every other one."""

@@ -82,7 +82,7 @@ class HeldOut:
             HostFailed: another host has failed.
         """
         started = time.monotonic()
-        at_once = min(self._held_out.environments_at_once, len(self._starts))
+        at_once = min(self._held_out.most_at_once, len(self._starts))
         decoding_params = laid_out_for_decoding(self._model_config, self._mesh, state.params)
         groups: list[Group] = []
         with in_force(self._mesh):

@@ -295,7 +295,8 @@ def test_pages_are_counted_as_the_run_holds_them_and_refused_where_the_run_refus
 def test_a_plan_counts_the_decoders_that_the_run_makes(mesh, rollout_mesh_of, num_hosts, num_decoders, monkeypatch):
     monkeypatch.setattr(rollout_module, "num_hosts", lambda: num_hosts)
     overrides = (f"mesh={{{mesh}}}", f"rollout_mesh={{{rollout_mesh_of}}}", "rollout.host_kv.share=0.5")
-    config = load_run_config(PAPER_RL, (*overrides, "groups_per_rollout=5"))
+    held_out = 'held_out={environments="none", every_steps=5, num_environments=6}'
+    config = load_run_config(PAPER_RL, (*overrides, held_out, "groups_per_rollout=5"))
     learner_mesh = training_mesh(config.mesh, jax.devices()[: 1 if mesh == "fsdp=1" else 8])
     decode_mesh = rollout_mesh(config.rollout_mesh, learner_mesh)
     monkeypatch.setattr(rollout_module, "XLADevice", lambda *_, **__: None)
@@ -303,20 +304,23 @@ def test_a_plan_counts_the_decoders_that_the_run_makes(mesh, rollout_mesh_of, nu
     engine = RolloutEngine(
         config.model_overrides.of(config.model), SimpleNamespace(end_id=0, end_of_text_id=1), None, config.rollout
     )
-    with jax.set_mesh(decode_mesh):
-        made = engine._decoders({}, config.groups_per_rollout, config.group_size, 0)
-    assert len(made) == num_decoders
-
-    step = rollout_steps(config, config.model, decode_mesh, learner_mesh)["decode"]
-    shards, tensor = decode_mesh.shape["data"], decode_mesh.shape["tensor"]
-    model, page_tokens = config.model, made[0].page_tokens
-    itemsize = jnp.dtype(model.dtype).itemsize
-    page_bytes = 2 * model.num_layers * model.num_kv_heads // tensor * model.head_dim * itemsize * page_tokens
-    of_others = step.resident_bytes.get("KV pool of the other decoder", 0)
-    assert step.bytes_by_category["KV pool"] == page_bytes * made[0].num_pages
-    assert of_others == page_bytes * sum(limits.num_pages for limits in made[1:])
-    assert step.host_bytes == page_bytes * sum(limits.host.num_pages for limits in made)
-    prefixes, rows_per_prefix = made[0].row_shapes[0]
-    assert step.tokens == shards * prefixes * rows_per_prefix
+    steps = rollout_steps(config, config.model, decode_mesh, learner_mesh)
+    model, (data, tensor) = config.model, (decode_mesh.shape[axis] for axis in ("data", "tensor"))
+    key_bytes = model.num_kv_heads // tensor * model.head_dim * jnp.dtype(model.dtype).itemsize
+    for step, *asked in (
+        (steps["decode"], config.groups_per_rollout, config.group_size),
+        (steps["held_out_decode"], 6, 1),
+    ):
+        with jax.set_mesh(decode_mesh):
+            made = engine._decoders({}, *asked, 0)
+        assert len(made) == num_decoders
+        page_bytes = 2 * model.num_layers * key_bytes * made[0].page_tokens
+        of_others = step.resident_bytes.get("KV pool of the other decoder", 0)
+        assert step.bytes_by_category["KV pool"] == page_bytes * made[0].num_pages
+        assert of_others == page_bytes * sum(limits.num_pages for limits in made[1:])
+        assert step.host_bytes == page_bytes * sum(limits.host.num_pages for limits in made)
+        prefixes, rows_per_prefix = made[0].row_shapes[0]
+        assert step.tokens == data * prefixes * rows_per_prefix
     said = episodes_in_flight(config, decode_mesh)
-    assert said.endswith(", in 2 decoders that take turns on the same chips") == (num_decoders == 2)
+    assert (", in 2 decoders that take turns on the same chips" in said) == (num_decoders == 2)
+    assert said.endswith("; at another time up to 6 in held-out environments")
