@@ -24,8 +24,8 @@ from astra_jax.config import load_config
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.config import RLConfig
-from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
-from astra_jax.rl.train import objective_of, rl_loss, weights_of
+from astra_jax.rl.grpo_loss import Objective
+from astra_jax.rl.train import objective_of, rl_loss, token_losses, weights_of
 
 TOKENS_SHOWN = 8
 
@@ -47,17 +47,7 @@ def looked_at(params: Params, batch: RLBatch, *, model_config: ModelConfig, obje
         return jax.value_and_grad(loss_of, has_aux=True)(params)
 
     (loss, logprobs_BT), gradients = compute(params)
-    losses_BT = np.asarray(
-        grpo_token_losses(
-            logprobs_BT,
-            batch.sampled_logprobs_BT,
-            batch.advantages_BT,
-            clip_epsilon=objective.clip_epsilon,
-            clip_epsilon_high=objective.clip_epsilon_high,
-            importance_cap=objective.importance_cap,
-            start_logprobs_BT=batch.start_logprobs_BT,
-        )
-    )
+    losses_BT = np.asarray(token_losses(logprobs_BT, batch, objective))
     is_bad_BT = ~np.isfinite(losses_BT) & (np.asarray(weights_of(batch)) > 0)
     of_token = {
         "token": batch.targets_BT,

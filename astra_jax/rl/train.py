@@ -94,6 +94,19 @@ def weights_of(batch: RLBatch) -> jax.Array:
     return batch.loss_mask_BT if batch.loss_weights_BT is None else batch.loss_weights_BT
 
 
+def token_losses(logprobs_BT: jax.Array, batch: RLBatch, objective: Objective) -> jax.Array:
+    """Return the loss of each token of a batch to a policy with these log-probs; float32 [B, T]."""
+    return grpo_token_losses(
+        logprobs_BT,
+        batch.sampled_logprobs_BT,
+        batch.advantages_BT,
+        clip_epsilon=objective.clip_epsilon,
+        clip_epsilon_high=objective.clip_epsilon_high,
+        importance_cap=objective.importance_cap,
+        start_logprobs_BT=batch.start_logprobs_BT,
+    )
+
+
 def rl_loss(
     params: Params,
     batch: RLBatch,
@@ -107,15 +120,7 @@ def rl_loss(
     Without that weight, by the batch's own: the mean per sampled token, or per episode where those weigh the same.
     """
     logprobs_BT = policy_logprobs(params, batch, model_config=model_config, objective=objective)
-    losses_BT = grpo_token_losses(
-        logprobs_BT,
-        batch.sampled_logprobs_BT,
-        batch.advantages_BT,
-        clip_epsilon=objective.clip_epsilon,
-        clip_epsilon_high=objective.clip_epsilon_high,
-        importance_cap=objective.importance_cap,
-        start_logprobs_BT=batch.start_logprobs_BT,
-    )
+    losses_BT = token_losses(logprobs_BT, batch, objective)
     weights_BT = weights_of(batch)
     if total_weight is None:
         total_weight = weights_BT.sum()
