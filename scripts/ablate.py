@@ -44,6 +44,7 @@ from typing import Any, NamedTuple
 from astra_jax.config import load_config
 from astra_jax.metrics_file import read_metrics
 from astra_jax.report.charts import line_chart
+from synthesis.destination import whole_file
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.held_out import RL_SPLIT, held_out_configs
 from synthesis.record_io import RecordSource, write_records
@@ -226,7 +227,8 @@ def write(out: Path, rows: list[dict[str, Any]]) -> None:
     file = out / "ablations.json"
     before = json.loads(file.read_text()) if file.exists() else []
     known = {(row["quickstart"], row["arm"]): row for row in [*before, *rows]}
-    file.write_text(json.dumps(list(known.values()), indent=1) + "\n")
+    with whole_file(file) as partial:
+        partial.write_text(json.dumps(list(known.values()), indent=1) + "\n")
     (out / "calls.svg").write_text(drawn(rows))
 
 
