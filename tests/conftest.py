@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
-from astra_jax.user_cache import processor, trim
+from astra_jax.user_cache import processor, trim, user_cache
 
 phases = [Phase.explicit, Phase.generate] if "MUTANT_UNDER_TEST" in os.environ else list(Phase)
 settings.register_profile("repeatable", derandomize=True, deadline=None, phases=phases)
@@ -22,9 +22,11 @@ settings.load_profile("repeatable")
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # What one process compiles, the others, the commands that they start and the next run need not: JAX looks a program up
-# by its text, its flags and its compiler. It is kept in the virtual environment, not in the user's home.
+# by its text, its flags and its compiler. It is kept in the virtual environment; where there is none, among the user's
+# caches.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    compiled = Path(sys.prefix) / "compiled_by_tests" / processor()
+    keeper = user_cache() if sys.prefix == sys.base_prefix else Path(sys.prefix)
+    compiled = keeper / "compiled_by_tests" / processor()
     compiled.mkdir(parents=True, exist_ok=True)
     trim(compiled, most_bytes=2**30)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled)

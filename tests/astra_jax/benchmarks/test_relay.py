@@ -141,9 +141,9 @@ async def test_a_relay_cancelled_while_it_closes_keeps_no_file_and_no_connection
             site = web.SockSite(relay._runner, listening)
             await site.start()
             asking = asyncio.ensure_future(ask(address))
+            asking.add_done_callback(lambda each: each.cancelled() or each.exception())
             await is_asked.wait()
             is_closing.set()
-        await asking
 
     with scripted_endpoint(says) as endpoint:
         leaving = asyncio.ensure_future(leave_while_somebody_asks(endpoint.url))
