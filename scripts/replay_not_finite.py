@@ -3,9 +3,10 @@
     python scripts/replay_not_finite.py configs/tiny_rl.toml 123 [out=runs/mine/rl …]
 
 Takes the config that the run was started with and reads `OUT/not_finite/step-000123.npz`, the batch as it was learnt
-from. The weights are those of the run's newest checkpoint up to that step, or `init`; `updates_missing` says how many
-steps lie between, and 0 that they are the step's own. Printed besides: the loss, the arrays whose gradient is not
-finite, and the first tokens whose loss is not, each with its row, its column and what the loss is made of.
+from; of several hosts, the rows of the first. The weights are those of the run's newest checkpoint up to that step, or
+`init`; `updates_missing` says how many steps lie between, and 0 that they are the step's own. Mini-batches are computed
+as one, with the step's first weights. Printed besides: the loss, the arrays whose gradient is not finite, and the first
+tokens whose loss is not, each with its row, its column and what the loss is made of.
 """
 
 from __future__ import annotations
@@ -88,7 +89,10 @@ def main() -> None:
     done = max((step for step in steps if step <= options.step), default=0)
     weights = config.out / "checkpoints" / f"{done:08d}" if done else config.init
     model_config, params = load_params(weights, overrides=config.model_overrides)
-    batch = kept_batch(config.out / "not_finite" / f"step-{options.step:06d}.npz")
+    path = config.out / "not_finite" / f"step-{options.step:06d}.npz"
+    if not path.is_file():
+        parser.error(f"expected the batch of a step that was not applied, found no {path}: name another step or out=")
+    batch = kept_batch(path)
     found = looked_at(params, batch, model_config=model_config, objective=objective_of(config))
     print(json.dumps({"step": options.step, "updates_missing": options.step - done, **found}))
 
