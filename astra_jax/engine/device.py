@@ -23,6 +23,7 @@ from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, KVDType, empty_pages
 from astra_jax.model.qwen3 import Params, layers_apart
 from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, platform, spec
+from astra_jax.model.triton_pages import has_kernel
 
 _T = TypeVar("_T")
 _FEW_ROWS = 8
@@ -110,9 +111,10 @@ class XLADevice:
         self.page_bytes = sum(x.nbytes for x in jax.tree.leaves(self._pages)) // (num_shards() * limits.num_pages)
         # Hosts agree on a call in a few numbers (`SharedDevice`), and whether a row is penalised is none of them.
         self.penalizes = jax.process_count() == 1
+        self._has_kernel = has_kernel(model_config.dtype, model_config.head_dim, limits.page_tokens)
         # Only one device alone lists pages: a mesh has the same sums over one host as over several, which cannot agree
-        # on that; and a TPU reads pages where they lie.
-        self._lists_pages = self._mesh.empty and platform() != "tpu"
+        # on that; and a TPU, or a GPU's kernel, reads pages where they lie.
+        self._lists_pages = self._mesh.empty and platform() != "tpu" and not self._has_kernel
         self._set_aside: list[np.ndarray] = []
         """Of each array of the pages [d, places, …], for this host's shards; none before the first is set aside."""
         self._shapes: set[tuple[Any, ...]] = set()
@@ -361,7 +363,9 @@ class XLADevice:
                         ((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens)
                     )
         sizes = self._limits.own_table_pages
-        if num_prefixes * width < _FEW_ROWS:
+        if self._has_kernel:
+            sizes = sizes[-1:]  # the length of a table costs nothing there, and every size is one more program
+        elif num_prefixes * width < _FEW_ROWS:
             sizes = sizes[1:]  # few rows read little: fewer sizes are enough for them
         size = next(size for size in sizes if size >= own_pages)
         own_tables = np.zeros((self.num_shards, num_prefixes * width, size), np.int32)

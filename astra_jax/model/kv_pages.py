@@ -11,7 +11,8 @@ the pages.
     WindowRows   on CPU and GPU: the pages that rows go on from are copied, so that what is computed on is contiguous:
                  all of them once where a loop adds token after token, either side by side, all rows as long as the
                  longest, or one sequence after the other, no more than there are; else a few at a time, side by side;
-                 the new tokens are written once, when it ends
+                 the new tokens are written once, when it ends. Where a GPU has a kernel for it (`triton_pages`), the
+                 loop's tokens attend to pages where these lie
     KernelRows   on TPU (`ragged_pages`): a kernel reads the pages where they lie, so that nothing is there twice
 
 Pages may hold int8: then each token's keys of a head, and its values, have a scale of their own, and whoever attends
@@ -43,9 +44,11 @@ from astra_jax.model.ragged_pages import (
     empty_layer,
     layer_at,
     layer_with,
+    on_each_shard,
     touched_pages,
 )
 from astra_jax.model.sharding import TPU_LANES, ambient_mesh, constrain, platform, spec
+from astra_jax.model.triton_pages import has_kernel, softmax_over_pages
 
 _PAGES_AXES = ("batch", "slots", "kv_heads", "head_dim", "head_dim")
 _ROWS_AXES = ("batch", "kv_heads", "head_dim", "head_dim")
@@ -265,8 +268,8 @@ class WindowRows(NamedTuple):
     pages: KV
     tables_DRn: Rows
     starts_DR: Rows
-    behind: list[Behind] | None
-    """What they go on from; None where `attend` lays it side by side block by block."""
+    behind: list[Behind] | Histories | None
+    """What they go on from, copied or where it lies; None where `attend` lays it side by side block by block."""
 
     def begin(self, num_tokens: int) -> KV:
         """Return what a loop over so many new tokens carries: rows of [K, H, T] and [K, T, H]."""
@@ -309,6 +312,8 @@ class WindowRows(NamedTuple):
         fresh = Part(_as_numbers(kv, q_RQNH.dtype), seen_1QT)
         if self.behind is None:
             return attend_pages(q_RQNH, self.pages, self.tables_DRn, self.starts_DR, fresh, counts_R)
+        if isinstance(self.behind, Histories):
+            return attend_in_place(q_RQNH, self.pages, self.behind, fresh)
         return attend(q_RQNH, self.behind, fresh)
 
     def end(self, kv: KV, counts_DR: Rows, attended: jax.Array | None = None) -> KV:
@@ -355,9 +360,11 @@ def _as_numbers(kv: KV, dtype: Any) -> KV:
     return KV(keys.astype(dtype), values.astype(dtype))
 
 
-def _behind(pages: KV, histories: Histories, dtype: DType) -> list[Behind]:
+def _behind(pages: KV, histories: Histories, dtype: DType) -> list[Behind] | Histories:
     """Return what the rows of one layer have behind them: prefixes that several read, and what is each row's own."""
-    page_tokens = pages.values.shape[3]
+    page_tokens, head_dim = pages.values.shape[3:]
+    if has_kernel(dtype, head_dim, page_tokens):
+        return histories
     of_prefixes = (histories.prefix_tables_DPn, histories.prefix_pages_DP * page_tokens, histories.most_prefix_pages)
     of_rows = (histories.own_tables_DRn, histories.own_counts_DR, histories.most_own_pages)
     return [_listed(pages, *of_prefixes, dtype), _listed(pages, *of_rows, dtype)]
@@ -506,7 +513,7 @@ def attend_pages(
 
     Decided: docs/decisions/serve.md, “What was read before is attended to a few pages at a time, as far as it goes”.
     """
-    rows, num_queries, heads, head_dim = q_RQNH.shape
+    rows, num_queries, heads, _ = q_RQNH.shape
     kv_heads, page_tokens = pages.keys.shape[2], pages.values.shape[3]
     shared = heads // kv_heads
     queries = num_queries if num_queries % _QUERIES_AT_ONCE else _QUERIES_AT_ONCE
@@ -517,13 +524,7 @@ def attend_pages(
     most_pages = -(-tables_DRn.shape[2] // 4)
     block_pages = min(max(1, scores_at_once // (rows * heads * queries * page_tokens)), most_pages)
     tables_DRn = jnp.pad(jnp.asarray(tables_DRn), ((0, 0), (0, 0), (0, -tables_DRn.shape[2] % block_pages)))
-    # The queries of all heads that share a key head are rows of one product with it; those of a token are neighbours.
-    q_RKYH = (
-        (q_RQNH * head_dim**-0.5)
-        .reshape(rows, num_queries, kv_heads, shared, head_dim)
-        .transpose(0, 2, 1, 3, 4)
-        .reshape(rows, kv_heads, num_queries * shared, head_dim)
-    )
+    q_RKYH = _of_key_heads(q_RQNH, kv_heads)
 
     def over_queries(softmax: _Softmax, keys: Part) -> _Softmax:
         # A loop of the program's, not of Python's: it must not grow with the queries.
@@ -547,13 +548,37 @@ def attend_pages(
         place_S = number * block_pages * page_tokens + jnp.arange(block_pages * page_tokens)
         return over_queries(softmax, Part(kv, (place_S < jnp.reshape(starts_DR, (-1, 1)))[:, None]))
 
-    nothing_RKY = jnp.zeros(q_RKYH.shape[:3], jnp.float32)
-    nothing = _Softmax(nothing_RKY + MASKED, nothing_RKY, jnp.zeros(q_RKYH.shape, jnp.float32))
     num_blocks = -(-jnp.max(jnp.asarray(starts_DR)) // (block_pages * page_tokens))
-    softmax = over_queries(jax.lax.fori_loop(0, num_blocks, block, nothing), fresh)
+    softmax = over_queries(jax.lax.fori_loop(0, num_blocks, block, _over_nothing(q_RKYH)), fresh)
+    return _attended(softmax, q_RQNH)
+
+
+def _of_key_heads(q_RQNH: jax.Array, kv_heads: int) -> jax.Array:
+    """Scale queries; those of all heads that share a key head are rows of one product with it: [R, K, Y, H].
+
+    Those of a token are neighbours.
+    """
+    rows, num_queries, heads, head_dim = q_RQNH.shape
+    return (
+        (q_RQNH * head_dim**-0.5)
+        .reshape(rows, num_queries, kv_heads, heads // kv_heads, head_dim)
+        .transpose(0, 2, 1, 3, 4)
+        .reshape(rows, kv_heads, -1, head_dim)
+    )
+
+
+def _over_nothing(q_RKYH: jax.Array) -> _Softmax:
+    nothing_RKY = jnp.zeros(q_RKYH.shape[:3], jnp.float32)
+    return _Softmax(nothing_RKY + MASKED, nothing_RKY, jnp.zeros(q_RKYH.shape, jnp.float32))
+
+
+def _attended(softmax: _Softmax, q_RQNH: jax.Array) -> jax.Array:
+    """Return what queries attend to, [R, Q, N, H], from all that they see."""
+    rows, num_queries, _, head_dim = q_RQNH.shape
     # The largest of a query's exponentials is 1: where the sum is less, nobody has asked.
     out_RKYH = (softmax.out_RKYH / jnp.maximum(softmax.sum_RKY, 1)[..., None]).astype(q_RQNH.dtype)
-    return out_RKYH.reshape(rows, kv_heads, num_queries, shared, head_dim).swapaxes(1, 2).reshape(q_RQNH.shape)
+    out_RKQXH = out_RKYH.reshape(rows, out_RKYH.shape[1], num_queries, -1, head_dim)
+    return out_RKQXH.swapaxes(1, 2).reshape(q_RQNH.shape)
 
 
 def _with_keys(softmax: _Softmax, q_RKYH: jax.Array, keys: Part) -> _Softmax:
@@ -612,6 +637,50 @@ def attend(q_RQNH: jax.Array, behind: Sequence[Behind], fresh: Part) -> jax.Arra
     out_RKXH = (out_RKXH / sum_RKX[..., None]).astype(q_RQNH.dtype)
     return (
         out_RKXH.reshape(rows, kv_heads, shared, num_queries, head_dim).transpose(0, 3, 1, 2, 4).reshape(q_RQNH.shape)
+    )
+
+
+def attend_in_place(q_RQNH: jax.Array, pages: KV, histories: Histories, fresh: Part) -> jax.Array:
+    """Return what `attend` does, while pages stay where they lie: a kernel attends to what rows have behind them.
+
+    Every query must see a key of `fresh`.
+
+    Decided: docs/decisions/rl.md, “On a GPU sampled tokens attend to pages where these lie”.
+    """
+    rows, page_tokens = len(q_RQNH), pages.values.shape[3]
+    q_RKYH = _of_key_heads(q_RQNH, pages.keys.shape[2])
+    seen_RYT = jnp.repeat(fresh.seen, q_RQNH.shape[2] // pages.keys.shape[2], axis=1)
+    softmax = _with_keys(_over_nothing(q_RKYH), q_RKYH, fresh._replace(seen=seen_RYT))
+    # Axes behind those that are named are whole on every device.
+    over_pages = on_each_shard(
+        _over_pages, (_ROWS_AXES, _PAGES_AXES[:3], _PAGES_AXES[:2], _PAGES_AXES[:2]), _ROWS_AXES[:2]
+    )
+    for tables_DMn, counts_DM in (
+        (histories.prefix_tables_DPn, histories.prefix_pages_DP * page_tokens),
+        (histories.own_tables_DRn, histories.own_counts_DR),
+    ):
+        of_sequences = over_pages(_together(q_RKYH, counts_DM.size), pages, tables_DMn, counts_DM)
+        softmax = _of_both(softmax, _Softmax(*(_apart(x, rows) for x in of_sequences)))
+    return _attended(softmax, q_RQNH)
+
+
+def _over_pages(q_MKYH: jax.Array, pages: KV, tables_1Mn: Rows, counts_1M: Rows) -> _Softmax:
+    """Attend on one shard to the first so many tokens of each of its sequences."""
+    keys_1NKHB, values_1NKBH, *scales_1NKB = jax.tree.leaves(pages)
+    scales_NKB = [x[0] for x in scales_1NKB]
+    return _Softmax(
+        *softmax_over_pages(q_MKYH, keys_1NKHB[0], values_1NKBH[0], scales_NKB, tables_1Mn[0], counts_1M[0])
+    )
+
+
+def _of_both(one: _Softmax, other: _Softmax) -> _Softmax:
+    """Return the softmax over the keys of either."""
+    max_RKY = jnp.maximum(one.max_RKY, other.max_RKY)
+    of_one_RKY, of_other_RKY = (jnp.exp(x.max_RKY - max_RKY) for x in (one, other))
+    return _Softmax(
+        max_RKY,
+        one.sum_RKY * of_one_RKY + other.sum_RKY * of_other_RKY,
+        one.out_RKYH * of_one_RKY[..., None] + other.out_RKYH * of_other_RKY[..., None],
     )
 
 

@@ -9,7 +9,7 @@ Decided: docs/decisions/rl.md, “On TPU rows attend their pages where these lie
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ import numpy as np
 
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.sharding import ambient_mesh, constrain, platform, spec
+
+_T = TypeVar("_T")
 
 PAGES_AXES = ("batch", "slots", "slots", "kv_heads", "head_dim")
 Rows: TypeAlias = jax.Array | np.ndarray
@@ -56,7 +58,7 @@ class KernelRows(NamedTuple):
         """Write the first so many of some new tokens, which come `step` tokens after the row's start."""
         kv_RTXH = jnp.stack([k_RTKH, v_RTKH], 3).reshape(*k_RTKH.shape[:2], -1, k_RTKH.shape[3])
         counts_DR = counts_R.reshape(self.starts_DR.shape)
-        write = _on_each_shard(
+        write = on_each_shard(
             _write, (PAGES_AXES, ("batch", "slots", "kv_heads", "head_dim"), *(_BY_ROW,) * 3), PAGES_AXES
         )
         return write(pages, kv_RTXH, self.tables_DRn, self.starts_DR + step, counts_DR)
@@ -67,7 +69,7 @@ class KernelRows(NamedTuple):
 
     def attend(self, pages: jax.Array, q_RQNH: jax.Array, step: jax.Array, counts_R: Rows | None = None) -> jax.Array:
         """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H]."""
-        attend = _on_each_shard(_attend, (_BY_HEAD, PAGES_AXES, _BY_ROW, _BY_ROW), _BY_HEAD)
+        attend = on_each_shard(_attend, (_BY_HEAD, PAGES_AXES, _BY_ROW, _BY_ROW), _BY_HEAD)
         return attend(q_RQNH, pages, self.tables_DRn, self.starts_DR + step)
 
     def end(self, pages: jax.Array, counts_DR: Rows, attended: jax.Array | None = None) -> jax.Array:
@@ -103,9 +105,9 @@ def touched_pages(
     return jnp.where(is_written_Rm & (counts_R > 0)[..., None], page_Rm, num_pages)
 
 
-def _on_each_shard(
-    compute: Callable[..., jax.Array], in_axes: tuple[tuple[str, ...], ...], out_axes: tuple[str, ...]
-) -> Callable[..., jax.Array]:
+def on_each_shard(
+    compute: Callable[..., _T], in_axes: tuple[tuple[str, ...], ...], out_axes: tuple[str, ...]
+) -> Callable[..., _T]:
     """Let each shard compute with its own pages, rows and heads; a table names pages of its shard."""
     if ambient_mesh() is None:
         return compute
@@ -116,7 +118,7 @@ def _on_each_shard(
 
 def copy_layer(pages: jax.Array, from_Dr: Rows, to_Dr: Rows) -> jax.Array:
     """Copy pages as `kv_pages.copy_pages` does."""
-    return _on_each_shard(_copy, (PAGES_AXES, _BY_ROW, _BY_ROW), PAGES_AXES)(pages, from_Dr, to_Dr)
+    return on_each_shard(_copy, (PAGES_AXES, _BY_ROW, _BY_ROW), PAGES_AXES)(pages, from_Dr, to_Dr)
 
 
 def _copy(pages_1NBXH: jax.Array, from_1r: jax.Array, to_1r: jax.Array) -> jax.Array:
@@ -132,7 +134,7 @@ def layer_at(pages: jax.Array, numbers_Dm: Rows) -> jax.Array:
         # Slice by slice: a gather might first turn all pages into another layout, as a scatter does.
         return jax.lax.map(lambda number: pages_1NBXH[:, number], numbers_1m[0]).swapaxes(0, 1)
 
-    return _on_each_shard(at, (PAGES_AXES, _BY_ROW), PAGES_AXES)(pages, jnp.asarray(numbers_Dm))
+    return on_each_shard(at, (PAGES_AXES, _BY_ROW), PAGES_AXES)(pages, jnp.asarray(numbers_Dm))
 
 
 def layer_with(pages: jax.Array, numbers_Dm: Rows, content: jax.Array) -> jax.Array:
@@ -145,7 +147,7 @@ def layer_with(pages: jax.Array, numbers_Dm: Rows, content: jax.Array) -> jax.Ar
         content_TXH = content_1mBXH.reshape(-1, *content_1mBXH.shape[3:])
         return _moved(content_TXH, pages_1NBXH, starts_m, numbers_1m[0] * page_tokens, counts_m)
 
-    put_on_each = _on_each_shard(put, (PAGES_AXES, _BY_ROW, PAGES_AXES), PAGES_AXES)
+    put_on_each = on_each_shard(put, (PAGES_AXES, _BY_ROW, PAGES_AXES), PAGES_AXES)
     return put_on_each(pages, jnp.asarray(numbers_Dm), jnp.asarray(content))
 
 

@@ -1,0 +1,121 @@
+"""One token's attention on a GPU over pages where these lie: a kernel in Triton, by Pallas, which copies none of them.
+
+Dimensions as in `kv_pages`; Y queries that read the same pages, of all rows and heads that do · C parts that a sequence
+is cut into, so that few sequences keep the whole GPU busy.
+
+Decided: docs/decisions/rl.md, “On a GPU sampled tokens attend to pages where these lie”.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+
+from astra_jax.model.chunked_attention import MASKED
+from astra_jax.model.sharding import platform
+
+_LEAST_QUERIES: Final = 16
+"""Of one product: tensor cores take no fewer."""
+_PROGRAMS: Final = 4096
+"""That are wanted at least: some 30 for each multiprocessor of an H100, so that none is idle for long at the end."""
+_MOST_PARTS: Final = 32
+_WARPS: Final = 2
+_STAGES: Final = 2
+"""The next page arrives while one is computed on: 26 % faster than without, on an H200."""
+
+
+def has_kernel(dtype: Any, head_dim: int, page_tokens: int) -> bool:
+    """Say whether the kernel attends such pages on the platform that is compiled for: numbers of 16 bits on a GPU.
+
+    >>> has_kernel(jnp.bfloat16, 128, 32)  # on a CPU
+    False
+    """
+    return (
+        platform() == "gpu"
+        and jnp.dtype(dtype).itemsize == 2
+        and all(size >= 16 and size & (size - 1) == 0 for size in (head_dim, page_tokens))
+    )
+
+
+def softmax_over_pages(
+    q_MKYH: jax.Array,
+    keys_NKHB: jax.Array,
+    values_NKBH: jax.Array,
+    scales_NKB: Sequence[jax.Array],
+    tables_Mn: jax.Array,
+    counts_M: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return of each sequence's queries, over its first so many tokens: maximum and sum [M, K, Y], values [M, K, Y, H].
+
+    Queries come scaled. The sum is of exponentials relative to the maximum, the values are each times its exponential:
+    others can be added to that. Pages of int8 have scales, of keys and of values; others have none.
+    """
+    from jax.experimental import pallas as pl  # which only GPUs and TPUs need
+    from jax.experimental.pallas import triton
+
+    sequences, kv_heads, queries, head_dim = q_MKYH.shape
+    page_tokens = values_NKBH.shape[2]
+    rows = max(_LEAST_QUERIES, pl.next_power_of_2(queries))
+    parts = min(_MOST_PARTS, pl.next_power_of_2(-(-_PROGRAMS // (sequences * kv_heads))))
+    q_MKYH = jnp.pad(q_MKYH, ((0, 0), (0, 0), (0, rows - queries), (0, 0)))
+    whole = [keys_NKHB, values_NKBH, *scales_NKB, tables_Mn, counts_M]
+
+    def kernel(q_ref: Any, keys: Any, values: Any, *refs: Any) -> None:
+        *scales, tables, counts, max_ref, sum_ref, out_ref = refs
+        sequence, head = pl.program_id(0), pl.program_id(1)
+        count = counts[sequence]
+        num_pages = (count + page_tokens - 1) // page_tokens
+        of_part = (num_pages + parts - 1) // parts
+        first = pl.program_id(2) * of_part
+        q = q_ref[...]
+
+        def add_page(number: jax.Array, so_far: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            before, total, out = so_far
+            page = tables[sequence, number]
+            scores = triton.dot(q, keys[page, head].astype(q.dtype))
+            if scales:
+                scores *= scales[0][page, head][None, :]
+            is_seen = number * page_tokens + jnp.arange(page_tokens) < count
+            scores = jnp.where(is_seen[None, :], scores, MASKED)
+            largest = jnp.maximum(before, scores.max(1))
+            shrunk, weights = jnp.exp(before - largest), jnp.exp(scores - largest[:, None])
+            total = total * shrunk + weights.sum(1)
+            if scales:
+                weights *= scales[1][page, head][None, :]
+            added = triton.dot(weights.astype(q.dtype), values[page, head].astype(q.dtype))
+            return largest, total, out * shrunk[:, None] + added
+
+        nothing = jnp.zeros(rows, jnp.float32)
+        softmax = (nothing + MASKED, nothing, jnp.zeros((rows, head_dim), jnp.float32))
+        softmax = jax.lax.fori_loop(first, jnp.minimum(first + of_part, num_pages), add_page, softmax)
+        is_asked = jnp.arange(rows) < queries  # the others cost no memory's time
+        triton.store(max_ref.at[...], softmax[0], mask=is_asked)
+        triton.store(sum_ref.at[...], softmax[1], mask=is_asked)
+        triton.store(out_ref.at[...], softmax[2], mask=jnp.broadcast_to(is_asked[:, None], (rows, head_dim)))
+
+    def of_program(*block: int) -> Any:
+        return pl.BlockSpec((None, None, None, *block), lambda m, k, c: (c, m, k, *(0,) * len(block)))
+
+    shape = (parts, sequences, kv_heads, rows)
+    max_CMKY, sum_CMKY, out_CMKYH = (
+        x[:, :, :, :queries]
+        for x in pl.pallas_call(
+            kernel,
+            grid=(sequences, kv_heads, parts),
+            in_specs=[
+                pl.BlockSpec((None, None, rows, head_dim), lambda m, k, c: (m, k, 0, 0)),
+                *(pl.BlockSpec(x.shape, lambda m, k, c, axes=x.ndim: (0,) * axes) for x in whole),
+            ],
+            out_specs=[of_program(rows), of_program(rows), of_program(rows, head_dim)],
+            out_shape=[jax.ShapeDtypeStruct(s, jnp.float32) for s in (shape, shape, (*shape, head_dim))],
+            compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=_STAGES),
+            interpret=platform() == "cpu",  # how the tests run it
+            name="softmax_over_pages",
+        )(q_MKYH, *whole)
+    )
+    max_MKY = max_CMKY.max(0)
+    weights_CMKY = jnp.exp(max_CMKY - max_MKY)
+    return max_MKY, (sum_CMKY * weights_CMKY).sum(0), (out_CMKYH * weights_CMKY[..., None]).sum(0)
