@@ -25,7 +25,7 @@ from astra_jax.mesh.placement import init_optimizer_state, place_batch, place_pa
 from astra_jax.model.attention import attention
 from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, YarnScaling
 from astra_jax.model.flops import model_flops_utilisation
-from astra_jax.model.qwen3 import init_params
+from astra_jax.model.qwen3 import Params, init_params
 from astra_jax.model.sharding import MeshConfig, make_mesh
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.grpo_loss import Objective
@@ -60,12 +60,13 @@ def main() -> None:
             "yarn": YarnScaling(factor=4.0, original_max_position_embeddings=32_768),
         }
     )
+    weights = jax.device_get(init_params(model, seed=0))
     for length in arguments.lengths:
         stage, _, tokens = length.partition(":")
         rows = max(1, arguments.tokens_per_step // int(tokens))
         step, batch = step_and_batch(stage, model, rows, int(tokens), arguments.logprob_chunk_tokens)
         figures = {"stage": stage, "remat": model.remat, "logprob_chunk_tokens": arguments.logprob_chunk_tokens}
-        figures |= measure(step, batch, model, arguments.rounds)
+        figures |= measure(step, batch, model, weights, arguments.rounds)
         published = PUBLISHED_TOKENS_PER_SECOND.get((stage, int(tokens)))
         figures["published_tokens_per_second"] = published
         figures["ratio"] = None if published is None else figures["tokens_per_second"] / published
@@ -103,12 +104,12 @@ def attention_error(tokens: int, segments: int) -> dict[str, Any]:
     return {"attention_segments": segments, **dict(zip(("out", "dq", "dk", "dv"), errors, strict=True))}
 
 
-def measure(step: Callable[..., Any], batch: Any, model: ModelConfig, rounds: int) -> dict[str, Any]:
+def measure(step: Callable[..., Any], batch: Any, model: ModelConfig, weights: Params, rounds: int) -> dict[str, Any]:
     """The median step on one batch, and what the device has held at most since the process began."""
     rows, tokens = batch.tokens_BT.shape
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     with jax.set_mesh(mesh):
-        params = place_params(init_params(model, seed=0), mesh)
+        params = place_params(weights, mesh)
         state = init_optimizer_state(make_optimizer(OPTIMIZER, SCHEDULE_STEPS), params, mesh)
         placed = place_batch(batch, rows, mesh)
         seconds = []

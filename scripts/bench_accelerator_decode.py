@@ -1,0 +1,286 @@
+"""What share of a chip's memory bandwidth decoding reaches: `sample_rows` of Qwen3 on one accelerator: JSON lines.
+
+    python scripts/bench_accelerator_decode.py qwen3-0.6b qwen3-8b
+
+64 rows that share no prompt have 7,936 tokens behind them, and sample until there are 8,192. Weights, keys and values
+are random, in bfloat16. A token of all rows reads every weight once, but for input embeddings of its own, and all keys
+and values that lie behind: these bytes, over the median time of a call, are what `share` divides by the chip's
+published bandwidth. The first lines say what plain copying reaches, and how far a row's attention over pages is from
+the same in float32, so that a fast wrong kernel shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import json
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from astra_jax.engine.device import Said, XLADevice
+from astra_jax.engine.interface import Generated, Sampling, Session
+from astra_jax.engine.paged import PagedDecoder
+from astra_jax.engine.programs import Asked, sample_rows
+from astra_jax.engine.schedule import Read, Sample
+from astra_jax.episodes.rollout import RolloutConfig, decode_limits
+from astra_jax.model.config import QWEN3_PRESETS, ModelConfig
+from astra_jax.model.kv_pages import KV, Histories, Part, attend_pages, empty_pages, rows_of
+from astra_jax.model.logprobs import token_logprobs
+from astra_jax.model.qwen3 import Params, abstract_params, bind_apart, layers_apart, rope_tables
+
+PAGE_TOKENS = 32  # as of `decode_limits`
+NEW_TOKENS = 256
+PUBLISHED_BYTES_PER_SECOND = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12}
+
+
+def main() -> None:
+    """Prints the copy's bandwidth, the attention's error, then one line for each model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=["qwen3-0.6b"], choices=[*QWEN3_PRESETS], metavar="MODEL")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--context-tokens", type=int, default=8192, help="of a row at the end")
+    parser.add_argument("--call-tokens", type=int, default=16, help="that a call samples in each row; a run has 16")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--decoder", action="store_true", help="the whole decoder as well")
+    arguments = parser.parse_args()
+    device = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
+    print(json.dumps({**device, "copied_bytes_per_second": copied_bytes_per_second()}), flush=True)
+    print(json.dumps(attention_error(arguments.context_tokens)), flush=True)
+    for name in arguments.models:
+        figures = measure(
+            QWEN3_PRESETS[name].model_copy(update={"dtype": "bfloat16", "param_dtype": "bfloat16"}),
+            arguments.rows,
+            arguments.context_tokens,
+            arguments.call_tokens,
+            arguments.temperature,
+        )
+        print(json.dumps({"model": name, **figures}), flush=True)
+        if arguments.decoder:
+            config = QWEN3_PRESETS[name].model_copy(update={"dtype": "bfloat16", "param_dtype": "bfloat16"})
+            figures = measure_decoder(config, arguments.rows, arguments.context_tokens)
+            print(json.dumps({"model": name, "decoder": figures}), flush=True)
+
+
+def copied_bytes_per_second(num_bytes: int = 2**32) -> float:
+    """What a program reads and writes a second that does nothing else; the median of 10."""
+    x = jnp.zeros(num_bytes // 4, jnp.float32)
+    copy = jax.jit(lambda x: x + 1)
+    seconds = []
+    for _ in range(11):
+        started = time.perf_counter()
+        copy(x).block_until_ready()
+        seconds.append(time.perf_counter() - started)
+    return 2 * num_bytes / statistics.median(seconds[1:])
+
+
+def attention_error(tokens: int) -> dict[str, float]:
+    """The largest difference of bfloat16 attention over pages from the same in float32, over the largest value.
+
+    Two rows read one prefix, two another; the longest has so many tokens behind it, one has few.
+    """
+    config = ModelConfig(
+        vocab_size=64, hidden_size=64, num_layers=1, num_heads=16, num_kv_heads=8, head_dim=128, intermediate_size=64,
+        dtype="bfloat16",
+    )  # fmt: skip
+    pages_of_row = tokens // PAGE_TOKENS
+    tables = np.random.default_rng(0).permutation(6 * pages_of_row).astype(np.int32).reshape(1, 6, pages_of_row)
+    half = pages_of_row // 2
+    behind = Histories(
+        tables[:, :2, :half], np.array([[half, 1]], np.int32), tables[:, 2:, :half],
+        np.array([[half * PAGE_TOKENS, 33, 0, 1]], np.int32),
+    )  # fmt: skip
+    keys = jax.random.split(jax.random.key(0), 6)
+    pages = random_pages(config, 6 * pages_of_row, keys[0])[0]
+    q_R1NH = jax.random.normal(keys[1], (4, 1, 16, 128), jnp.bfloat16)
+    k_R1KH, v_R1KH = (jax.random.normal(key, (4, 1, 8, 128), jnp.bfloat16) for key in keys[2:4])
+    starts_DR = behind.starts_DR(PAGE_TOKENS)
+
+    @jax.jit
+    def found(pages: KV) -> jax.Array:
+        (rows,) = rows_of((pages,), behind.tables_DRn, starts_DR, behind, "bfloat16")
+        put = rows.put(rows.begin(1), k_R1KH, v_R1KH, jnp.int32(0), jnp.ones(4, jnp.int32))
+        return rows.attend(put, q_R1NH, jnp.int32(0))
+
+    @jax.jit
+    def expected(pages: KV) -> jax.Array:
+        pages, q, k, v = jax.tree.map(lambda x: x.astype(jnp.float32), (pages, q_R1NH, k_R1KH, v_R1KH))
+        fresh = Part(KV(k.transpose(0, 2, 3, 1), v.swapaxes(1, 2)), jnp.ones((1, 1, 1), bool))
+        return attend_pages(q, pages, behind.tables_DRn, starts_DR, fresh)
+
+    with jax.default_matmul_precision("highest"):
+        reference = expected(pages)
+    error = jnp.abs(found(pages).astype(jnp.float32) - reference).max((1, 2, 3)) / jnp.abs(reference).max((1, 2, 3))
+    return {f"attention_error_of_row_{row}": float(x) for row, x in enumerate(error)}
+
+
+def random_pages(config: ModelConfig, num_pages: int, key: jax.Array) -> Any:
+    """Pages of every layer with something in them."""
+    shapes = jax.eval_shape(lambda: empty_pages(config, 1, num_pages, PAGE_TOKENS))
+    draw = jax.jit(lambda key, shape: jax.random.normal(key, shape, config.dtype), static_argnums=1)
+    leaves, tree = jax.tree.flatten(shapes)
+    return jax.tree.unflatten(tree, [draw(jax.random.fold_in(key, i), x.shape) for i, x in enumerate(leaves)])
+
+
+def random_params(config: ModelConfig) -> Params:
+    """Weights of the size that `init_params` gives them, drawn on the device."""
+    draw = jax.jit(lambda key, shape, std: std * jax.random.normal(key, shape, config.param_dtype), static_argnums=1)
+
+    def of_leaf(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        if path[-1].key.endswith("norm"):
+            return jnp.ones(leaf.shape, leaf.dtype)
+        key = jax.random.fold_in(jax.random.key(1), hash(jax.tree_util.keystr(path)) % 2**31)
+        return draw(key, leaf.shape, jnp.asarray(config.hidden_size**-0.5, leaf.dtype))
+
+    return layers_apart(jax.tree_util.tree_map_with_path(of_leaf, abstract_params(config)))
+
+
+def arguments_of_call(rows: int, own_pages: int, start: int, context: int, temperature: float) -> tuple[Any, ...]:
+    """Histories, what is asked and copies of a call, each row at `start` behind its prompt."""
+    prefix_pages = (context - NEW_TOKENS) // PAGE_TOKENS
+    of_row = prefix_pages + own_pages
+    tables = np.arange(rows * of_row, dtype=np.int32).reshape(1, rows, of_row)
+    histories = Histories(
+        tables[..., :prefix_pages],
+        np.full((1, rows), prefix_pages, np.int32),
+        tables[..., prefix_pages:],
+        np.full((1, rows), start, np.int32),
+    )
+    ones = np.ones((1, rows), np.int32)
+    asked = Asked(
+        pending_DR=ones, limit_DR=ones * NEW_TOKENS, drawn_DR=ones * start, seed_DR=ones,
+        slot_DR=np.arange(rows, dtype=np.int32)[None], temperature_DR=np.full((1, rows), temperature, np.float32),
+        top_k_DR=0 * ones, top_p_DR=np.ones((1, rows), np.float32), min_p_DR=np.zeros((1, rows), np.float32),
+    )  # fmt: skip
+    nothing = np.full((1, rows, 2), rows * of_row, np.int32)
+    return histories, asked, nothing
+
+
+def measure(config: ModelConfig, rows: int, context: int, call_tokens: int, temperature: float) -> dict[str, Any]:
+    """The median call among those that sample a row's last tokens."""
+    params = random_params(config)
+    own_pages = NEW_TOKENS // PAGE_TOKENS + 1
+    num_pages = rows * ((context - NEW_TOKENS) // PAGE_TOKENS + own_pages) + 1
+    pages = random_pages(config, num_pages, jax.random.key(0))
+    call = functools.partial(sample_rows, config, end_ids=(), max_tokens=call_tokens)
+    seconds, bytes_per_second = [], []
+    first = json.dumps(None)
+    for start in range(0, NEW_TOKENS - call_tokens + 1, call_tokens):
+        given = arguments_of_call(rows, own_pages, start, context, temperature)
+        started = time.perf_counter()
+        pages, sampled = call(params, pages, *given, np.int32(0))
+        counts = np.asarray(sampled.counts_DR)
+        seconds.append(time.perf_counter() - started)
+        assert (counts == call_tokens).all(), counts
+        first = first if start else str(seconds[0])
+        read = read_bytes(config, rows, context - NEW_TOKENS + start + call_tokens / 2)
+        bytes_per_second.append(read * call_tokens / seconds[-1])
+    logprobs = np.asarray(sampled.logprobs_DRT)
+    assert np.isfinite(logprobs).all(), logprobs
+    device, reached = jax.devices()[0], statistics.median(bytes_per_second[1:])
+    published = PUBLISHED_BYTES_PER_SECOND.get(device.device_kind)
+    memory = device.memory_stats() or {}
+    return {
+        "rows": rows,
+        "context_tokens": context,
+        "seconds_per_token_of_all_rows": statistics.median(seconds[1:]) / call_tokens,
+        "tokens_per_second": rows * call_tokens / statistics.median(seconds[1:]),
+        "gigabytes_read_per_token": read_bytes(config, rows, context - NEW_TOKENS / 2) / 1e9,
+        "bytes_per_second": reached,
+        "share": None if published is None else reached / published,
+        "compile_seconds": float(first),
+        "peak_gibibytes": memory.get("peak_bytes_in_use", 0) / 2**30,
+    }
+
+
+class TimedDevice(XLADevice):
+    """Notes of each call that samples its rows, tokens and seconds; waits for each call that reads."""
+
+    def __init__(self, *arguments: Any, **named: Any):
+        super().__init__(*arguments, **named)
+        self.sampled: list[tuple[int, int, float]] = []
+        self.reading_seconds = 0.0
+
+    async def read(self, read: Read) -> None:
+        started = time.perf_counter()
+        await super().read(read)
+        jax.block_until_ready(self._pages)
+        self.reading_seconds += time.perf_counter() - started
+
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
+        started = time.perf_counter()
+        said, steps = await super().sample(sample, own_pages)
+        self.sampled.append((len(said), steps, time.perf_counter() - started))
+        return said, steps
+
+
+def measure_decoder(config: ModelConfig, rows: int, context: int) -> dict[str, Any]:
+    """What `PagedDecoder` takes to read prompts and to sample behind them, and how far its log-probs are from ours."""
+    params = random_params(config)
+    sizes = RolloutConfig(max_prompt_tokens=context - NEW_TOKENS, max_response_tokens=NEW_TOKENS, max_turns=1)
+    limits = decode_limits(sizes, num_groups=rows, group_size=1)
+    device = TimedDevice(config, params, limits, end_ids=())
+    prompts = np.random.default_rng(0).integers(0, config.vocab_size, (rows, context - NEW_TOKENS))
+
+    async def decode() -> list[Generated]:
+        decoder = PagedDecoder(device, limits, end_ids=())
+        sampling = Sampling(NEW_TOKENS, temperature=1.0)
+        said = (decoder.generate(prompt.tolist(), sampling, Session(0, i)) for i, prompt in enumerate(prompts))
+        messages = await asyncio.gather(*said)
+        await decoder.close()
+        return messages
+
+    started = time.perf_counter()
+    messages = asyncio.run(decode())
+    seconds = time.perf_counter() - started
+    most = max(of_rows for of_rows, _, _ in device.sampled)
+    full = [seconds / steps for of_rows, steps, seconds in device.sampled if of_rows == most]
+    errors = []
+    for prompt, message in zip(prompts[:4], messages, strict=False):
+        ids_1T = np.array([[*prompt, *message.ids]], np.int32)
+        errors.append(np.abs(learners_logprobs(config, params, ids_1T)[0, -NEW_TOKENS:] - np.array(message.logprobs)))
+    return {
+        "rows": rows,
+        "prompt_tokens": prompts.size,
+        "seconds_with_compiling": seconds,
+        "reading_seconds_with_compiling": device.reading_seconds,
+        "sampling_calls": len(device.sampled),
+        "most_rows_of_a_call": most,
+        "seconds_per_token_of_so_many": statistics.median(full),
+        "programs": device.num_programs,
+        "mean_logprob_difference": float(np.mean(errors)),
+        "p95_logprob_difference": float(np.quantile(errors, 0.95)),
+    }
+
+
+def learners_logprobs(config: ModelConfig, params: Params, ids_1T: np.ndarray) -> np.ndarray:
+    """Log-probs [1, T - 1] of tokens after the first, by the full forward pass."""
+
+    @jax.jit
+    def logprobs(params: Params, ids_1T: jax.Array) -> jax.Array:
+        model, layers = bind_apart(config, params)
+        tokens_1T, targets_1T = ids_1T[:, :-1], ids_1T[:, 1:]
+        rope = rope_tables(config, jnp.arange(tokens_1T.shape[1])[None])
+        x_1TD = model.embed(tokens_1T)
+        for layer in layers:
+            x_1TD = layer(x_1TD, rope, jnp.ones_like(tokens_1T))
+        return token_logprobs(model.norm(x_1TD), model.output_embedding.astype(model.config.dtype), targets_1T)
+
+    return np.asarray(logprobs(params, ids_1T))
+
+
+def read_bytes(config: ModelConfig, rows: int, tokens: float) -> float:
+    """What a token of all rows must read, with so many behind each."""
+    embeddings = config.vocab_size * config.hidden_size
+    weights = config.num_parameters - (0 if config.tie_word_embeddings else embeddings)
+    kv = rows * tokens * config.num_layers * 2 * config.num_kv_heads * config.head_dim
+    return 2.0 * (weights + kv)
+
+
+if __name__ == "__main__":
+    main()
