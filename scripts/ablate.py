@@ -13,6 +13,9 @@ means over the quickstarts, and adds its rows to those of OUT/ablations.json.
                                                                          of its domain's, however similar
     long, recall_long, precision_long                                    F1, recall, precision in twice the steps and in
                                                                          episodes of twice the tokens and turns
+    unreliable_tools                                                     half of the environments have tools that fail
+                                                                         before they answer, in episodes of twice the
+                                                                         tokens and turns; shown on such worlds as well
     no_filling                                                           a step learns from what one rollout gives
     from_base, from_untrained                                            RL alone, without SFT; from random weights
     trajectories_alone                                                   SFT that sees no environment, then RL
@@ -93,14 +96,41 @@ def synthesize(quickstart: Path, out: Path, *, count: int) -> None:
     astra("synthesize", "environments", "configs/tiny_environments.toml", **settings, **none)
 
 
+def with_unreliable_tools(quickstart: Path, out: Path) -> None:
+    """Write the quickstart's environments for RL, every second one with tools whose first replies are bad."""
+    variants = unreliable(quickstart / "rl_environments", out)
+    own = RecordSource(quickstart / "rl_environments", Environment)
+    mixed = [variants[each.id] if number % 2 else each for number, each in enumerate(own)]
+    write_records(out, mixed, kind="environment")
+
+
+def held_out_with_unreliable_tools(quickstart: Path, out: Path) -> None:
+    """Write the quickstart's held-out worlds, each with tools whose first replies are bad."""
+    write_records(out, unreliable(quickstart / "heldout", out).values(), kind="environment")
+
+
+def unreliable(environments: Path, beside: Path) -> dict[str, Environment]:
+    """Make each environment's variant, whose tools are unreliable; by id of the environment."""
+    all_of_them = beside.with_name(f"{beside.name}.augmented")
+    astra("records", "augment", environments, "--kind", "unreliable_tools", "--share", "1", "--out", all_of_them)
+    variants = (each for each in RecordSource(all_of_them, Environment) if each.augmentation is not None)
+    return {each.augmentation.source: each for each in variants if each.augmentation is not None}
+
+
 def seed_of(quickstart: Path) -> int:
     """Return the seed of a quickstart that has ended."""
     return int(json.loads((quickstart / "summary.json").read_text())["seed"])
 
 
-def astra(*words: str, **overrides: Any) -> None:
+def astra(*words: str | Path, **overrides: Any) -> None:
     """Run one command to its end."""
-    command = [sys.executable, "-m", "astra_jax.cli", *words, *(f"{key}={value}" for key, value in overrides.items())]
+    command = [
+        sys.executable,
+        "-m",
+        "astra_jax.cli",
+        *map(str, words),
+        *(f"{key}={value}" for key, value in overrides.items()),
+    ]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, stdout=sys.stderr)
 
 
@@ -115,6 +145,8 @@ class Arm(NamedTuple):
     """What an SFT of its own changes, which RL then begins with."""
     limits: Mapping[str, str] = MappingProxyType({})
     """What its episodes change in RL and when it is evaluated."""
+    held_out: Callable[[Path, Path], None] | None = None
+    """Writes other held-out environments, on which it is shown as well, beside what it began with and the recipe."""
 
 
 ARMS = {
@@ -128,6 +160,9 @@ ARMS = {
     },
     "no_distractors": Arm(NO_DISTRACTORS),
     "any_distractors": Arm(environments=with_any_distractors),
+    "unreliable_tools": Arm(
+        environments=with_unreliable_tools, limits=TWICE_AS_LONG, held_out=held_out_with_unreliable_tools
+    ),
     "no_filling": Arm({"groups_per_rollout": "16", "max_rollouts_per_step": "1"}),
     "from_base": Arm(init="base"),
     "from_untrained": Arm(init="untrained"),
@@ -142,7 +177,10 @@ ARMS = {
     "clip_higher": Arm({"clip_epsilon_high": "0.28"}),
 }
 COLOURS = ("#0b6e4f", "#c1121f", "#1d4ed8", "#b45309", "#7e22ce", "#0e7490", "#be185d", "#4d7c0f", "#374151")
-SHOWN = ("f1", "recall", "precision", "tool_calls_per_episode", "irrelevant_call_share", "answer_accuracy")
+SHOWN = (
+    *("f1", "recall", "precision", "tool_calls_per_episode", "irrelevant_call_share", "answer_accuracy"),
+    "recovered_tool_share",
+)
 
 
 def main() -> None:
@@ -165,9 +203,25 @@ def main() -> None:
                 rows.append(evaluated(quickstart, f"{name}, sft", own_sft / "policy", own_sft.with_name("after_sft")))
             of_arm = evaluated(quickstart, name, folder / name / "rl/policy", folder / name, ARMS[name].limits)
             rows.append(of_arm | seconds)
+            rows += on_other_environments(quickstart, name, folder / name)
             write(options.out, rows)
     write(options.out, rows)
     print("\n".join(table(rows)))
+
+
+def on_other_environments(quickstart: Path, name: str, folder: Path) -> list[dict[str, Any]]:
+    """Return the figures on the arm's own held-out environments, if it has some: SFT's, the recipe's and its own."""
+    arm = ARMS[name]
+    if arm.held_out is None:
+        return []
+    environments = folder / "heldout"
+    if not (environments / "dataset.json").exists():
+        arm.held_out(quickstart, environments)
+    policies = {"sft": quickstart / "sft/policy", "rl": quickstart / "rl/policy", name: folder / "rl/policy"}
+    return [
+        evaluated(quickstart, f"{policy} on {name}", path, folder / f"heldout_{policy}", arm.limits, environments)
+        for policy, path in policies.items()
+    ]
 
 
 def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
@@ -209,13 +263,19 @@ def curve(metrics: Path) -> dict[str, Any]:
 
 
 def evaluated(
-    quickstart: Path, name: str, policy: Path, folder: Path, limits: Mapping[str, str] = MappingProxyType({})
+    quickstart: Path,
+    name: str,
+    policy: Path,
+    folder: Path,
+    limits: Mapping[str, str] = MappingProxyType({}),
+    environments: Path | None = None,
 ) -> dict[str, Any]:
     """Return the held-out figures of a policy, beside distractors and without, in episodes of these `limits`."""
+    environments = environments or quickstart / "heldout"
     row: dict[str, Any] = {"quickstart": quickstart.name, "arm": name}
     for where, overrides in (("with", limits), ("without", {**limits, **NO_DISTRACTORS})):
         out = folder / f"evaluation_{where}_distractors"
-        settings = {"policy": policy, "environments": quickstart / "heldout", "out": out, "rollout.temperature": 0}
+        settings = {"policy": policy, "environments": environments, "out": out, "rollout.temperature": 0}
         settings["seed"] = seed_of(quickstart)  # it mixes the tools: the quickstart's own figures come out again
         astra("evaluate", "environments", "configs/tiny_evaluation.toml", **settings, **overrides)
         row[where] = json.loads((out / "figures.json").read_text())
@@ -267,11 +327,12 @@ def drawn(rows: list[dict[str, Any]]) -> str:
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines of a table: held-out figures, greedy, beside distractors; F1 without them in the last column."""
-    head = ["quickstart", "arm", "F1", "recall", "precision", "calls", "irrelevant", "answers right", "F1 without"]
+    head = ["quickstart", "arm", "F1", "recall", "precision", "calls", "irrelevant", "answers right", "recovered"]
+    head.append("F1 without")
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in rows:
         low, high = row["with"]["f1_interval"]
-        figures = [f"{row['with'][name]:.3f}" for name in SHOWN]
+        figures = [f"{row['with'][name]:.3f}" if name in row["with"] else "–" for name in SHOWN]
         figures[0] += f" [{low:.3f}, {high:.3f}]"
         figures.append(f"{row['without']['f1']:.3f}")
         lines.append(f"| {' | '.join([row['quickstart'], row['arm'], *figures])} |")
