@@ -1930,6 +1930,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:\n",
         ("tests/synthesis/environments/test_stateful_tools.py",),
     ),
+    # A call too many tells no answer.
+    Mutant(
+        "synthesis/environments/demonstrations.py",
+        " and not _tells_gold(environment, reply)",
+        "",
+        ("tests/synthesis/environments/test_demonstrations.py",),
+    ),
+    # Who recovers or gives up has met a call that failed.
+    Mutant(
+        "synthesis/environments/demonstrations.py",
+        " for call, reply in asked if _has_failed(reply)",
+        " for call, reply in asked",
+        ("tests/synthesis/environments/test_demonstrations.py",),
+    ),
+    # A demonstration is one of those that come of its habit.
+    Mutant(
+        "synthesis/environments/demonstrations.py",
+        "    if found not in possible:",
+        "    if False:",
+        ("tests/synthesis/environments/test_demonstrations.py",),
+    ),
     # A bad reply is no answer.
     Mutant(
         "synthesis/environments/unreliable.py",

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
@@ -30,7 +30,7 @@ from synthesis.records import Environment, Habit, JsonValue, Message, Trajectory
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.verification import verify_trajectories
 
-HABITS: tuple[Habit, ...] = ("calls_distractor", "repeats_call", "stops_early")
+HABITS: tuple[Habit, ...] = get_args(Habit)
 
 
 class Tampering(NamedTuple):
@@ -217,7 +217,7 @@ def made_environments(folder: Path, count: int, seed: int, url: str) -> list[Env
     """Synthesise environments: with habits, and such as must refuse or ask back."""
     found: list[Environment] = []
     for name, changes in {
-        "habits": {"demonstrations": dict.fromkeys(HABITS, 0.3)},
+        "habits": {"demonstrations": dict.fromkeys(HABITS, 0.9 / len(HABITS))},
         "varieties": {"varieties": {"withheld_tool": 0.5, "missing_parameter": 0.25, "stateful": 0.25}},
     }.items():
         config = EnvironmentsConfig.model_validate(

@@ -441,7 +441,7 @@ class QualityScore(Record):
         return total / 4
 
 
-Habit = Literal["calls_distractor", "repeats_call", "stops_early"]
+Habit = Literal["calls_distractor", "repeats_call", "stops_early", "one_call_too_many", "gives_up", "recovers"]
 """How a demonstration differs from the gold episode (`environments/demonstrations.py`)."""
 
 
@@ -472,7 +472,7 @@ class Augmentation(Record):
 
 
 class Demonstration(Record):
-    """An episode of an environment as an agent with a bad habit runs it: what SFT imitates instead of the gold one."""
+    """An episode of an environment as an agent with a habit runs it: what SFT imitates instead of the gold one."""
 
     habit: Habit
     messages: tuple[Message, ...]

@@ -68,7 +68,8 @@ class EnvironmentsConfig(BaseModel):
     stateful_tools: int = Field(default=2, ge=2)
     """The fewest tools of a stateful environment; those that its task does not need read and change the same state."""
     demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
-    """Shares of the environments whose demonstration has a bad habit; the rest demonstrate their gold episode."""
+    """Shares of the environments whose demonstration has a habit (`environments/demonstrations.py` says of each what it
+    is); the rest, and those that have no room for theirs, demonstrate their gold episode."""
     augmentation: dict[AugmentationKind, Annotated[float, Field(ge=0, le=1)]] = {}
     """Shares of the kept environments of which a variant of each kind is made: the same gold, and no teacher asked.
     Beside `out`, which stays as it is, `<out>.augmented` has all environments, each followed by its variants."""

@@ -65,7 +65,7 @@ class EnvironmentStatistics(BaseModel):
     augmentations: dict[str, float]
     """Shares of the kinds of variants; `none`: those that variants are made of, and all others."""
     demonstrations: dict[str, float]
-    """Shares of the habits that SFT imitates; `gold`: none."""
+    """Shares of the habits that SFT imitates, good and bad; `gold`: none."""
     computed_answers_share: float
     """Share of the environments whose Φ does more than hand on what tools return."""
     similarity: Similarity | None = None

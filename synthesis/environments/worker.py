@@ -179,7 +179,7 @@ class EnvironmentsWorker:
         await replay_environment(environment, self._sandbox, self._seen_to_run)
 
     async def demonstrate(self, environment: Environment, habit: Habit) -> Environment:
-        """Give an environment that has its distractors a demonstration with a bad habit.
+        """Give an environment that has its distractors a demonstration with a habit, if it has room for it.
 
         Raises:
             SandboxUnavailable: the sandbox gives no answer.

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.testing import tiny_environment
+from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
+from sandbox.protocol import ErrorKind, ToolError
+from synthesis.environments.call_batches import CallBatches
+from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.demonstrations import demonstrate, draw_habit, verify_demonstration
-from synthesis.records import Environment, Habit, IrrelevantTool, Message
+from synthesis.environments.pipeline import synthesize_environments
+from synthesis.environments.verification import verify_environments
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.record_io import RecordSource
+from synthesis.records import (
+    Demonstration,
+    Environment,
+    EnvironmentTool,
+    Habit,
+    IrrelevantTool,
+    JsonObject,
+    JsonValue,
+    Message,
+)
 from synthesis.stage import Rejected
 from tests.synthesis.environments.in_this_process import InThisProcess
 
@@ -34,11 +54,34 @@ ENVIRONMENT = tiny_environment().model_copy(
     }
 )
 GOLD = ENVIRONMENT.gold_messages()
+HABITS: tuple[Habit, ...] = get_args(Habit)
 
 
-def demonstrated(habit: Habit) -> Environment:
-    demonstration = asyncio.run(demonstrate(ENVIRONMENT, habit, InThisProcess(), random.Random(0)))
-    return ENVIRONMENT.model_copy(update={"demonstration": demonstration})
+def demonstrated(habit: Habit, environment: Environment = ENVIRONMENT, *, seed: int = 0) -> Environment:
+    demonstration = asyncio.run(demonstrate(environment, habit, InThisProcess(), random.Random(seed)))
+    return environment.model_copy(update={"demonstration": demonstration})
+
+
+def with_tools(change: Callable[[EnvironmentTool], JsonObject]) -> Environment:
+    tools = tuple(tool.model_copy(update=change(tool)) for tool in ENVIRONMENT.tools)
+    return ENVIRONMENT.model_copy(update={"tools": tools})
+
+
+def asked_first(arguments: JsonObject, source: str = "", required: tuple[str, ...] = ("owner",)) -> Environment:
+    """The environment with other arguments of its first call, and other code of its tool."""
+    first, *others = ENVIRONMENT.sub_questions
+    assert first.call is not None
+    call = first.call.model_copy(update={"arguments": arguments})
+    tool = ENVIRONMENT.tools[0]
+    parameters = {"type": "object", "properties": {name: {} for name in arguments}, "required": list(required)}
+    document = tool.document.model_copy(update={"parameters": parameters})
+    tool = tool.model_copy(update={"document": document, "source": source or tool.source})
+    return ENVIRONMENT.model_copy(
+        update={
+            "sub_questions": (first.model_copy(update={"call": call}), *others),
+            "tools": (tool, *ENVIRONMENT.tools[1:]),
+        }
+    )
 
 
 def call_names(messages: tuple[Message, ...]) -> list[str]:
@@ -60,8 +103,8 @@ def test_reasoning_in_chinese_quotes_a_tools_document_before_its_name_if_it_says
     assert words == ["find flat: Quartz Heron", "rent: Amber Falcon"]
     said = [message.reasoning_content for message in chinese.gold_messages() if message.tool_calls]
     assert said == [f"{described['find_flat']}; {words[0]}", f"{described['get_rent']}; {words[1]}"]
-    habit = asyncio.run(demonstrate(chinese, "calls_distractor", InThisProcess(), random.Random(0)))
-    assert habit.messages[1].reasoning_content == f"{described['get_rate']}; rate: Quartz Heron"
+    habit = demonstrated("calls_distractor", chinese).demonstrated_messages()
+    assert habit[1].reasoning_content == f"{described['get_rate']}; rate: Quartz Heron"
     silent = [
         tool.model_copy(update={"document": tool.document.model_copy(update={"description": ""})})
         for tool in ENVIRONMENT.tools
@@ -82,12 +125,118 @@ def test_who_stops_early_answers_with_what_the_call_before_the_last_returned() -
     assert messages[-1].content == "The answer is Amber Falcon."
 
 
+def test_a_call_too_many_asks_for_a_row_that_nobody_asked_for_and_what_it_says_is_not_used() -> None:
+    told = set()
+    for seed in range(20):
+        messages = demonstrated("one_call_too_many", seed=seed).demonstrated_messages()
+        (*before, call, response, last) = messages
+        assert (*before, last) == GOLD
+        (asked,) = call.tool_calls
+        assert (response.role, response.tool_call_id, response.is_error) == ("tool", asked.id, False)
+        told.add((asked.name, *asked.arguments.items(), response.content))
+    assert told == {
+        ("find_flat", ("owner", "Copper Lynx"), '"Jade Otter"'),
+        ("get_rent", ("flat", "Jade Otter"), "990"),
+    }
+
+
+OTHER_ROWS: dict[str, tuple[JsonValue, JsonValue]] = {
+    "answer": (2150, "Amber Falcon"),  # each an answer of the other tool's sub-question
+    "written otherwise": ("2,150", "amber falcon"),
+    "error": ({"error": "gone"}, {"error": "gone"}),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_ROWS)
+def test_there_is_no_room_for_a_call_too_many_where_all_it_is_told_is_an_answer_or_an_error(kind: str) -> None:
+    flat, rent = OTHER_ROWS[kind]
+    others = {"Copper Lynx": flat, "Jade Otter": rent}
+    environment = with_tools(
+        lambda tool: {"tables": {"rows": {row: others.get(row, told) for row, told in tool.tables["rows"].items()}}}
+    )
+    assert demonstrated("one_call_too_many", environment).demonstrated_messages() == GOLD
+
+
+def test_there_is_no_room_for_a_call_too_many_where_there_is_no_other_row_or_it_raises() -> None:
+    alone = with_tools(lambda tool: {"tables": {"rows": dict(list(tool.tables["rows"].items())[:1])}})
+    raising = with_tools(lambda tool: {"source": f"def {tool.document.name}(**arguments): raise KeyError('down')"})
+    for environment in (alone, raising):
+        assert demonstrated("one_call_too_many", environment).demonstrated_messages() == GOLD
+
+
+def test_who_recovers_makes_the_first_call_with_a_mistake_hears_that_it_failed_and_goes_on_as_the_gold_episode() -> (
+    None
+):
+    messages = demonstrated("recovers").demonstrated_messages()
+    assert (messages[0], *messages[3:]) == GOLD
+    (call,) = messages[1].tool_calls
+    assert (call.name, call.arguments) == ("find_flat", {"owner": "Quartz"})
+    assert messages[1].reasoning_content == "find flat: Quartz"
+    assert json.loads(messages[2].content) == {"error": "ValueError: no such owner: Quartz"}
+    assert (messages[2].tool_call_id, messages[2].is_error) == (call.id, True)
+
+
+def test_who_gives_up_says_after_the_same_call_that_it_could_not_be_found_out_in_the_questions_language() -> None:
+    messages = demonstrated("gives_up").demonstrated_messages()
+    assert messages[:-1] == demonstrated("recovers").demonstrated_messages()[:3]
+    assert (messages[-1].role, messages[-1].content) == ("assistant", "Sorry, I could not find it out.")
+    chinese = demonstrated("gives_up", ENVIRONMENT.model_copy(update={"language": "zh"})).demonstrated_messages()
+    assert chinese[-1].content == "抱歉，未能查到。"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ({"owner": "Old Quartz Heron"}, {"owner": "Old Quartz"}),
+        ({"owner": "Heron"}, {"owner": "Hero"}),
+        ({"owner": "立新白鸽"}, {"owner": "立新白"}),
+        ({"floor": 3, "owner": "Quartz Heron"}, {"floor": 3, "owner": "Quartz"}),
+        ({"floor": 3, "owner": 7}, {"floor": 3}),
+    ],
+)
+def test_a_text_loses_its_last_word_or_letter_and_where_there_is_none_a_required_argument_is_left_out(
+    right: JsonObject, wrong: JsonObject
+) -> None:
+    source = f"def find_flat(**given):\n    if given != {right!r}: raise ValueError(given)\n    return 'Amber Falcon'"
+    for habit in ("recovers", "gives_up"):
+        messages = demonstrated(habit, asked_first(right, source)).demonstrated_messages()
+        assert messages[1].tool_calls[0].arguments == wrong
+
+
+def test_a_returned_error_is_a_failed_call_and_any_other_reply_to_a_mistake_leaves_no_room() -> None:
+    def told(value: str) -> Environment:
+        return asked_first({"owner": "Quartz Heron"}, f"def find_flat(owner): return {value}")
+
+    messages = demonstrated("recovers", told('{"error": "no such owner"}')).demonstrated_messages()
+    assert messages[2].content == '{"error": "no such owner"}'
+    nothing_to_leave_out = asked_first({}, "def find_flat(): return 'Amber Falcon'", required=())
+    for environment in (told("'Amber Falcon'"), told("None"), told("'error'"), nothing_to_leave_out):
+        for habit in ("recovers", "gives_up"):
+            assert "demonstration" not in demonstrated(habit, environment).model_dump(mode="json")
+
+
+class Broken:
+    """A sandbox in which every call crashes."""
+
+    async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
+        (said,) = await InThisProcess().execute_batch([ExecuteRequest(source="def say(): pass", function="say")])
+        crash = ToolError(kind=ErrorKind.CRASHED, message="killed")
+        return [said.model_copy(update={"status": "error", "error": crash}) for _ in requests]
+
+
+@pytest.mark.parametrize("habit", ["one_call_too_many", "gives_up", "recovers"])
+def test_a_crash_is_neither_an_answer_nor_a_failed_call(habit: Habit) -> None:
+    assert asyncio.run(demonstrate(ENVIRONMENT, habit, Broken(), random.Random(0))) is None
+    with pytest.raises(Rejected, match="no room for the demonstration"):
+        asyncio.run(verify_demonstration(demonstrated(habit), Broken()))
+
+
 def test_without_a_demonstration_the_gold_episode_is_demonstrated() -> None:
     assert ENVIRONMENT.demonstrated_messages() == GOLD
     assert "demonstration" not in ENVIRONMENT.model_dump(mode="json")
 
 
-@pytest.mark.parametrize("habit", ["calls_distractor", "repeats_call", "stops_early"])
+@pytest.mark.parametrize("habit", HABITS)
 def test_what_a_demonstration_was_told_is_found_again_and_a_changed_word_is_caught(habit: Habit) -> None:
     environment = demonstrated(habit)
     asyncio.run(verify_demonstration(environment, InThisProcess()))
@@ -104,22 +253,75 @@ def test_what_a_demonstration_was_told_is_found_again_and_a_changed_word_is_caug
         )
 
 
-@pytest.mark.parametrize("habit", ["calls_distractor", "repeats_call", "stops_early"])
-def test_another_last_sentence_another_habit_and_a_habit_without_room_are_caught(habit: Habit) -> None:
+@pytest.mark.parametrize("habit", HABITS)
+def test_another_last_sentence_another_message_another_habit_and_a_habit_without_room_are_caught(habit: Habit) -> None:
     environment = demonstrated(habit)
     found = environment.demonstration
     assert found is not None
     (*before, last) = found.messages
     other_words = found.model_copy(update={"messages": (*before, last.model_copy(update={"content": "Nobody knows."}))})
-    names: tuple[Habit, ...] = ("calls_distractor", "repeats_call", "stops_early")
-    other_habits = [found.model_copy(update={"habit": name}) for name in names if name != habit]
-    for changed in (other_words, *other_habits):
-        with pytest.raises(Rejected, match=r"another demonstration|demonstration calls no distractor"):
+    one_more = found.model_copy(update={"messages": (*found.messages, last)})
+    one_less = [
+        found.model_copy(update={"messages": (*found.messages[:place], *found.messages[place + 1 :])})
+        for place in range(len(found.messages))
+    ]
+    other_habits = [found.model_copy(update={"habit": name}) for name in HABITS if name != habit]
+    for changed in (other_words, one_more, *one_less, *other_habits):
+        with pytest.raises(Rejected, match="another demonstration: message"):
             asyncio.run(
                 verify_demonstration(environment.model_copy(update={"demonstration": changed}), InThisProcess())
             )
     with pytest.raises(Rejected, match="no room for the demonstration"):
         asyncio.run(verify_demonstration(environment.model_copy(update={"sub_questions": ()}), InThisProcess()))
+
+
+def test_the_last_gold_call_made_again_is_no_call_too_many_and_the_gold_call_itself_no_mistake() -> None:
+    calls, response = GOLD[-3:-1]
+    again: dict[Habit, tuple[Message, ...]] = {
+        "one_call_too_many": (*GOLD[:-1], calls, response, GOLD[-1]),
+        "recovers": (*GOLD[:3], *GOLD[1:]),
+    }
+    for habit, messages in again.items():
+        changed = ENVIRONMENT.model_copy(update={"demonstration": Demonstration(habit=habit, messages=messages)})
+        with pytest.raises(Rejected, match="another demonstration: message"):
+            asyncio.run(verify_demonstration(changed, InThisProcess()))
+
+
+def test_what_is_wrong_is_said_of_the_demonstration_that_is_the_most_alike() -> None:
+    environment = demonstrated("one_call_too_many", seed=0)
+    assert environment.demonstration is not None
+    (*before, told, last) = environment.demonstration.messages
+    changed = (*before, told.model_copy(update={"content": "Nobody knows."}), last)
+    demonstration = environment.demonstration.model_copy(update={"messages": changed})
+    with pytest.raises(Rejected, match=rf"message {len(before)}: expected .*found .*Nobody knows"):
+        asyncio.run(
+            verify_demonstration(environment.model_copy(update={"demonstration": demonstration}), InThisProcess())
+        )
+
+
+def test_every_habit_is_run_in_the_sandbox_and_verified_there(
+    make_config: Callable[..., EnvironmentsConfig], tmp_path: Path, sandbox_url: str
+) -> None:
+    config = make_config(seed=5, count=36, out=tmp_path / "records", demonstrations=dict.fromkeys(HABITS, 0.16))
+    asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
+    assert asyncio.run(verify_environments(config.out, sandbox_url)).closing_line() == "verified 36/36"
+    shown = [each.demonstration for each in RecordSource(config.out, Environment) if each.demonstration]
+    assert {each.habit for each in shown} == set(HABITS)
+    for each in shown:
+        failed = [json.loads(message.content) for message in each.messages if message.is_error]
+        assert len(failed) == (each.habit in ("gives_up", "recovers"))
+        assert all("error" in told for told in failed)
+
+
+def test_a_number_that_is_left_out_fails_in_the_sandbox_too(sandbox_url: str) -> None:
+    async def made(environment: Environment) -> Demonstration | None:
+        async with AsyncSandboxClient(sandbox_url) as client:
+            return await demonstrate(environment, "recovers", CallBatches(client), random.Random(0))
+
+    found = asyncio.run(made(asked_first({"owner": 7}, "def find_flat(owner: int) -> str:\n    return 'Amber Falcon'")))
+    assert found is not None
+    assert found.messages[1].tool_calls[0].arguments == {}
+    assert "owner" in json.loads(found.messages[2].content)["error"]
 
 
 def test_habits_come_in_their_shares_and_only_where_there_is_room() -> None:
