@@ -13,9 +13,11 @@ means over the quickstarts, and adds its rows to those of OUT/ablations.json.
                                                                          of its domain's, however similar
     long, recall_long, precision_long                                    F1, recall, precision in twice the steps and in
                                                                          episodes of twice the tokens and turns
-    unreliable_tools                                                     half of the environments have tools that fail
-                                                                         before they answer, in episodes of twice the
-                                                                         tokens and turns; shown on such worlds as well
+    unreliable_tools                                                     tools fail before they answer: half of RL's
+                                                                         environments; a sixth of SFT's demonstrations
+                                                                         asks again; episodes of twice the length; shown
+                                                                         on worlds with such tools as well
+    six_habits                                                           SFT imitates all six habits, RL as ever
     no_filling                                                           a step learns from what one rollout gives
     from_base, from_untrained                                            RL alone, without SFT; from random weights
     trajectories_alone                                                   SFT that sees no environment, then RL
@@ -42,7 +44,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from astra_jax.config import load_config
 from astra_jax.metrics_file import read_metrics
@@ -51,7 +53,7 @@ from synthesis.destination import whole_file
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.held_out import RL_SPLIT, held_out_configs
 from synthesis.record_io import RecordSource, write_records
-from synthesis.records import Environment, IrrelevantTool
+from synthesis.records import Environment, Habit, IrrelevantTool
 
 ROOT = Path(__file__).parents[1]
 TWICE_AS_LONG = {"rollout.max_response_tokens": "512", "rollout.max_turns": "10"}
@@ -104,16 +106,32 @@ def with_unreliable_tools(quickstart: Path, out: Path) -> None:
     write_records(out, mixed, kind="environment")
 
 
+def demonstrated_with_unreliable_tools(quickstart: Path, out: Path) -> None:
+    """Write what the quickstart's SFT imitates, and gold episodes of a fifth as many environments with such tools."""
+    variants = unreliable(quickstart / "environments", out, share=0.2)
+    own = RecordSource(quickstart / "environments", Environment)
+    write_records(out, itertools.chain(own, variants.values()), kind="environment")
+
+
+def with_six_habits(quickstart: Path, out: Path) -> None:
+    """Synthesise the quickstart's environments for SFT once more, which then demonstrate every habit there is."""
+    shares = dict.fromkeys(get_args(Habit), 0.1) | {"calls_distractor": 0.3, "recovers": 0.2}
+    demonstrations = {f"demonstrations.{habit}": share for habit, share in shares.items()}
+    settings = {"seed": seed_of(quickstart), "out": out, **demonstrations}
+    astra("synthesize", "environments", "configs/tiny_environments.toml", **settings)
+
+
 def held_out_with_unreliable_tools(quickstart: Path, out: Path) -> None:
     """Write the quickstart's held-out worlds, each with tools whose first replies are bad."""
     write_records(out, unreliable(quickstart / "heldout", out).values(), kind="environment")
 
 
-def unreliable(environments: Path, beside: Path) -> dict[str, Environment]:
-    """Make each environment's variant, whose tools are unreliable; by id of the environment."""
-    all_of_them = beside.with_name(f"{beside.name}.augmented")
-    astra("records", "augment", environments, "--kind", "unreliable_tools", "--share", "1", "--out", all_of_them)
-    variants = (each for each in RecordSource(all_of_them, Environment) if each.augmentation is not None)
+def unreliable(environments: Path, beside: Path, share: float = 1) -> dict[str, Environment]:
+    """Make the variants of a share of some environments, whose tools are unreliable; by id of the environment."""
+    with_variants = beside.with_name(f"{beside.name}.augmented")
+    kind = ("--kind", "unreliable_tools", "--share", str(share))
+    astra("records", "augment", environments, *kind, "--out", with_variants)
+    variants = (each for each in RecordSource(with_variants, Environment) if each.augmentation is not None)
     return {each.augmentation.source: each for each in variants if each.augmentation is not None}
 
 
@@ -143,6 +161,8 @@ class Arm(NamedTuple):
     """Writes other environments than the quickstart's for RL, from its folder into another."""
     sft: Mapping[str, str] | None = None
     """What an SFT of its own changes, which RL then begins with."""
+    demonstrated: Callable[[Path, Path], None] | None = None
+    """Writes other environments for this SFT."""
     limits: Mapping[str, str] = MappingProxyType({})
     """What its episodes change in RL and when it is evaluated."""
     held_out: Callable[[Path, Path], None] | None = None
@@ -161,8 +181,13 @@ ARMS = {
     "no_distractors": Arm(NO_DISTRACTORS),
     "any_distractors": Arm(environments=with_any_distractors),
     "unreliable_tools": Arm(
-        environments=with_unreliable_tools, limits=TWICE_AS_LONG, held_out=held_out_with_unreliable_tools
+        environments=with_unreliable_tools,
+        sft={},
+        demonstrated=demonstrated_with_unreliable_tools,
+        limits=TWICE_AS_LONG,
+        held_out=held_out_with_unreliable_tools,
     ),
+    "six_habits": Arm(sft={}, demonstrated=with_six_habits),
     "no_filling": Arm({"groups_per_rollout": "16", "max_rollouts_per_step": "1"}),
     "from_base": Arm(init="base"),
     "from_untrained": Arm(init="untrained"),
@@ -214,12 +239,12 @@ def on_other_environments(quickstart: Path, name: str, folder: Path) -> list[dic
     arm = ARMS[name]
     if arm.held_out is None:
         return []
-    environments = folder / "heldout"
-    if not (environments / "dataset.json").exists():
-        arm.held_out(quickstart, environments)
+    environments = written(arm.held_out, quickstart, folder / "heldout")
     policies = {"sft": quickstart / "sft/policy", "rl": quickstart / "rl/policy", name: folder / "rl/policy"}
+    if arm.sft is not None:
+        policies[f"{name}, sft"] = folder / "sft/policy"
     return [
-        evaluated(quickstart, f"{policy} on {name}", path, folder / f"heldout_{policy}", arm.limits, environments)
+        evaluated(quickstart, f"{policy} on {name}", path, folder / "on_heldout" / policy, arm.limits, environments)
         for policy, path in policies.items()
     ]
 
@@ -229,14 +254,14 @@ def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
     started = time.monotonic()
     environments = quickstart / "rl_environments"
     if arm.environments is not None:
-        environments = folder / "environments"
-        if not (environments / "dataset.json").exists():  # it comes last: what was killed is made again, or goes on
-            arm.environments(quickstart, environments)
+        environments = written(arm.environments, quickstart, folder / "environments")
     seed = seed_of(quickstart)
     init = quickstart / arm.init
     if arm.sft is not None:
         init = folder / "sft" / "policy"
         read = {name: [str(quickstart / name)] for name in ("trajectories", "environments")}
+        if arm.demonstrated is not None:
+            read["environments"] = [str(written(arm.demonstrated, quickstart, folder / "demonstrated"))]
         read["conversations"] = [str(quickstart / "made_up.jsonl")]
         places = {"seed": seed, "out": folder / "sft", "init": quickstart / "base"}
         astra("sft", "configs/tiny_sft.toml", **places, **{k: json.dumps(v) for k, v in read.items()}, **arm.sft)
@@ -251,6 +276,13 @@ def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
         **arm.limits,
     )
     return {"train_seconds": round(time.monotonic() - started, 1)} | curve(folder / "rl/metrics.jsonl")
+
+
+def written(write_them: Callable[[Path, Path], None], quickstart: Path, out: Path) -> Path:
+    """Let an arm write environments, unless it has."""
+    if not (out / "dataset.json").exists():  # it comes last: what was killed is made again, or goes on
+        write_them(quickstart, out)
+    return out
 
 
 def curve(metrics: Path) -> dict[str, Any]:
