@@ -427,6 +427,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "places_R = (starts_Dr * 0).reshape(-1)",
         ("tests/astra_jax/engine/test_paged.py",),
     ),
+    # Pages are read before any is written to.
+    Mutant(
+        "astra_jax/engine/programs.py",
+        "rows.end(kv, given.counts_DR, x_RTD), stream",
+        "rows.end(kv, given.counts_DR), stream",
+        ("tests/astra_jax/engine/test_calls_in_place.py",),
+    ),
     # Values in int8 have a scale of their own.
     Mutant(
         "astra_jax/model/kv_pages.py",
@@ -437,8 +444,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Tokens that begin a sequence attend to what was rounded, as those after them do.
     Mutant(
         "astra_jax/engine/programs.py",
-        "k_RTKH, v_RTKH = rows.as_cached(k_RTKH), rows.as_cached(v_RTKH)",
-        "k_RTKH, v_RTKH = k_RTKH, v_RTKH",
+        "attention(q_RTNH, rows.as_cached(k_RTKH), rows.as_cached(v_RTKH), is_real_RT)",
+        "attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT)",
         ("tests/astra_jax/engine/test_conformance.py::test_a_prompt_in_int8_is_read_at_once_as_in_parts",),
     ),
     # A page goes to the host before its place is taken.

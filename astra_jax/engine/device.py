@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -18,7 +17,7 @@ from astra_jax.engine.penalties import Penalties
 from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
 from astra_jax.freed_memory import give_back_around_compiling
-from astra_jax.mesh.placement import host_shards, in_force
+from astra_jax.mesh.placement import host_shards, in_force, on_devices
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, KVDType, empty_pages
 from astra_jax.model.qwen3 import Params, layers_apart
@@ -106,7 +105,7 @@ class XLADevice:
         self.vocab_size = model_config.vocab_size
         make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3, 4))
         sizes = (num_shards(), limits.num_pages, limits.page_tokens)
-        self._empty_pages = functools.partial(make, model_config, *sizes, kv_dtype)
+        self._empty_pages = lambda: on_devices(make(model_config, *sizes, kv_dtype))
         self._pages = self._empty_pages()
         self.page_bytes = sum(x.nbytes for x in jax.tree.leaves(self._pages)) // (num_shards() * limits.num_pages)
         # Hosts agree on a call in a few numbers (`SharedDevice`), and whether a row is penalised is none of them.

@@ -19,8 +19,10 @@ import numpy as np
 
 from astra_jax.engine.penalties import Penalties, SoFar, and_then, penalized, so_far
 from astra_jax.engine.sampling import MOST_KEPT_IDS, Drawn, Truncation, sample_tokens, slot_keys
+from astra_jax.mesh.placement import on_devices
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig
+from astra_jax.model.embedding import embed_tokens
 from astra_jax.model.kv_pages import (
     Histories,
     LayerRows,
@@ -83,6 +85,21 @@ class Given(NamedTuple):
     """Pages to copy first, from and to."""
 
 
+class Stream(NamedTuple):
+    """What a layer is given by the one before it; the first one makes it, and finds nothing there."""
+
+    x_RTD: Rows
+    rope: Rope
+    """The same for all layers: it takes longer to compute than to hand on."""
+
+
+class Place(NamedTuple):
+    """Which of the layers is read; known to a program only as it runs, so that it is one for all."""
+
+    is_first: jax.Array | np.bool_
+    is_last: jax.Array | np.bool_
+
+
 def read_tokens(model_config: ModelConfig, params: Params, pages: Pages, given: Given, *, begins: bool) -> Pages:
     """Read tokens into pages, layer by layer: one program for all layers, which is called once for each.
 
@@ -93,52 +110,65 @@ def read_tokens(model_config: ModelConfig, params: Params, pages: Pages, given: 
 
     Decided: docs/decisions/rl.md, “Given tokens are read by one program for all layers”.
     """
-    x_RTD, rope, given = begin_reading(model_config, params, given)
+    stream, given = on_devices((no_stream(model_config, given), given))
     found = []
-    for layer, of_layer in zip(params["layers"], pages, strict=True):
-        is_last = layer is params["layers"][-1]
-        of_layer, x_RTD = read_layer(model_config, layer, of_layer, x_RTD, rope, given, begins=begins, is_last=is_last)
+    for number, (layer, of_layer) in enumerate(zip(params["layers"], pages, strict=True)):
+        place = Place(np.bool_(number == 0), np.bool_(number == len(pages) - 1))
+        of_layer, stream = read_layer(
+            model_config, params["embedding"], layer, of_layer, stream, given, place, begins=begins
+        )
         found.append(of_layer)
     return tuple(found)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def begin_reading(model_config: ModelConfig, params: Params, given: Given) -> tuple[jax.Array, Rope, Given]:
-    """Return what the first layer reads, and what every layer is given, on the devices."""
-    starts_R1, tokens_RT = _flat(given.starts_DR)[:, None], _flat(given.tokens_DRT)
-    rope = rope_tables(model_config, starts_R1 + jnp.arange(tokens_RT.shape[1]))
-    given = jax.tree.map(lambda x: constrain(jnp.asarray(x), "batch", *["slots"] * (x.ndim - 1)), given)
-    return bind_apart(model_config, params)[0].embed(tokens_RT), rope, given
+def no_stream(model_config: ModelConfig, given: Given) -> Stream:
+    """Return zeros of the host's: to make them on the devices would take a program of its own."""
+    shards, rows, num_tokens = given.tokens_DRT.shape
+    of_rows, dtype = (shards * rows, num_tokens), jnp.dtype(model_config.dtype)
+    cos, sin = np.zeros((2, *of_rows, 1, model_config.head_dim // 2), np.float32)
+    return Stream(np.zeros((*of_rows, model_config.hidden_size), dtype), Rope(cos, sin))
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("begins", "is_last"), donate_argnums=(2, 3))
+@functools.partial(jax.jit, static_argnums=0, static_argnames="begins", donate_argnums=(3, 4))
 def read_layer(
     model_config: ModelConfig,
+    embedding_VD: jax.Array,
     params_of_layer: Params,
     of_layer: Any,
-    x_RTD: jax.Array,
-    rope: Rope,
+    stream: Stream,
     given: Given,
+    place: Place,
     *,
     begins: bool,
-    is_last: bool,
-) -> tuple[Any, jax.Array]:
-    """Read tokens into the pages of one layer; return them, and what the next layer reads."""
+) -> tuple[Any, Stream]:
+    """Read tokens into the pages of one layer; return them, and what the next layer is given."""
     layer = bind_layer(model_config, params_of_layer)
-    num_tokens, counts_R = given.tokens_DRT.shape[2], _flat(given.counts_DR)
+    tokens_RT, counts_R = _flat(given.tokens_DRT), _flat(given.counts_DR)
+    num_tokens = tokens_RT.shape[1]
+
+    def begun() -> Stream:
+        rope = rope_tables(model_config, _flat(given.starts_DR)[:, None] + jnp.arange(num_tokens))
+        return Stream(embed_tokens(embedding_VD, tokens_RT, model_config.dtype), rope)
+
+    x_RTD, rope = jax.lax.cond(place.is_first, begun, lambda: stream)
     pages = copy_pages((of_layer,), given.copies_DR2[..., 0], given.copies_DR2[..., 1])
     (rows,) = rows_of(pages, given.tables_DRn, given.starts_DR, None, model_config.dtype)
-    q_RTNH, k_RTKH, v_RTKH = layer.qkv(x_RTD, rope)
+    _, k_RTKH, v_RTKH = layer.qkv(x_RTD, rope)
     kv = rows.put(rows.begin(num_tokens), k_RTKH, v_RTKH, jnp.int32(0), counts_R)
-    if is_last:  # what it attends to nobody reads
-        return rows.end(kv, given.counts_DR), x_RTD
-    if begins:
-        is_real_RT = jnp.arange(num_tokens) < counts_R[:, None]
-        k_RTKH, v_RTKH = rows.as_cached(k_RTKH), rows.as_cached(v_RTKH)
-        attended_RTNH = attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT.astype(jnp.int32))
-        return rows.end(kv, given.counts_DR), layer.residual(x_RTD, attended_RTNH)
-    attended_RTNH = rows.attend(kv, q_RTNH, jnp.int32(0), counts_R)
-    return rows.end(kv, given.counts_DR, attended_RTNH), layer.residual(x_RTD, attended_RTNH)
+
+    def read_on() -> jax.Array:
+        q_RTNH, _, _ = layer.qkv(x_RTD, rope)
+        if begins:
+            is_real_RT = (jnp.arange(num_tokens) < counts_R[:, None]).astype(jnp.int32)
+            attended_RTNH = attention(q_RTNH, rows.as_cached(k_RTKH), rows.as_cached(v_RTKH), is_real_RT)
+        else:
+            attended_RTNH = rows.attend(kv, q_RTNH, jnp.int32(0), counts_R)
+        return layer.residual(x_RTD, attended_RTNH)
+
+    # What the last layer attends to nobody reads, so it has no queries either.
+    x_RTD = jax.lax.cond(place.is_last, lambda: x_RTD, read_on)
+    stream = jax.tree.map(lambda x: constrain(x, "batch"), Stream(x_RTD, rope))
+    return rows.end(kv, given.counts_DR, x_RTD), stream
 
 
 @jax.jit

@@ -18,6 +18,7 @@ from astra_jax.engine.interface import MOST_KEPT_IDS, Sampling
 from astra_jax.engine.programs import Forced, Given, read_tokens, score_row
 from astra_jax.engine.sampling import Truncation
 from astra_jax.engine.schedule import Limits
+from astra_jax.mesh.placement import on_devices
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, KVDType, Pages, empty_pages
 from astra_jax.model.qwen3 import Params, layers_apart
@@ -83,7 +84,8 @@ class _Row:
         self._model_config, self._sequence, self._limits = model_config, sequence, limits
         self._params = layers_apart(params)
         self._temperatures_G = temperatures_G
-        self._pages: Pages = empty_pages(model_config, 1, limits.num_pages, limits.page_tokens, kv_dtype)
+        empty = empty_pages(model_config, 1, limits.num_pages, limits.page_tokens, kv_dtype)
+        self._pages: Pages = on_devices(empty)
         self._num_cached = 0
         self._most_prefix_pages = limits.num_prefix_pages(sequence.num_prompt_tokens)
 

@@ -21,6 +21,7 @@ from astra_jax.model.config import Params
 from astra_jax.model.context_parallel import balance, balanced_tokens
 from astra_jax.model.sharding import TPU_LANES, TPU_PREFIX_BLOCK, MeshConfig, make_mesh, param_shardings, spec
 
+T = TypeVar("T")
 Batch = TypeVar("Batch", bound=tuple)
 """A NamedTuple of arrays [B, T, …], or None where it has none."""
 
@@ -54,6 +55,20 @@ def place_params(params: Params, mesh: Mesh | None) -> Params:
         params,
         param_shardings(params, mesh),
     )
+
+
+def on_devices(of_rows: T) -> T:
+    """Put the host's arrays, rows of the batch first, where the mesh in force has them; those there already stay."""
+    mesh = jax.sharding.get_mesh()
+    if mesh.empty:
+        # Named: an array that might as well lie elsewhere would have programs of its own.
+        return jax.device_put(of_rows, jax.devices()[0])
+    sharding = NamedSharding(mesh, spec("batch"))
+
+    def put(x: jax.Array | np.ndarray) -> jax.Array:
+        return x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
+
+    return jax.tree.map(put, of_rows)
 
 
 def sharded_shapes(tree: Any, mesh: Mesh | None) -> Any:

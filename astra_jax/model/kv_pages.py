@@ -242,7 +242,7 @@ class LayerRows(Protocol):
         ...
 
     def end(self, kv: Any, counts_DR: Rows, attended: jax.Array | None = None) -> Any:
-        """Return the pages with so many new tokens of each row; `attended` is what was read of the pages before."""
+        """Return the pages with so many new tokens of each row; pages are read for `attended` before any is written."""
         ...
 
 
@@ -319,24 +319,19 @@ class WindowRows(NamedTuple):
     def end(self, kv: KV, counts_DR: Rows, attended: jax.Array | None = None) -> KV:
         """Return the pages with so many new tokens of each row."""
         if attended is not None:
-            kv = _after(kv, attended)
+            counts_DR = _after(counts_DR, attended, most=kv.values.shape[2])
         return write(self.pages, kv, self.tables_DRn, self.starts_DR, counts_DR)
 
 
-def _after(kv: KV, attended: jax.Array) -> KV:
-    """Return the same keys and values, which cannot be known before what was attended to.
+def _after(counts_DR: Rows, attended: jax.Array, most: int) -> jax.Array:
+    """Return the same counts, which are at most so many, but cannot be known before what rows attended to.
 
     Where it hangs on nothing whether pages are first read or first written to, XLA copies all of them: on a CPU that
     cost a turn of a conversation ten times as much as the rest of its reading.
     """
-    # What is no number stays none, in its own row: that hides no fault, and no compiler can tell that nothing changes.
-    is_broken_R = jnp.isnan(attended).any(tuple(range(1, attended.ndim)))
-
-    def after(_: int, x: jax.Array) -> jax.Array:
-        no_number = jnp.asarray(jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0, x.dtype)
-        return jnp.where(is_broken_R.reshape(-1, *(1,) * (x.ndim - 1)), no_number, x)
-
-    return _of_each(after, kv)
+    of_row_R = attended[:, *(0,) * (attended.ndim - 1)]
+    # Either way it is no limit, and no compiler can tell.
+    return jnp.minimum(counts_DR, jnp.where(jnp.isnan(of_row_R), most + 1, most).reshape(counts_DR.shape))
 
 
 def in_int8(x: jax.Array) -> tuple[jax.Array, jax.Array]:

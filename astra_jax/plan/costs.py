@@ -113,8 +113,11 @@ def _count(jaxpr: jex.Jaxpr, unsaid: _Unsaid, share: float) -> Costs:
         elif name == "shard_map":
             # Shapes in there are those of one device already.
             total.add(_count(params["jaxpr"], unsaid, 1.0), 1)
+        elif name == "cond":
+            # Which one runs depends on the data: the one that computes most is counted.
+            branches = [_count(branch.jaxpr, unsaid, share) for branch in params["branches"]]
+            total.add(max(branches, key=lambda branch: branch.flops), 1)
         else:
-            # Of a `cond` every branch is counted: which one runs depends on the data.
             for inner in jex.jaxprs_in_params(params):
                 total.add(_count(inner, unsaid, share), 1)
     return total

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from astra_jax.engine.programs import Asked, Given, begin_reading, read_layer, sample_rows
+from astra_jax.engine.programs import Asked, Given, Place, no_stream, read_layer, sample_rows
 from astra_jax.engine.schedule import Limits
 from astra_jax.episodes.rollout import limits_of_decoders
 from astra_jax.mesh.layouts import Layout, places_for_decoding, weights_for_decoding
@@ -209,10 +209,10 @@ class _Calls:
         # Causal: half of all pairs of new tokens are attended.
         pairs = tokens**2 / 2 + tokens * max(0, behind_tokens - tokens)
         behind = f", up to {behind_tokens:,} of each sequence" if behind_tokens else ""
-        of_layer = self.pages[0]
+        of_layer, parameters = self.pages[0], bytes_per_chip((self.params["embedding"], self.params["layers"][0]))
         others = {
             "KV pool of other layers": bytes_per_chip(self.pages) - bytes_per_chip(of_layer),
-            "parameters of other layers": bytes_per_chip(self.params) - bytes_per_chip(self.params["layers"][0]),
+            "parameters of other layers": bytes_per_chip(self.params) - parameters,
         }
         return AbstractStep(
             work=f"{tokens:,} tokens of {sequences} sequences{behind}, layer by layer",
@@ -220,7 +220,7 @@ class _Calls:
             trace=functools.partial(self._trace_layer, given, of_layer, begins=not behind_tokens),
             calls=model.num_layers,
             bytes_by_category={
-                "parameters": bytes_per_chip(self.params["layers"][0]),
+                "parameters": parameters,
                 "KV pool": bytes_per_chip(of_layer),
                 "batch": bytes_per_chip(given),
             },
@@ -234,11 +234,11 @@ class _Calls:
         )
 
     def _trace_layer(self, given: Given, of_layer: Any, *, begins: bool) -> jax.stages.Traced:
-        x_RTD, rope, _ = jax.eval_shape(functools.partial(begin_reading, self.model), self.params, given)
-        by_batch = NamedSharding(self.mesh, spec("batch"))
-        x_RTD, rope = with_shardings((x_RTD, rope), jax.tree.map(lambda _: by_batch, (x_RTD, rope)))
-        layer = self.params["layers"][0]
-        return read_layer.trace(self.model, layer, of_layer, x_RTD, rope, given, begins=begins, is_last=False)
+        stream = jax.eval_shape(lambda: no_stream(self.model, given))
+        stream = with_shardings(stream, jax.tree.map(lambda _: NamedSharding(self.mesh, spec("batch")), stream))
+        flag: Any = jax.ShapeDtypeStruct((), jnp.bool_)
+        embedding, layer = self.params["embedding"], self.params["layers"][0]
+        return read_layer.trace(self.model, embedding, layer, of_layer, stream, given, Place(flag, flag), begins=begins)
 
     def sample(self) -> AbstractStep:
         """Return `sample_rows`; costs are those of one token in every row, behind a whole episode."""

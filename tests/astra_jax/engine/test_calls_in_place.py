@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from astra_jax.engine.programs import Asked, Given, begin_reading, read_layer, sample_rows
+from astra_jax.engine.programs import Asked, Given, Place, no_stream, read_layer, sample_rows
 from astra_jax.episodes.rollout import RolloutConfig, decode_limits
 from astra_jax.model import kv_pages
 from astra_jax.model.config import ModelConfig
@@ -28,10 +28,8 @@ def histories(rows: int) -> Histories:
 
 
 @pytest.mark.parametrize("kv_dtype", [None, "int8"])
-@pytest.mark.parametrize(
-    ("rows", "begins", "is_last"), [(1, True, False), (1, False, True), (1, False, False), (4, False, False)]
-)
-def test_a_call_that_reads_copies_no_pages(untrained, kv_dtype, rows, begins, is_last):
+@pytest.mark.parametrize(("rows", "begins"), [(1, True), (1, False), (4, False)])
+def test_a_call_that_reads_copies_no_pages(untrained, kv_dtype, rows, begins):
     config, params = untrained.model_config, layers_apart(untrained.params)
     of_layer = empty_pages(config, 1, PAGES, PAGE_TOKENS, kv_dtype)[0]
     behind = histories(rows)
@@ -42,9 +40,9 @@ def test_a_call_that_reads_copies_no_pages(untrained, kv_dtype, rows, begins, is
         np.full((1, rows), 10, np.int32),
         np.full((1, rows, 2), PAGES, np.int32),
     )
-    x, rope, on_device = begin_reading(config, params, given)
+    stream, place = no_stream(config, given), Place(*np.zeros(2, bool))
     program = read_layer.lower(
-        config, params["layers"][0], of_layer, x, rope, on_device, begins=begins, is_last=is_last
+        config, params["embedding"], params["layers"][0], of_layer, stream, given, place, begins=begins
     ).compile()
     size = sum(x.nbytes for x in jax.tree.leaves(of_layer))
     assert program.memory_analysis().alias_size_in_bytes >= size
@@ -113,9 +111,7 @@ def test_a_long_answer_is_read_in_several_calls_where_these_compute_half_of_what
     assert [limits.read_shape(count, begins=True) for count in (80, 192, 193)] == [(8, 192), (8, 192), long]
 
 
-def test_a_row_that_attends_to_no_number_leaves_its_neighbours_as_they_are():
-    rows = KV(jnp.ones((2, 1, 4, 3)), jnp.ones((2, 1, 3, 4)))
-    after = _after(rows, jnp.ones((2, 3, 1, 4)).at[0, 1].set(jnp.nan))
-    for x in (after.keys, after.values):
-        assert jnp.isnan(x[0]).all()
-        assert (x[1] == 1).all()
+def test_as_many_tokens_are_written_whatever_a_row_attends_to():
+    counts = np.array([[0, 3], [2, 1]], np.int32)
+    for first in (0, jnp.nan, jnp.inf):
+        assert (_after(counts, jnp.ones((4, 3, 1, 4)).at[1].set(first), most=3) == counts).all()

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from astra_jax.checkpoints.policy import Policy
 from astra_jax.engine import device as device_module
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.host_pages import HostMemory
@@ -17,7 +18,9 @@ from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.programs import read_tokens, sample_rows
 from astra_jax.engine.schedule import Limits, RowShape, Schedule
+from astra_jax.mesh.placement import in_force, place_params
 from astra_jax.model.qwen3 import bind
+from astra_jax.model.sharding import MeshConfig, make_mesh
 from tests.astra_jax.engine.lockstep import DecodeConfig, LockstepDecoder
 
 PROMPTS = [[11, 12, 13], [14, 15], [11 + i % 40 for i in range(53)]]
@@ -243,6 +246,28 @@ async def test_prompts_that_begin_alike_are_read_in_one_call(untrained, monkeypa
     await asyncio.gather(*(decoder.generate(ids, Sampling(2), Session(1, i)) for i, ids in enumerate(prompts)))
     assert shapes == [(1, 2, 32)]
     await decoder.close()
+
+
+@pytest.mark.parametrize("mesh", [None, MeshConfig(data=2, fsdp=2, tensor=2)])
+@pytest.mark.parametrize("is_placed", [False, True])
+async def test_a_read_of_one_shape_is_one_program_for_all_layers(untrained, mesh, is_placed):
+    """Pages of this many no other test has: each program is compiled here, or found on disk."""
+    compiled, mesh = [], mesh and make_mesh(mesh)
+
+    def note(event, _, **about):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(about["fun_name"])
+
+    with in_force(mesh):
+        params = place_params(untrained.params, mesh) if mesh or is_placed else untrained.params
+        decoder = a_decoder(Policy(untrained.model_config, params, untrained.tokenizer), num_pages=197 + is_placed)
+        jax.monitoring.register_event_duration_secs_listener(note)
+        try:
+            await all_slots(decoder)
+        finally:
+            jax.monitoring.unregister_event_duration_listener(note)
+    # Prompts begin in rows of 32 tokens; what follows goes on in rows of 16.
+    assert [name for name in compiled if "read" in name] == ["jit(read_layer)"] * 2
 
 
 async def test_letting_go_of_others_in_vain_is_left_alone(untrained):
