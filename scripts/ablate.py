@@ -6,7 +6,7 @@ Each arm trains from the SFT policy of a finished quickstart (any seed; name sev
 RL environments, with `configs/tiny_rl.toml` and what the arm changes; then it is evaluated on the 256 held-out worlds,
 greedily, once beside distractors and once without any. An arm that is finished is not run again. Prints a table in
 Markdown, one row for each quickstart and arm, and writes OUT/calls.svg, the calls per episode while each arm learns, as
-means over the quickstarts, and adds its rows to those of OUT/ablations.json.
+means over the quickstarts, and adds its rows to those of OUT/ablations.json, which `astra report OUT` draws.
 
     recall, precision, call_budget, partial_credit, f1_and_answer        what is rewarded
     no_distractors, any_distractors                                      RL never shows an irrelevant tool; shows any
@@ -37,7 +37,6 @@ import json
 import os
 import random
 import re
-import statistics
 import subprocess
 import sys
 import time
@@ -48,6 +47,7 @@ from typing import Any, NamedTuple, get_args
 
 from astra_jax.config import load_config
 from astra_jax.metrics_file import read_metrics
+from astra_jax.report.ablations import AblationRow, calls_by_arm
 from astra_jax.report.charts import line_chart
 from synthesis.destination import whole_file
 from synthesis.environments.config import EnvironmentsConfig
@@ -331,11 +331,7 @@ def placed(percent: re.Match[str]) -> str:
 
 def drawn(rows: list[dict[str, Any]]) -> str:
     """Return an SVG of the calls per episode over the steps of each arm."""
-    of_arms: dict[str, list[list[float]]] = {}
-    for row in rows:
-        if "train_calls_per_episode" in row:
-            of_arms.setdefault(row["arm"], []).append(row["train_calls_per_episode"])
-    means = {arm: [statistics.fmean(values) for values in zip(*runs, strict=True)] for arm, runs in of_arms.items()}
+    means = calls_by_arm([AblationRow.model_validate(row) for row in rows])
     steps = range(max(map(len, means.values())))
     lines = [{"step": step, **{arm: mean[step] for arm, mean in means.items() if step < len(mean)}} for step in steps]
     chart = line_chart("Tool calls per episode", lines, {arm: arm for arm in means}, from_zero=True)

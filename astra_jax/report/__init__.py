@@ -1,10 +1,11 @@
-"""The report: one self-contained HTML page of a run or of a record directory, made only from its files.
+"""The report: one self-contained HTML page of a run, of ablations or of a record directory, made only from its files.
 
     page                reads the folder, lays the page out          layout, run, data_set .html.jinja, style.css.jinja
     before_and_after    the held-out figures of every policy
     temperatures        their F1 and final answers at every temperature on every kind of unseen environment
     charts              curves over steps and histograms             charts.html.jinja
     graphs              drawings of tool graphs and dependencies     charts.html.jinja
+    ablations           what parts of the recipe do              ablations.html.jinja
     data_sets           what a record directory's page shows
     episodes            which episodes are shown, token by token     episodes.html.jinja
     environments        evaluations side by side                     environments.html.jinja

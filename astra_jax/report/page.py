@@ -18,6 +18,8 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from astra_jax.episodes.log import logs_of_run, read_episodes
 from astra_jax.errors import AstraError
 from astra_jax.metrics_file import read_metrics
+from astra_jax.report.ablations import FILE as ABLATIONS
+from astra_jax.report.ablations import read_ablations
 from astra_jax.report.before_and_after import before_and_after
 from astra_jax.report.charts import LineChart, figure, line_chart
 from astra_jax.report.data_sets import Bar, DataSet, mean_subtasks
@@ -95,7 +97,9 @@ class TrainingRun:
 
 
 def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
-    """Write the page of a record directory beside it, as `NAME.html`; of a run into its folder, as `report.html`.
+    """Write the page of a record directory beside it, as `NAME.html`; of a run, or ablations, into their folder.
+
+    There it is `report.html`.
 
     `describe` counts a record directory. The same files give the same page; what a run's folder lacks, its page leaves
     out. Nothing is ever written into a record directory, which is a whole of known bytes.
@@ -103,7 +107,7 @@ def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
     Raises:
         DestinationRefused: at the page's place is something else than an earlier page.
         RunFolderError: there is nothing to report on, or `summary.json` is damaged.
-        EpisodeLogError, RecordDirectoryError: a file of the folder is damaged.
+        EpisodeLogError, RecordDirectoryError, AblationsUnreadable: a file of the folder is damaged.
     """
     folder = folder.resolve()
     path = report_path(folder)
@@ -112,6 +116,8 @@ def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
     if _is_record_directory(folder):
         data_set = describe(folder)
         return _write_page(path, "data_set", name=folder.name, title=f"ASTRA {data_set.kind}", data_set=data_set)
+    if (rows := folder / ABLATIONS).is_file():
+        return _write_page(path, "ablations", name=folder.name, title="ASTRA ablations", ablations=read_ablations(rows))
     return _write_page(path, "run", name=folder.name, title="ASTRA run report", **_run(folder, describe))
 
 
@@ -143,8 +149,8 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
     }
     if not (summary.model_fields_set or runs or episodes or data_sets):
         raise RunFolderError(
-            f"expected a record directory, or summary.json, figures.json, metrics.jsonl, episode logs or record "
-            f"directories in {run_dir}, found none; name the `out` folder of a run or of a synthesis"
+            f"expected a record directory, or summary.json, figures.json, ablations.json, metrics.jsonl, episode logs "
+            f"or record directories in {run_dir}, found none; name the `out` folder of a run or of a synthesis"
         )
     held_out_directory = run_dir / "heldout"
     gold_calls = mean_subtasks(held_out_directory) if _is_record_directory(held_out_directory) else None

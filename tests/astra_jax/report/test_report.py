@@ -30,6 +30,7 @@ from astra_jax.episodes.log import (
 )
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import RunFolderError
+from astra_jax.report.ablations import AblationsUnreadable
 from astra_jax.report.before_and_after import before_and_after
 from astra_jax.report.charts import line_chart, nice_ticks, number_histogram
 from astra_jax.report.data_sets import MAX_BARS, distribution
@@ -341,6 +342,35 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_a_damaged_summary_is_refused_by_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "summary.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"summary\.json, found a fault at"):
+        write_report(tmp_path)
+
+
+def ablation(quickstart: str, arm: str, f1: float, calls: list[float]) -> dict[str, Any]:
+    row = {"quickstart": quickstart, "arm": arm, "with": {"f1": f1, "recall": 0.5}, "without": {}}
+    return row | ({"train_calls_per_episode": calls} if calls else {})
+
+
+def test_ablations_stand_beside_the_recipe_as_means_and_curves(tmp_path: Path) -> None:
+    rows = [
+        ablation("seed0", "sft", 0.4, []),
+        ablation("seed0", "rl", 0.7, [3, 2]),
+        ablation("seed1", "rl", 0.8, [5, 4]),
+    ]
+    rows += [ablation("seed0", f"arm {number}", 0.1, [1.0]) for number in range(5)]
+    (tmp_path / "ablations.json").write_text(json.dumps(rows))
+    html = write_report(tmp_path).read_text()
+    table = re.findall(r'<th scope="row">(.*?) <small>(.*?)</small></th><td>(.*?)</td><td>(.*?)</td>', html)
+    assert table[:2] == [("sft", "seed0", "0.400", "0.500"), ("rl", "seed0, seed1", "0.750", "0.500")]
+    assert len(table) == 7
+    charts = [re.findall(r'<span class="key c\d">(.*?) <b>(.*?)</b>', part) for part in html.split("<figure")[1:]]
+    assert charts == [[("rl", "3"), *((f"arm {n}", "1") for n in range(4))], [("rl", "3"), ("arm 4", "1")]]
+    assert "<td>–</td>" in html, "a figure that no row has"
+
+
+@pytest.mark.parametrize("text", ["{", '[{"arm": "rl"}]'])
+def test_damaged_ablations_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ablations.json").write_text(text)
+    with pytest.raises(AblationsUnreadable, match=r"ablations\.json, found a fault at"):
         write_report(tmp_path)
 
 
