@@ -11,6 +11,7 @@
     ├── TokenizerError            a tokenizer is missing or is not a Qwen3 one
     ├── ConversationUnreadable    a line of a file of conversations is none
     ├── RunFolderError            a folder to report on holds no run
+    ├── AblationsUnreadable       the rows of an ablation are damaged
     ├── EpisodeLogError           a file of episodes is damaged
     ├── CompilerMissing           the TPU compiler is not installed
     ├── PromptTooLong             a prompt does not fit into the rollout's cache
