@@ -62,7 +62,7 @@ def on_devices(of_rows: T) -> T:
     mesh = jax.sharding.get_mesh()
     if mesh.empty:
         # Named: an array that might as well lie elsewhere would have programs of its own.
-        return jax.device_put(of_rows, jax.devices()[0])
+        return jax.device_put(of_rows, jax.local_devices()[0])
     sharding = NamedSharding(mesh, spec("batch"))
 
     def put(x: jax.Array | np.ndarray) -> jax.Array:
