@@ -2,6 +2,7 @@
 
 Decided: docs/decisions/hosts.md, “Hosts prove that they share a disk before they begin”.
 Decided: docs/decisions/hosts.md, “A host that fails or is lost ends the others”.
+Decided: docs/decisions/hosts.md, “Hosts hold connections that end with them”.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from jax.experimental import multihost_utils
 
 from astra_jax.config import ConfigError
 from astra_jax.errors import AstraError, UsageError
+from astra_jax.mesh.lost_hosts import OtherHosts
 
 T = TypeVar("T")
 
@@ -92,25 +94,50 @@ def _announced_by_environment() -> dict[str, Any]:
 def ending_with_other_hosts() -> Iterator[None]:
     """See to it that a host which fails ends soon, and with it those that go on: JAX's own patience is 300 s.
 
+    Where a host is gone, each other one ends in one line, HostLost's, with exit code 1, whatever it waits for; its
+    process is left at once, as after SIGKILL, if Python is not asked before. All call it.
+
     Raises:
         HostLost: what all hosts compute together has failed because one is gone.
     """
+    if jax.process_count() == 1:
+        yield
+        return
+    others = OtherHosts(jax.process_index(), jax.process_count(), gather_bytes_from_hosts, _leave_as_others_are_lost)
+    if others.num_watched < (jax.process_count() - 1 if jax.process_index() == 0 else 1):
+        print(
+            "astra: not every host could connect to the first: that one of these is lost the rest learns from JAX, "
+            "after 100 s",
+            file=sys.stderr,
+        )
     try:
         yield
-    except (Exception, KeyboardInterrupt) as error:  # not SystemExit: a run that has saved ends on all hosts
-        if jax.process_count() > 1:
-            is_lost = isinstance(error, jax.errors.JaxRuntimeError | ValueError) and "Gloo" in str(error)
-            if is_lost or not _all_hosts_end():
-                # Before what JAX does at the end of a process, which is to wait for all others.
-                code = 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, UsageError) else 1
-                atexit.register(_leave, code)
-            if is_lost:
-                raise HostLost(
-                    f"expected all {jax.process_count()} hosts to go on, found one gone: it has failed and says why, "
-                    "or it was killed, or its machine or network is down; the same command on every host goes on "
-                    "from the last checkpoint"
-                ) from error
+        others.leave()
+    except SystemExit:  # a run that has saved ends on all hosts
+        others.leave()
         raise
+    except (Exception, KeyboardInterrupt) as error:
+        others.fall_silent()
+        is_lost = isinstance(error, jax.errors.JaxRuntimeError | ValueError) and "Gloo" in str(error)
+        if is_lost or not _all_hosts_end():
+            # Before what JAX does at the end of a process, which is to wait for all others.
+            code = 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, UsageError) else 1
+            atexit.register(_leave, code)
+        if is_lost:
+            raise HostLost(_lost_host()) from error
+        raise
+
+
+def _lost_host() -> str:
+    return (
+        f"expected all {jax.process_count()} hosts to go on, found one gone: it has failed and says why, or it was "
+        "killed, or its machine or network is down; the same command on every host goes on from the last checkpoint"
+    )
+
+
+def _leave_as_others_are_lost() -> None:
+    sys.stderr.write(f"astra: {HostLost.__name__}: {_lost_host()}\n")  # at once: other threads write there, too
+    _leave(1)
 
 
 def _all_hosts_end() -> bool:
