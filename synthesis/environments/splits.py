@@ -11,6 +11,7 @@ Decided: docs/decisions/environments.md, “Held out means worlds, tools or doma
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,6 +23,7 @@ from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Unseen
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonValue, SubQuestion, ToolDocument, canonical_json
+from synthesis.written_language import texts_in
 
 APART: Final[Mapping[Unseen, tuple[str, ...]]] = {
     "worlds": ("entities", "answers"),
@@ -37,6 +39,7 @@ class SplitContents:
     """What environments hold at each level, as texts of which equal ones count as shared."""
 
     entities: set[str] = field(default_factory=set)
+    """Those of questions, and all texts that the calls of a demonstration and their responses name."""
     answers: set[str] = field(default_factory=set)
     tool_names: set[str] = field(default_factory=set)
     tool_documents: set[str] = field(default_factory=set)
@@ -46,7 +49,7 @@ class SplitContents:
 
     def add(self, environment: Environment) -> None:
         """Add what one environment holds, its distractors included."""
-        self.entities |= _value_keys(environment.entities)
+        self.entities |= _value_keys(environment.entities) | _value_keys(_demonstrated(environment))
         self.answers |= _value_keys(_ways_to_answer(environment, environment.sub_questions))
         self.add_tools(tool.document for tool in environment.all_tools)
         self.domains.add(environment.domain.casefold())
@@ -134,6 +137,14 @@ def _ways_to_answer(
 ) -> list[JsonValue]:
     """Return the answers to a question and to its sub-questions, with their aliases."""
     return [way for asked in (whole, *parts) for way in (asked.answer, *asked.aliases)]
+
+
+def _demonstrated(environment: Environment) -> Iterator[str]:
+    """Yield the texts in what a demonstration calls with and is told: a call too many asks for a row of its own."""
+    for message in environment.demonstration.messages if environment.demonstration is not None else ():
+        yield from texts_in([call.arguments for call in message.tool_calls])
+        if message.role == "tool" and not message.is_error:
+            yield from texts_in(json.loads(message.content))
 
 
 def _value_keys(values: Iterable[JsonValue]) -> set[str]:

@@ -30,7 +30,7 @@ from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource, write_records
-from synthesis.records import Environment, ToolDocument
+from synthesis.records import Demonstration, Environment, Message, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Reply, Request
 
@@ -217,6 +217,28 @@ def test_what_another_split_holds_is_taken_whether_as_entity_or_as_answer_and_wh
     assert shared(7, answer=[5, "amber falcon"]) == {"amber falcon"}
     assert shared(7, entities=("JADE OTTER", "2150")) == {"jade otter", "2150"}
     assert shared(True) == set()
+
+
+def test_what_a_demonstration_asks_for_and_is_told_is_taken_and_what_failed_is_not(tmp_path: Path) -> None:
+    environment = tiny_environment()
+    gold = environment.gold_messages()
+    asks = gold[1].tool_calls[0].model_copy(update={"id": "habit", "arguments": {"owner": "Misty Lynx"}})
+    call = gold[1].model_copy(update={"tool_calls": (asks,)})
+    told = Message(role="tool", content='{"flat": "Blue Door", "rooms": 3}', tool_call_id="habit")
+    failed = told.model_copy(update={"content": "Silver Fox", "is_error": True})
+    demonstration = Demonstration(habit="one_call_too_many", messages=(*gold[:-1], call, told, call, failed, gold[-1]))
+    demonstrated = environment.model_copy(update={"demonstration": demonstration})
+    write_records(tmp_path / "other", [demonstrated], kind="environment")
+    instance = QAInstance(
+        question="?",
+        answer=7,
+        scenario="single_hop",
+        hops=1,
+        nodes=(),
+        composition=None,
+        entities=("Misty Lynx", "blue door", "3", "Silver Fox"),
+    )
+    assert TakenValues([tmp_path / "other"]).shared_with(instance) == {"misty lynx", "blue door"}
 
 
 def test_what_is_taken_beside_entities_and_answers_depends_on_what_must_be_unseen(tmp_path: Path) -> None:
