@@ -9,7 +9,8 @@ whose proposal is not next takes part with rows of padding, and proposes again:
     host 1   propose sample ─ read: padding ── propose sample ── sample: own rows ── …
 
 A host that has nothing to call, because its episodes wait for tools, says so and takes part in the calls of others.
-Nobody leaves before all are done; who fails says so, and the others stop.
+Nobody leaves before all are done; who fails says so, and the others stop. A signal at any host is heard by all of them
+before the same call, which is not made.
 
 Decided: docs/decisions/hosts.md, “Before each call of a program the hosts agree on which it is”.
 """
@@ -29,7 +30,7 @@ import numpy as np
 from astra_jax.engine.device import Device, Said, XLADevice, off_the_loop
 from astra_jax.engine.host_pages import Moves
 from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
-from astra_jax.mesh.hosts import HostFailed, gather_from_hosts
+from astra_jax.mesh.hosts import HostFailed, HostsEnd, gather_from_hosts, hosts_are_to_end
 
 _T = TypeVar("_T")
 _PAUSE_SECONDS = 0.01
@@ -113,6 +114,8 @@ def shared(device: XLADevice, limits: Limits) -> Device:
 
 
 async def _gather(proposal: Proposal) -> np.ndarray:
+    if hosts_are_to_end():
+        raise HostsEnd("a signal at one of the hosts ends what they compute")
     return await off_the_loop(gather_from_hosts, np.array(proposal, np.int32))
 
 
@@ -196,7 +199,12 @@ class SharedDevice:
         return call
 
     async def _agree(self, own: Proposal) -> Proposal:
-        """Return what all hosts do next; where one has failed, whoever asks again hears of it."""
+        """Return what all hosts do next; where one has failed, whoever asks again hears of it.
+
+        Raises:
+            HostFailed: another host has failed.
+            HostsEnd: a signal ends all hosts.
+        """
         if self._ended is not None:
             raise self._ended
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
@@ -45,6 +46,22 @@ class HostFailed(AstraError):
 
 class HostLost(AstraError):
     """Another host of this job is gone: it has failed, was killed, or its machine or network went down."""
+
+
+class HostsEnd(AstraError):
+    """A signal at one of several hosts ends all of them, in the middle of what they compute together."""
+
+
+_times_asked = itertools.count(1)
+
+
+def hosts_are_to_end() -> bool:
+    """Say whether a signal at any host ends all of them here: each asks equally often, and all hear the same.
+
+    Decided: docs/decisions/hosts.md, “Hosts count their steps from where they began”.
+    """
+    # JAX ends all hosts when they ask the next time after the latest at which any has asked (0 if none has).
+    return multihost_utils.reached_preemption_sync_point(next(_times_asked))
 
 
 def join_hosts() -> None:

@@ -70,7 +70,6 @@ class Termination:
         self.signum: int = signal.SIGTERM
         """What the run ends on."""
         self._noted_seconds: float | None = None
-        self._steps = 0
         self._previous: dict[int, Any] = {}
         self._give_up: Callable[[], object] | None = None
         """What ends the work under way; none is."""
@@ -94,25 +93,28 @@ class Termination:
 
     def asked(self) -> bool:
         """Say whether the run ends after the step in hand; every host asks once at every step, all hear the same."""
-        # JAX ends all hosts one step after the latest at which any has asked (0 if none has). Steps are therefore
-        # counted from the start of this process: a run that resumes at 500 heeds a signal before its first step.
-        self._steps += 1
         if self._num_hosts > 1:
-            from jax.experimental import multihost_utils
+            from astra_jax.mesh.hosts import hosts_are_to_end
 
-            return multihost_utils.reached_preemption_sync_point(self._steps)
+            return hosts_are_to_end()
         return self._noted_seconds is not None
 
     async def unless_asked(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Return what comes of `work`; on a signal it is cancelled, and what it holds let go of.
 
-        Where there are several hosts, none of them can leave the others alone in it: it goes on to its end.
+        Where there are several hosts, none of them can leave the others alone in it: `work` itself ends, before the
+        same call of the decoder on every host.
 
         Raises:
             GivenUp: a signal came before `work` had ended, or before it had begun.
         """
         if self._num_hosts > 1:
-            return await work
+            from astra_jax.mesh.hosts import HostsEnd
+
+            try:
+                return await work
+            except HostsEnd:
+                raise GivenUp from None
         task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
         # This wakes the loop as well: a handler of Python's runs beside it while it waits for a tool.
         self._give_up = lambda: loop.call_soon_threadsafe(task.cancel)
