@@ -17,7 +17,6 @@ means over the quickstarts, and adds its rows to those of OUT/ablations.json, wh
                                                                          environments; a sixth of SFT's demonstrations
                                                                          asks again; episodes of twice the length; shown
                                                                          on worlds with such tools as well
-    six_habits                                                           SFT imitates all six habits, RL as ever
     no_filling                                                           a step learns from what one rollout gives
     from_base, from_untrained                                            RL alone, without SFT; from random weights
     trajectories_alone                                                   SFT that sees no environment, then RL
@@ -31,6 +30,7 @@ means over the quickstarts, and adds its rows to those of OUT/ablations.json, wh
 from __future__ import annotations
 
 import argparse
+import fcntl
 import functools
 import itertools
 import json
@@ -43,7 +43,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from astra_jax.config import load_config
 from astra_jax.metrics_file import read_metrics
@@ -53,7 +53,7 @@ from synthesis.destination import whole_file
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.held_out import RL_SPLIT, held_out_configs
 from synthesis.record_io import RecordSource, write_records
-from synthesis.records import Environment, Habit, IrrelevantTool
+from synthesis.records import Environment, IrrelevantTool
 
 ROOT = Path(__file__).parents[1]
 TWICE_AS_LONG = {"rollout.max_response_tokens": "512", "rollout.max_turns": "10"}
@@ -111,14 +111,6 @@ def demonstrated_with_unreliable_tools(quickstart: Path, out: Path) -> None:
     variants = unreliable(quickstart / "environments", out, share=0.2)
     own = RecordSource(quickstart / "environments", Environment)
     write_records(out, itertools.chain(own, variants.values()), kind="environment")
-
-
-def with_six_habits(quickstart: Path, out: Path) -> None:
-    """Synthesise the quickstart's environments for SFT once more, which then demonstrate every habit there is."""
-    shares = dict.fromkeys(get_args(Habit), 0.1) | {"calls_distractor": 0.3, "recovers": 0.2}
-    demonstrations = {f"demonstrations.{habit}": share for habit, share in shares.items()}
-    settings = {"seed": seed_of(quickstart), "out": out, **demonstrations}
-    astra("synthesize", "environments", "configs/tiny_environments.toml", **settings)
 
 
 def held_out_with_unreliable_tools(quickstart: Path, out: Path) -> None:
@@ -187,7 +179,6 @@ ARMS = {
         limits=TWICE_AS_LONG,
         held_out=held_out_with_unreliable_tools,
     ),
-    "six_habits": Arm(sft={}, demonstrated=with_six_habits),
     "no_filling": Arm({"groups_per_rollout": "16", "max_rollouts_per_step": "1"}),
     "from_base": Arm(init="base"),
     "from_untrained": Arm(init="untrained"),
@@ -317,10 +308,12 @@ def evaluated(
 def write(out: Path, rows: list[dict[str, Any]]) -> None:
     """Write what is known so far, beside what an earlier call has written of other arms and quickstarts."""
     file = out / "ablations.json"
-    before = json.loads(file.read_text()) if file.exists() else []
-    known = {(row["quickstart"], row["arm"]): row for row in [*before, *rows]}
-    with whole_file(file) as partial:
-        partial.write_text(json.dumps(list(known.values()), indent=1) + "\n")
+    with (out / ".ablations.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another call may have arms of its own under way
+        before = json.loads(file.read_text()) if file.exists() else []
+        known = {(row["quickstart"], row["arm"]): row for row in [*before, *rows]}
+        with whole_file(file) as partial:
+            partial.write_text(json.dumps(list(known.values()), indent=1) + "\n")
     (out / "calls.svg").write_text(drawn(rows))
 
 
