@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 _END_WITHIN_MS = 5000
 """Hosts that fail for the same reason do so at nearly the same time."""
+_LEAVE_FIRST_SECONDS = 1.0
+"""JAX ends all others, with words of its own, when its service is gone, which is in the first host's process."""
 _PIECE_BYTES = 1 << 20
 _SHARED_WITHIN_SECONDS = 5.0
 """Network disks show a new file to other hosts late, but not as late as this."""
@@ -111,8 +113,8 @@ def _announced_by_environment() -> dict[str, Any]:
 def ending_with_other_hosts() -> Iterator[None]:
     """See to it that a host which fails ends soon, and with it those that go on: JAX's own patience is 300 s.
 
-    Where a host is gone, each other one ends in one line, HostLost's, with exit code 1, whatever it waits for; its
-    process is left at once, as after SIGKILL, if Python is not asked before. All call it.
+    Where a host is gone, each other one ends in one line, HostLost's, with exit code 1; its process is left at once, as
+    after SIGKILL, if Python is not asked before. All call it.
 
     Raises:
         HostLost: what all hosts compute together has failed because one is gone.
@@ -120,21 +122,24 @@ def ending_with_other_hosts() -> Iterator[None]:
     if jax.process_count() == 1:
         yield
         return
-    others = OtherHosts(jax.process_index(), jax.process_count(), gather_bytes_from_hosts, _leave_as_others_are_lost)
-    if others.num_watched < (jax.process_count() - 1 if jax.process_index() == 0 else 1):
-        print(
-            "astra: not every host could connect to the first: that one of these is lost the rest learns from JAX, "
-            "after 100 s",
-            file=sys.stderr,
-        )
+    others: OtherHosts | None = None
     try:
+        others = OtherHosts(jax.process_index(), jax.process_count(), gather_bytes_from_hosts, _leave_as_one_is_lost)
+        if others.num_watched < (jax.process_count() - 1 if jax.process_index() == 0 else 1):
+            print(
+                "astra: not every host could connect to the first; if one of these is lost, the others learn it from "
+                "JAX, after 100 s",
+                file=sys.stderr,
+            )
         yield
         others.leave()
     except SystemExit:  # a run that has saved ends on all hosts
-        others.leave()
+        if others is not None:
+            others.leave()
         raise
     except (Exception, KeyboardInterrupt) as error:
-        others.fall_silent()
+        if others is not None:
+            others.fall_silent()
         is_lost = isinstance(error, jax.errors.JaxRuntimeError | ValueError) and "Gloo" in str(error)
         if is_lost or not _all_hosts_end():
             # Before what JAX does at the end of a process, which is to wait for all others.
@@ -152,9 +157,14 @@ def _lost_host() -> str:
     )
 
 
-def _leave_as_others_are_lost() -> None:
-    sys.stderr.write(f"astra: {HostLost.__name__}: {_lost_host()}\n")  # at once: other threads write there, too
-    _leave(1)
+def _leave_as_one_is_lost() -> None:
+    try:
+        # At once: other threads write there, too.
+        sys.stderr.write(f"astra: {HostLost.__name__}: {_lost_host()}\n")
+        if jax.process_index() == 0:
+            time.sleep(_LEAVE_FIRST_SECONDS)
+    finally:
+        os._exit(1)
 
 
 def _all_hosts_end() -> bool:

@@ -1,7 +1,10 @@
-"""Whether the other hosts of a job are still there: each holds a connection to the first, which ends with its host.
+"""Whether the other hosts of a job are still there: each holds a connection to the first, which ends with either.
 
-A computation that all hosts share does not end without one of them on a TPU, and on CPUs not where it waits for a new
-group of hosts to form; JAX's own heartbeats end the process after 100 s, with words of many lines.
+On a TPU a computation that all hosts share never ends when one of them is gone, and a host that waits for anything else
+of another never does. JAX's own heartbeats end the process after 100 s, with words of many lines.
+
+    first    listens ── hears the secret ── says it, too ── hears that it was heard ── watches
+    another             says the secret ─── hears it ────── says so ────────────────── watches
 
 Decided: docs/decisions/hosts.md, “Hosts hold connections that end with them”.
 """
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import selectors
 import socket
@@ -20,10 +24,13 @@ from collections.abc import Callable, Sequence
 import psutil
 
 _CONNECT_SECONDS = 5.0
+_REPLY_SECONDS = 1.0
+"""One that connects speaks at once; who is silent holds up the others for so long."""
 _LEAVE_SECONDS = 2.0
-_KEEP_ALIVE = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 4}
-"""A host that went down without a word is noticed after 20 + 4 × 10 = 60 s."""
-_GOODBYE = b"."
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
+"""A host that went down without a word is noticed after 20 + 4 × 10 = 60 s, where the system has these options."""
+_SECRET_BYTES = 16
+_HEARD, _GOODBYE = b"!", b"."
 
 
 class OtherHosts:
@@ -33,7 +40,8 @@ class OtherHosts:
         number: of this host, from 0.
         count: of all hosts.
         gather: returns what each host gives, in their order; all call it.
-        when_lost: called once, on a thread of its own, when a connection ends without a goodbye.
+        when_lost: called once, on a thread of its own, when a connection ends without a goodbye. The other
+            connections have been cut by then: those hosts learn of it from this one.
     """
 
     def __init__(
@@ -41,15 +49,13 @@ class OtherHosts:
     ) -> None:
         self._when_lost = when_lost
         self._leaving = threading.Lock()
-        if number == 0:
-            self._connections = _accepted(count - 1, gather)
-        else:
-            self._connections = _connected(gather)
+        self._connections = _accepted(count - 1, gather) if number == 0 else _connected(gather)
         for connection in self._connections:
             connection.settimeout(None)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEP_ALIVE.items():
-                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+            for name, value in _KEEP_ALIVE.items():
+                if hasattr(socket, name):
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         threading.Thread(target=self._watch, name="other hosts", daemon=True).start()
 
     @property
@@ -58,7 +64,10 @@ class OtherHosts:
         return len(self._connections)
 
     def leave(self) -> None:
-        """Say goodbye: from now on nobody takes this host for lost, nor this host any other."""
+        """Say goodbye: from now on nobody takes this host for lost, nor this host any other.
+
+        When the first has left, the others no longer hear of one another.
+        """
         self.fall_silent()
         for connection in self._connections:
             with contextlib.suppress(OSError):  # the other is gone, well or not
@@ -80,6 +89,9 @@ class OtherHosts:
                     assert isinstance(key.fileobj, socket.socket)
                     selector.unregister(key.fileobj)
                     if not _said_goodbye(key.fileobj) and self._leaving.acquire(blocking=False):
+                        for connection in self._connections:
+                            with contextlib.suppress(OSError):  # that of the lost one
+                                connection.shutdown(socket.SHUT_RDWR)
                         self._when_lost()
                         return
 
@@ -93,25 +105,32 @@ def _said_goodbye(connection: socket.socket) -> bool:
 
 def _accepted(count: int, gather: Callable[[bytes], Sequence[bytes]]) -> list[socket.socket]:
     """Tell all hosts where this one listens, and wait a while for each of them."""
-    secret = secrets.token_bytes(16)
-    with socket.create_server(("", 0), backlog=count) as listener:
+    secret = secrets.token_bytes(_SECRET_BYTES)
+    connections: list[socket.socket] = []
+    try:
+        listener = socket.create_server(("", 0), backlog=count)
+    except OSError:  # the others wait to be told something
+        gather(json.dumps({"addresses": []}).encode())
+        return connections
+    with listener:
         port = listener.getsockname()[1]
         gather(json.dumps({"addresses": _own_addresses(), "port": port, "secret": secret.hex()}).encode())
         deadline = time.monotonic() + _CONNECT_SECONDS
-        connections: list[socket.socket] = []
         while len(connections) < count and (left := deadline - time.monotonic()) > 0:
             listener.settimeout(left)
             try:
                 connection, _ = listener.accept()
             except TimeoutError:
                 break
-            connection.settimeout(_CONNECT_SECONDS)
-            # Another program may have come, or a host that lost its way here by an address that each machine has.
+            connection.settimeout(_REPLY_SECONDS)
+            # Another program may have come, or a host that lost its way here by an address that each machine has; and
+            # a host that has given up waiting for this reply is none that could be lost.
             with contextlib.suppress(OSError):
-                if secrets.compare_digest(connection.recv(len(secret), socket.MSG_WAITALL), secret):
+                if secrets.compare_digest(_received(connection, len(secret)), secret):
                     connection.sendall(secret)
-                    connections.append(connection)
-                    continue
+                    if _received(connection, 1) == _HEARD:
+                        connections.append(connection)
+                        continue
             connection.close()
     return connections
 
@@ -119,16 +138,29 @@ def _accepted(count: int, gather: Callable[[bytes], Sequence[bytes]]) -> list[so
 def _connected(gather: Callable[[bytes], Sequence[bytes]]) -> list[socket.socket]:
     """Hear where the first host listens, and connect to it; nothing where no address leads there."""
     first = json.loads(gather(b"")[0])
-    secret = bytes.fromhex(first["secret"])
-    for address in first["addresses"]:
+    coordinator = os.environ.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[0]  # which leads to the first
+    addresses = [*filter(None, [coordinator]), *first["addresses"]] if first["addresses"] else []
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    for address in addresses:
         with contextlib.suppress(OSError):
-            connection = socket.create_connection((address, first["port"]), timeout=1.0)
+            connection = socket.create_connection((address, first["port"]), timeout=_REPLY_SECONDS)
+            connection.settimeout(max(_REPLY_SECONDS, deadline - time.monotonic()))
             with contextlib.suppress(OSError):
+                secret = bytes.fromhex(first["secret"])
                 connection.sendall(secret)
-                if connection.recv(len(secret), socket.MSG_WAITALL) == secret:
+                if _received(connection, len(secret)) == secret:
+                    connection.sendall(_HEARD)
                     return [connection]
             connection.close()
     return []
+
+
+def _received(connection: socket.socket, count: int) -> bytes:
+    """Return so many bytes, fewer where the other ends the connection before."""
+    received = b""
+    while len(received) < count and (more := connection.recv(count - len(received))):
+        received += more
+    return received
 
 
 def _own_addresses() -> list[str]:

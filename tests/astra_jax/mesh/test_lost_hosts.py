@@ -76,9 +76,10 @@ def test_that_the_first_is_gone_is_noticed_by_all_others(job):
     assert not job.lost[0].is_set()
 
 
-def test_that_another_is_gone_is_noticed_by_the_first(job):
+def test_that_another_is_gone_is_noticed_by_the_first_and_by_the_rest_from_it(job):
     vanish(job.hosts[1])
     assert job.lost[0].wait(5)
+    assert job.lost[2].wait(5)
     assert not job.lost[1].is_set()
 
 
@@ -107,18 +108,22 @@ def test_a_host_that_knows_no_address_of_the_first_goes_on_unwatched(monkeypatch
     assert not any(lost.is_set() for lost in job.lost)
 
 
-def test_who_does_not_know_the_secret_is_no_host(monkeypatch):
+@pytest.mark.parametrize("knows_the_secret", [False, True])
+def test_who_does_not_know_the_secret_or_did_not_wait_for_it_is_no_host(monkeypatch, knows_the_secret):
     monkeypatch.setattr(lost_hosts, "_CONNECT_SECONDS", 0.5)
+    strangers: list[socket.socket] = []
 
     def gather(own: bytes) -> list[bytes]:
-        stranger = socket.create_connection(("127.0.0.1", json.loads(own)["port"]))
-        stranger.sendall(bytes(16))
+        first = json.loads(own)
+        stranger = socket.create_connection(("127.0.0.1", first["port"]))
+        stranger.sendall(bytes.fromhex(first["secret"]) if knows_the_secret else bytes(16))
+        if knows_the_secret:
+            stranger.shutdown(socket.SHUT_WR)  # as one that has closed its connection, as it waited too long
         strangers.append(stranger)
         return [own, b""]
 
-    strangers: list[socket.socket] = []
     lost = threading.Event()
     assert OtherHosts(0, 2, gather, lost.set).num_watched == 0
-    assert strangers[0].recv(1) == b""
+    assert len(strangers[0].recv(17)) == (16 if knows_the_secret else 0)
     strangers[0].close()
-    assert not lost.is_set()
+    assert not lost.wait(0.1)
