@@ -29,7 +29,7 @@
     ├── NotJoined                 the hosts of a job did not find each other
     ├── HostFailed                another host of a job has failed
     ├── HostLost                  another host of a job is gone
-    ├── HostsEnd                 a signal at one of several hosts ends what they compute; a run saves
+    ├── HostsEnd                  a signal at one of several hosts ends what they compute; a run saves
     ├── NotFinite                 too many steps in a row had no finite loss or gradient
     ├── BatchFillingStalled       the policy's groups no longer vary
     └── QuickstartFailed          a stage of the quickstart ended without what the next one needs

@@ -175,6 +175,7 @@ class PagedDecoder:
 
         Raises:
             HostFailed: another host has failed.
+            HostsEnd: a signal at one of several hosts ends all.
         """
         self._is_closing = True
         self._wake.set()

@@ -182,8 +182,11 @@ class SharedDevice:
 
         Raises:
             HostFailed: another host has failed.
+            HostsEnd: a signal ends all hosts; whatever has failed here, the others save.
         """
         if failed:
+            if isinstance(self._ended, HostsEnd):
+                raise self._ended
             if self._ended is None:
                 await self._agree(Proposal(Kind.FAILED))
             return

@@ -234,6 +234,7 @@ class RolloutEngine:
             PromptTooLong: an environment does not fit.
             SandboxUnavailable: the sandbox is down; no episode is returned.
             HostFailed: another host has failed.
+            HostsEnd: a signal at one of several hosts ends all.
         """
         of_temperatures = await self.run_at(
             [self.config.temperature],
@@ -264,7 +265,7 @@ class RolloutEngine:
         All are sampled side by side, so that an environment's prompt is computed once.
 
         Raises:
-            DecoderError, PromptTooLong, SandboxUnavailable, HostFailed: as `run`.
+            DecoderError, PromptTooLong, SandboxUnavailable, HostFailed, HostsEnd: as `run`.
         """
         prompts = [self.prompt_tokens(start) for start in starts]
         own = set(own_shards())

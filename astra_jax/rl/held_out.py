@@ -80,6 +80,7 @@ class HeldOut:
         Raises:
             SandboxUnavailable: the sandbox is down.
             HostFailed: another host has failed.
+            HostsEnd: a signal at one of several hosts ends all.
         """
         started = time.monotonic()
         at_once = min(self._held_out.most_at_once, len(self._starts))

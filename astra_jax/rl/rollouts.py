@@ -170,6 +170,7 @@ class Rollouts:
             PromptTooLong: no environment can be rolled out.
             SandboxUnavailable: the sandbox is down.
             HostFailed: another host has failed.
+            HostsEnd: a signal at one of several hosts ends all.
         """
         filling = self.begin(step)
         # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
@@ -199,7 +200,7 @@ class Rollouts:
         """Roll groups out until a batch is full, or after `max_rollouts_per_step` rollouts.
 
         Raises:
-            PromptTooLong, SandboxUnavailable, HostFailed: as `batch`.
+            PromptTooLong, SandboxUnavailable, HostFailed, HostsEnd: as `batch`.
         """
         with in_force(self._mesh):
             while not self.filler.is_full and filling.num_rollouts < self._config.max_rollouts_per_step:
