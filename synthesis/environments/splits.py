@@ -39,7 +39,10 @@ class SplitContents:
     """What environments hold at each level, as texts of which equal ones count as shared."""
 
     entities: set[str] = field(default_factory=set)
-    """Those of questions, and all texts that the calls of a demonstration and their responses name."""
+    """Those of questions, and all texts that the calls of a demonstration and their responses name.
+
+    A demonstration is made last: of a split that is drawn now, what its own name is not looked for in the others.
+    """
     answers: set[str] = field(default_factory=set)
     tool_names: set[str] = field(default_factory=set)
     tool_documents: set[str] = field(default_factory=set)
