@@ -153,16 +153,25 @@ class SlowSandbox(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def slow_sandbox(monkeypatch) -> Iterator[str]:
-    monkeypatch.setattr(SlowSandbox, "calls", threading.Semaphore(0))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlowSandbox) as server:
+@contextlib.contextmanager
+def served(sandbox: type[SlowSandbox]) -> Iterator[str]:
+    """Serve on a free port; give the address."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), sandbox) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def slow_sandbox(monkeypatch) -> Iterator[str]:
+    monkeypatch.setattr(SlowSandbox, "calls", threading.Semaphore(0))
+    with served(SlowSandbox) as url:
+        yield url
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -314,16 +323,11 @@ def test_rl_ends_inside_a_rollout_whose_tools_are_slow_and_goes_on_to_the_same_b
         assert astra("rl", "rl.toml", "out=whole", "--sandbox", url).ended(300).code == 0
         monkeypatch.setattr(StuckProxy, "url", url)
         monkeypatch.setattr(StuckProxy, "answers", threading.Semaphore(25))
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), StuckProxy) as server:
-            server.daemon_threads = True
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
-            running = astra("rl", "rl.toml", "--sandbox", f"http://127.0.0.1:{server.server_address[1]}")
+        with served(StuckProxy) as stuck:
+            running = astra("rl", "rl.toml", "--sandbox", stuck)
             running.wait_until(lambda: StuckProxy.calls.acquire(blocking=False))
             name, code = {signal.SIGINT: ("Ctrl-C", 130), signal.SIGTERM: ("SIGTERM", 0)}[signum]
             ended = running.interrupted(signum)
-            server.shutdown()
-            thread.join()
         steps = len(read_metrics(tmp_path / "run" / "metrics.jsonl"))
         assert 0 < steps < 6
         assert (ended.code, ended.lines[-1:]) == (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import signal
 import subprocess
 import threading
@@ -23,7 +22,7 @@ from astra_jax.rl.stage import run_rl
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.record_io import write_records
-from tests.astra_jax.cli.test_signals import StuckProxy
+from tests.astra_jax.cli.test_signals import StuckProxy, served
 from tests.astra_jax.episodes.run_rollout import environments
 from tests.astra_jax.two_hosts import finish, two_hosts
 
@@ -134,25 +133,21 @@ def test_sigterm_at_one_host_ends_both_inside_a_rollout(overrides, sandbox, tmp_
     metrics = tmp_path / "run" / "metrics.jsonl"
     monkeypatch.setattr(StuckProxy, "url", sandbox)
     monkeypatch.setattr(StuckProxy, "answers", threading.Semaphore(100_000))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlowProxy) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
-        with on_two_hosts(overrides, tmp_path / "run", "steps=1000", "--sandbox", url) as processes:
-            deadline = time.monotonic() + 900
-            while not read_metrics(metrics):
-                assert all(process.poll() is None for process in processes), processes[0].communicate()[1]
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            monkeypatch.setattr(SlowProxy, "calls", threading.Semaphore(0))
-            assert SlowProxy.calls.acquire(timeout=600)  # the next rollout has begun
-            processes[1].send_signal(signal.SIGTERM)
-            asked = time.monotonic()
-            errors = [process.communicate(timeout=120)[1] for process in processes]
-            seconds = time.monotonic() - asked
-        server.shutdown()
-        thread.join()
+    with (
+        served(SlowProxy) as url,
+        on_two_hosts(overrides, tmp_path / "run", "steps=1000", "--sandbox", url) as processes,
+    ):
+        deadline = time.monotonic() + 900
+        while not read_metrics(metrics):
+            assert all(process.poll() is None for process in processes), processes[0].communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        monkeypatch.setattr(SlowProxy, "calls", threading.Semaphore(0))
+        assert SlowProxy.calls.acquire(timeout=600)  # the next rollout has begun
+        processes[1].send_signal(signal.SIGTERM)
+        asked = time.monotonic()
+        errors = [process.communicate(timeout=120)[1] for process in processes]
+        seconds = time.monotonic() - asked
     assert [process.returncode for process in processes] == [0, 0], errors
     for error in errors:
         assert "rl: saved after step 1 on SIGTERM; resumed, it goes on from there" in error
