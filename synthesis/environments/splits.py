@@ -147,7 +147,10 @@ def _demonstrated(environment: Environment) -> Iterator[str]:
     for message in environment.demonstration.messages if environment.demonstration is not None else ():
         yield from texts_in([call.arguments for call in message.tool_calls])
         if message.role == "tool" and not message.is_error:
-            yield from texts_in(json.loads(message.content))
+            try:
+                yield from texts_in(json.loads(message.content))
+            except ValueError:  # no JSON, so one text
+                yield message.content
 
 
 def _value_keys(values: Iterable[JsonValue]) -> set[str]:

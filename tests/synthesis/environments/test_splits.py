@@ -226,7 +226,9 @@ def test_what_a_demonstration_asks_for_and_is_told_is_taken_and_what_failed_is_n
     call = gold[1].model_copy(update={"tool_calls": (asks,)})
     told = Message(role="tool", content='{"flat": "Blue Door", "rooms": 3}', tool_call_id="habit")
     failed = told.model_copy(update={"content": "Silver Fox", "is_error": True})
-    demonstration = Demonstration(habit="one_call_too_many", messages=(*gold[:-1], call, told, call, failed, gold[-1]))
+    plain = told.model_copy(update={"content": "Green Gate"})  # no JSON: a text by itself
+    turns = (call, told, call, plain, call, failed)
+    demonstration = Demonstration(habit="one_call_too_many", messages=(*gold[:-1], *turns, gold[-1]))
     demonstrated = environment.model_copy(update={"demonstration": demonstration})
     write_records(tmp_path / "other", [demonstrated], kind="environment")
     instance = QAInstance(
@@ -236,9 +238,9 @@ def test_what_a_demonstration_asks_for_and_is_told_is_taken_and_what_failed_is_n
         hops=1,
         nodes=(),
         composition=None,
-        entities=("Misty Lynx", "blue door", "3", "Silver Fox"),
+        entities=("Misty Lynx", "blue door", "3", "Silver Fox", "Green Gate"),
     )
-    assert TakenValues([tmp_path / "other"]).shared_with(instance) == {"misty lynx", "blue door"}
+    assert TakenValues([tmp_path / "other"]).shared_with(instance) == {"misty lynx", "blue door", "green gate"}
 
 
 def test_what_is_taken_beside_entities_and_answers_depends_on_what_must_be_unseen(tmp_path: Path) -> None:
