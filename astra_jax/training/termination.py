@@ -58,7 +58,7 @@ class GivenUp(BaseException):
 
 
 class Termination:
-    """Notices SIGTERM and Ctrl-C while it is entered, in the main thread; several hosts agree on the step to end after.
+    """Notices SIGTERM and Ctrl-C while it is entered, in the main thread; several hosts agree on where to end.
 
     A second Ctrl-C ends the process at once.
     """

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from unittest import mock
 
 import pytest
 
@@ -106,6 +107,11 @@ def test_a_host_that_knows_no_address_of_the_first_goes_on_unwatched(monkeypatch
     assert [host.num_watched for host in job.hosts] == [0, 0]
     job.hosts[0].leave()
     assert not any(lost.is_set() for lost in job.lost)
+
+
+def test_where_the_first_cannot_listen_nobody_waits_for_it(monkeypatch):
+    monkeypatch.setattr(socket, "create_server", mock.Mock(side_effect=OSError("no port is free")))
+    assert [host.num_watched for host in Job(2).hosts] == [0, 0]
 
 
 @pytest.mark.parametrize("knows_the_secret", [False, True])
