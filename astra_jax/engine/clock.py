@@ -103,7 +103,7 @@ class ClockDevice:
     def take_weights(self, params: Any) -> None:
         """Go on as before: there is no model."""
 
-    async def idle(self, until: asyncio.Event) -> None:
+    async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
         """Wait: nobody else calls."""
         await until.wait()
 

@@ -63,8 +63,8 @@ class Device(Protocol):
         """Go on with other weights."""
         ...
 
-    async def idle(self, until: asyncio.Event) -> None:
-        """Have nothing to call before the event is set."""
+    async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
+        """Have nothing to call before the event is set; where it `holds_up` the others, they call nothing so long."""
         ...
 
     async def leave(self, *, failed: bool) -> None:
@@ -134,7 +134,7 @@ class XLADevice:
             pages.delete()
         self._params, self._set_aside = {}, []
 
-    async def idle(self, until: asyncio.Event) -> None:
+    async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
         """Wait: nobody else calls."""
         await until.wait()
 

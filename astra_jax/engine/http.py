@@ -22,7 +22,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import aiohttp
 import httpx
@@ -259,6 +259,11 @@ class HTTPDecoder:
             f"expected a decoder that takes weights, found the server at {self._endpoint.url}: a policy can be "
             "evaluated through it, but none can learn from what it samples"
         )
+
+    async def until_failed(self) -> NoReturn:
+        """Wait: whoever makes a request is told what fails of it."""
+        while True:
+            await asyncio.Event().wait()
 
     async def close(self, *, failed: bool = False) -> None:
         """Close the connections; no message may be under way that somebody waits for."""

@@ -12,7 +12,7 @@ import enum
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NoReturn, Protocol
 
 from astra_jax.errors import AstraError
 
@@ -243,6 +243,10 @@ class Decoder(Protocol):
         Raises:
             DecoderError: this decoder takes no weights.
         """
+        ...
+
+    async def until_failed(self) -> NoReturn:
+        """Wait; raise what it has failed of, also where nobody waits for a message: other hosts may have ended."""
         ...
 
     async def close(self, *, failed: bool = False) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from astra_jax.engine.call_clock import CallClock
 from astra_jax.engine.device import Device, Said
@@ -81,6 +81,8 @@ class PagedDecoder:
         self._call_ended = asyncio.Event()
         self._paused: Pause | None = None
         self._is_idle = asyncio.Event()
+        self._has_failed = asyncio.Event()
+        self._failure: Exception | None = None
         self._row_steps = self._sampled_tokens = self._read_tokens = 0
 
     @property
@@ -167,6 +169,12 @@ class PagedDecoder:
         else:
             self._schedule.forget(session)
 
+    async def until_failed(self) -> NoReturn:
+        """Wait; raise what a call, or another host, has failed of, also where nobody waits for a message."""
+        await self._has_failed.wait()
+        assert self._failure is not None
+        raise self._failure
+
     async def close(self, *, failed: bool = False) -> None:
         """Let go of everything; no message may be under way that somebody waits for.
 
@@ -232,8 +240,10 @@ class PagedDecoder:
                     self._num_calls = min(self._due.values())  # nothing to do before the next of them is back
                 else:
                     await self._wait()
-        except Exception as error:  # noqa: BLE001 - whoever waits for a message is told
+        except Exception as error:  # noqa: BLE001 - whoever waits for a message, or for this, is told
             self._fail(error)
+            self._failure = error
+            self._has_failed.set()
         finally:
             self._is_idle.set()
 
@@ -255,10 +265,8 @@ class PagedDecoder:
             self._is_idle.set()
         if self._is_closing:
             return
-        if self._calls_away is None:
-            await self._device.idle(self._wake)
-        else:  # other hosts wait as well: whether they went on meanwhile would depend on the time that tools take
-            await self._wake.wait()
+        # Did other hosts go on meanwhile, what is called would depend on the time that tools take.
+        await self._device.idle(self._wake, holds_up=self._calls_away is not None)
 
     def _take_in_due(self) -> bool:
         """Take in what the sessions that are due have come back with, in their own order; say whether all are back."""

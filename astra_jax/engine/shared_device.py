@@ -8,9 +8,10 @@ whose proposal is not next takes part with rows of padding, and proposes again:
     host 0   propose read ── read: own rows ── propose sample ── sample: own rows ── …
     host 1   propose sample ─ read: padding ── propose sample ── sample: own rows ── …
 
-A host that has nothing to call, because its episodes wait for tools, says so and takes part in the calls of others.
-Nobody leaves before all are done; who fails says so, and the others stop. A signal at any host is heard by all of them
-before the same call, which is not made.
+A host that has nothing to call, because its episodes wait for tools, says so and takes part in the calls of others; or,
+where all is to happen in one order, the others wait, and it says every second that they still have to. Nobody leaves
+before all are done; who fails says so, and the others stop. A signal at any host is heard by all of them before the
+same call, which is not made.
 
 Decided: docs/decisions/hosts.md, “Before each call of a program the hosts agree on which it is”.
 """
@@ -35,19 +36,23 @@ from astra_jax.mesh.hosts import HostFailed, HostsEnd, gather_from_hosts, hosts_
 _T = TypeVar("_T")
 _PAUSE_SECONDS = 0.01
 """Where no host has anything to call, they ask one another again after this long."""
+_HOLD_SECONDS = 1.0
+"""A host that holds the others up says so again and again after this long: meanwhile they hear of no signal."""
 
 
 class Kind(enum.IntEnum):
     """What a host proposes; what comes first goes first."""
 
     FAILED = 0
-    OUT = 1
-    BACK = 2
-    READ = 3
-    FIRST_READ = 4
-    SAMPLE = 5
-    NOTHING = 6
-    DONE = 7
+    HOLD = 1
+    """Nobody calls anything before this host goes on."""
+    OUT = 2
+    BACK = 3
+    READ = 4
+    FIRST_READ = 5
+    SAMPLE = 6
+    NOTHING = 7
+    DONE = 8
 
 
 class Proposal(NamedTuple):
@@ -170,12 +175,14 @@ class SharedDevice:
         sample = dataclasses.replace(sample, shape=shape, leave_at=call.leave_at)
         return await self._called(self._device.sample(sample, call.own_pages))
 
-    async def idle(self, until: asyncio.Event) -> None:
-        """Have nothing to call before the event is set; take part in the calls of others meanwhile."""
+    async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
+        """Have nothing to call before the event is set; take part in the calls of others meanwhile, or hold them up."""
         while not until.is_set():
-            if not await self._take_part(await self._agree(Proposal(Kind.NOTHING))):
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(until.wait(), _PAUSE_SECONDS)
+            if holds_up:
+                if not await _is_set_within(_HOLD_SECONDS, until):
+                    await self._agree(Proposal(Kind.HOLD))
+            elif not await self._take_part(await self._agree(Proposal(Kind.NOTHING))):
+                await _is_set_within(_PAUSE_SECONDS, until)
 
     async def leave(self, *, failed: bool) -> None:
         """Have nothing to call any more: where all is done, go on with the others until they are done as well.
@@ -197,8 +204,8 @@ class SharedDevice:
     async def _its_turn(self, own: Proposal) -> Proposal:
         """Take part in other calls until the next one is what this host proposes; return that."""
         while not own.is_part_of(call := await self._agree(own)):
-            await self._take_part(call)
-            own = own._replace(waited=own.waited + 1)
+            if await self._take_part(call):
+                own = own._replace(waited=own.waited + 1)
         return call
 
     async def _agree(self, own: Proposal) -> Proposal:
@@ -246,3 +253,9 @@ class SharedDevice:
         else:
             return False
         return True
+
+
+async def _is_set_within(seconds: float, event: asyncio.Event) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()

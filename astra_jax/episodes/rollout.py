@@ -25,9 +25,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -281,7 +281,7 @@ class RolloutEngine:
         try:
             if self._decoder is not None and params is not None:
                 await decoders[0].update_weights(params, policy_version)
-            await all_or_none(
+            episodes = all_or_none(
                 self._run_episode(
                     decoders[place // per_decoder], episode, temperature, Session(seed, _slot(episode), number=number)
                 )
@@ -290,6 +290,7 @@ class RolloutEngine:
                 for number, temperature in enumerate(temperatures)
                 for episode in of_temperatures[number][place]
             )
+            await _while_none_fails(decoders, episodes)
             failed = False
         finally:
             self._at_work = []
@@ -413,6 +414,18 @@ class RolloutEngine:
     def _shortened(self, response: str) -> str:
         most = self.config.max_tool_response_tokens
         return response if most is None else self.tokenizer.shortened(response, most)
+
+
+async def _while_none_fails(decoders: Sequence[Decoder], episodes: Coroutine[Any, Any, Any]) -> None:
+    """Run all episodes to their end; where a decoder fails, raise why at once, though all of them wait for tools."""
+    ends = [asyncio.ensure_future(coroutine) for coroutine in (episodes, *(each.until_failed() for each in decoders))]
+    try:
+        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        await next(end for end in ends if end in done)
+    finally:
+        for end in ends:
+            end.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
 
 
 def finished(groups: Sequence[Group]) -> list[Group]:

@@ -155,8 +155,8 @@ class Observed:
         self.calls.append([(row.track.session, len(row.track.ids), list(row.track.table), row.copy) for row in rows])
         return await self.device.sample(sample)
 
-    async def idle(self, until: asyncio.Event) -> None:
-        await self.device.idle(until)
+    async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
+        await self.device.idle(until, holds_up=holds_up)
 
     async def leave(self, *, failed: bool) -> None:
         await self.device.leave(failed=failed)

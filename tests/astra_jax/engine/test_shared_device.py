@@ -10,6 +10,7 @@ import random
 import numpy as np
 import pytest
 
+from astra_jax.engine import shared_device
 from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from astra_jax.engine.device import Said
 from astra_jax.engine.host_pages import HostMemory, Moves
@@ -18,7 +19,7 @@ from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
 from astra_jax.engine.shared_device import Kind, Proposal, SharedDevice, agreed
 from astra_jax.episodes.rollout import RolloutConfig, decode_limits
-from astra_jax.mesh.hosts import HostFailed
+from astra_jax.mesh.hosts import HostFailed, HostsEnd
 
 NUM_HOSTS = 3
 LIMITS = Limits(
@@ -78,6 +79,7 @@ class Hosts:
     def __init__(self, calls_away: int | None, limits: Limits = LIMITS):
         self._barrier, self._proposals = asyncio.Barrier(NUM_HOSTS), [Proposal(0)] * NUM_HOSTS
         self.rounds: list[list[Proposal]] = []
+        self.is_signalled = self.end = False
         self.devices = [PartOfDevice(limits) for _ in range(NUM_HOSTS)]
         self.decoders = [
             PagedDecoder(
@@ -96,7 +98,10 @@ class Hosts:
             rows = np.array(self._proposals, np.int32)
             if host == 0:
                 self.rounds.append([*self._proposals])
+                self.end = self.is_signalled
             await self._barrier.wait()
+            if self.end:
+                raise HostsEnd("a signal at one of the hosts")
             return rows
 
         return gather
@@ -119,9 +124,15 @@ async def a_host(decoder: PagedDecoder, slots: range, tool_seconds) -> list[list
     return found
 
 
-@pytest.mark.parametrize("calls_away", [None, 2], ids=["own_pace", "one_order"])
-def test_all_hosts_make_the_same_calls_until_all_are_done(calls_away):
+@pytest.mark.parametrize(
+    ("calls_away", "hold_seconds"),
+    [(None, 1.0), (2, 1.0), (2, 0.05)],
+    ids=["own_pace", "one_order", "one_order, in which each says that it holds up the others"],
+)
+def test_all_hosts_make_the_same_calls_until_all_are_done(calls_away, hold_seconds, monkeypatch):
     """One has many episodes, one few, one none; what is said follows from seeds alone."""
+    monkeypatch.setattr(shared_device, "_HOLD_SECONDS", hold_seconds)
+    held_up = set()
 
     async def main(delays: int) -> tuple[list, list, list]:
         hosts, draws = Hosts(calls_away), random.Random(delays)
@@ -129,6 +140,7 @@ def test_all_hosts_make_the_same_calls_until_all_are_done(calls_away):
         found = await asyncio.gather(
             *(a_host(decoder, of_host, draws.random) for decoder, of_host in zip(hosts.decoders, slots, strict=True))
         )
+        held_up.update(any(each.kind == Kind.HOLD for each in proposals) for proposals in hosts.rounds)
         assert len({tuple(device.calls) for device in hosts.devices}) == 1
         assert sum(hosts.devices[2].num_rows) == 0
         assert [decoder.load.sessions for decoder in hosts.decoders] == [0, 0, 0]
@@ -144,6 +156,7 @@ def test_all_hosts_make_the_same_calls_until_all_are_done(calls_away):
     assert (one[:2] == other[:2]) == (calls_away is not None), (
         "delays of tools change calls where nobody waits for them"
     )
+    assert held_up == ({False, True} if hold_seconds < 1 else {False})
 
 
 @pytest.mark.parametrize("calls_away", [None, 2], ids=["own_pace", "one_order"])
@@ -287,6 +300,55 @@ def test_where_one_host_fails_all_others_are_told_which(calls_away):
         await asyncio.gather(others(0), fails(), others(2))
 
     run_on_clock(main())
+
+
+@pytest.mark.parametrize("calls_away", [None, 2], ids=["own_pace", "one_order"])
+def test_while_all_hosts_wait_for_tools_each_hears_of_a_signal(calls_away):
+    """Nobody waits for a message on any of them; in one order, and at their own pace."""
+
+    async def main() -> list[float]:
+        hosts, loop, heard = Hosts(calls_away), asyncio.get_running_loop(), []
+
+        async def a_host(host: int) -> None:
+            decoder = hosts.decoders[host]
+            episodes = [asyncio.ensure_future(an_episode(decoder, Session(host, slot), 1000.0)) for slot in range(3)]
+            with pytest.raises(HostsEnd):
+                await decoder.until_failed()
+            heard.append(loop.time())
+            for episode in episodes:
+                episode.cancel()
+            await asyncio.gather(*episodes, return_exceptions=True)
+            with pytest.raises(HostsEnd):
+                await decoder.close(failed=True)
+
+        async def signalled() -> None:
+            await asyncio.sleep(100.0)
+            hosts.is_signalled = True
+
+        await asyncio.gather(*map(a_host, range(NUM_HOSTS)), signalled())
+        return heard
+
+    heard = run_on_clock(main())
+    assert len(heard) == NUM_HOSTS
+    assert all(100 < seconds < 103 for seconds in heard)
+
+
+def test_who_is_held_up_was_passed_over_by_nobody():
+    """How often depends on how long a tool takes: it must not decide whose turn it is."""
+    asked: list[Proposal] = []
+    another = [Proposal(Kind.HOLD), Proposal(Kind.OUT), Proposal(Kind.HOLD), Proposal(Kind.NOTHING)]
+
+    async def gather(proposal: Proposal) -> np.ndarray:
+        asked.append(proposal)
+        return np.array([proposal, another[len(asked) - 1]], np.int32)
+
+    async def main() -> None:
+        device = PartOfDevice()
+        await SharedDevice(device, LIMITS.row_shapes, gather).read(Read([[], []], False, 2, 8))
+        assert [call[0] for call in device.calls] == ["move", "read"]
+
+    run_on_clock(main())
+    assert [proposal.waited for proposal in asked] == [0, 0, 1, 1]
 
 
 def test_a_decoder_that_is_closed_refuses_to_sample():

@@ -26,7 +26,7 @@ class ScriptedDevice:
     def take_weights(self, params: Any) -> None:
         pass
 
-    async def idle(self, until: asyncio.Event) -> None:
+    async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
         await until.wait()
 
     async def leave(self, *, failed: bool) -> None:

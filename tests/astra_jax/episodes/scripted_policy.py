@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.engine.interface import Decoder, Finish, Generated, Sampling, Session
@@ -53,6 +54,10 @@ class ScriptedDecoder:
 
     def forget(self, session: Session) -> None:
         pass
+
+    async def until_failed(self) -> NoReturn:
+        while True:
+            await asyncio.Event().wait()
 
     async def close(self, *, failed: bool = False) -> None:
         pass

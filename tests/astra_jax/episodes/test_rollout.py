@@ -16,6 +16,7 @@ from astra_jax.engine import device
 from astra_jax.episodes import rollout as rollout_module
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine, Start
+from astra_jax.mesh.hosts import HostFailed
 from astra_jax.model.qwen3 import bind
 from astra_jax.rl.batch import make_rl_batch
 from astra_jax.rl.batch_filling import ScoredGroup
@@ -290,6 +291,43 @@ class DeadSandbox(InProcessSandbox):
 async def test_an_outage_of_the_sandbox_ends_the_rollout_without_a_reward(taught):
     with pytest.raises(SandboxUnavailable, match="nobody answers"):
         await roll_out(taught, sandbox=DeadSandbox())
+
+
+class NeverAnswers(InProcessSandbox):
+    def __init__(self):
+        super().__init__()
+        self.is_asked, self.num_left = asyncio.Event(), 0
+
+    async def execute(self, *_, **__):
+        self.num_left += 1
+        self.is_asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.num_left -= 1
+
+
+class Fails(OneDecoder):
+    """Its decoder fails as soon as a tool is waited for: another host has ended."""
+
+    def _decoders(self, *args):
+        (decoder,) = super()._decoders(*args)
+
+        async def until_failed():
+            await self.sandbox.is_asked.wait()
+            raise HostFailed("another host")
+
+        decoder.until_failed = until_failed
+        return [decoder]
+
+
+async def test_where_a_decoder_fails_nobody_waits_for_a_tool_any_more(taught):
+    sandbox = NeverAnswers()
+    engine = Fails(taught.model_config, taught.tokenizer, sandbox, LIMITS.model_copy(update={"temperature": 0.1}))
+    with pytest.raises(HostFailed, match="another host"):
+        await asyncio.wait_for(engine.run(taught.params, STARTS[:1], group_size=GROUP_SIZE, seed=0), 60)
+    assert sandbox.is_asked.is_set()
+    assert sandbox.num_left == 0
 
 
 async def test_a_service_that_is_gone_ends_the_rollout_too(taught):

@@ -120,16 +120,19 @@ def test_a_host_that_is_killed_ends_the_other(overrides, sandbox, tmp_path, kill
 
 
 class SlowProxy(StuckProxy):
-    """Hands each call on to a sandbox after half a second."""
+    """Hands each call on to a sandbox after so many seconds."""
+
+    seconds = 0.5
 
     def do_POST(self) -> None:
         self.calls.release()
-        time.sleep(0.5)
+        time.sleep(self.seconds)
         super().do_POST()
 
 
 @pytest.mark.slow
-def test_sigterm_at_one_host_ends_both_inside_a_rollout(overrides, sandbox, tmp_path, monkeypatch):
+@pytest.mark.parametrize("tool_seconds", [0.5, 30.0], ids=["between two calls", "while both wait for tools"])
+def test_sigterm_at_one_host_ends_both_inside_a_rollout(overrides, sandbox, tmp_path, monkeypatch, tool_seconds):
     metrics = tmp_path / "run" / "metrics.jsonl"
     monkeypatch.setattr(StuckProxy, "url", sandbox)
     monkeypatch.setattr(StuckProxy, "answers", threading.Semaphore(100_000))
@@ -142,6 +145,7 @@ def test_sigterm_at_one_host_ends_both_inside_a_rollout(overrides, sandbox, tmp_
             assert all(process.poll() is None for process in processes), processes[0].communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.05)
+        monkeypatch.setattr(SlowProxy, "seconds", tool_seconds)
         monkeypatch.setattr(SlowProxy, "calls", threading.Semaphore(0))
         assert SlowProxy.calls.acquire(timeout=600)  # the next rollout has begun
         processes[1].send_signal(signal.SIGTERM)
