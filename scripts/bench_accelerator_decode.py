@@ -247,6 +247,10 @@ def measure_decoder(config: ModelConfig, rows: int, context: int) -> dict[str, A
         in_calls.append((ended - began) / steps)
         behind = context - new_tokens + sampled[i] / rows + steps / 2
         bytes_per_second.append(read_bytes(config, most, behind) / per_token[-1])
+    if not per_token:
+        raise SystemExit(
+            f"expected two calls of {most} rows or more after the first, found {len(full)}: raise --context-tokens"
+        )
     reached = statistics.median(bytes_per_second)
     published = PUBLISHED_BYTES_PER_SECOND.get(jax.devices()[0].device_kind)
     errors = []

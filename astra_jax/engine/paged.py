@@ -241,9 +241,9 @@ class PagedDecoder:
                 else:
                     await self._wait()
         except Exception as error:  # noqa: BLE001 - whoever waits for a message, or for this, is told
-            self._fail(error)
             self._failure = error
             self._has_failed.set()
+            self._fail(error)
         finally:
             self._is_idle.set()
 
@@ -265,7 +265,7 @@ class PagedDecoder:
             self._is_idle.set()
         if self._is_closing:
             return
-        # Did other hosts go on meanwhile, what is called would depend on the time that tools take.
+        # With `calls_away` other hosts must not go on meanwhile: their calls would depend on how long tools take.
         await self._device.idle(self._wake, holds_up=self._calls_away is not None)
 
     def _take_in_due(self) -> bool:
