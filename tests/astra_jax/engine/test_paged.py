@@ -248,8 +248,9 @@ async def test_prompts_that_begin_alike_are_read_in_one_call(untrained, monkeypa
     await decoder.close()
 
 
-@pytest.mark.parametrize("mesh", [None, MeshConfig(data=2, fsdp=2, tensor=2)])
-@pytest.mark.parametrize("is_placed", [False, True])
+@pytest.mark.parametrize(
+    ("mesh", "is_placed"), [(None, False), (None, True), (MeshConfig(data=2, fsdp=2, tensor=2), True)]
+)
 async def test_a_read_of_one_shape_is_one_program_for_all_layers(untrained, mesh, is_placed):
     """Pages of this many no other test has: each program is compiled here, or found on disk."""
     compiled, mesh = [], mesh and make_mesh(mesh)
@@ -259,7 +260,7 @@ async def test_a_read_of_one_shape_is_one_program_for_all_layers(untrained, mesh
             compiled.append(about["fun_name"])
 
     with in_force(mesh):
-        params = place_params(untrained.params, mesh) if mesh or is_placed else untrained.params
+        params = place_params(untrained.params, mesh) if is_placed else untrained.params
         decoder = a_decoder(Policy(untrained.model_config, params, untrained.tokenizer), num_pages=197 + is_placed)
         jax.monitoring.register_event_duration_secs_listener(note)
         try:
