@@ -1,6 +1,5 @@
 """A conversion is bit-equal both ways, holds a piece at a time, and counts when it is whole, never before."""
 
-import _thread
 import hashlib
 import json
 import shutil
@@ -271,6 +270,7 @@ hf._to_hf = slow
 def test_an_interrupted_conversion_leaves_nothing_when_a_write_goes_on_by_itself(tmp_path, monkeypatch):
     """As TensorStore's threads do: a write that was begun makes the folders anew that it needs."""
     write_hf_folder(tmp_path / "hf")
+    begun = []
 
     class SlowArray:
         def __init__(self, description):
@@ -280,9 +280,11 @@ def test_an_interrupted_conversion_leaves_nothing_when_a_write_goes_on_by_itself
             return self
 
         def __setitem__(self, rows, piece):
+            begun.append(rows)
             writing = threading.Thread(target=self.write)
             writing.start()
-            _thread.interrupt_main()
+            if len(begun) == 1:
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             writing.join()
 
         def write(self):
@@ -294,6 +296,7 @@ def test_an_interrupted_conversion_leaves_nothing_when_a_write_goes_on_by_itself
     with pytest.raises(KeyboardInterrupt):
         hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     time.sleep(0.6)
+    assert len(begun) == 1, "it must be interrupted while a first piece is written"
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
