@@ -145,6 +145,7 @@ def niceness_of_threads(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_call_that_goes_on_runs_at_low_priority_with_every_thread_it_has() -> None:
     source = (
         "import os, threading\ndef work():\n    while True: pass\n"

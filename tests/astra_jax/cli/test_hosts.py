@@ -17,7 +17,8 @@ from tests.astra_jax.two_hosts import two_hosts
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
-@pytest.mark.parametrize("stage", ["sft", pytest.param("rl", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["sft", "rl"])
 def test_every_host_is_told_at_once_that_they_share_no_disk(tmp_path, stage):
     """With a mesh or without, the hosts join first: neither takes the other for another run."""
     outs = [tmp_path / "one disk" / "run", tmp_path / "another" / "run"]

@@ -131,6 +131,7 @@ def test_the_file_that_is_read_is_the_one_that_training_writes(tmp_path):
     assert (kind.kind, kind.episodes, kind.solved) == (kind_of(environment), 4, 0)
 
 
+@pytest.mark.slow
 async def test_a_set_from_a_run_is_of_its_frontier_apart_from_what_was_learnt_and_the_same_each_time(
     tmp_path, sandbox_url
 ):
