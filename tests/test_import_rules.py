@@ -65,6 +65,7 @@ FLOORS = {
             "record_io",
             "diversity",
             "written_language",
+            "python_source",
             "second_tries",
             "stage",
             "verification",

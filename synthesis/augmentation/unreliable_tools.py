@@ -21,6 +21,7 @@ from synthesis.environments.other_rows import calls_for_other_rows
 from synthesis.environments.proof import PROOF_LIMITS
 from synthesis.environments.qa_instances import ways_to_answer
 from synthesis.environments.unreliable import bad_replies_of
+from synthesis.python_source import tool_syntax_tree
 from synthesis.records import UNRELIABLE, Environment, EnvironmentTool, JsonObject, JsonValue, Language
 from synthesis.stage import Rejected
 
@@ -89,8 +90,13 @@ def with_fault(tool: EnvironmentTool, fault: Fault, language: Language, old: lis
         Rejected: its code is not one function of named parameters, or takes a state already.
     """
     name = tool.document.name
-    tree = ast.parse(tool.source)
-    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    try:
+        tree = tool_syntax_tree(tool.source)
+    except SyntaxError as error:
+        raise Rejected("code does not parse", str(error)) from error
+    function = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name), None)
+    if function is None:
+        raise Rejected("signature differs from document", f"expected one function {name}")
     parameters = [each.arg for each in (*function.args.args, *function.args.kwonlyargs)]
     if "state" in parameters:
         raise Rejected("takes a state", name)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.errors import SynthesisError
+from synthesis.python_source import tool_syntax_tree
 from synthesis.records import EnvironmentTool, NeededPackage
 from synthesis.stage import Rejected
 
@@ -88,8 +89,8 @@ def require_listed(tools: Sequence[EnvironmentTool], allowed: Mapping[str, Neede
 
 def _imported_roots(source: str) -> set[str]:
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+        tree = tool_syntax_tree(source)
+    except SyntaxError:
         return set()  # which `check_source` says
     roots = set()
     for node in ast.walk(tree):

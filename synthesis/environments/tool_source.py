@@ -12,6 +12,7 @@ from typing import Final
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.module_reach import check_reach
 from synthesis.environments.needed_packages import module_roots
+from synthesis.python_source import tool_syntax_tree
 from synthesis.records import JsonValue, NeededPackage, ToolDocument
 from synthesis.stage import Rejected
 
@@ -47,8 +48,8 @@ def check_source(
         Rejected: it does not parse, uses what is not allowed, has another signature than its document, or tells a gold.
     """
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
+        tree = tool_syntax_tree(source)
+    except SyntaxError as error:
         raise Rejected("code does not parse", str(error)) from error
     nodes = list(ast.walk(tree))
     allowed = ALLOWED_MODULES | module_roots(packages)

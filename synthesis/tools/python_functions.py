@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Final
 
+from synthesis.python_source import syntax_tree
 from synthesis.records import JsonObject
 from synthesis.tools.documents import SourceServer, SourceTool
 
@@ -16,9 +17,9 @@ def read_python_functions(source: str, name: str) -> list[SourceServer]:
     """Return the public, fully annotated functions of a module as one server.
 
     Raises:
-        SyntaxError: the text is not Python.
+        SyntaxError: the text is not Python, or nests deeper than Python reads.
     """
-    module = ast.parse(source)
+    module = syntax_tree(source)
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     tools = [_tool(function) for function in functions if not function.name.startswith("_") and _is_typed(function)]
     return [SourceServer(name=name, origin=ORIGIN, tools=tools, description=ast.get_docstring(module) or "")]

@@ -106,3 +106,8 @@ def test_a_way_to_another_module_is_not_allowed(before: str, line: str) -> None:
 )
 def test_honest_code_passes(before: str, line: str) -> None:
     check(*line.split("; "), before=before)
+
+
+def test_code_that_nests_too_deep_is_rejected() -> None:
+    with pytest.raises(Rejected, match="code does not parse: nests deeper than"):
+        check("return " + "-" * 100_000 + "1")

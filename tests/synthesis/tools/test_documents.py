@@ -175,6 +175,7 @@ def test_text_that_speaks_to_a_model_is_flagged_and_cannot_leave_its_quotes():
         ("a.json", '{"metadata": 3}', "unknown format"),
         ("a.yaml", "a: [", "unreadable document"),
         ("a.py", "def f(:", "unreadable document"),
+        ("a.py", "x = " + "-" * 100_000 + "1", "unreadable document"),
     ],
 )
 def test_a_document_that_cannot_be_read_is_rejected_with_its_reason(tmp_path, name, text, reason):

@@ -1,0 +1,54 @@
+"""Python source as a syntax tree, without running any of it: what somebody else wrote, and may be anything.
+
+Decided: docs/decisions/environments.md, “A tool's code may be anything, and is at most 100 levels deep”.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+from typing import Final
+
+DEEPEST_TOOL: Final = 100
+"""Levels of a tool's syntax tree; what walks or prints a tree takes several frames of Python's 1,000 for each."""
+
+
+def syntax_tree(source: str) -> ast.Module:
+    """Return the syntax tree of a module.
+
+    Python before 3.11.8 and 3.12.2 keeps one count of depth for all trees that it builds: where the garbage collector
+    runs meanwhile, and what it ends has a tree built too (the traceback of a task that nobody awaited does), it raises
+    `SystemError` (CPython issue 106905). So nothing is collected meanwhile.
+
+    >>> ast.unparse(syntax_tree("x=1"))
+    'x = 1'
+
+    Raises:
+        SyntaxError: the text is not Python, or nests deeper than Python reads.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(source)
+    except ValueError as error:  # a null byte, half of a surrogate pair
+        raise SyntaxError(str(error)) from error
+    except (RecursionError, MemoryError) as error:  # the parser's own limits
+        raise SyntaxError("nests deeper than Python reads") from error
+    finally:
+        if collects:
+            gc.enable()
+
+
+def tool_syntax_tree(source: str) -> ast.Module:
+    """Return the syntax tree of a tool's code, shallow enough to be walked and printed by recursion.
+
+    Raises:
+        SyntaxError: the text is not Python, or nests deeper than `DEEPEST_TOOL`.
+    """
+    tree = syntax_tree(source)
+    level: list[ast.AST] = [tree]
+    for _ in range(DEEPEST_TOOL):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return tree
+    raise SyntaxError(f"nests deeper than {DEEPEST_TOOL} levels")
