@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from sandbox.strict_json import MAX_NESTING, nesting
+
 MAX_SEED = 2**63 - 1
 
 
@@ -26,6 +28,15 @@ class ErrorKind(StrEnum):
     INVALID_RESULT = "invalid_result"
     INVALID_SOURCE = "invalid_source"
     CRASHED = "crashed"
+
+
+def nests_too_deep(value: Any) -> bool:
+    """Say whether more lists and objects lie within each other than the service takes in arguments or a state.
+
+    >>> nests_too_deep({"a": [[]]})
+    False
+    """
+    return nesting(value) > MAX_NESTING
 
 
 class _Message(BaseModel):

@@ -33,7 +33,7 @@ def parse(data: bytes, most_nesting: int) -> Any:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     # Counting brackets, those in strings too, is cheap and enough for most.
-    if data.count(b"[") + data.count(b"{") > most_nesting and _nesting(value) > most_nesting:
+    if data.count(b"[") + data.count(b"{") > most_nesting and nesting(value) > most_nesting:
         raise ValueError(f"nested too deeply: more than {MAX_NESTING} lists and objects within each other")
     return value
 
@@ -56,10 +56,10 @@ def parse_reply(data: bytes, most_nesting: int) -> Any:
     return value
 
 
-def _nesting(value: Any) -> int:
-    """How many lists and objects of a JSON value lie within each other.
+def nesting(value: Any) -> int:
+    """Return how many lists and objects of a JSON value lie within each other.
 
-    >>> _nesting({"a": [{}, [], 1]}), _nesting("[")
+    >>> nesting({"a": [{}, [], 1]}), nesting("[")
     (3, 0)
     """
     depth, level = 0, [value]

@@ -7,12 +7,17 @@ error and counted as a call; nothing is repaired and nothing is guessed.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from pydantic_core import from_json
 
 from astra_jax.chat.format import END_OF_TEXT, END_THINK, END_TOOL_CALL, IM_END, THINK, TOOL_CALL
+from sandbox.protocol import nests_too_deep
 from synthesis.records import JsonObject, canonical_json
+
+_BLANKS: Final = re.compile(r"\s*")
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def _cut_out_blocks(text: str) -> tuple[str, list[str]]:
 
 def _json_end(text: str, start: int) -> int:
     """Return the index after the JSON value at `start`, so that a tag inside one of its strings closes nothing."""
-    start += len(text[start:]) - len(text[start:].lstrip())
+    start = _BLANKS.match(text, start).end()  # type: ignore[union-attr]  # of any length, none as well
     try:
         return json.JSONDecoder().raw_decode(text, start)[1]
     except (ValueError, RecursionError):
@@ -107,4 +112,6 @@ def parse_call(block: str) -> ParsedToolCall | MalformedToolCall:
     arguments = value.get("arguments", {})
     if not isinstance(arguments, dict):
         return MalformedToolCall(block, 'the "arguments" of the tool call must be a JSON object')
+    if nests_too_deep(arguments):
+        return MalformedToolCall(block, 'the "arguments" of the tool call have too many objects within each other')
     return ParsedToolCall(value["name"], arguments)

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from astra_jax.chat.format import IM_END, assistant_body, tool_call_text
 from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, ParsedTurn, parse_turn
+from sandbox import bodies
 from sandbox.protocol import ExecuteRequest
 from synthesis.records import Message, ToolCall
+from tests.time_limit import at_most
 
 fragments = st.sampled_from(
     ["<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_end|>", "\n", "{", "}", "[", '"', "\\", ":", ",",
@@ -39,6 +41,8 @@ calls = st.builds(
 @example('<tool_call>{"name": "f", "arguments": {"a": ' + "9" * 5000 + "}}</tool_call>")
 @example('<tool_call>{"name": "f", "arguments": {"a": ' + "[" * 5000 + "]" * 5000 + "}}</tool_call>")
 @example('<tool_call>{"name": "f", "arguments": {"a": ' + "[" * 240 + "]" * 240 + "}}</tool_call>")
+@example('<tool_call>{"name": "f", "arguments": {"a": ' + "[" * 100 + "]" * 100 + "}}</tool_call>")
+@example('<tool_call>{"name": "f", "arguments": {"a": ' + "[" * 99 + "]" * 99 + "}}</tool_call>")
 @example('<tool_call>{"name": "f", "arguments": {"a": 1e999}}</tool_call>')
 @example('<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>')
 @example('<tool_call>{"name": "f", "arguments": {"\\ud800": 1}}</tool_call>')
@@ -48,7 +52,8 @@ def test_any_text_is_read_and_every_call_read_can_be_sent_to_the_sandbox(text):
     for call in turn.tool_calls:
         if isinstance(call, ParsedToolCall):
             request = ExecuteRequest(source="", function="f", arguments=call.arguments)
-            json.dumps(request.model_dump(), ensure_ascii=False, allow_nan=False).encode()
+            sent = json.dumps(request.model_dump(mode="json"), ensure_ascii=False, allow_nan=False).encode()
+            assert bodies._call(sent).arguments == call.arguments, "as the service reads it"
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -110,6 +115,7 @@ def test_a_bad_call_does_not_swallow_the_next_one():
         ('{"name": 3}', '"name"'),
         ('{"name": "f", "arguments": [1]}', '"arguments"'),
         ('{"name": "f", "arguments": null}', '"arguments"'),
+        ('{"name": "f", "arguments": {"a": ' + "[" * 100 + "]" * 100 + "}}", "objects within each other"),
         ('{"name": "f", "arguments": {"a": NaN}}', "not valid JSON"),
         ('{"name": "f", "arguments": {"a": 1e999}}', "not valid JSON"),
         ('{"name": "f", "arguments": {"a": "\\ud800"}}', "not valid JSON"),
@@ -119,3 +125,9 @@ def test_a_malformed_call_says_what_is_wrong(block, problem):
     (call,) = parse_turn(f"<tool_call>{block}</tool_call>").tool_calls
     assert isinstance(call, MalformedToolCall)
     assert problem in call.problem
+
+
+def test_a_message_of_any_length_is_read_in_time_that_grows_with_it():
+    with at_most(20):
+        turn = parse_turn("<tool_call>" * 20_000 + "</think>")
+    assert turn.content == ""
