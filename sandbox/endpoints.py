@@ -44,16 +44,18 @@ def _client(request: Request) -> str:
     return f"{host} {request.headers.get('x-sandbox-client', '')[:64]}"
 
 
-async def _body(request: Request, limit: int) -> bytes:
+async def _body(request: Request, limit: int, *, code: str = "invalid_request") -> bytes:
     # Refused by its own word before a byte is read; the count below is for bodies that declare no length.
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > limit:
-        raise InvalidRequest(f"the body has {declared} bytes, the server takes {limit}", status=413)
+        raise InvalidRequest(f"the body has {declared} bytes, the server takes {limit}", status=413, code=code)
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > limit:
-            raise InvalidRequest(f"the body has more than the {limit} bytes that the server takes", status=413)
+            raise InvalidRequest(
+                f"the body has more than the {limit} bytes that the server takes", status=413, code=code
+            )
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -118,7 +120,7 @@ class Service:
                 not what it must be.
         """
         self._require_packages(request)
-        body = await _body(request, self._execution.max_body_bytes)
+        body = await _body(request, self._execution.max_body_bytes, code="batch_too_large")
         calls = await _read(self._execution.bodies.batch(body))
         replies = await _while_connected(request, self._execution.execute_batch(_client(request), calls))
         return Response(replies, media_type="application/json")

@@ -58,7 +58,7 @@ class SourceWanted(Exception):
 
 
 class BatchTooLarge(Exception):
-    """The replies of a batch are more than the server holds at once; half of it may do."""
+    """A batch is longer than the server takes, or its replies than it holds at once; half of it may do."""
 
 
 def addresses(text: str) -> list[str]:
@@ -133,7 +133,7 @@ class Session:
             self._known.popitem(last=False)
 
     def _halves(self, requests: Sequence[ExecuteRequest]) -> tuple[Sequence[ExecuteRequest], Sequence[ExecuteRequest]]:
-        """Two batches instead of one whose replies are too long together."""
+        """Two batches instead of one that is too long, or whose replies are."""
         if len(requests) < 2:
             raise SandboxUnavailable(f"the sandbox at {self.url} refuses one call as a batch that is too large")
         middle = len(requests) // 2

@@ -242,3 +242,8 @@ def test_a_reply_does_not_wait_for_the_caller_to_acknowledge_its_head():
     """asyncio turns Nagle's algorithm off for sockets that say that they are of TCP."""
     with server._listen("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
+
+
+def test_a_batch_longer_than_the_server_takes_says_that_parts_of_it_may_do(http_client: httpx.Client) -> None:
+    response = http_client.post("/v1/execute_batch", content=b" " * (17 << 20))
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "batch_too_large")
