@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
+from synthesis.nfkc import nfkc
 from synthesis.records import JsonValue, Language
 
 _HAN: Final = r"\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
@@ -30,7 +31,7 @@ _GREEK_LETTER: Final = re.compile(r"[\u0370-\u03ff]")
 _CODE: Final = re.compile(
     r"```.*?```|`[^`\n]*`"  # code
     r"|《[^《》\n]{1,60}》"  # a title
-    r"|[A-Za-z][A-Za-z0-9+.-]*://[^\s，。；、》）]+|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # addresses
+    r"|[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s，。；、》）]+|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # addresses
     r"|(?<![A-Za-z0-9_.~/-])(?:[A-Za-z0-9_.~-]*/)+[A-Za-z0-9_.~-]+"  # paths
     r"|(?<![A-Za-z_-])[A-Za-z_-]*[0-9][A-Za-z0-9_-]*"  # numbers with their units, codes
     r"|(?<![A-Za-z])[A-Za-z]*(?:[A-Za-z]_[A-Za-z]|[a-z][A-Z]|[A-Za-z]\.[a-z])[A-Za-z_.]*",  # identifiers
@@ -114,7 +115,7 @@ def texts_in(value: JsonValue) -> Iterator[str]:
 
 def _plain(text: str) -> str:
     """Bring a text to one width, with one space where several stand: patterns would try each of them."""
-    return _SPACES.sub(" ", unicodedata.normalize("NFKC", text))
+    return _SPACES.sub(" ", nfkc(text))
 
 
 def _is_mark(run: str) -> bool:

@@ -64,6 +64,7 @@ FLOORS = {
             "fingerprint",
             "record_io",
             "diversity",
+            "nfkc",
             "written_language",
             "python_source",
             "second_tries",

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 _BOX: Final = r"\boxed{"
+_BRACE: Final = re.compile("[{}]")
 _AROUND: Final = re.compile(r"\\[,;!: ]|\s|\$|\^\{?\\circ\}?|\\text\{[a-zA-Z ]*\}")
 """What may stand around a number without changing it: spaces, dollars, degrees, a unit in words."""
 MOST_ANSWER: Final = 999
@@ -17,15 +18,14 @@ def boxed(text: str) -> str | None:
     >>> boxed(r"so \boxed{1}, no: \boxed{m+n=\frac{50}{2}}"), boxed(r"\boxed{12"), boxed("12")
     ('m+n=\\frac{50}{2}', None, None)
     """
-    start = text.rfind(_BOX)
-    while start >= 0:
-        depth, first = 1, start + len(_BOX)
-        for place in range(first, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[place], 0)
-            if depth == 0:
-                return text[first:place]
-        start = text.rfind(_BOX, 0, start)
-    return None
+    last: tuple[int, int] | None = None
+    opened: list[int] = []  # where what stands in each brace begins that is not closed yet
+    for brace in _BRACE.finditer(text):
+        if brace[0] == "{":
+            opened.append(brace.end())
+        elif opened and text.endswith(_BOX, 0, first := opened.pop()) and (last is None or first > last[0]):
+            last = first, brace.start()
+    return None if last is None else text[slice(*last)]
 
 
 def answer_of(text: str) -> int | None:

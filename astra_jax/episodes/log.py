@@ -28,6 +28,7 @@ from synthesis.records import Expectation, JsonObject, JsonValue, Language, Scen
 SourceName = Literal["prompt", "template", "model", "tool"]
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_MOST_TOKENS_OF_A_CHARACTER = 4  # a character has at most four bytes, a token at least one
 
 
 class EpisodeLogError(AstraError):
@@ -281,12 +282,14 @@ def token_texts(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
     texts: list[str] = []
     while len(texts) < len(ids):
         start, end = len(texts), len(texts) + 1
-        text = tokenizer.decode(ids[start:end])
         # A cut beside a whole character changes nothing: what ends, or begins, with one decodes alone as in place.
-        while text.endswith(_REPLACEMENT) and end < len(ids) and _begins_inside_a_character(ids[end], tokenizer):
+        while (
+            tokenizer.decode(ids[max(start, end - _MOST_TOKENS_OF_A_CHARACTER) : end]).endswith(_REPLACEMENT)
+            and end < len(ids)
+            and _begins_inside_a_character(ids[end], tokenizer)
+        ):
             end += 1
-            text = tokenizer.decode(ids[start:end])
-        texts += [text, *[""] * (end - start - 1)]
+        texts += [tokenizer.decode(ids[start:end]), *[""] * (end - start - 1)]
     return texts
 
 

@@ -75,7 +75,7 @@ class MessageParts:
             self._at = _At.THOUGHTS if begins_in_thoughts else _At.BEGINNING
         self._rest = ""
         """Text of which nothing is decided."""
-        self._lines = ""
+        self._lines = 0
         """Line ends that count only if more text of their part follows."""
         self._has_begun = False
         """Whether the part at hand has any text: line ends before it do not count."""
@@ -143,15 +143,16 @@ class MessageParts:
         self._hand_on(parts, kind, self._rest[:found])
         self._rest, self._at = self._rest[found + len(tag) :], after
         if kind is Thought:
-            self._lines, self._has_begun = "", False
+            self._lines, self._has_begun = 0, False
         return True
 
     def _hand_on(self, parts: list[Part], kind: type[Thought] | type[Said], text: str) -> None:
         if self._strips:
-            text = self._lines + text
             text = text if self._has_begun else text.lstrip("\n")
-            self._lines = text[len(text.rstrip("\n")) :]
-            text = text.rstrip("\n")
+            said = text.rstrip("\n")
+            held = len(text) - len(said)
+            # Counted, not kept: each piece of a message that is nothing but empty lines would copy all before it.
+            text, self._lines = ("\n" * self._lines + said, held) if said else ("", self._lines + held)
         if text:
             self._has_begun = True
             parts.append(kind(text))

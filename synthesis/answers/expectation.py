@@ -64,7 +64,7 @@ _REFUSALS: Final = re.compile(
 # It did not work out at first, and then it did.
 _RECOVERED: Final = re.compile(
     r"\b(?:could\s*n['’]t|could\s+not|was\s+unable|were\s+unable|was\s+not\s+able)\b"
-    r"[^.]*,?\s+but\b(?![^.]*\b(?:not|no|n['’]t)\b)",
+    r"[^.]{0,200}\bbut\b(?![^.]{0,200}\b(?:not|no|n['’]t)\b)",  # bounded: a text may be one sentence of any length
     re.IGNORECASE,
 )
 

@@ -23,7 +23,6 @@ Decided: docs/decisions/figures.md, “A final message answers by rule, not by j
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from datetime import date
 from decimal import Decimal
@@ -43,6 +42,7 @@ from synthesis.answers.written_values import (
     spellings_of,
     value_of,
 )
+from synthesis.nfkc import nfkc
 from synthesis.records import Environment, JsonValue
 
 MIN_OTHER_VALUES: Final = 3
@@ -162,7 +162,7 @@ def _readable(text: str) -> str:
     # since it makes new dashes (superscript minus becomes U+2212).
     if not text.isascii():
         text = POWER_OR_FRACTION.sub("^", text.translate(_DASHES))
-        text = unicodedata.normalize("NFKC", text).translate(_DASHES)
+        text = nfkc(text).translate(_DASHES)
         if len(text.casefold()) != len(text):
             text = "".join(each if len(each.casefold()) == 1 else each.casefold() for each in text)
     return _LIST_MARKER.sub("", text)
@@ -277,18 +277,20 @@ def _without(text: str, gold: JsonValue) -> str:
     if isinstance(gold, bool):
         return text  # yes and no hold no digit and are no name: `_values` does not count them
     if isinstance(gold, int | float):
-        for number, match in reversed(list(_numbers(text))):  # from the end, so that earlier places stay where they are
-            if _is(gold, number):
-                text = f"{text[: match.start()]}|{text[match.end() :]}"
-        return text
+        return _cut_out(text, (match.span() for number, match in _numbers(text) if _is(gold, number)))
     quantity = _quantity_of(gold)
     if quantity:
-        places = list(_told_quantities(text, quantity))
-    else:
-        places = [match.span() for match in _standing(gold).finditer(text.casefold())]
-    for start, end in reversed(places):
-        text = f"{text[:start]}|{text[end:]}"
-    return text
+        return _cut_out(text, _told_quantities(text, quantity))
+    return _cut_out(text, (match.span() for match in _standing(gold).finditer(text.casefold())))
+
+
+def _cut_out(text: str, places: Iterable[tuple[int, int]]) -> str:
+    """Return the text with a stroke in the place of each of these, which stand in order and apart."""
+    pieces, after = [], 0
+    for start, end in places:
+        pieces.append(text[after:start])
+        after = end
+    return "|".join([*pieces, text[after:]])
 
 
 def _values(text: str, names: set[str]) -> Iterator[str]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import sys
-import unicodedata
 from collections.abc import Collection, Mapping
 from decimal import Decimal
 
 from synthesis.answers.written_values import POWER_OR_FRACTION, Quantity, value_of
+from synthesis.nfkc import nfkc
 from synthesis.records import JsonValue
 
 
@@ -79,5 +79,5 @@ def _json_number(number: int | Decimal) -> float:
 
 def _normalised_text(text: str) -> str:
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", POWER_OR_FRACTION.sub("^", text))
+        text = nfkc(POWER_OR_FRACTION.sub("^", text))
     return " ".join(text.casefold().split())

@@ -17,13 +17,14 @@ Decided: docs/decisions/figures.md, “A written value is told whole”.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Final
+
+from synthesis.nfkc import nfkc
 
 SCALES: Final = {
     "hundred": 10**2,
@@ -115,7 +116,7 @@ def _is_cased(name: str) -> bool:
 _UNIT_BY_NAME: Final = {
     spelling: (kind.upper(), Decimal(factor))
     for kind, factor, names in UNITS
-    for name in (each.replace("_", " ") for each in unicodedata.normalize("NFKC", names).split())
+    for name in (each.replace("_", " ") for each in nfkc(names).split())
     for spelling in ({name} if _is_cased(name) else {name, name.casefold()})
 }
 """Kinds in capitals, which no counted word is in: 5 "length" are no 5 m."""
@@ -131,7 +132,8 @@ _UNIT_AFTER: Final = re.compile(
     rf"(?P<name>{'|'.join(re.escape(name) if _is_cased(name) else f'(?i:{re.escape(name)})' for name in _NAMES)})"
     rf"(?:(?<=[\u3400-\u9fff])|(?!{LETTER}))".replace(r"\ ", r"\s")
 )
-_BEFORE: Final = f"(?i:{'|'.join(map(re.escape, _CURRENCIES))})"
+# Of letters beyond ASCII none has a case here: "ı" and "İ" would match an "i", and `lower` makes none of them.
+_BEFORE: Final = f"(?ai:{'|'.join(map(re.escape, _CURRENCIES))})"
 _CURRENCY_BEFORE: Final = re.compile(rf"(?<!{LETTER})(?P<name>{_BEFORE})\s?$")
 _SHORT_SCALE: Final = re.compile(rf"\s?(?i:k|mm?|mn|bn?|tn?)(?!{LETTER})")
 _RATE: Final = re.compile(r"\s?/\s?[^\W0-9]|\^|每")
@@ -141,7 +143,7 @@ _ENGLISH_SCALES: Final = "|".join(name for name in SCALES if name.isascii())
 _CHINESE_SCALES: Final = "|".join(sorted((name for name in SCALES if not name.isascii()), key=len, reverse=True))
 SCALE: Final = (
     # 千米, 千克 and 百分点 are units: 5千米 are 5 km.
-    rf"(?:(?i:(?:{_ENGLISH_SCALES})s?(?![a-z]))|(?!千(?:[米克瓦卡焦赫帕伏兆]|字节)|百[分帕])(?:{_CHINESE_SCALES}))"
+    rf"(?:(?ai:(?:{_ENGLISH_SCALES})s?(?![a-z]))|(?!千(?:[米克瓦卡焦赫帕伏兆]|字节)|百[分帕])(?:{_CHINESE_SCALES}))"
 )
 """The pattern of a scale."""
 
@@ -190,7 +192,7 @@ def value_of(text: str) -> Quantity | date | None:
     """
     if not text.isascii() and POWER_OR_FRACTION.search(text):
         return None
-    plain = " ".join(unicodedata.normalize("NFKC", text).replace("−", "-").split())
+    plain = " ".join(nfkc(text).replace("−", "-").split())
     if not any(character.isdigit() for character in plain):
         return None
     return _date_of(plain.casefold()) or _quantity_of(plain)

@@ -37,7 +37,7 @@ _PLAIN: Final = {quote: re.compile(rf"[^{quote}\\\x00-\x1f]+") for quote in "\"'
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"'}
 _UNICODE: Final = re.compile(r"u([0-9a-fA-F]{4})")
 _THOUGHTS_END: Final = ("</think>", "</thinking>", "</thought>", "</reasoning>")
-_FENCE: Final = re.compile(r"```[\w+-]*[ \t]*\n?(.*?)```", re.DOTALL)
+_FENCE: Final = re.compile(r"```[\w+-]*+[ \t]*+\n?(.*?)```", re.DOTALL)
 
 
 class Found(NamedTuple):

@@ -14,12 +14,30 @@ from astra_jax.benchmarks.aime_answer import answer_of, boxed
 from astra_jax.benchmarks.results import BenchmarkFailed, read_results
 from astra_jax.cli.command import main
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
+from tests.time_limit import at_most
 
 
 @given(st.text(alphabet="\\boxed{}0123456789 ab=$", max_size=60))
 def test_any_text_has_an_answer_or_none(text):
     found = answer_of(text)
     assert found is None or 0 <= found <= 999
+
+
+@given(st.lists(st.sampled_from(["\\boxed{", "\\boxed", "{", "}", "1"]), max_size=20).map("".join))
+def test_a_box_is_read_as_by_counting_braces_from_each_of_them(text):
+    expected = None
+    for start in range(len(text)):
+        if text.startswith("\\boxed{", start):
+            depths = [
+                text.count("{", start, end) - text.count("}", start, end) for end in range(start + 8, len(text) + 1)
+            ]
+            expected = text[start + 7 : start + 7 + depths.index(0)] if 0 in depths else expected
+    assert boxed(text) == expected
+
+
+def test_boxes_without_end_are_read_in_time_that_grows_with_them():
+    with at_most(20):
+        assert boxed("\\boxed{" * 100_000) is None
 
 
 @given(

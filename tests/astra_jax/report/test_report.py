@@ -48,6 +48,7 @@ from synthesis.records import (
     ToolDocument,
     Trajectory,
 )
+from tests.time_limit import at_most
 
 HOSTILE = "</i></span><script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>"
 TOKENIZER = tiny_tokenizer()
@@ -582,6 +583,12 @@ def test_characters_that_span_tokens_do_not_run_together() -> None:
 def test_a_stray_byte_does_not_swallow_the_token_after_it() -> None:
     ids = [TOKENIZER.encode("房")[0], TOKENIZER.end_id]
     assert token_texts(ids, TOKENIZER) == ["\ufffd", "<|im_end|>"]
+
+
+def test_bytes_that_never_become_a_character_are_read_in_time_that_grows_with_them() -> None:
+    ids = TOKENIZER.encode("房")[:1] + TOKENIZER.encode("房")[1:2] * 20_000
+    with at_most(60):
+        assert "".join(token_texts(ids, TOKENIZER)) == TOKENIZER.decode(ids)
 
 
 def test_an_episode_is_logged_with_what_it_solved(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from astra_jax.chat.format import END_THINK, END_TOOL_CALL, IM_END, THINK, TOOL_
 from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
 from astra_jax.serve.message_parts import Called, MessageParts, Part, Said, Thought
 from astra_jax.serve.message_text import MessageText
+from tests.time_limit import at_most
 
 CALL = '<tool_call>\n{"name": "get_rent", "arguments": {"flat": "Amber Falcon"}}\n</tool_call>'
 
@@ -210,3 +211,11 @@ def test_the_token_that_ends_a_message_is_no_text_of_it(tokenizer):
     reader = MessageText(tokenizer, silent_ids=(tokenizer.end_id,))
     assert reader.push([*tokenizer.encode("Yes."), tokenizer.end_id]) == "Yes."
     assert reader.num_tokens == len(tokenizer.encode("Yes.")) + 1
+
+
+def test_empty_lines_without_end_take_time_that_grows_with_them():
+    with at_most(20):
+        thoughts, said, _ = joined(taken_apart(["<think>a</think>", *["\n" * 8] * 50_000, "b"], splits_thoughts=True))
+    assert (thoughts, said) == ("a", "b")
+    apart = joined(taken_apart(["<think>a</think>b", *["\n" * 8] * 3, "c"], splits_thoughts=True))[1]
+    assert apart == "b" + "\n" * 24 + "c"

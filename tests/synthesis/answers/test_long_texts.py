@@ -1,0 +1,73 @@
+"""Texts that a model writes may be of any length and made of anything: reading them takes time that grows with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from synthesis.answers.expectation import meets_expectation
+from synthesis.answers.final_answer import holds_answer
+from synthesis.answers.same_answer import same_answer
+from synthesis.answers.written_values import value_of
+from synthesis.nfkc import nfkc
+from synthesis.teacher.lenient_json import json_values
+from synthesis.trajectories.reward_axes import _NUMBER
+from synthesis.written_language import foreign_passages
+from tests.time_limit import at_most
+
+MARKS = "a" + "\u0301" * 100_000 + "\u0316" * 100_000
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    ["I cannot " + "could not but " * 8_000 + "no", "I cannot could not" + " " * 100_000, "I cannot. " * 20_000],
+)
+def test_a_refusal_is_told_in_a_sentence_of_any_length(refusal: str) -> None:
+    with at_most(20):
+        assert meets_expectation("refuse", refusal)
+
+
+def test_a_loop_of_failures_that_recover_is_read() -> None:
+    with at_most(20):
+        meets_expectation("refuse", "I could not find it but " * 8_000)
+
+
+def test_marks_without_end_are_compared() -> None:
+    with at_most(20):
+        assert nfkc(MARKS) == nfkc("a" + "\u0301" * 200_000)
+        assert not same_answer(MARKS, "b")
+        assert not holds_answer(MARKS + " 12", 13)
+        foreign_passages(MARKS, "en")
+
+
+def test_a_short_text_keeps_all_its_marks() -> None:
+    assert len(nfkc("x" + "\u0316" * 900)) == 901
+
+
+def test_an_answer_said_over_and_over_is_one_answer() -> None:
+    with at_most(20):
+        assert holds_answer("It is " + "5 " * 200_000, 5)
+
+
+def test_a_number_without_end_is_none() -> None:
+    with at_most(20):
+        assert _NUMBER.search("1,1,1" * 60_000 + "a") is None
+
+
+@pytest.mark.parametrize("text", ["```" + "a" * 200_000, "```" + " " * 200_000])
+def test_a_fence_that_never_closes_holds_nothing(text: str) -> None:
+    with at_most(20):
+        assert list(json_values(text)) == []
+
+
+def test_a_word_without_end_is_no_address() -> None:
+    with at_most(20):
+        foreign_passages("a" * 200_000, "en")
+    assert foreign_passages("见 https://example.com/a?b=c 。", "zh") == []
+
+
+@pytest.mark.parametrize("text", ["5 mıllion", "5 bİllion", "İNR 5", "ınr 5"])
+def test_letters_that_only_look_like_an_i_are_no_scale_and_no_currency(text: str) -> None:
+    value = value_of(text)
+    assert value is None or value.what not in ("", "RUPEES")
+    assert not holds_answer(f"It is {text}.", 5_000_000)
+    assert not same_answer(text, "7 km")
