@@ -6,6 +6,7 @@ import json
 from functools import lru_cache
 
 from jsonschema import Draft202012Validator
+from referencing import Registry
 
 from synthesis.records import JsonValue, canonical_json
 
@@ -13,15 +14,21 @@ from synthesis.records import JsonValue, canonical_json
 def schema_fault(schema: JsonValue, value: JsonValue, name: str) -> str | None:
     """Say what is wrong with a value by a schema (draft 2020-12); None if nothing is. `name` stands for the whole.
 
+    A schema that no value can be held against is wrong for every value.
+
     >>> schema_fault({"properties": {"stars": {"type": "integer"}}}, {"stars": "four"}, "response")
     "stars: 'four' is not of type 'integer'"
     >>> schema_fault({"type": "object"}, [], "response")
     "response: [] is not of type 'object'"
     """
-    error = next(_validator(canonical_json(schema)).iter_errors(value), None)
+    try:
+        error = next(_validator(canonical_json(schema)).iter_errors(value), None)
+    except Exception as error:  # noqa: BLE001 - what an unusable schema ends in has no type in common
+        return f"{name}: expected a schema that it can be held against, found one that ends in {type(error).__name__}"
     return None if error is None else f"{'/'.join(map(str, error.path)) or name}: {error.message[:160]}"
 
 
 @lru_cache(maxsize=8192)  # many calls are of few tools
 def _validator(schema_json: str) -> Draft202012Validator:
-    return Draft202012Validator(json.loads(schema_json))
+    # An empty registry: the one by default fetches what a reference names.
+    return Draft202012Validator(json.loads(schema_json), registry=Registry())

@@ -25,6 +25,7 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, JsonValue, Language, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher.protocol import Teacher
+from synthesis.tools.written_documents import check_written
 from synthesis.track.second_try import accepted_reply
 from synthesis.written_language import foreign_passages, texts_in
 
@@ -89,12 +90,13 @@ async def write_document(
 
     Raises:
         BadReply: the teacher has no such document.
-        Rejected: it is described in another language, or the scaled document breaks a rule.
+        Rejected: its schema cannot be used, it is described in another language, or the scaled document breaks a rule.
         TeacherUnavailable: the teacher cannot be asked.
     """
     request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
 
     def checked(document: ToolDocument) -> ToolDocument:
+        check_written(document)
         check_description(document, knowledge.language, [node.question])
         return document
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import random
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-
+from synthesis.answers.schema_fault import schema_fault
 from synthesis.prompts.tool_document_scaling import ScaleToolDocument
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.tools.written_documents import check_written
 from synthesis.track.second_try import accepted_reply
 
 
@@ -51,6 +50,7 @@ def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:
     Raises:
         Rejected: with the name of the rule that is broken.
     """
+    check_written(scaled)
     before, after = (item.parameters.get("properties", {}) for item in (document, scaled))
     if scaled.name != document.name or set(scaled.required) != set(document.required):
         raise Rejected(
@@ -63,23 +63,23 @@ def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:
         schema = after[name]
         if "default" not in schema:
             raise Rejected("added parameter without default", name)
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            raise Rejected("added parameter without schema", f"{name}: {error.message}") from error
-        if not Draft202012Validator(schema).is_valid(schema["default"]):
+        if schema_fault(schema, schema["default"], name):
             raise Rejected("default breaks its schema", f"{name}: {schema}")
 
 
 def documented_defaults(document: ToolDocument) -> dict[str, object]:
     """Return the optional parameters of which a document says what leaving them out means.
 
+    Raises:
+        Rejected: the document's schema cannot be used.
+
     >>> parameters = {"properties": {"flat": {}, "page": {"default": 1}}, "required": ["flat"]}
     >>> documented_defaults(ToolDocument(name="get_rent", description="", parameters=parameters))
     {'page': 1}
     """
+    check_written(document)  # of further tools on a state nothing else is looked at before
     return {
         name: schema["default"]
         for name, schema in document.parameters.get("properties", {}).items()
-        if isinstance(schema, dict) and "default" in schema and name not in document.required
+        if "default" in schema and name not in document.required
     }

@@ -15,6 +15,7 @@ from synthesis.environments.needed_packages import module_roots
 from synthesis.python_source import tool_syntax_tree
 from synthesis.records import JsonValue, NeededPackage, ToolDocument
 from synthesis.stage import Rejected
+from synthesis.tools.written_documents import check_written
 
 ALLOWED_MODULES: Final = frozenset({
     "bisect", "collections", "copy", "dataclasses", "decimal", "difflib", "enum", "fractions", "functools", "heapq",
@@ -39,14 +40,16 @@ FRAMES: Final = frozenset({
 def check_source(
     source: str, document: ToolDocument, golds: tuple[JsonValue, ...], packages: Sequence[NeededPackage] = ()
 ) -> None:
-    """Check a tool's code without running it; `golds` are the answers that only its data may hold.
+    """Check a tool's document, and its code without running it; `golds` are the answers that only its data may hold.
 
     Beside modules of the standard library it may import those of `packages`, which are imported here to see what of
     them it names.
 
     Raises:
-        Rejected: it does not parse, uses what is not allowed, has another signature than its document, or tells a gold.
+        Rejected: the document's schema cannot be used; or the code does not parse, uses what is not allowed, has
+            another signature than its document, or tells a gold.
     """
+    check_written(document)
     try:
         tree = tool_syntax_tree(source)
     except SyntaxError as error:

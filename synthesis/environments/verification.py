@@ -21,8 +21,9 @@ from synthesis.environments.tool_source import check_source
 from synthesis.environments.unreliable import prove_bad_replies
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
-from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, canonical_json
+from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, canonical_json
 from synthesis.stage import Rejected
+from synthesis.tools.written_documents import check_written
 from synthesis.verification import VerificationReport, check_digest, verify_records
 from synthesis.written_language import texts_in
 
@@ -187,9 +188,12 @@ class ExecutableTools:
         That is: it answers the call that it is kept with, and calls for other rows of its data with something else.
 
         Raises:
-            Rejected: a tool's code is not allowed, does not run, gives no answer or always the same one.
+            Rejected: a tool's schema cannot be used, its code is not allowed, does not run, gives no answer or always
+                the same one.
             SandboxUnavailable: the sandbox gives no answer.
         """
+        for tool in (*unused, *(each.tool for each in distractors)):
+            check_written(tool.document)  # a stranger's arguments are made by it
         asked = [(tool, _requests(tool, None)) for tool in unused]
         asked += [(each.tool, _requests(each.tool, each.arguments)) for each in distractors]
         keys = [canonical_json([tool.module_source(), *(each.arguments for each in listed)]) for tool, listed in asked]
@@ -216,7 +220,12 @@ def _requests(tool: EnvironmentTool, arguments: JsonObject | None) -> list[Execu
 
 def _strangers_arguments(tool: EnvironmentTool) -> JsonObject:
     properties = tool.document.parameters.get("properties", {})
-    return {name: _STRANGERS.get(properties[name].get("type"), "?") for name in tool.document.required}
+    return {name: _stranger(properties[name].get("type")) for name in tool.document.required}
+
+
+def _stranger(kind: str | list[str] | None) -> JsonValue:
+    first = kind[0] if isinstance(kind, list) else kind
+    return _STRANGERS.get(first or "", "?")
 
 
 _STRANGERS = {"integer": -1_000_003, "number": -1_000_003.5, "boolean": False, "array": [], "object": {}}

@@ -17,6 +17,7 @@ from synthesis.records import ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Teacher
 from synthesis.tools.documents import ToolDocumentFilters, require_tools_fit
+from synthesis.tools.written_documents import check_written
 
 UNKNOWN: Final = "parameters stay unknown"
 
@@ -43,7 +44,9 @@ async def complete_tool(teacher: Teacher, server: ServerDocument, tool: ToolDocu
         reply = await teacher.ask(request, seed=seed)
     except BadReply as bad:
         raise Rejected(UNKNOWN, f"{server.name}.{tool.name}: {bad}") from bad
-    return tool.model_copy(update={"parameters": reply.schema_of_arguments(), "parameters_status": "completed"})
+    completed = tool.model_copy(update={"parameters": reply.schema_of_arguments(), "parameters_status": "completed"})
+    check_written(completed)
+    return completed
 
 
 def with_completed_tools(

@@ -16,7 +16,8 @@ What is mended, by rule name (a server document lists the rules that were needed
     reference_unresolved       a `$ref` that leads nowhere became "anything"
     reference_cycle_cut        a `$ref` inside itself was cut where it starts again
     number_typed_as_string     a "string" whose default or limits are numbers became a number
-    keyword_dropped            a keyword that JSON Schema does not have, or with a value it does not allow
+    keyword_dropped            a keyword that JSON Schema does not have, or with a value it does not allow; a pattern
+                               that `re` does not know, or takes exponential time for
 
 References inside the document are replaced by what they point to. Dialect marks and titles are left out without a word.
 """
@@ -24,6 +25,7 @@ References inside the document are replaced by what they point to. Dialect marks
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import lru_cache
 from typing import Final
@@ -38,7 +40,7 @@ MAX_SCHEMA_NODES: Final = 4000
 """More schemas than this inside one tool is not a tool that a model can be offered."""
 MAX_SCHEMA_DEPTH: Final = 24
 
-_TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
+TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
 _TYPE_NAMES: Final = {
     "str": "string",
     "text": "string",
@@ -77,6 +79,13 @@ _ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
 _FLAGS: Final = frozenset({"deprecated", "readOnly", "writeOnly", "uniqueItems"})
 _SILENT: Final = frozenset({"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "example", "examples"})
 
+_ATOM: Final = r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\()\[\]|*+?{}^$])"
+_ENDLESS: Final = re.compile(rf"\((?:\?:)?(?:{_ATOM}[?*])*{_ATOM}[+*](?:{_ATOM}[?*])*\)(?:[*+]|\{{\d+,\}})")
+r"""A group that repeats, with nothing that must stand between its own repeats, as in `^(\w+\s?)+$`: of a text that does
+not match `re` tries every way to cut it up, twice as many with each character."""
+_NO_PATTERN: Final = (re.error, OverflowError, RecursionError)
+"""What `re` raises for a text that it cannot compile."""
+
 
 class SchemaUnconvertible(SynthesisError):
     """No valid schema of type `object` can be made of what stands there; the message says why."""
@@ -114,18 +123,33 @@ def repair_output_schema(found: JsonValue, document: JsonValue = None) -> JsonOb
 
 
 def _check(schema: JsonObject) -> None:
-    message = _schema_error(canonical_json(schema))  # as text, which a cache can be keyed by
-    if message:
+    if message := schema_error(schema):
         raise SchemaUnconvertible(message)
 
 
+def schema_error(schema: JsonObject) -> str:
+    """Say what is wrong with a schema, as JSON that can be kept and by draft 2020-12; empty if nothing is.
+
+    >>> schema_error({"required": True}), schema_error({"type": "object"})
+    ("not valid draft 2020-12 at /required: True is not of type 'array'", '')
+    """
+    try:
+        schema_json = canonical_json(schema)
+        schema_json.encode()
+    except (ValueError, RecursionError) as error:  # an infinity, half of a character, lists in lists in lists
+        return f"not JSON that can be kept: {error}"
+    return _draft_error(schema_json)  # as text, which a cache can be keyed by
+
+
 @lru_cache(maxsize=4096)
-def _schema_error(schema_json: str) -> str:
+def _draft_error(schema_json: str) -> str:
     """Say what draft 2020-12 finds wrong; many tools share their parameters to the letter."""
     try:
         Draft202012Validator.check_schema(json.loads(schema_json))
     except SchemaError as error:
         return f"not valid draft 2020-12 at /{'/'.join(map(str, error.path))}: {error.message[:200]}"
+    except _NO_PATTERN as error:  # compiles patterns, and takes only `re.error` for a fault of theirs
+        return f"not valid draft 2020-12: {error}"
     return ""
 
 
@@ -259,7 +283,7 @@ class _Repair:
             part = part.replace("~1", "/").replace("~0", "~").replace("%7B", "{").replace("%7D", "}")
             if isinstance(node, dict) and part in node:
                 node = node[part]
-            elif isinstance(node, list) and part.isdigit() and int(part) < len(node):
+            elif isinstance(node, list) and re.fullmatch("[0-9]{1,9}", part) and int(part) < len(node):
                 node = node[int(part)]
             else:
                 return None
@@ -280,7 +304,7 @@ class _Repair:
         if not isinstance(name, str):
             return None
         lowered = name.strip().lower()
-        return lowered if lowered in _TYPES else _TYPE_NAMES.get(lowered)
+        return lowered if lowered in TYPES else _TYPE_NAMES.get(lowered)
 
     def _types(self, found: JsonValue) -> list[str]:
         if found is None:
@@ -293,7 +317,7 @@ class _Repair:
 
     def _enum(self, mended: JsonObject, values: list[JsonValue]) -> None:
         # By their JSON texts: values may be lists, and Python takes 1 and true for equal.
-        unique = list({canonical_json(value): value for value in values}.values())
+        unique = list({canonical_json(value): value for value in values if _can_be_kept(value)}.values())
         if len(unique) != len(values) or not unique:
             self.rules.add("enum_mended")
         if unique:
@@ -361,7 +385,9 @@ def _is_allowed(keyword: str, value: JsonValue) -> bool:
         return isinstance(value, str)
     if keyword == "pattern":
         return _is_pattern(value)
-    return keyword in ("const", "default") or (keyword in _FLAGS and isinstance(value, bool))
+    if keyword in ("const", "default"):
+        return _can_be_kept(value)
+    return keyword in _FLAGS and isinstance(value, bool)
 
 
 def _as_list(value: JsonValue) -> list[JsonValue]:
@@ -369,14 +395,24 @@ def _as_list(value: JsonValue) -> list[JsonValue]:
 
 
 def _is_number(value: JsonValue) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    is_float = isinstance(value, float) and math.isfinite(value)  # `json` reads 1e999 as an infinity
+    return is_float or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _can_be_kept(value: JsonValue) -> bool:
+    """Say whether a value can be written as JSON: it holds no infinity, and does not nest beyond measure."""
+    try:
+        canonical_json(value)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _is_pattern(value: JsonValue) -> bool:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or _ENDLESS.search(value):
         return False
     try:
         re.compile(value)
-    except re.error:
+    except _NO_PATTERN:
         return False
     return True

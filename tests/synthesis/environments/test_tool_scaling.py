@@ -41,7 +41,7 @@ def document(**properties: object) -> ToolDocument:
         (document(flat={"type": "integer"}), "scaling changes the tool"),
         (document(unit={"type": "string"}), "added parameter without default"),
         (document(unit={**UNIT, "default": "dozen"}), "default breaks its schema"),
-        (document(unit={"type": "strin", "default": "one"}), "added parameter without schema"),
+        (document(unit={"type": "strin", "default": "one"}), "schema cannot be used"),
         (
             document(unit=UNIT).model_copy(
                 update={"parameters": {**document(unit=UNIT).parameters, "required": ["flat", "unit"]}}

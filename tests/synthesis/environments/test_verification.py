@@ -112,6 +112,7 @@ def test_a_distractor_must_be_allowed_and_run(whole: bool) -> None:
         ({"scenario": "single_hop"}, "wrong scenario"),
         ({"answer": 2151}, "composition gives another answer"),
         ({"composition": Composition(operation="same", inputs=("q9",))}, "composition fails"),
+        ({"composition": Composition(operation="times", inputs=("q2",), operand=10**4299)}, "composition fails"),
         ({"sub_questions": ()}, "no sub-task"),
         ({"sub_questions": (), "expectation": "refuse", "missing": "get_rent"}, "withheld tool is there"),
     ],

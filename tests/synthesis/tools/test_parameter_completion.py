@@ -227,3 +227,11 @@ def test_of_the_real_crawled_documents_no_tool_without_parameters_is_taken_for_o
                     assert tool.parameters_status == "unknown" or source["input_schema"].keys() - {"type"}, tool.name
                     unknown.add(tool.name)
     assert {"create_merge_request", "drive_restore"} <= unknown
+
+
+async def test_parameters_that_cannot_be_kept_leave_the_tool_out(tmp_path):
+    server = server_of(tmp_path, UNSAID, *STATED)
+    endless = TITLE | {"type": "number", "example": float("inf")}  # as Python reads 1e999
+    teacher = ScriptedTeacher({CompleteParameters: [CompletedParameters(parameters=[endless])]})
+    with pytest.raises(Rejected, match="schema cannot be used"):
+        await complete_tool(teacher, server, server.tools[0], seed=0)

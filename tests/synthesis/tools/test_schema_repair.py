@@ -129,3 +129,57 @@ def test_what_a_tool_returns_is_optional_and_never_a_reason_to_refuse_it():
         "type": "object",
         "properties": {"t": {"type": "number"}},
     }
+
+
+@pytest.mark.parametrize(
+    ("found", "property_schema", "rule"),
+    [
+        ({"$ref": "#/anyOf/²"}, {}, "reference_unresolved"),
+        ({"$ref": f"#/anyOf/{'9' * 5000}"}, {}, "reference_unresolved"),
+        ({"type": "string", "minLength": float("inf")}, {"type": "string"}, "keyword_dropped"),
+        ({"type": "number", "maximum": float("inf")}, {"type": "number"}, "bounds_mended"),
+        ({"type": "number", "default": float("-inf")}, {"type": "number"}, "keyword_dropped"),
+        ({"const": [float("inf")]}, {}, "keyword_dropped"),
+        ({"enum": [1, float("inf"), [float("nan")]]}, {"enum": [1]}, "enum_mended"),
+        ({"type": "string", "pattern": "(" * 500 + ")" * 500}, {"type": "string"}, "keyword_dropped"),
+        ({"type": "string", "pattern": "a{99999999999}"}, {"type": "string"}, "keyword_dropped"),
+    ],
+)
+def test_what_python_cannot_take_is_mended_as_what_json_schema_does_not_allow(found, property_schema, rule):
+    document = {"type": "object", "properties": {"a": found}, "anyOf": [{"properties": {}}]}
+    schema, rules = repair_parameters(document)
+    assert schema["properties"]["a"] == property_schema
+    assert rule in rules
+
+
+def test_a_text_with_half_of_a_character_is_refused():
+    found = {"type": "object", "properties": {"a": {"type": "string", "description": "\ud800"}}}
+    with pytest.raises(SchemaUnconvertible, match="not JSON that can be kept"):
+        repair_parameters(found)
+    assert repair_output_schema(found) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_kept"),
+    [
+        ("^(x+)+$", False),
+        (r"^(\w+\s?)+$", False),
+        (r"^(?:[a-z\]]*-?)*$", False),
+        (r"^([a-z]+){2,}$", False),
+        ("^[a-z0-9]+(?:-[a-z0-9]+)*$", True),
+        ("^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", True),
+        (r"^(\d+,)*\d+$", True),
+        (r"^\(x+\)+$", True),
+        ("^([A-Z][a-z]?)+$", True),
+    ],
+)
+def test_a_pattern_that_takes_exponential_time_is_dropped(pattern, is_kept):
+    found = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
+    schema, rules = repair_parameters(found)
+    assert ("pattern" in schema["properties"]["a"], rules) == (is_kept, () if is_kept else ("keyword_dropped",))
+    assert Draft202012Validator(schema).is_valid({"a": "x" * 60 + "!"}) is not is_kept
+
+
+def test_to_look_for_such_patterns_takes_no_such_time():
+    for text in ("(" * 3000, "(" + "x*" * 3000, "(" + "[a]?" * 3000 + "x+", "([" + "\\]" * 3000, "(x+" + "a?" * 3000):
+        repair_parameters({"type": "object", "properties": {"a": {"type": "string", "pattern": text}}})

@@ -1,0 +1,97 @@
+"""Tool documents as a language model writes them, checked before anything is read off their schemas.
+
+What a source says of a tool is mended (`schema_repair`), since nobody can be asked. Whoever writes a document can: it
+is told what is wrong, or the document is not used. Beside what JSON Schema demands, a written schema may hold
+
+    no `$` keyword                      it could lead elsewhere, or have something fetched; the whole may have `$schema`
+    no `pattern`, `patternProperties`   Python's `re` may not know one, or take exponential time for it
+
+Decided: docs/decisions/environments.md, “A written schema leads nowhere and holds no pattern, and a reply can be read
+back”.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from synthesis.records import JsonObject, JsonValue, ToolDocument
+from synthesis.stage import Rejected
+from synthesis.tools.schema_repair import MAX_SCHEMA_DEPTH, TYPES, schema_error
+
+_HOLD_VALUES: Final = frozenset({"const", "default", "enum", "example", "examples"})
+_HOLD_NAMES: Final = frozenset({"definitions", "dependencies", "dependentRequired", "dependentSchemas", "properties"})
+_PATTERNS: Final = frozenset({"pattern", "patternProperties"})
+
+
+def check_written(document: ToolDocument) -> None:
+    """Check that what a written document says of its tool's arguments, and of what it returns, is a usable schema.
+
+    Raises:
+        Rejected: it is none; the detail says where, what was expected and what was found.
+
+    >>> parameters = {"type": "object", "properties": {"flat": {"type": "str"}}, "required": ["flat"]}
+    >>> check_written(ToolDocument(name="get_rent", description="Rent", parameters=parameters))
+    Traceback (most recent call last):
+    synthesis.stage.Rejected: schema cannot be used: get_rent: parameters/properties/flat/type: expected one of array, \
+boolean, integer, null, number, object, string, found 'str'
+    """
+    fault = _fault(document.parameters, "parameters") or _fault_of_parameters(document.parameters)
+    if not fault and document.output_schema is not None:
+        fault = _fault(document.output_schema, "output_schema")
+    if fault:
+        raise Rejected("schema cannot be used", f"{document.name}: {fault}")
+
+
+def _fault(schema: JsonObject, name: str) -> str:
+    """Say what is wrong with a schema; empty if nothing is."""
+    for path, part in _schemas(schema):
+        where = "/".join([name, *path])
+        if len(path) > 2 * MAX_SCHEMA_DEPTH:  # a name or a number between two keywords
+            return f"{name}: expected schemas at most {MAX_SCHEMA_DEPTH} deep, found deeper ones"
+        for keyword, value in part.items():
+            if keyword in _PATTERNS:
+                return f"{where}: expected a description of what is meant, found {keyword!r}"
+            # Of the whole it only names a draft; within, validators would change over to that draft.
+            if keyword.startswith("$") and not (keyword == "$schema" and isinstance(value, str) and not path):
+                return f"{where}: expected the schema itself written out, found {keyword!r}"
+        for kind in _as_list(part.get("type")):
+            if isinstance(kind, str) and kind not in TYPES:
+                return f"{where}/type: expected one of {', '.join(sorted(TYPES))}, found {kind[:40]!r}"
+    error = schema_error(schema)
+    return f"{name}: expected a JSON Schema, found one that is {error}" if error else ""
+
+
+def _fault_of_parameters(schema: JsonObject) -> str:
+    """Say what a valid schema lacks to be one of named arguments; empty if nothing."""
+    if schema.get("type", "object") != "object":
+        return f"parameters/type: expected 'object', found {schema['type']!r}"
+    properties: JsonObject = schema.get("properties", {})
+    for name, inner in properties.items():
+        if not isinstance(inner, dict):  # `true`, which JSON Schema allows
+            return f"parameters/properties/{name}: expected a schema that is an object, found {inner!r}"
+    if strange := [name for name in schema.get("required", ()) if name not in properties]:
+        return f"parameters/required: expected names of {list(properties)}, found {strange}"
+    return ""
+
+
+def _schemas(schema: JsonObject) -> Iterator[tuple[tuple[str, ...], JsonObject]]:
+    """Yield each object that could be taken for a schema, with its path; the outer ones first."""
+    waiting: list[tuple[tuple[str, ...], JsonObject]] = [((), schema)]
+    for path, part in waiting:  # which grows meanwhile
+        yield path, part
+        for keyword, value in part.items():
+            if keyword in _HOLD_VALUES:
+                continue
+            inner = [((), value)] if keyword not in _HOLD_NAMES and isinstance(value, dict) else _entries(value)
+            waiting += [((*path, keyword, *place), each) for place, each in inner if isinstance(each, dict)]
+
+
+def _entries(value: JsonValue) -> list[tuple[tuple[str, ...], JsonValue]]:
+    if isinstance(value, dict):
+        return [((name,), inner) for name, inner in value.items()]
+    return [((str(place),), inner) for place, inner in enumerate(value)] if isinstance(value, list) else []
+
+
+def _as_list(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,192 @@
+"""A tool document that a language model wrote with an unusable schema costs a second try or the item, never the run."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from astra_jax.testing import tiny_environment
+from sandbox.client import AsyncSandboxClient
+from synthesis.environments.siblings import write_siblings
+from synthesis.environments.state_proof import prove_further_tools
+from synthesis.environments.stateful import prove_stateful
+from synthesis.environments.sub_environments import build_sub_environments
+from synthesis.environments.tool_scaling import check_scaled, documented_defaults
+from synthesis.environments.tool_source import check_source
+from synthesis.environments.verification import ExecutableTools, verify_environment
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
+from synthesis.prompts.tool_document_scaling import ScaleToolDocument
+from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, ToolCall, ToolDocument
+from synthesis.stage import Rejected, StageReport
+from synthesis.teacher.scripted import ScriptedTeacher
+from synthesis.track.journal import Journal, run_stage
+from tests.synthesis.environments.in_this_process import InThisProcess
+
+KNOWLEDGE = Knowledge(domain="library", language="en", seed=3)
+REASON = "schema cannot be used"
+UNUSABLE: dict[str, JsonObject] = {
+    "unknown type": {"properties": {"a": {"type": "str"}}, "required": ["a"]},
+    "reference": {"properties": {"a": {"$ref": "#/definitions/Owner"}}, "required": ["a"]},
+    "reference to itself": {"$ref": "#"},
+    "pattern that Python lacks": {"properties": {"a": {"type": "string", "pattern": "^\\p{L}+$"}}, "required": ["a"]},
+    "pattern without end": {"properties": {"a": {"default": "x" * 40 + "!", "pattern": "^(x+)+$"}}},
+    "required as a flag": {"properties": {"a": {"type": "string"}}, "required": True},
+    "required and not there": {"properties": {}, "required": ["a"]},
+    "properties as a list": {"properties": [{"name": "a", "type": "string"}]},
+    "property as a text": {"properties": {"a": "string"}, "required": ["a"]},
+    "choices as a number": {"properties": {"a": {"enum": 5, "default": 1}}},
+}
+
+
+def unusable(name: str, parameters: JsonObject) -> ToolDocument:
+    return ToolDocument(name=name, description="Something else", parameters={"type": "object", **parameters})
+
+
+async def built(
+    teacher: ScriptedTeacher, instance: QAInstance, url: str, folder: Path, *, scaled: float = 0.0
+) -> StageReport:
+    """Build the sub-environments of one instance as a run does: as an item of a stage, with its journal."""
+    report = StageReport("environments")
+    async with AsyncSandboxClient(url) as sandbox:
+
+        async def work(item: QAInstance) -> JsonValue:
+            parts = await build_sub_environments(teacher, sandbox, KNOWLEDGE, item, seed=1, scaled_documents=scaled)
+            return len(parts)
+
+        journal = Journal(folder / "journal.sqlite", "environments", {})
+        await run_stage(report, [instance], work, journal=journal, concurrency=1, progress=io.StringIO())
+    return report
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+@pytest.mark.parametrize("is_mended", [False, True])
+async def test_a_written_document_gets_a_second_try_and_then_the_item_goes(
+    kind: str, is_mended: bool, instances: dict[str, QAInstance], sandbox_url: str, tmp_path: Path
+) -> None:
+    instance = instances["en single_hop"]
+    (node,) = instance.nodes
+    request = WriteToolDocument(knowledge=KNOWLEDGE, node=node, language="en")
+    good = await ProceduralTeacher().ask(request, seed=1)
+    bad = unusable("get_rent", UNUSABLE[kind])
+    script = {WriteToolDocument: [bad, good if is_mended else bad]}
+    teacher = ScriptedTeacher(script, otherwise=ProceduralTeacher())
+    report = await built(teacher, instance, sandbox_url, tmp_path)
+    assert report.asked_again == {REASON: 1}
+    assert (report.mended[REASON], report.kept) == (is_mended, is_mended)
+    assert report.rejected == ({} if is_mended else {REASON: 1})
+    again = [asked for asked in teacher.asked if isinstance(asked, WriteToolDocument)][1]
+    assert "get_rent: parameters" in again.messages()[-1]["content"]
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        "string",
+        {"type": "str", "default": "x"},
+        {"$ref": "#/definitions/Owner", "default": "x"},
+        {"$ref": "#/properties/a", "default": "x"},
+        {"type": "string", "pattern": "^\\p{L}+$", "default": "x"},
+        {"type": "string", "pattern": "^(x+)+$", "default": "x" * 40 + "!"},
+    ],
+)
+async def test_a_scaled_document_gets_a_second_try_and_then_the_item_goes(
+    added: JsonValue, instances: dict[str, QAInstance], sandbox_url: str, tmp_path: Path
+) -> None:
+    (node,) = instances["en single_hop"].nodes
+    request = WriteToolDocument(knowledge=KNOWLEDGE, node=node, language="en")
+    good = await ProceduralTeacher().ask(request, seed=1)
+    properties = {**good.parameters["properties"], "a": added}
+    bad = good.model_copy(update={"parameters": {**good.parameters, "properties": properties}})
+    teacher = ScriptedTeacher({ScaleToolDocument: [bad, bad]}, otherwise=ProceduralTeacher())
+    report = await built(teacher, instances["en single_hop"], sandbox_url, tmp_path, scaled=1.0)
+    assert (report.asked_again, report.rejected) == ({REASON: 1}, {REASON: 1})
+
+
+def look_up(name: str, parameters: JsonObject | None = None) -> EnvironmentTool:
+    usable = {"properties": {"flat": {"type": "string"}}, "required": ["flat"]}
+    return EnvironmentTool(
+        document=unusable(name, parameters or usable),
+        source=f"def {name}(flat):\n    return TABLES['rows'][flat]\n",
+        tables={"rows": {"Amber Falcon": 3, "Jade Otter": 4}},
+    )
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+async def test_one_sibling_with_an_unusable_schema_is_left_out_and_the_others_stay(kind: str) -> None:
+    reply = SiblingTools(tools=(look_up("get_size", UNUSABLE[kind]), look_up("get_floor")))
+    teacher = ScriptedTeacher({WriteSiblingTools: [reply, SiblingTools(tools=())]})
+    kept = await write_siblings(teacher, InThisProcess(), KNOWLEDGE, tiny_environment(), seed=0)
+    assert [tool.document.name for tool, _ in kept] == ["get_floor"]
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+async def test_every_proof_rejects_a_tool_with_an_unusable_schema(kind: str) -> None:
+    tool, sandbox = look_up("get_floor", UNUSABLE[kind]), InThisProcess()
+    calls = [ToolCall(id=flat, name="get_floor", arguments={"flat": flat}) for flat in ("Amber Falcon", "Jade Otter")]
+    environment = tiny_environment()
+    distractor = IrrelevantTool(tool=tool, band="low", similarity=0.0, arguments=calls[0].arguments)
+    shown = environment.model_copy(update={"irrelevant_tools": (distractor,)})
+    with pytest.raises(Rejected, match=REASON):
+        check_source(tool.source, tool.document, ())
+    with pytest.raises(Rejected, match=REASON):
+        documented_defaults(tool.document)
+    with pytest.raises(Rejected, match=REASON):
+        await prove_further_tools(sandbox, [tool], calls, {})
+    with pytest.raises(Rejected, match=REASON):
+        await prove_stateful(sandbox, (tool,), environment.sub_questions, {})
+    with pytest.raises(Rejected, match=REASON):
+        await verify_environment(shown, sandbox, ExecutableTools(sandbox))
+
+
+async def test_a_distractor_whose_argument_may_be_null_is_tried_with_a_stranger_too() -> None:
+    tool = look_up("get_floor", {"properties": {"flat": {"type": ["string", "null"]}}, "required": ["flat"]})
+    await ExecutableTools(InThisProcess()).check([tool], [])
+
+
+@pytest.fixture
+def requests_of_a_server() -> Iterator[tuple[str, list[str]]]:
+    """An address, and the paths that it was asked for."""
+    asked: list[str] = []
+
+    class Counting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"type": "integer"}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Counting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore:Automatically retrieving")  # which jsonschema says, and does it
+async def test_no_schema_makes_anything_be_fetched(
+    requests_of_a_server: tuple[str, list[str]], instances: dict[str, QAInstance], sandbox_url: str, tmp_path: Path
+) -> None:
+    address, asked = requests_of_a_server
+    before = look_up("get_rent").document
+    for keyword in ("$ref", "$dynamicRef"):
+        added = {keyword: f"{address}/x", "default": 1}
+        parameters = {**before.parameters, "properties": {**before.parameters["properties"], "a": added}}
+        scaled = before.model_copy(update={"parameters": parameters})
+        with pytest.raises(Rejected, match=REASON):
+            check_scaled(before, scaled)
+        teacher = ScriptedTeacher({WriteToolDocument: [scaled, scaled]}, otherwise=ProceduralTeacher())
+        (tmp_path / keyword).mkdir()
+        report = await built(teacher, instances["en single_hop"], sandbox_url, tmp_path / keyword)
+        assert report.rejected == {REASON: 1}
+    assert asked == []
