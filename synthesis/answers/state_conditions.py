@@ -44,7 +44,10 @@ def _holds(condition: StateCondition, before: JsonObject, after: JsonObject) -> 
             numbers = (first, last, condition.value)
             if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
                 return False
-            return same_answer(first + condition.value, last)
+            try:
+                return same_answer(first + condition.value, last)
+            except OverflowError:  # an integer beyond any float, changed by a float: not by exactly that
+                return False
 
 
 def _at(node: JsonValue, path: Sequence[str | int]) -> JsonValue:

@@ -87,7 +87,7 @@ def with_fault(tool: EnvironmentTool, fault: Fault, language: Language, old: lis
     """Return the tool with bad replies of one kind, where the state says so; `old` are values that are out of date.
 
     Raises:
-        Rejected: its code is not one function of named parameters, or takes a state already.
+        Rejected: its code is not one function of named parameters, takes a state already, or cannot be written anew.
     """
     name = tool.document.name
     try:
@@ -116,7 +116,7 @@ def with_fault(tool: EnvironmentTool, fault: Fault, language: Language, old: lis
     passed = ", ".join(f"{each}={each}" for each in parameters)
     # The call goes first, so that arguments which the tool turns away use no bad reply up.
     wrapper = (
-        f"def {name}({ast.unparse(signature)}):\n"
+        f"def {name}({_written(signature)}):\n"
         f"    _value = {inner}({passed})\n"
         f'    _bad = TABLES["bad_reply"]\n'
         f'    if "{name}" not in (state or {{}}).get("{UNRELIABLE}", ()):\n'
@@ -128,8 +128,15 @@ def with_fault(tool: EnvironmentTool, fault: Fault, language: Language, old: lis
     if "bad_reply" in tool.tables:
         raise Rejected("name is taken", "bad_reply")
     return tool.model_copy(
-        update={"source": f"{ast.unparse(tree)}\n\n\n{wrapper}", "tables": {**tool.tables, "bad_reply": bad}}
+        update={"source": f"{_written(tree)}\n\n\n{wrapper}", "tables": {**tool.tables, "bad_reply": bad}}
     )
+
+
+def _written(tree: ast.AST) -> str:
+    try:
+        return ast.unparse(tree)
+    except ValueError as error:  # a wide space in an f-string's expression, an integer of more than 4,300 digits
+        raise Rejected("code cannot be wrapped", str(error)) from error
 
 
 def _name_of(node: ast.Name | ast.arg) -> str:

@@ -85,6 +85,10 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise Rejected("import not allowed", f"there is no module {name!r}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # its code may raise anything: pytest's `Skipped` is no `Exception`
+        raise Rejected("import not allowed", f"{name!r} ends in {type(error).__name__}") from error
 
 
 def _resolved(node: ast.expr, imported: Mapping[str, object], allowed: Set[str]) -> object:
@@ -106,6 +110,10 @@ def _attribute(module: ModuleType, name: str, allowed: Set[str], line: int) -> o
         value = getattr(module, name, None)
     except ImportError:  # a package that loads it when it is asked for, and cannot
         value = None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # as in `_module`
+        raise Rejected("name not allowed", f"{where} ends in {type(error).__name__}") from error
     if isinstance(value, ModuleType) and value.__name__.split(".")[0] not in allowed:
         raise Rejected("import not allowed", f"{where} is the module {value.__name__!r}")
     return value

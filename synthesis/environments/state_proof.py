@@ -8,6 +8,7 @@ further tool   has two calls on the first state that end differently, and again 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator, Sequence
 
 from sandbox.client import ExecuteReply, ExecuteRequest
@@ -30,12 +31,22 @@ def check_conditions(conditions: Sequence[StateCondition], state: JsonObject, fi
         raise Rejected("no condition on the state")
     if not meets_conditions(conditions, state, final_state):
         asked = [condition.model_dump(mode="json") for condition in conditions]
-        raise Rejected("state is not as the task asks", f"expected {asked}, found {final_state!r} after {state!r}")
+        raise Rejected(
+            "state is not as the task asks",
+            f"expected {_shown(asked)}, found {_shown(final_state)} after {_shown(state)}",
+        )
     if meets_conditions(conditions, state, state):
-        raise Rejected("conditions hold from the start", f"{state!r}")
+        raise Rejected("conditions hold from the start", _shown(state))
     for tampered in tampered_states(final_state):
         if meets_conditions(conditions, state, tampered):
-            raise Rejected("conditions miss a change", f"they hold of {tampered!r}")
+            raise Rejected("conditions miss a change", f"they hold of {_shown(tampered)}")
+
+
+def _shown(value: JsonValue) -> str:
+    try:
+        return repr(value)
+    except ValueError:
+        return f"a value with a number of more than {sys.get_int_max_str_digits()} digits"
 
 
 def tampered_states(state: JsonObject) -> Iterator[JsonObject]:

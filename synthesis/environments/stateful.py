@@ -130,9 +130,7 @@ async def add_further_tools(
             raise Rejected("other number of further tools", f"expected {count}, found {len(further.tools)}")
         if taken := sorted(further.state.keys() & task.state.keys()):
             raise Rejected("part of the state stands twice", f"{taken}")
-        names = [tool.document.name for tool in (*task.tools, *further.tools)]
-        if len(set(names)) < len(names):
-            raise Rejected("tool name stands twice", f"{sorted(names)}")
+        _check_names((*task.tools, *further.tools))
         tools = tuple(with_needed_packages(tool, knowledge.packages) for tool in further.tools)
         wider = replace(
             task,
@@ -241,6 +239,7 @@ async def prove_stateful(
         Rejected: the first promise that is broken.
         SandboxUnavailable: the sandbox gives no answer.
     """
+    _check_names(tools)
     by_name = {tool.document.name: tool for tool in tools}
     golds = tuple(way for sub_question in sub_questions for way in ways_to_answer(sub_question))
     for tool in tools:
@@ -263,6 +262,12 @@ async def prove_stateful(
     if same_answer(initial, state):
         raise Rejected("state does not change")
     return state
+
+
+def _check_names(tools: tuple[EnvironmentTool, ...]) -> None:
+    names = [tool.document.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise Rejected("tool name stands twice", f"{sorted(names)}")
 
 
 def _on_state(trial: Trial, state: JsonObject) -> ExecuteRequest:

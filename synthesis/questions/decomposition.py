@@ -10,6 +10,7 @@ Decided: docs/decisions/synthesis.md, “Graphs are networkx's, and it is import
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -122,11 +123,21 @@ def compose(composition: Composition, answers: Mapping[str, JsonValue]) -> JsonV
     '2025-01-14'
 
     Raises:
-        CompositionError: an input is missing, or the answers are not of a kind that the operation works on.
+        CompositionError: an input is missing, or the answers are not of a kind that the operation works on, or are
+            numbers of which it makes one that is larger than a double holds.
     """
     if missing := [name for name in composition.inputs if name not in answers]:
         raise CompositionError(f"expected answers to all inputs, found none for {missing}")
     values = [answers[name] for name in composition.inputs]
+    try:
+        return _composed(composition, values)
+    except CompositionError:
+        raise
+    except (OverflowError, ValueError) as error:  # too large for a float, or to be written in a message
+        raise CompositionError(f"expected numbers that {composition.operation!r} works on, found: {error}") from error
+
+
+def _composed(composition: Composition, values: list[JsonValue]) -> JsonValue:
     operation = composition.operation
     if operation in ("same", "times", "days_after"):
         if len(values) != 1:
@@ -137,12 +148,12 @@ def compose(composition: Composition, answers: Mapping[str, JsonValue]) -> JsonV
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if not numeric and not (operation.startswith("which_") and all(isinstance(value, str) for value in values)):
         raise CompositionError(f"expected numbers for {operation!r}, found {values}")
-    if operation == "sum":  # rounded, so that 0.1 + 0.2 is 0.3
-        return round(sum(values), 6)
+    if operation == "sum":
+        return _rounded(sum(values))
     if operation == "difference":
         if len(values) != 2:
             raise CompositionError(f"expected two inputs for 'difference', found {len(values)}")
-        return round(abs(values[0] - values[1]), 6)
+        return _rounded(abs(values[0] - values[1]))
     # Texts compare letter by letter, which puts dates in order if they are written year first.
     best = max(values) if operation in ("largest", "which_largest") else min(values)
     if operation in ("largest", "smallest"):
@@ -164,7 +175,11 @@ def _with_operand(operation: Operation, value: JsonValue, operand: int | float |
             raise CompositionError(f"expected a date like 2024-12-31 for {operation!r}, found {value!r}") from error
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise CompositionError(f"expected a number for {operation!r}, found {value!r}")
-    try:
-        return round(value * operand, 6)
-    except OverflowError as error:
-        raise CompositionError(f"expected numbers whose product can be written, found {value} and {operand}") from error
+    return _rounded(value * operand)
+
+
+def _rounded(number: int | float) -> int | float:
+    """Return a computed number so that 0.1 + 0.2 is 0.3."""
+    if not abs(number) <= sys.float_info.max:  # nor does one that is no number
+        raise CompositionError("expected numbers of which one comes that a double holds")
+    return round(number, 6)

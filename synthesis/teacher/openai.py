@@ -25,7 +25,7 @@ from synthesis.teacher.completion import Completion
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.endpoint import Endpoint
 from synthesis.teacher.protocol import BadReply, Reply, Request, Role, TeacherUnavailable
-from synthesis.teacher.reading import read_reply
+from synthesis.teacher.reading import read_reply, require_keepable
 from synthesis.teacher.turn import turn_of
 from synthesis.teacher.usage import Ledger, Usage, record_usage
 
@@ -72,7 +72,7 @@ class OpenAITeacher:
         """
         reply = await self._reply(request, seed)
         record_usage(reply.prompt_tokens, reply.completion_tokens, reply.cost_usd)
-        return cast(Reply, type(request).reply_type.model_validate_json(reply.text))
+        return _read_back(reply.text, type(request))
 
     async def ask_together(self, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
         """Answer questions of one form in one call, but for those that were answered before.
@@ -93,7 +93,7 @@ class OpenAITeacher:
         if missing:
             joint = type(missing[0][1]).together([request for _, request, _ in missing])
             together = await self._reply(joint, missing[0][2], is_kept=False)
-            parts = joint.separated(joint.reply_type.model_validate_json(together.text))
+            parts = joint.separated(_read_back(together.text, type(joint)))
             for place, ((name, _, _), part) in enumerate(zip(missing, parts, strict=True)):
                 replies[name] = _share(together, part.model_dump_json(), place, len(missing))
                 if self._cache is not None:
@@ -101,8 +101,7 @@ class OpenAITeacher:
         for name in names:
             record_usage(replies[name].prompt_tokens, replies[name].completion_tokens, replies[name].cost_usd)
         return [
-            cast(Reply, type(request).reply_type.model_validate_json(replies[name].text))
-            for name, (request, _) in zip(names, requests, strict=True)
+            _read_back(replies[name].text, type(request)) for name, (request, _) in zip(names, requests, strict=True)
         ]
 
     async def close(self) -> None:
@@ -269,8 +268,22 @@ def _read(completion: Completion, kind: type[Request[Reply]]) -> tuple[Reply, Co
         return cast(Reply, reply), mended
     turn, mended = turn_of(completion)
     turned = kind.reply_type.model_validate(turn)
-    turned.model_dump_json()  # half of a character can be kept nowhere
+    require_keepable(turned)
     return cast(Reply, turned), mended
+
+
+def _read_back(text: str, kind: type[Request[Reply]]) -> Reply:
+    """Return the typed reply that was kept as a text.
+
+    Raises:
+        BadReply: it was kept before `require_keepable` was asked, and breaks it.
+    """
+    try:
+        reply = kind.reply_type.model_validate_json(text)
+        require_keepable(reply)
+    except ValueError as error:
+        raise BadReply(f"{kind.__name__}: the reply that was kept cannot be used: {str(error)[:300]}") from error
+    return cast(Reply, reply)
 
 
 def _said(completion: Completion) -> str:

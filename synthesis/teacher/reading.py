@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
@@ -22,6 +23,10 @@ from synthesis.teacher.lenient_json import json_values
 Typed = TypeVar("Typed", bound=BaseModel)
 
 _MAX_CHANGES: Final = 20
+# The sandbox takes as many lists and objects within each other in arguments, state or value; these stand in a reply,
+# and so nest less. A record that holds them stays far below the 200 at which pydantic's parser ends.
+_MAX_NESTING: Final = 100
+_LARGEST: Final = sys.float_info.max
 _LIST_TYPES: Final = frozenset({"list_type", "tuple_type", "set_type", "frozen_set_type"})
 _OBJECT_TYPES: Final = frozenset({"dict_type", "model_type", "model_attributes_type", "mapping_type"})
 _FRACTION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:/\s*(\d+(?:\.\d+)?)|(%))\s*")
@@ -42,7 +47,7 @@ def read_reply(text: str, reply_type: type[Typed]) -> tuple[Typed, Counter[str]]
     for found in json_values(text):
         try:
             reply, mended = _fitted(found.value, reply_type)
-            reply.model_dump_json()  # half of a character, such as "\\ud800", can be kept nowhere
+            require_keepable(reply)
         except RecursionError:
             problem, is_first = "reply: nested too deep" if is_first else problem, False
         except ValueError as error:
@@ -52,6 +57,25 @@ def read_reply(text: str, reply_type: type[Typed]) -> tuple[Typed, Counter[str]]
         else:
             return reply, mended + Counter(found.mended)
     raise Unreadable(problem[:300])
+
+
+def require_keepable(reply: BaseModel) -> None:
+    """Require that a reply can be kept as JSON, read back from it, and handed to the sandbox.
+
+    Raises:
+        ValueError: it has half of a character, nests too deep, or a number in it is larger than a double holds.
+    """
+    reply.model_dump_json()  # half of a character, such as "\\ud800", can be kept nowhere
+    nesting, level = 0, [reply.model_dump()]  # in JSON, an infinity may have become `null` already
+    while level:
+        # Readers other than Python's take such an integer for an infinity.
+        if any(isinstance(value, int | float) and not abs(value) <= _LARGEST for value in level):
+            raise Unreadable("reply: a number in it is larger than a double holds (1.8e308)")
+        holders = [value for value in level if isinstance(value, dict | list | tuple)]
+        nesting += bool(holders)
+        if nesting > _MAX_NESTING:
+            raise Unreadable(f"reply: more than {_MAX_NESTING} lists and objects within each other")
+        level = [inner for each in holders for inner in (each.values() if isinstance(each, dict) else each)]
 
 
 def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[str]]:

@@ -85,9 +85,10 @@ def scalars(content: str) -> Iterator[tuple[str, JsonValue]]:
     [('id', 'H1'), ('price', 90)]
     """
     try:
-        yield from _scalars("", json.loads(content))
-    except ValueError:
+        found = list(_scalars("", json.loads(content)))
+    except (ValueError, RecursionError):  # a text, and not JSON that Python reads
         return
+    yield from found
 
 
 def _scalars(field: str, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:

@@ -145,3 +145,8 @@ def test_no_tampered_state_passes_whatever_the_state_is(state: dict[str, Any], n
     assert meets_conditions(conditions, before, after)
     assert not meets_conditions(conditions, before, before)
     assert not any(meets_conditions(conditions, before, tampered) for tampered in tampered_states(after))
+
+
+def test_a_change_that_cannot_be_computed_is_none() -> None:
+    changed = (condition("funds", "changed_by", 0.5),)
+    assert not meets_conditions(changed, {"funds": 10**400}, {"funds": 10**400})

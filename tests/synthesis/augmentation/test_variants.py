@@ -177,6 +177,23 @@ def test_each_fault_is_mended_by_the_same_call_once_more_and_wrong_arguments_use
     assert fault != "stale" or call("Jade Otter", state).value["value"] == 870
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def get_rent(flat: str):\n    return f\"{'\u3000'.join(flat)}\"\n",
+        "def get_rent(flat: str):\n    return f\"{flat['x\u00a0y']}\"\n",
+        "def get_rent(flat: str):\n    return f\"{flat.replace('\u200b', '')}\"\n",
+        "X = 0x" + "f" * 4000 + "\ndef get_rent(flat: str):\n    return X\n",
+        "def get_rent(flat: str = 0x" + "f" * 4000 + "):\n    return flat\n",
+    ],
+)
+def test_code_that_python_runs_and_does_not_write_anew_is_rejected(source: str) -> None:
+    compile(source, "tool", "exec")
+    tool = SOURCE.tools[1].model_copy(update={"source": source})
+    with pytest.raises(Rejected, match="code cannot be wrapped"):
+        with_fault(tool, "timeout", "en", [])
+
+
 def test_a_bad_reply_that_the_tool_does_not_give_is_found() -> None:
     made = variant("unreliable_tools")
     for replies, reason in (

@@ -60,6 +60,19 @@ def check(*lines: str, before: str = "", packages: tuple[NeededPackage, ...] = (
     check_source(source, DOCUMENT, (), packages)
 
 
+KITES = NeededPackage(name="kites", version="1", modules=("kites",))
+
+
+def with_module(folder: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: str) -> None:
+    """Put a package `kites` with a module on the path, for one test."""
+    for name, content in {"kites/__init__.py": "", path: text}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+    monkeypatch.syspath_prepend(folder)
+    for name in [name for name in sys.modules if name.split(".")[0] == "kites"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 @pytest.mark.parametrize(
     ("before", "line"),
     [
@@ -96,6 +109,38 @@ def test_what_is_allowed_may_be_imported(before: str, line: str) -> None:
 def test_a_package_is_no_way_to_another_module(before: str, line: str) -> None:
     with pytest.raises(Rejected, match="not allowed"):
         check(line, before=before)
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        ("FileNotFoundError('no compiler')", "import not allowed: 'kites.tests' ends in FileNotFoundError"),
+        ("type('Skipped', (BaseException,), {})", "import not allowed: 'kites.tests' ends in Skipped"),
+        ("SystemExit(1)", "import not allowed: 'kites.tests' ends in SystemExit"),
+        ("ModuleNotFoundError('no tests')", "import not allowed: there is no module 'kites.tests'"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_rejected_whatever_it_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str, reason: str
+) -> None:
+    with_module(tmp_path, monkeypatch, "kites/tests.py", f"raise {raised}\n")
+    with pytest.raises(Rejected, match=reason):
+        check("return 1", before="import kites.tests", packages=(KITES,))
+
+
+def test_an_attribute_that_a_package_cannot_give_is_rejected_whatever_it_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lazy = "def __getattr__(name):\n    raise RuntimeError(name)\n"
+    with_module(tmp_path, monkeypatch, "kites/__init__.py", lazy)
+    with pytest.raises(Rejected, match=r"name not allowed: kites.fly in line 3 ends in RuntimeError"):
+        check("return kites.fly(key)", before="import kites", packages=(KITES,))
+
+
+def test_who_interrupts_an_import_interrupts_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_module(tmp_path, monkeypatch, "kites/tests.py", "raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        check("return 1", before="import kites.tests", packages=(KITES,))
 
 
 def test_no_record_makes_a_module_of_the_standard_library_a_package() -> None:

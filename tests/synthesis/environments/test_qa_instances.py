@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from synthesis.environments.qa_instances import check_structure
 from synthesis.environments.quality import check_dependencies, score_quality
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.decomposition import CompositionError, DecompositionNode, QAInstance, compose
 from synthesis.questions.knowledge import Knowledge
+from synthesis.records import Composition, JsonValue
 from synthesis.stage import Rejected
 
 NAMES = [
@@ -188,3 +189,43 @@ def test_what_breaks_a_rule_is_not_scored(instances: dict[str, QAInstance]) -> N
     assert asyncio.run(score_quality(ProceduralTeacher(), knowledge, instance, seed=1)).mean == 1
     with pytest.raises(Rejected, match="name used before it was found"):
         asyncio.run(score_quality(ProceduralTeacher(), knowledge, broken, seed=1))
+
+
+HUGE = 10**4299
+
+
+@pytest.mark.parametrize(
+    ("operation", "answers", "operand"),
+    [
+        ("sum", [10**400, 0.5], None),
+        ("sum", [1.7e308, 1.6e308], None),
+        ("sum", [9 * HUGE, 8 * HUGE], None),
+        ("difference", [10**400, 0.5], None),
+        ("difference", [1.7e308, -1.7e308], None),
+        ("times", [10**400], 0.5),
+        ("times", [HUGE], HUGE),
+        ("times", [1e300], 1e300),
+        ("times", [0.0], float("inf")),
+    ],
+)
+def test_what_numbers_too_large_are_composed_to_is_an_error_that_is_told(
+    operation: Any, answers: list[JsonValue], operand: float | None
+) -> None:
+    nodes = tuple(
+        DecompositionNode(id=f"q{place}", question=f"What is number {place}?", answer=answer)
+        for place, answer in enumerate(answers)
+    )
+    composition = Composition(operation=operation, inputs=tuple(node.id for node in nodes), operand=operand)
+    with pytest.raises(CompositionError):
+        compose(composition, {node.id: node.answer for node in nodes})
+    scenario: Any = "single_hop" if len(nodes) == 1 else "parallel_single_hop"
+    instance = QAInstance(
+        question="What?", answer=3, scenario=scenario, hops=1, nodes=nodes, composition=composition, entities=()
+    )
+    with pytest.raises(Rejected, match="composition fails"):
+        check_structure(instance)
+
+
+def test_a_number_too_long_to_be_told_is_no_crash_of_the_message() -> None:
+    with pytest.raises(CompositionError):
+        compose(Composition(operation="sum", inputs=("q1", "q2")), {"q1": 10 * HUGE, "q2": "a text"})

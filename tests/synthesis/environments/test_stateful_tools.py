@@ -15,7 +15,7 @@ from synthesis.answers.state_conditions import meets_conditions
 from synthesis.environments import state_proof
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.quotas import EnvironmentPlan
-from synthesis.environments.state_proof import prove_further_tools, tampered_states
+from synthesis.environments.state_proof import check_conditions, prove_further_tools, tampered_states
 from synthesis.environments.stateful import ProvenTask, prove_stateful, write_stateful_task
 from synthesis.environments.tool_scaling import documented_defaults
 from synthesis.environments.verification import ExecutableTools, verify_environment, verify_environments
@@ -25,7 +25,7 @@ from synthesis.prompts.stateful_task_writing import WriteStatefulTask
 from synthesis.prompts.stateful_tools import WriteFurtherTools, WriteScaledTool
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, EnvironmentTool, SubQuestion, ToolCall, ToolDocument
+from synthesis.records import Environment, EnvironmentTool, StateCondition, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request
 from tests.synthesis.environments.in_this_process import InThisProcess
@@ -143,6 +143,27 @@ def test_conditions_that_miss_a_tampered_state_are_found(monkeypatch: pytest.Mon
     monkeypatch.setattr(state_proof, "meets_conditions", lambda conditions, before, after: before is not after)
     with pytest.raises(Rejected, match="conditions miss a change"):
         written(ProceduralTeacher())
+
+
+def test_a_state_with_a_number_that_cannot_be_written_is_rejected_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    conditions = (StateCondition(path=("level",), relation="equals", value=2),)
+    longest = 10**4300 - 1  # one digit more when it is tampered with
+    with pytest.raises(Rejected, match=r"state is not as the task asks: .* a value with a number of more than 4300"):
+        check_conditions(conditions, {"level": 1}, {"level": 10 * longest})
+    monkeypatch.setattr(state_proof, "meets_conditions", lambda conditions, before, after: before is not after)
+    with pytest.raises(Rejected, match="conditions miss a change: they hold of a value with a number"):
+        check_conditions(conditions, {"level": 1}, {"level": longest})
+
+
+def test_two_tools_of_one_name_are_no_task() -> None:
+    def doubled(reply: Any) -> Any:
+        return reply.model_copy(update={"tools": (*reply.tools, reply.tools[0])})
+
+    with pytest.raises(Rejected, match="tool name stands twice"):
+        written(Spoiling(WriteStatefulTask, doubled))
+    teacher = Spoiling(WriteStatefulTask, doubled, times=1)
+    written(teacher)
+    assert "tool name stands twice" in teacher.asked[1].failure
 
 
 def test_whoever_writes_the_conditions_sees_neither_code_nor_last_state() -> None:

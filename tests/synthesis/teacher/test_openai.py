@@ -10,9 +10,13 @@ import pytest
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
 from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
+from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
+from synthesis.questions.decomposition import DecompositionNode
+from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource
-from synthesis.records import Trajectory
+from synthesis.records import ToolDocument, Trajectory
 from synthesis.teacher.adaptive_concurrency import AdaptiveConcurrency
+from synthesis.teacher.cache import CachedReply
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.openai import OpenAITeacher
 from synthesis.teacher.protocol import BadReply, TeacherUnavailable
@@ -249,6 +253,55 @@ async def test_what_was_paid_for_is_never_asked_again_and_its_cost_is_remembered
     assert usages[0].prompt_tokens == 300
     assert endpoint.keys == {f"bearer {KEY}"}
     assert all(KEY.encode() not in path.read_bytes() for path in tmp_path.iterdir())
+
+
+ASKED_FOR_A_CALL = WriteToolCall(
+    knowledge=Knowledge(domain="kites", language="en"),
+    node=DecompositionNode(id="q1", question="How long is Sable?", answer=4.5),
+    document=ToolDocument(name="get_length", description="Length", parameters={"properties": {"kite": {}}}),
+)
+UNKEEPABLE = {
+    "too deep to be read back": f'{{"arguments":{{"kite":{"[" * 198 + "]" * 198}}}}}',
+    "too deep for the sandbox": f'{{"arguments":{{"kite":{"[" * 150 + "]" * 150}}}}}',
+    "too large for a double": f'{{"arguments":{{"kite":{"9" * 4300}}}}}',
+}
+
+
+@pytest.mark.parametrize("text", UNKEEPABLE.values(), ids=UNKEEPABLE)
+async def test_a_reply_that_cannot_be_read_back_or_run_is_a_bad_reply_and_is_not_kept(tmp_path, text):
+    replies = iter([text, text, text, '{"arguments": {"kite": "Sable"}}'])
+    async with MockEndpoint(lambda _: next(replies)).serving() as endpoint:
+        teacher = teacher_of(endpoint, cache=tmp_path / "replies.sqlite", max_repairs=2)
+        with pytest.raises(BadReply, match="no valid reply after 2 repairs"):
+            await teacher.ask(ASKED_FOR_A_CALL, seed=0)
+        await teacher.close()
+        teacher = teacher_of(endpoint, cache=tmp_path / "replies.sqlite")  # the same command again
+        assert await teacher.ask(ASKED_FOR_A_CALL, seed=0) == CallArguments(arguments={"kite": "Sable"})
+        await teacher.close()
+
+
+class KeptBefore:
+    """A cache in which an earlier version has kept a reply that is none."""
+
+    def __init__(self, text):
+        self.text = text
+
+    async def get(self, key):
+        return CachedReply(self.text, 1, 1, 0.0)
+
+    async def close(self):
+        pass
+
+
+@pytest.mark.parametrize("text", UNKEEPABLE.values(), ids=UNKEEPABLE)
+async def test_a_reply_that_was_kept_and_cannot_be_read_back_or_run_is_a_bad_reply(text):
+    settings = {"model": "mock", "base_url": "http://127.0.0.1:9/v1", "api_key_env": "TEST_KEY"}
+    teacher = OpenAITeacher(OpenAITeacherConfig(**settings), KeptBefore(text))
+    with pytest.raises(BadReply, match="the reply that was kept cannot be used"):
+        await teacher.ask(ASKED_FOR_A_CALL, seed=0)
+    with pytest.raises(BadReply, match="the reply that was kept cannot be used"):
+        await teacher.ask_together([(ASKED_FOR_A_CALL, 0)])
+    await teacher.close()
 
 
 async def test_a_question_ends_at_its_deadline():

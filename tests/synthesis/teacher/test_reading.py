@@ -7,11 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astra_jax.testing import tiny_environment
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall
 from synthesis.prompts.chain_proposal import ProposedChain, ProposedChains
 from synthesis.prompts.chain_vote import Vote
 from synthesis.prompts.judges import Judgement
 from synthesis.prompts.task_scoring import ScoredTask
+from synthesis.prompts.tool_call_writing import CallArguments
+from synthesis.prompts.tool_implementation_writing import ToolImplementation
+from synthesis.questions.decomposition import QAInstance
+from synthesis.record_io import RecordSource, write_records
+from synthesis.records import Environment
 from synthesis.teacher.lenient_json import json_values
 from synthesis.teacher.reading import Unreadable, read_reply
 
@@ -169,3 +175,59 @@ def test_brackets_in_the_prose_of_a_field_are_not_the_list_that_it_should_have_b
 def test_a_reply_that_is_nested_too_deep_is_unreadable(reason):
     with pytest.raises(Unreadable):
         read_reply(f'{{"reason": {reason}}}', ScoredTask)
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize("depth", [99, 150, 198, 240, 300])
+def test_what_nests_deeper_than_the_sandbox_takes_is_no_reply(depth):
+    for arguments in (f'{{"a": {nested(depth)}}}', json.dumps(f'{{"a": {nested(depth)}}}')):
+        with pytest.raises(Unreadable):
+            read_reply(f'{{"arguments": {arguments}}}', CallArguments)
+
+
+def test_what_nests_as_deep_as_is_taken_is_read_back():
+    for arguments in (f'{{"a": {nested(98)}}}', f'{{"a": {nested(97)[:97]}1{nested(97)[97:]}}}'):
+        reply, _ = read_reply(f'{{"arguments": {arguments}}}', CallArguments)
+        assert reply.arguments == json.loads(arguments)
+        assert CallArguments.model_validate_json(reply.model_dump_json()) == reply
+
+
+@pytest.mark.parametrize("number", ["9" * 4300, "-1" + "0" * 400, "1" + "0" * 309, "1e999"])
+@pytest.mark.parametrize("place", ["{}", "[{}]", '{{"b": [0, {}]}}'])
+def test_a_number_that_no_double_holds_is_no_reply(number, place):
+    with pytest.raises(Unreadable):
+        read_reply(f'{{"arguments": {{"a": {place.format(number)}}}}}', CallArguments)
+
+
+def test_a_number_that_a_double_holds_is_read():
+    for number in (10**308, -(10**308), 1.7976931348623157e308, 0, True):
+        assert read_reply(json.dumps({"arguments": {"a": number}}), CallArguments)[0].arguments == {"a": number}
+
+
+@pytest.mark.parametrize("operand", ["inf", "-Infinity", "nan", "1e999"])
+def test_a_text_that_a_field_would_read_as_no_finite_number_is_no_reply(operand):
+    composition = {"operation": "times", "inputs": ["q1"], "operand": operand}
+    instance = {
+        "question": "Q?", "answer": 1, "scenario": "single_hop", "hops": 1, "nodes": [], "composition": composition,
+        "entities": [],
+    }  # fmt: skip
+    with pytest.raises(Unreadable, match="larger than a double holds"):
+        read_reply(json.dumps(instance), QAInstance)
+    assert read_reply(json.dumps(instance | {"composition": composition | {"operand": "1.5"}}), QAInstance)
+
+
+def test_tables_that_are_read_can_be_kept_in_a_record_and_deeper_ones_are_no_reply(tmp_path):
+    def written(depth):
+        return read_reply(f'{{"source": "", "tables": {{"rows": {nested(depth)}}}}}', ToolImplementation)[0]
+
+    environment = tiny_environment()
+    tool = environment.tools[0].model_copy(update={"tables": written(98).tables})
+    deep = environment.model_copy(update={"tools": (tool, *environment.tools[1:])})
+    write_records(tmp_path / "out", [deep], kind="environment")
+    (found,) = RecordSource(tmp_path / "out", Environment)
+    assert found.tools[0].tables == tool.tables
+    with pytest.raises(Unreadable):  # a record with it is written, and not read any more
+        written(197)

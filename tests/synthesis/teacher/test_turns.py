@@ -141,6 +141,10 @@ async def test_calls_that_a_server_leaves_in_the_text_are_taken_out_and_counted(
         {"content": None, "tool_calls": [call_of(name="")]}, {"content": 'Yes. <tool_call>{"name": "a"'},
         {"content": '<tool_call>{"name": "a"}</tool_call><tool_call>{"name": "b", "argum'},
         {"content": "Here.", "tool_calls": [call_of(), "find"]},
+        {"content": None, "tool_calls": [call_of(arguments=f'{{"city": {"[" * 150 + "]" * 150}}}')]},
+        {"content": None, "tool_calls": [call_of(arguments=f'{{"city": {"[" * 200 + "]" * 200}}}')]},
+        {"content": None, "tool_calls": [call_of(arguments={"city": float("inf")})]},
+        {"content": None, "tool_calls": [call_of(arguments={"city": 10**400})]},
     ],
 )  # fmt: skip
 async def test_a_turn_that_cannot_be_read_is_drawn_anew_without_a_complaint_and_then_rejects(message):

@@ -19,7 +19,7 @@ from synthesis.records import RewardAxes, Trajectory
 from synthesis.teacher.protocol import Reply, Request
 from synthesis.trajectories.audit import audit
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
-from synthesis.trajectories.planted import KINDS, Elsewhere, answered_calls, planted
+from synthesis.trajectories.planted import KINDS, Elsewhere, answered_calls, planted, scalars
 from synthesis.trajectories.reward_axes import RewardThresholds
 from synthesis.trajectories.verification import check_calls, check_shape
 
@@ -135,6 +135,15 @@ def test_a_made_up_value_is_like_a_real_one_and_stands_nowhere_before(trajectori
                 assert before != after
                 if kind == "numbers made up":
                     assert re.sub(r"\d", "0", before) == re.sub(r"\d", "0", after)
+
+
+@pytest.mark.parametrize("depth", [300, 900, 2000, 100_000])
+def test_a_response_that_nests_deeper_than_python_reads_is_a_text(depth: int) -> None:
+    inner = '[1, {"price": 90}, '
+    found = list(scalars(inner * depth + "2" + "]" * depth))
+    assert found in ([], [value for _ in range(depth) for value in (("", 1), ("price", 90))] + [("", 2)])
+    assert depth < 1000 or found == []
+    assert list(scalars("[" * depth)) == []
 
 
 def test_the_command_prints_counts_and_auc_and_refuses_other_records(
