@@ -18,7 +18,7 @@ from astra_jax.model.remat import ATTENTION_RESIDUALS
 from astra_jax.model.sharding import platform
 from astra_jax.model.visible_blocks import visible_blocks
 
-_QUERIES, _KEYS = 256, 256
+_BLOCK_TOKENS = (256, 192, 128)
 # Scores held at once: 1 MiB of float32, for a CPU core's cache; 256 MiB, to keep an accelerator busy.
 _MAX_SCORES_ON_CPU, _MAX_SCORES = 2**18, 2**26
 
@@ -63,7 +63,7 @@ def prefix_attention(
     batch, tokens, heads, head_dim = q_BTNH.shape
     kv_heads = k_BSKH.shape[2]
     shared = heads // kv_heads
-    queries, keys = min(_QUERIES, tokens), min(_KEYS, k_BSKH.shape[1])
+    queries, keys = block_tokens(tokens), block_tokens(k_BSKH.shape[1])
     most = (_MAX_SCORES_ON_CPU if platform() == "cpu" else _MAX_SCORES) // (queries * shared * keys)
     at_once = next(n for n in range(min(max(most, 1), kv_heads), 0, -1) if kv_heads % n == 0)
     groups = kv_heads // at_once
@@ -93,6 +93,15 @@ def prefix_attention(
     out_PXKQH = _attend(heads_P, jax.tree.map(lambda x_B: jnp.repeat(x_B, groups, axis=0), visits))
     out = out_PXKQH.reshape(batch, groups, -1, at_once, shared, queries, head_dim).transpose(0, 2, 5, 1, 3, 4, 6)
     return out.reshape(batch, -1, heads, head_dim)[:, :tokens]
+
+
+def block_tokens(tokens: int) -> int:
+    """Return how many of a sequence's tokens are a block: the most that leave no last block which is part padding.
+
+    >>> block_tokens(1_280), block_tokens(1_152), block_tokens(640), block_tokens(300), block_tokens(64)
+    (256, 192, 128, 256, 64)
+    """
+    return next((size for size in _BLOCK_TOKENS if tokens % size == 0), min(_BLOCK_TOKENS[0], tokens))
 
 
 def _cut(x_BT: jax.Array, size: int, *, nothing: int = 0) -> jax.Array:

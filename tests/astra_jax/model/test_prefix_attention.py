@@ -69,7 +69,7 @@ def assert_equal(found, expected):
 
 @pytest.mark.parametrize(
     "constants",
-    [{"_MAX_SCORES_ON_CPU": 1}, {"_MAX_SCORES_ON_CPU": 2**30}, {"_QUERIES": 64, "_KEYS": 32}],
+    [{"_MAX_SCORES_ON_CPU": 1}, {"_MAX_SCORES_ON_CPU": 2**30}, {"_BLOCK_TOKENS": (100,)}],
     ids=["a head at a time", "all heads at once", "many blocks of queries and of keys"],
 )
 def test_a_response_attends_its_prompt_and_itself(constants, monkeypatch):
