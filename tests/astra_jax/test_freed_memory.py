@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -29,7 +30,7 @@ print(before - mib())
 """
 
 
-@pytest.mark.skipif(freed_memory._trim() is None, reason="needs glibc")
+@pytest.mark.skipif(freed_memory._glibc("malloc_trim") is None, reason="needs glibc")
 def test_what_was_freed_below_what_is_held_goes_back():
     done = subprocess.run(
         [sys.executable, "-c", FREE_ALL_BUT_THE_LAST], cwd=ROOT, capture_output=True, text=True, timeout=120
@@ -38,9 +39,50 @@ def test_what_was_freed_below_what_is_held_goes_back():
     assert float(done.stdout) > 60  # of 80 MB
 
 
+CORES = len(os.sched_getaffinity(0))
+SHARE = "from astra_jax.freed_memory import share_arenas; share_arenas()"
+THREADS_THAT_ALLOCATE = """
+import ctypes, threading
+{before}
+met = threading.Barrier(64)
+def allocate():
+    held = bytes(100_000)
+    met.wait()
+threads = [threading.Thread(target=allocate) for _ in range(64)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+ctypes.CDLL(None).malloc_stats()
+"""
+
+
+@pytest.mark.skipif(freed_memory._glibc("malloc_stats") is None, reason="needs glibc")
+@pytest.mark.parametrize(
+    ("before", "environment", "arenas"),
+    [
+        ("", {}, range(4 * CORES, 65)),
+        (SHARE, {}, [2 * CORES]),
+        (SHARE, {"MALLOC_ARENA_MAX": "3"}, [3]),
+    ],
+    ids=["otherwise", "shared", "as the environment says"],
+)
+def test_threads_of_a_command_share_two_arenas_a_core(before, environment, arenas):
+    variables = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"} | environment
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS_THAT_ALLOCATE.format(before=before)],
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Arena ") in arenas
+
+
 def test_without_such_a_call_nothing_happens(monkeypatch):
-    monkeypatch.setattr(freed_memory, "_trim", lambda: None)
+    monkeypatch.setattr(freed_memory, "_glibc", lambda name: None)
     freed_memory.give_back()
+    freed_memory.share_arenas()
 
 
 @pytest.fixture
