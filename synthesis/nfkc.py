@@ -27,6 +27,8 @@ def nfkc(text: str) -> str:
 def _with_few_marks(text: str) -> Iterator[str]:
     marks = 0
     for character in text:
-        marks = marks + 1 if unicodedata.combining(character) else 0
+        # Of its first part: some that are no mark themselves are made of marks.
+        is_mark = unicodedata.combining(unicodedata.normalize("NFKD", character)[0])
+        marks = marks + 1 if is_mark else 0
         if marks <= MOST_MARKS:
             yield character

@@ -10,7 +10,7 @@ from typing import Never
 
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
-    """Fail what takes longer; many times what it needs, so that a busy machine fails nothing."""
+    """Fail what takes longer, as soon as it hears signals; many times what it needs, so that load fails nothing."""
 
     def fail(*_: object) -> Never:
         raise AssertionError(f"expected an end within {seconds} s")

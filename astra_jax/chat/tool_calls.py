@@ -90,6 +90,8 @@ def _cut_out_blocks(text: str) -> tuple[str, list[str]]:
 def _json_end(text: str, start: int) -> int:
     """Return the index after the JSON value at `start`, so that a tag inside one of its strings closes nothing."""
     start = _BLANKS.match(text, start).end()  # type: ignore[union-attr]  # of any length, none as well
+    if not text.startswith("{", start):  # no call, and each failure below counts the lines of all the text before it
+        return start
     try:
         return json.JSONDecoder().raw_decode(text, start)[1]
     except (ValueError, RecursionError):

@@ -96,7 +96,7 @@ def prefix_attention(
 
 
 def block_tokens(tokens: int) -> int:
-    """Return how many of a sequence's tokens are a block: the most that leave no last block which is part padding.
+    """Return how many of a sequence's tokens are a block: the most that leave no part of one over, else 256 or all.
 
     >>> block_tokens(1_280), block_tokens(1_152), block_tokens(640), block_tokens(300), block_tokens(64)
     (256, 192, 128, 256, 64)

@@ -75,6 +75,8 @@ class MessageParts:
             self._at = _At.THOUGHTS if begins_in_thoughts else _At.BEGINNING
         self._rest = ""
         """Text of which nothing is decided."""
+        self._blanks: list[str] = []
+        """What a message begins with before its first word."""
         self._lines = 0
         """Line ends that count only if more text of their part follows."""
         self._has_begun = False
@@ -103,6 +105,8 @@ class MessageParts:
     def end(self, *, is_cut: bool = False) -> list[Part]:
         """Return what was held back, when no text follows; a call without an end tag is none if the message is cut."""
         rest, self._rest = self._rest, ""
+        if self._at is _At.BEGINNING:
+            rest = "".join(self._blanks) + rest
         parts: list[Part] = []
         if self._at is _At.CALL:
             self._call(parts, rest, "", is_whole=not is_cut)
@@ -116,11 +120,15 @@ class MessageParts:
         match self._at:
             case _At.BEGINNING:
                 begun = self._rest.lstrip()
+                if not begun:  # kept apart: each further piece would copy all before it
+                    self._blanks.append(self._rest)
+                    self._rest = ""
+                    return False
                 if begun != THINK and THINK.startswith(begun):
                     return False
                 thinks = begun.startswith(THINK)
                 self._at = _At.THOUGHTS if thinks else _At.CONTENT
-                self._rest = begun.removeprefix(THINK) if thinks else self._rest
+                self._rest = begun.removeprefix(THINK) if thinks else "".join(self._blanks) + self._rest
                 return True
             case _At.THOUGHTS:
                 return self._up_to(END_THINK, _At.CONTENT, Thought, parts)

@@ -61,12 +61,11 @@ _REFUSALS: Final = re.compile(
     )),
     re.IGNORECASE,
 )  # fmt: skip
-# It did not work out at first, and then it did.
-_RECOVERED: Final = re.compile(
-    r"\b(?:could\s*n['’]t|could\s+not|was\s+unable|were\s+unable|was\s+not\s+able)\b"
-    r"[^.]{0,200}\bbut\b(?![^.]{0,200}\b(?:not|no|n['’]t)\b)",  # bounded: a text may be one sentence of any length
-    re.IGNORECASE,
+_FAILED: Final = re.compile(
+    r"\b(?:could\s*n['’]t|could\s+not|was\s+unable|were\s+unable|was\s+not\s+able)\b", re.IGNORECASE
 )
+_BUT: Final = re.compile(r"\sbut\b", re.IGNORECASE)
+_NEGATED: Final = re.compile(r"\b(?:not|no|n['’]t)\b", re.IGNORECASE)
 
 _OFFER: Final = re.compile(
     r"anything\s+else|something\s+else|how\s+else|(?:can|may|shall|should)\s+I\s+(?:help|do|book|assist|also)"
@@ -108,12 +107,21 @@ def meets_expectation(expectation: Expectation, text: str) -> bool:
     """
     if expectation == "refuse":
         return any(
-            _REFUSALS.search(sentence) is not None and _RECOVERED.search(sentence) is None
-            for sentence in _SENTENCE.split(text)
+            _REFUSALS.search(sentence) is not None and not _recovered(sentence) for sentence in _SENTENCE.split(text)
         )
     if expectation == "ask_back":
         return _asks_back(text)
     raise ValueError(f"expected `refuse` or `ask_back`, found {expectation!r}; an answer is judged by its sub-tasks")
+
+
+def _recovered(sentence: str) -> bool:
+    """Say whether something did not work out at first, and then did: the last "but" after it has no "not" behind it."""
+    for clause in sentence.split("."):
+        if failed := _FAILED.search(clause):
+            turns = [turn.end() for turn in _BUT.finditer(clause, failed.end())]
+            if turns and not _NEGATED.search(clause, turns[-1]):
+                return True
+    return False
 
 
 def _asks_back(text: str) -> bool:

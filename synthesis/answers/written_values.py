@@ -132,8 +132,7 @@ _UNIT_AFTER: Final = re.compile(
     rf"(?P<name>{'|'.join(re.escape(name) if _is_cased(name) else f'(?i:{re.escape(name)})' for name in _NAMES)})"
     rf"(?:(?<=[\u3400-\u9fff])|(?!{LETTER}))".replace(r"\ ", r"\s")
 )
-# Of letters beyond ASCII none has a case here: "ı" and "İ" would match an "i", and `lower` makes none of them.
-_BEFORE: Final = f"(?ai:{'|'.join(map(re.escape, _CURRENCIES))})"
+_BEFORE: Final = f"(?i:{'|'.join(map(re.escape, _CURRENCIES))})"
 _CURRENCY_BEFORE: Final = re.compile(rf"(?<!{LETTER})(?P<name>{_BEFORE})\s?$")
 _SHORT_SCALE: Final = re.compile(rf"\s?(?i:k|mm?|mn|bn?|tn?)(?!{LETTER})")
 _RATE: Final = re.compile(r"\s?/\s?[^\W0-9]|\^|每")
@@ -142,7 +141,8 @@ WITH_DIGITS: Final = "|".join(re.escape(name) for name in _NAMES if re.search("[
 _ENGLISH_SCALES: Final = "|".join(name for name in SCALES if name.isascii())
 _CHINESE_SCALES: Final = "|".join(sorted((name for name in SCALES if not name.isascii()), key=len, reverse=True))
 SCALE: Final = (
-    # 千米, 千克 and 百分点 are units: 5千米 are 5 km.
+    # 千米, 千克 and 百分点 are units: 5千米 are 5 km. ASCII alone has case: "ı" would match
+    # an "i", and `lower` makes none of it.
     rf"(?:(?ai:(?:{_ENGLISH_SCALES})s?(?![a-z]))|(?!千(?:[米克瓦卡焦赫帕伏兆]|字节)|百[分帕])(?:{_CHINESE_SCALES}))"
 )
 """The pattern of a scale."""

@@ -6,13 +6,13 @@ The structural validator asks no language model. Each rule has a name; an instan
 from __future__ import annotations
 
 import re
-import unicodedata
 from typing import Final
 
 from networkx import find_cycle, is_directed_acyclic_graph
 
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.quotas import EnvironmentPlan
+from synthesis.nfkc import nfkc
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.questions.decomposition import (
     CompositionError,
@@ -111,7 +111,7 @@ def mentions(text: str, value: JsonValue) -> bool:
 
 
 def _plain(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return " ".join(nfkc(text).casefold().split())
 
 
 def _check_graph(instance: QAInstance) -> None:

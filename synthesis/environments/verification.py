@@ -224,8 +224,8 @@ def _strangers_arguments(tool: EnvironmentTool) -> JsonObject:
 
 
 def _stranger(kind: str | list[str] | None) -> JsonValue:
-    first = kind[0] if isinstance(kind, list) else kind
-    return _STRANGERS.get(first or "", "?")
+    kinds = kind if isinstance(kind, list) else [kind]
+    return next((_STRANGERS[each] for each in kinds if each in _STRANGERS), "?")
 
 
 _STRANGERS = {"integer": -1_000_003, "number": -1_000_003.5, "boolean": False, "array": [], "object": {}}

@@ -45,7 +45,7 @@ async def complete_tool(teacher: Teacher, server: ServerDocument, tool: ToolDocu
     except BadReply as bad:
         raise Rejected(UNKNOWN, f"{server.name}.{tool.name}: {bad}") from bad
     completed = tool.model_copy(update={"parameters": reply.schema_of_arguments(), "parameters_status": "completed"})
-    check_written(completed)
+    check_written(completed.model_copy(update={"output_schema": None}))  # which the source wrote
     return completed
 
 

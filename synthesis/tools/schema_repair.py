@@ -17,7 +17,7 @@ What is mended, by rule name (a server document lists the rules that were needed
     reference_cycle_cut        a `$ref` inside itself was cut where it starts again
     number_typed_as_string     a "string" whose default or limits are numbers became a number
     keyword_dropped            a keyword that JSON Schema does not have, or with a value it does not allow; a pattern
-                               that `re` does not know, or takes exponential time for
+                               that `re` does not know, or of the most usual form it takes exponential time for
 
 References inside the document are replaced by what they point to. Dialect marks and titles are left out without a word.
 """

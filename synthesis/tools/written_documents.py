@@ -3,7 +3,7 @@
 What a source says of a tool is mended (`schema_repair`), since nobody can be asked. Whoever writes a document can: it
 is told what is wrong, or the document is not used. Beside what JSON Schema demands, a written schema may hold
 
-    no `$` keyword                      it could lead elsewhere, or have something fetched; the whole may have `$schema`
+    no `$` keyword                      but a `$comment`, and `$schema` of the whole: others have something fetched
     no `pattern`, `patternProperties`   Python's `re` may not know one, or take exponential time for it
 
 Decided: docs/decisions/environments.md, “A written schema leads nowhere and holds no pattern, and a reply can be read
@@ -46,14 +46,15 @@ boolean, integer, null, number, object, string, found 'str'
 def _fault(schema: JsonObject, name: str) -> str:
     """Say what is wrong with a schema; empty if nothing is."""
     for path, part in _schemas(schema):
-        where = "/".join([name, *path])
+        where = "/".join([name, *path]).replace("\n", " ")
         if len(path) > 2 * MAX_SCHEMA_DEPTH:  # a name or a number between two keywords
-            return f"{name}: expected schemas at most {MAX_SCHEMA_DEPTH} deep, found deeper ones"
+            return f"{name}: expected at most {2 * MAX_SCHEMA_DEPTH} levels of keywords and names, found more"
         for keyword, value in part.items():
             if keyword in _PATTERNS:
                 return f"{where}: expected a description of what is meant, found {keyword!r}"
             # Of the whole it only names a draft; within, validators would change over to that draft.
-            if keyword.startswith("$") and not (keyword == "$schema" and isinstance(value, str) and not path):
+            names_a_draft = keyword == "$schema" and isinstance(value, str) and not path
+            if keyword.startswith("$") and keyword != "$comment" and not names_a_draft:
                 return f"{where}: expected the schema itself written out, found {keyword!r}"
         for kind in _as_list(part.get("type")):
             if isinstance(kind, str) and kind not in TYPES:

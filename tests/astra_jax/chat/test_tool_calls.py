@@ -129,5 +129,5 @@ def test_a_malformed_call_says_what_is_wrong(block, problem):
 
 def test_a_message_of_any_length_is_read_in_time_that_grows_with_it():
     with at_most(20):
-        turn = parse_turn("<tool_call>" * 20_000 + "</think>")
+        turn = parse_turn("<tool_call>" * 200_000 + "</think>")
     assert turn.content == ""

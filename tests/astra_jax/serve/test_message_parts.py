@@ -213,9 +213,13 @@ def test_the_token_that_ends_a_message_is_no_text_of_it(tokenizer):
     assert reader.num_tokens == len(tokenizer.encode("Yes.")) + 1
 
 
-def test_empty_lines_without_end_take_time_that_grows_with_them():
+@pytest.mark.parametrize("begun", ["", "<think>a</think>"])
+def test_empty_lines_without_end_take_time_that_grows_with_them(begun):
     with at_most(20):
-        thoughts, said, _ = joined(taken_apart(["<think>a</think>", *["\n" * 8] * 50_000, "b"], splits_thoughts=True))
-    assert (thoughts, said) == ("a", "b")
-    apart = joined(taken_apart(["<think>a</think>b", *["\n" * 8] * 3, "c"], splits_thoughts=True))[1]
-    assert apart == "b" + "\n" * 24 + "c"
+        _, said, _ = joined(taken_apart([begun, *["\n" * 8] * 100_000, "b"]))
+    assert said == "b"
+
+
+@pytest.mark.parametrize("text", ["  \n <think>a</think>b", "  \n b", " \n", "\n\n<thin"])
+def test_blanks_at_the_beginning_count_where_no_thoughts_follow(text):
+    assert joined(taken_apart(list(text))) == joined(taken_apart([text]))
