@@ -37,6 +37,10 @@ def recalls(evaluation: Path, needed: dict[str, int]) -> dict[int, dict[str, flo
         row = json.loads(line)
         if row["episodes"] != 1:
             raise SystemExit(f"expected one episode in {row['id']}, found {row['episodes']}: {evaluation}")
+        if row["id"] not in needed:
+            raise SystemExit(
+                f"expected an evaluation in the environments of the first folder, found {row['id']}: {evaluation}"
+            )
         calls, recall = (row["terms"][name][0] for name in ("tool_calls_per_episode", "recall"))
         of_more[int(calls) - needed[row["id"]]].append(recall)
     return {
