@@ -18,6 +18,8 @@ from sandbox.protocol import nests_too_deep
 from synthesis.records import JsonObject, canonical_json
 
 _BLANKS: Final = re.compile(r"\s*")
+_FIRST_OF_JSON: Final = frozenset('{["-0123456789tfnNI')
+"""What a value begins with, as `json` reads it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def _cut_out_blocks(text: str) -> tuple[str, list[str]]:
 def _json_end(text: str, start: int) -> int:
     """Return the index after the JSON value at `start`, so that a tag inside one of its strings closes nothing."""
     start = _BLANKS.match(text, start).end()  # type: ignore[union-attr]  # of any length, none as well
-    if not text.startswith("{", start):  # no call, and each failure below counts the lines of all the text before it
+    if text[start : start + 1] not in _FIRST_OF_JSON:  # each failure below counts the lines of all text before it
         return start
     try:
         return json.JSONDecoder().raw_decode(text, start)[1]

@@ -127,6 +127,12 @@ def test_a_malformed_call_says_what_is_wrong(block, problem):
     assert problem in call.problem
 
 
+@pytest.mark.parametrize("value", ['["</tool_call>"]', '"</tool_call>"', '{"a": "</tool_call>"}'])
+def test_a_tag_inside_any_json_value_closes_nothing(value):
+    turn = parse_turn(f"<tool_call>{value}</tool_call>after")
+    assert (len(turn.tool_calls), turn.content) == (1, "after")
+
+
 def test_a_message_of_any_length_is_read_in_time_that_grows_with_it():
     with at_most(20):
         turn = parse_turn("<tool_call>" * 200_000 + "</think>")
