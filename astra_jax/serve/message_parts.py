@@ -159,7 +159,7 @@ class MessageParts:
             text = text if self._has_begun else text.lstrip("\n")
             said = text.rstrip("\n")
             held = len(text) - len(said)
-            # Counted, not kept: each piece of a message that is nothing but empty lines would copy all before it.
+            # Counted, not kept: each piece of empty lines behind a word would copy all of them before it.
             text, self._lines = ("\n" * self._lines + said, held) if said else ("", self._lines + held)
         if text:
             self._has_begun = True

@@ -37,6 +37,7 @@ from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.follow_ups import request_positions, task_so_far
 from synthesis.written_language import foreign_passages
 
+# Bounded and possessive: of a list of more than 401 numbers without a space the last ones are read.
 _NUMBER: Final = re.compile(r"(?<![\w.])-?\d++(?:[.,:]\d++){0,400}+(?![\w]|[.,:]\d)")
 _URL: Final = re.compile(r"https?://[^\s\"'<>)\]}，。]+")
 
