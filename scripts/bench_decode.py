@@ -50,8 +50,10 @@ def ours() -> Callable[[], None]:
     from astra_jax.engine.interface import Sampling, Session
     from astra_jax.engine.paged import PagedDecoder
     from astra_jax.episodes.rollout import RolloutConfig, decode_limits
+    from astra_jax.freed_memory import share_arenas
     from astra_jax.model.qwen3 import init_params, layers_apart
 
+    share_arenas()  # as in every command; but programs are compiled here, not taken from its disk cache
     model_config = our_config(SHAPE)
     params = layers_apart(jax.device_put(init_params(model_config, seed=0)))  # once for both, and nothing stacked
     config = RolloutConfig(max_prompt_tokens=PROMPT_TOKENS, max_response_tokens=NEW_TOKENS, max_turns=1)

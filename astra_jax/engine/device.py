@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -16,7 +17,7 @@ from astra_jax.engine.page_lists import MostPages, most_listed_pages, num_prefix
 from astra_jax.engine.penalties import Penalties
 from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
-from astra_jax.freed_memory import give_back_around_compiling
+from astra_jax.freed_memory import give_back, give_back_around_compiling
 from astra_jax.mesh.placement import host_shards, in_force, on_devices
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import Histories, KVDType, empty_pages
@@ -26,6 +27,9 @@ from astra_jax.model.triton_pages import has_kernel
 
 _T = TypeVar("_T")
 _FEW_ROWS = 8
+# A process has two decoders at most. glibc keeps what a thread frees where that thread, and few others, will look for
+# it: of the calls of many threads, or of new ones for each run, more is kept than is in use.
+_THREADS = ThreadPoolExecutor(2, "decoder")
 
 Said = list[SaidRow]
 """Of each row, in the order of `Sample.all_rows`."""
@@ -133,6 +137,7 @@ class XLADevice:
         for pages in jax.tree.leaves(self._pages):
             pages.delete()
         self._params, self._set_aside = {}, []
+        _THREADS.submit(give_back)  # 3 to 100 ms that nobody waits for
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
         """Wait: nobody else calls."""
@@ -144,17 +149,18 @@ class XLADevice:
     async def move(self, moves: Moves) -> None:
         """Copy pages to their places in the host's memory, or back from there."""
         with self._new_pages_after_failure():
-            await off_the_loop(self._copy_out if moves.is_out else self._put_back, moves)
+            await off_the_loop(self._copy_out if moves.is_out else self._put_back, moves, threads=_THREADS)
 
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
         with self._new_pages_after_failure():
-            await off_the_loop(self._read, read)
+            await off_the_loop(self._read, read, threads=_THREADS)
 
     async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
         """Sample in some rows; return what each said, and for how many tokens the program ran."""
         with self._new_pages_after_failure():
-            return await off_the_loop(self._sample, sample, self.own_pages(sample) if own_pages is None else own_pages)
+            own_pages = self.own_pages(sample) if own_pages is None else own_pages
+            return await off_the_loop(self._sample, sample, own_pages, threads=_THREADS)
 
     def own_pages(self, sample: Sample) -> int:
         """Return how many pages behind their prefix the rows of a call have at most."""
@@ -410,17 +416,17 @@ def _enumerated(rows: Sequence[Sequence[Any]]) -> list[tuple[tuple[int, int], An
     return [((shard, number), row) for shard, of_shard in enumerate(rows) for number, row in enumerate(of_shard)]
 
 
-async def off_the_loop(call: Callable[..., _T], *args: Any) -> _T:
-    """Call what waits for the devices in a thread, under the mesh that is in force here."""
+async def off_the_loop(call: Callable[..., _T], *args: Any, threads: Executor | None = None) -> _T:
+    """Call what waits for the devices in one of these `threads`, or in any, under the mesh that is in force here."""
     mesh = jax.sharding.get_mesh()
 
     def under_the_mesh() -> _T:  # a thread begins without one
         with in_force(None if mesh.empty else mesh):
             return call(*args)
 
-    thread = asyncio.ensure_future(asyncio.to_thread(under_the_mesh))
+    called = asyncio.get_running_loop().run_in_executor(threads, under_the_mesh)
     try:
-        return await asyncio.shield(thread)
+        return await asyncio.shield(called)
     except asyncio.CancelledError:
-        await asyncio.wait([thread])  # a thread cannot be stopped, and it holds weights and pages
+        await asyncio.wait([called])  # a thread cannot be stopped, and it holds weights and pages
         raise
