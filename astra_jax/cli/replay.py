@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from astra_jax.cli.arguments import Commands, add_sandbox, whole_number
 from astra_jax.cli.surroundings import required_packages, sandbox_for
+
+if TYPE_CHECKING:
+    from astra_jax.checkpoints.policy import Policy
+    from astra_jax.episodes.log import LoggedEpisode
+    from astra_jax.evaluate.replay import Replay
 
 
 def add_replay(commands: Commands) -> None:
@@ -15,8 +22,9 @@ def add_replay(commands: Commands) -> None:
     replay = commands.add_parser(
         "replay",
         help="run logged episodes again and compare every token",
-        description="Runs episodes of a log again, each alone, from their seeds and slots, with their tools in the "
-        "sandbox, and compares every token, log-prob and reply. Ends with 1 where one differs.",
+        description="Runs episodes of a log again, each alone, from their seeds and slots, and compares every token "
+        "and log-prob. With --environments their tools run in the sandbox, and replies are compared too; without it, "
+        "what tools said is taken from the log, and nothing is run. Ends with 1 where one differs.",
     )
     replay.add_argument("log", type=Path, metavar="EPISODES.jsonl")
     replay.add_argument(
@@ -24,10 +32,16 @@ def add_replay(commands: Commands) -> None:
         type=Path,
         required=True,
         metavar="DIR",
-        help="the policy folder that spoke; of a training's logs step 0 alone can be replayed, with its `init`",
+        help="the policy folder that spoke; of a training's log of step 0 its `init`",
     )
     replay.add_argument(
-        "--environments", type=Path, required=True, metavar="DIR", help="the record directory that they were run in"
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="a training's checkpoint, whose weights spoke: of step 16's log `checkpoints/00000016`",
+    )
+    replay.add_argument(
+        "--environments", type=Path, metavar="DIR", help="the record directory that they were run in; tools run again"
     )
     replay.add_argument("--named", metavar="NAME", help="only episodes of this policy, as the log names it")
     replay.add_argument("--count", type=whole_number(1), default=1, help="how many, from the first one on")
@@ -36,34 +50,25 @@ def add_replay(commands: Commands) -> None:
 
 
 def _replay(options: argparse.Namespace) -> int | None:
-    from astra_jax.checkpoints.policy import load_policy
+    from astra_jax.checkpoints.checkpoint import load_params
+    from astra_jax.checkpoints.policy import Policy, load_policy
     from astra_jax.cli.compile_cache import keep_compiled_programs
-    from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, read_episodes
-    from astra_jax.evaluate.replay import Replay, replay
-    from sandbox.client import AsyncSandboxClient
-    from synthesis.record_io import RecordSource, read_card
-    from synthesis.records import Environment
+    from astra_jax.episodes.log import EpisodeLogError, read_episodes
 
+    if options.sandbox is not None and options.environments is None:
+        raise EpisodeLogError("expected --environments beside --sandbox, found none: only with it are tools run again")
     keep_compiled_programs()
     chosen = [each for each in read_episodes(options.log) if options.named in (None, each.policy)][: options.count]
     if not chosen:
         raise EpisodeLogError(f"expected an episode of {options.named or 'a policy'} in {options.log}, found none")
-    wanted = {each.environment_id for each in chosen}
-    environments = {each.id: each for each in RecordSource(options.environments, Environment) if each.id in wanted}
-    if missing := wanted - environments.keys():
-        raise EpisodeLogError(
-            f"expected the environments of {options.log} in {options.environments}, found none of {sorted(missing)[:3]}"
-        )
     policy = load_policy(options.policy)
-
-    async def run(url: str) -> list[tuple[LoggedEpisode, Replay]]:
-        async with AsyncSandboxClient(url) as sandbox:
-            await required_packages(sandbox, packages)
-            return [(each, await replay(each, environments[each.environment_id], policy, sandbox)) for each in chosen]
-
-    packages = read_card(options.environments).packages
-    with sandbox_for(options, packages) as url:
-        replayed = asyncio.run(run(url))
+    if options.checkpoint is not None:
+        policy = Policy(*load_params(options.checkpoint), policy.tokenizer)
+    replayed = (
+        asyncio.run(_from_records(chosen, policy))
+        if options.environments is None
+        else _in_environments(chosen, policy, options)
+    )
     for logged, found in replayed:
         print(f"{logged.environment_id} ({logged.policy}): {found.difference or 'the same'}")
     num_same = sum(not found.difference for _, found in replayed)
@@ -74,3 +79,35 @@ def _replay(options: argparse.Namespace) -> int | None:
         f"apart by {apart:.1e} at most"
     )
     return 1 if num_same < len(replayed) else None
+
+
+async def _from_records(chosen: Sequence[LoggedEpisode], policy: Policy) -> list[tuple[LoggedEpisode, Replay]]:
+    from astra_jax.evaluate.replay import replay_record
+
+    return [(each, await replay_record(each, policy)) for each in chosen]
+
+
+def _in_environments(
+    chosen: Sequence[LoggedEpisode], policy: Policy, options: argparse.Namespace
+) -> list[tuple[LoggedEpisode, Replay]]:
+    from astra_jax.episodes.log import EpisodeLogError
+    from astra_jax.evaluate.replay import replay
+    from sandbox.client import AsyncSandboxClient
+    from synthesis.record_io import RecordSource, read_card
+    from synthesis.records import Environment
+
+    wanted = {each.environment_id for each in chosen}
+    environments = {each.id: each for each in RecordSource(options.environments, Environment) if each.id in wanted}
+    if missing := wanted - environments.keys():
+        raise EpisodeLogError(
+            f"expected the environments of {options.log} in {options.environments}, found none of {sorted(missing)[:3]}"
+        )
+
+    async def run(url: str) -> list[tuple[LoggedEpisode, Replay]]:
+        async with AsyncSandboxClient(url) as sandbox:
+            await required_packages(sandbox, packages)
+            return [(each, await replay(each, environments[each.environment_id], policy, sandbox)) for each in chosen]
+
+    packages = read_card(options.environments).packages
+    with sandbox_for(options, packages) as url:
+        return asyncio.run(run(url))

@@ -1,21 +1,37 @@
-"""A logged episode again: the same policy, environment, seed and slot, its tools run anew; every token is compared.
+"""A logged episode again: the same policy, seed and slot; every token is compared.
+
+In its environment (`replay`) the tools run anew, and what they say is compared too. From the log alone
+(`replay_record`) nothing is run: each message is sampled behind what the log has before it.
 
 Decided: docs/decisions/rl.md, “A logged episode says what its tokens follow from”
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pydantic import ValidationError
 
+from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.policy import Policy
+from astra_jax.engine.device import XLADevice
+from astra_jax.engine.interface import Generated, Sampling, Session
+from astra_jax.engine.paged import PagedDecoder
 from astra_jax.episodes.endings import as_judged_before, by_lexicon
 from astra_jax.episodes.episode import Episode
-from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json
+from astra_jax.episodes.log import (
+    EpisodeLogError,
+    LoggedEpisode,
+    LoggedToken,
+    RolledOut,
+    episode_to_json,
+    token_texts,
+)
 from astra_jax.episodes.rewards import episode_reward
-from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
+from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start, decode_limits
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.kv_pages import KVDType
 from sandbox.client import AsyncSandboxClient
@@ -36,6 +52,7 @@ class Replay:
     num_tokens: int
     """Of the log, those of the prompt and of tools included."""
     num_calls: int
+    """That were made again."""
     largest_logprob_difference: float
     """Over the tokens that were sampled both times, up to the first that differs."""
     difference: str
@@ -50,6 +67,79 @@ async def replay(
     Raises:
         EpisodeLogError: the log does not say what its tokens follow from, or the environment has other tools.
         SandboxUnavailable: the sandbox is down.
+    """
+    how, config = _how(logged)
+    config = config.model_copy(update={"max_tool_seconds": None})  # it had ended, however long that took
+    by_name = {tool.document.name: tool for tool in environment.all_tools}
+    if missing := [name for name in logged.tools if name not in by_name]:
+        raise EpisodeLogError(
+            f"expected the tools of {logged.environment_id} in the environments, found none of {missing}; name the "
+            "record directory that the episode was run in"
+        )
+    # Whoever judged the episode is not asked again: what a model would say today is no fault of the replay.
+    judge = by_lexicon if logged.met_expectation is None else as_judged_before(logged.met_expectation)
+    engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config, judge=judge)
+    start = Start(environment, [by_name[name] for name in logged.tools])
+    ((episode,),) = await engine.run(policy.params, [start], group_size=1, seed=how.seed, first_slot=how.slot)
+    return compared(logged, episode, policy)
+
+
+async def replay_record(logged: LoggedEpisode, policy: Policy) -> Replay:
+    """Sample each message of a logged episode again, behind the log's own tokens, and compare the messages with it.
+
+    Prompt, templates and what tools said are the log's, so neither environment nor sandbox is needed; calls and replies
+    are not compared, and no call is counted.
+
+    Raises:
+        EpisodeLogError: the log does not say what its tokens follow from.
+    """
+    how, config = _how(logged)
+    limits = decode_limits(config, num_groups=1, group_size=1)
+    end_ids = (policy.tokenizer.end_id, policy.tokenizer.end_of_text_id)
+    device = XLADevice(policy.model_config, policy.params, limits, end_ids=end_ids, kv_dtype=config.kv_dtype)
+    decoder = PagedDecoder(device, limits, end_ids=end_ids)
+    session, tolerance = Session(how.seed, how.slot), tolerance_of(policy.model_config, config.kv_dtype)
+    most_tokens = logged.lengths.prompt + config.max_response_tokens
+    largest, difference = 0.0, ""
+    try:
+        for turn, start, stop in _messages(logged.tokens):
+            sampling = Sampling(most_tokens - start, config.temperature, config.top_k, config.top_p, config.min_p)
+            message = await decoder.generate([token.id for token in logged.tokens[:start]], sampling, session)
+            new = _as_logged(message, turn, policy.tokenizer)
+            apart, difference = _first_difference(logged.tokens[start:stop], new, tolerance, first_place=start)
+            largest = max(largest, apart)
+            if not difference and len(new) != stop - start:
+                difference = f"message {turn} had {stop - start} tokens, now {len(new)}"
+            if difference:
+                break
+    finally:
+        await decoder.close()
+    return Replay(len(logged.tokens), 0, largest, difference)
+
+
+def _messages(tokens: Sequence[LoggedToken]) -> Iterator[tuple[int, int, int]]:
+    """Yield of each message its turn, where it begins, and where it stops."""
+    stop = 0
+    for (is_said, turn), stretch in itertools.groupby(tokens, lambda token: (token.source == "model", token.turn)):
+        start, stop = stop, stop + sum(1 for _ in stretch)
+        if is_said:
+            yield turn, start, stop
+
+
+def _as_logged(message: Generated, turn: int, tokenizer: Tokenizer) -> list[LoggedToken]:
+    kept = message.kept or [[]] * len(message.ids)
+    columns = (message.ids, token_texts(message.ids, tokenizer), message.logprobs, message.policy_versions, kept)
+    return [
+        LoggedToken(id_, text, "model", round(logprob, 6), turn, version, tuple(of_token))
+        for id_, text, logprob, version, of_token in zip(*columns, strict=True)
+    ]
+
+
+def _how(logged: LoggedEpisode) -> tuple[RolledOut, RolloutConfig]:
+    """Return what the tokens of an episode follow from, beside the weights of one policy.
+
+    Raises:
+        EpisodeLogError: the log does not say.
     """
     how = logged.rolled_out
     if how is None:
@@ -71,19 +161,7 @@ async def replay(
             f"expected one policy in the episode in {logged.environment_id}, found tokens of policy versions "
             f"{sorted(versions)}: its weights changed on the way, and no folder holds them all"
         )
-    config = config.model_copy(update={"max_tool_seconds": None})  # it had ended, however long that took
-    by_name = {tool.document.name: tool for tool in environment.all_tools}
-    if missing := [name for name in logged.tools if name not in by_name]:
-        raise EpisodeLogError(
-            f"expected the tools of {logged.environment_id} in the environments, found none of {missing}; name the "
-            "record directory that the episode was run in"
-        )
-    # Whoever judged the episode is not asked again: what a model would say today is no fault of the replay.
-    judge = by_lexicon if logged.met_expectation is None else as_judged_before(logged.met_expectation)
-    engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config, judge=judge)
-    start = Start(environment, [by_name[name] for name in logged.tools])
-    ((episode,),) = await engine.run(policy.params, [start], group_size=1, seed=how.seed, first_slot=how.slot)
-    return compared(logged, episode, policy)
+    return how, config
 
 
 def compared(logged: LoggedEpisode, episode: Episode, policy: Policy) -> Replay:
@@ -92,20 +170,30 @@ def compared(logged: LoggedEpisode, episode: Episode, policy: Policy) -> Replay:
     again = LoggedEpisode.model_validate(line)
     limits = {} if logged.rolled_out is None else logged.rolled_out.limits
     tolerance = tolerance_of(policy.model_config, limits.get("kv_dtype"))
+    largest, difference = _first_difference(logged.tokens, again.tokens, tolerance)
+    difference = difference or _difference_beside_tokens(logged, again)
+    return Replay(len(logged.tokens), len(logged.calls), largest, difference)
+
+
+def _first_difference(
+    before: Sequence[LoggedToken], again: Sequence[LoggedToken], tolerance: float, *, first_place: int = 0
+) -> tuple[float, str]:
+    """Return how far log-probs are apart up to the first token that differs, and how it does; "" where none does."""
     largest = 0.0
-    for place, (old, new) in enumerate(zip(logged.tokens, again.tokens, strict=False)):
+    for place, (old, new) in enumerate(zip(before, again, strict=False), start=first_place):
         if (old.id, old.source, old.turn) != (new.id, new.source, new.turn):
             found = f"token {place} was {old.id} {old.text!r} of the {old.source}, now {new.id} {new.text!r}"
-            return Replay(len(logged.tokens), len(logged.calls), largest, f"{found} of the {new.source}")
+            return largest, f"{found} of the {new.source}"
         if old.kept and set(old.kept) != set(new.kept):  # a server does not tell what it kept
-            found = f"truncation kept {sorted(old.kept)} where token {place} was drawn, now {sorted(new.kept)}"
-            return Replay(len(logged.tokens), len(logged.calls), largest, found)
+            return largest, (
+                f"truncation kept {sorted(old.kept)} where token {place} was drawn, now {sorted(new.kept)}"
+            )
         apart = abs(old.sampled_logprob - new.sampled_logprob)
         largest = max(largest, apart)
         if apart > tolerance:
             found = f"the log-prob of token {place} was {old.sampled_logprob:.6f}, now {new.sampled_logprob:.6f}"
-            return Replay(len(logged.tokens), len(logged.calls), largest, found)
-    return Replay(len(logged.tokens), len(logged.calls), largest, _difference_beside_tokens(logged, again))
+            return largest, found
+    return largest, ""
 
 
 def tolerance_of(config: ModelConfig, kv_dtype: KVDType | None) -> float:

@@ -8,12 +8,13 @@ import re
 import jax
 import pytest
 
+from astra_jax.checkpoints.checkpoint import save_params
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.cli.command import main
 from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json, read_episodes, write_episodes
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
-from astra_jax.evaluate.replay import replay
+from astra_jax.evaluate.replay import replay, replay_record
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.record_io import write_records
 
@@ -56,6 +57,42 @@ def test_each_episode_of_a_rollout_says_the_same_again_alone(taught, logged):
         assert (found.num_tokens, found.num_calls) == (len(each.tokens), len(each.calls))
         assert found.largest_logprob_difference < 2e-5
     assert sum(len(each.calls) for each in logged) > 3
+
+
+def test_each_episode_says_the_same_again_from_its_log_alone(taught, logged):
+    several = 0
+    for each in [*logged, *rolled_out_and_logged(taught, LIMITS.model_copy(update={"top_k": 5, "top_p": 0.95}))]:
+        found = asyncio.run(replay_record(each, taught))
+        assert (found.difference, found.num_tokens, found.num_calls) == ("", len(each.tokens), 0)
+        assert found.largest_logprob_difference < 2e-5
+        several += len(each.lengths.messages) > 1
+    assert several > 3
+
+
+def with_token(logged, place, **changes):
+    tokens = list(logged.tokens)
+    tokens[place] = tokens[place]._replace(**changes)
+    return logged.model_copy(update={"tokens": tuple(tokens)})
+
+
+def test_from_the_log_alone_what_differs_is_told(taught, logged):
+    def difference(logged) -> str:
+        return asyncio.run(replay_record(logged, taught)).difference
+
+    each = next(each for each in logged if len(each.lengths.messages) > 1)
+    tool = next(place for place, token in enumerate(each.tokens) if token.source == "tool")
+    said = next(place for place, token in enumerate(each.tokens) if place > tool and token.source == "model")
+    other = with_token(each, said, id=(each.tokens[said].id + 1) % taught.model_config.vocab_size)
+    assert difference(other).startswith(f"token {said} was {other.tokens[said].id} ")
+    surer = with_token(each, said, sampled_logprob=each.tokens[said].sampled_logprob + 1e-3)
+    assert difference(surer).startswith(f"the log-prob of token {said} was ")
+    # Another reply is taken as it stands: what follows from it is another message, or is said with other certainty.
+    told = with_token(each, tool, id=(each.tokens[tool].id + 1) % taught.model_config.vocab_size)
+    assert re.match(r"(token|the log-prob of token) \d+", difference(told))
+    assert each.tokens[-1].source == "model"
+    shorter = each.model_copy(update={"tokens": each.tokens[:-1]})
+    last, count = len(each.lengths.messages), each.lengths.messages[-1]
+    assert difference(shorter) == f"message {last} had {count - 1} tokens, now {count}"
 
 
 def test_another_slot_or_seed_says_something_else(taught, logged):
@@ -150,6 +187,10 @@ def test_the_command_replays_a_log_and_fails_where_one_differs(taught, logged, t
     chosen = [each for each in logged if all(call.ok for call in each.calls)][-2:]
     write_episodes(tmp_path / "log.jsonl", [each.model_dump(mode="json") for each in chosen])
     command = ["replay", str(tmp_path / "log.jsonl"), "--policy", str(tmp_path / "policy"), "--count", "2"]
+    assert main(command) == 0
+    assert re.search(r"^replay: 2 of 2 episodes the same, of \d+ tokens and 0 calls;", capsys.readouterr().out, re.M)
+    assert main([*command, "--sandbox", "http://127.0.0.1:1"]) == 1
+    assert "expected --environments beside --sandbox" in capsys.readouterr().err
     command += ["--environments", str(tmp_path / "environments")]
     assert main(command) == 0
     said = capsys.readouterr().out.splitlines()
@@ -170,3 +211,14 @@ def test_the_command_replays_a_log_and_fails_where_one_differs(taught, logged, t
     (tmp_path / "log.jsonl").write_bytes(b'{"question": "\xff"}\n')
     assert main(command) == 1
     assert "expected an episode in line 1 of " in capsys.readouterr().err
+
+
+def test_weights_of_a_checkpoint_speak_in_the_place_of_the_policys(taught, logged, tmp_path, capsys):
+    moved = jax.tree.map(lambda weight: 1.002 * weight, taught.params)
+    save_policy(Policy(taught.model_config, moved, taught.tokenizer), tmp_path / "policy")
+    save_params(tmp_path / "00000016", taught.model_config, taught.params)
+    write_episodes(tmp_path / "log.jsonl", [logged[0].model_dump(mode="json")])
+    command = ["replay", str(tmp_path / "log.jsonl"), "--policy", str(tmp_path / "policy")]
+    assert main(command) == 1
+    assert main([*command, "--checkpoint", str(tmp_path / "00000016")]) == 0
+    assert "replay: 1 of 1 episodes the same" in capsys.readouterr().out
