@@ -1,5 +1,5 @@
-"""What was freed goes back to the operating system: before and after each long compilation, and after each step of RL.
-Commands have fewer places in which it could stay.
+"""What was freed goes back to the operating system: before and after each long compilation, after each step of RL, and
+when a decoder closes. Commands have fewer places in which it could stay.
 
 glibc keeps what threads free for their next allocations, in up to eight arenas a core. What XLA's compiler leaves there
 was a good part of a decoder's peak; what the calls of hundreds of steps leave there adds up.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -135,6 +136,29 @@ async def test_its_tokens_are_the_oracles_when_what_was_let_go_of_comes_back_fro
     assert_same(await all_slots(with_host), expected)
     assert with_host.load.read_tokens < plain.load.read_tokens
     assert (with_host.load.free_pages, with_host.load.host_pages) == (18, 0)
+
+
+def test_all_decoders_call_in_the_same_two_threads_and_what_they_freed_goes_back(untrained, monkeypatch):
+    threads, given_back = set(), threading.Semaphore(0)
+    sample = XLADevice._sample
+
+    def told(self, *args):
+        threads.add(threading.get_ident())
+        return sample(self, *args)
+
+    monkeypatch.setattr(XLADevice, "_sample", told)
+    monkeypatch.setattr(device_module, "give_back", given_back.release)
+
+    async def two_decoders() -> None:
+        decoders = a_decoder(untrained), a_decoder(untrained)
+        await asyncio.gather(*(two_messages(decoders[slot % 2], slot) for slot in range(4)))
+        for decoder in decoders:
+            await decoder.close()
+
+    for _ in range(3):  # each run of an event loop has threads of its own; these are none of them
+        asyncio.run(two_decoders())
+        assert all(given_back.acquire(timeout=60) for _ in range(2))
+    assert 1 <= len(threads) <= 2
 
 
 async def test_a_prompt_is_read_once(untrained, expected):
