@@ -1,6 +1,6 @@
 """How rows stay busy while tools run, and what deciding so costs, at the size of a pod and on no accelerator.
 
-    python scripts/bench_schedule.py pod      # two hosts of 512 episodes each, up to 32 turns
+    python scripts/bench_schedule.py pod      # two hosts of 512 episodes each, up to 32 turns; all calls are both's
     python scripts/bench_schedule.py tools    # 64 episodes of 4 turns in 16 rows, with slow tools and with none
     python scripts/bench_schedule.py pod --log runs/quickstart/episodes.jsonl    # as long as that run's episodes
 
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from astra_jax.engine.clock import ClockDevice, Costs, Distribution, Lognormal, Observed, run_on_clock
+from astra_jax.engine.clock import Costs, Distribution, Lognormal, Observed, clock_devices_of_hosts, run_on_clock
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape, Schedule
@@ -153,28 +153,25 @@ async def episode(decoder: PagedDecoder, slot: int, lengths: Lengths, tools: boo
 async def run_hosts(
     hosts: int, episodes: int, rows: int, lengths: Lengths, tools: bool, calls_away: int | None
 ) -> dict[str, Any]:
-    """Run all episodes of all hosts, each with a decoder of its own."""
+    """Run all episodes of all hosts, each with a decoder of its own, which make all calls together."""
     limits, measured = limits_for(episodes, rows, lengths), Measured()
-    devices, decoders = [], []
-    for _ in range(hosts):
-        devices.append(ClockDevice(limits, costs=COSTS, message_tokens=lengths.message, end_ids=(END_ID,)))
-        decoders.append(PagedDecoder(devices[-1], limits, end_ids=(END_ID,), calls_away=calls_away))
-        timed(decoders[-1]._schedule, measured)
+    devices = clock_devices_of_hosts(hosts, limits, costs=COSTS, message_tokens=lengths.message, end_ids=(END_ID,))
+    decoders = [PagedDecoder(device, limits, end_ids=(END_ID,), calls_away=calls_away) for device in devices]
+    for decoder in decoders:
+        timed(decoder._schedule, measured)
+
+    async def of_host(host: int) -> None:
+        slots = range(host * episodes, (host + 1) * episodes)
+        await asyncio.gather(*(episode(decoders[host], slot, lengths, tools, measured) for slot in slots))
+        await decoders[host].close()  # where others go on, it takes part in their calls until they are done
+
     start = time.process_time()
-    await asyncio.gather(
-        *(
-            episode(decoder, host * episodes + slot, lengths, tools, measured)
-            for host, decoder in enumerate(decoders)
-            for slot in range(episodes)
-        )
-    )
+    await asyncio.gather(*map(of_host, range(hosts)))
     process_seconds, wall = time.process_time() - start, asyncio.get_running_loop().time()
     loads = [decoder.load for decoder in decoders]
-    for decoder in decoders:
-        await decoder.close()
     row_steps, sampled = sum(load.row_steps for load in loads), sum(load.sampled_tokens for load in loads)
     read_tokens = sum(load.read_tokens for load in loads)
-    step_seconds = sum(device.num_steps for device in devices) * COSTS.seconds_per_step
+    step_seconds = sum(device._device.num_steps for device in devices) * COSTS.seconds_per_step
     call_seconds = step_seconds + read_tokens * COSTS.seconds_per_read_token
     return {
         "wall_seconds": round(wall, 1),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import math
 import selectors
 from collections.abc import Coroutine
@@ -22,9 +23,12 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, TypeVar
 
+import numpy as np
+
 from astra_jax.engine.device import Said
 from astra_jax.engine.host_pages import Moves
 from astra_jax.engine.schedule import Limits, Read, SaidRow, Sample, Track
+from astra_jax.engine.shared_device import Proposal, SharedDevice
 
 _T = TypeVar("_T")
 
@@ -82,8 +86,8 @@ class ClockDevice:
     """
 
     num_programs, page_bytes, penalizes = 0, 1, False
-    num_steps = 0
-    """So many it has sampled in, over all calls."""
+    num_steps = row_steps = 0
+    """So many it has sampled in, over all calls; and times the rows that each call had."""
 
     def __init__(
         self,
@@ -113,28 +117,38 @@ class ClockDevice:
     def close(self) -> None:
         """Nothing is held."""
 
+    def own_pages(self, sample: Sample) -> int:
+        """Return 0: however many pages rows have, a step takes as long."""
+        return 0
+
     async def move(self, moves: Moves) -> None:
         """Take as long as these pages take to the host, or back."""
-        await asyncio.sleep(sum(map(len, moves.of_shards)) * self._costs.seconds_per_moved_page)
+        num_pages = max(await self._of_all_hosts(sum(map(len, moves.of_shards))))
+        await asyncio.sleep(num_pages * self._costs.seconds_per_moved_page)
 
     async def read(self, read: Read) -> None:
         """Take as long as all given tokens take."""
-        num_tokens = sum(len(row.ids) for of_shard in read.rows for row in of_shard)
+        num_tokens = max(await self._of_all_hosts(sum(len(row.ids) for of_shard in read.rows for row in of_shard)))
         await asyncio.sleep(num_tokens * self._costs.seconds_per_read_token)
 
-    async def sample(self, sample: Sample) -> tuple[Said, int]:
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
         """Make up what some rows say; return it, and how many steps that took."""
         tracks = [row.track for row in sample.all_rows()]
         lefts = [self._num_left(track) for track in tracks]
         counts = [min(row.max_tokens, left) for row, left in zip(sample.all_rows(), lefts, strict=True)]
         # It goes on while more than `leave_at` rows do, so the longest but so many of them is what it waits for.
-        steps = min(sorted(counts, reverse=True)[sample.leave_at], self._limits.sample_tokens)
+        longest_first = sorted(itertools.chain(*await self._of_all_hosts(counts)), reverse=True)
+        steps = min(longest_first[sample.leave_at], self._limits.sample_tokens)
         said = [
             self._say(track, min(count, steps), left) for track, count, left in zip(tracks, counts, lefts, strict=True)
         ]
         self.num_steps += steps
+        self.row_steps += steps * self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
         await asyncio.sleep(steps * self._costs.seconds_per_step)
         return said, steps
+
+    async def _of_all_hosts(self, own: _T) -> list[_T]:
+        return [own]
 
     def _num_left(self, track: Track) -> int:
         """Return after how many more tokens a message ends."""
@@ -151,6 +165,44 @@ class ClockDevice:
         logprobs = [-(1 + number) / len(words) for number in ids]
         keeps = track.sampling is not None and track.sampling.hands_out_kept
         return SaidRow(ids, logprobs, logprobs, [[number] for number in ids] if keeps else [])
+
+
+class _Meeting:
+    """Where every host brings something, and goes on when all have, with what each brought."""
+
+    def __init__(self, num_hosts: int):
+        self._barrier, self._brought = asyncio.Barrier(num_hosts), [None] * num_hosts
+
+    async def of_all(self, host: int, own: Any) -> list[Any]:
+        self._brought[host] = own
+        await self._barrier.wait()
+        found = [*self._brought]
+        await self._barrier.wait()
+        return found
+
+
+class _ClockDeviceOfHost(ClockDevice):
+    """A host's shards of a device that all hosts call together: a call takes as long as the longest of its parts."""
+
+    def __init__(self, meeting: _Meeting, host: int, limits: Limits, **named: Any):
+        super().__init__(limits, **named)
+        self._meeting, self._host = meeting, host
+
+    async def _of_all_hosts(self, own: _T) -> list[_T]:
+        return await self._meeting.of_all(self._host, own)
+
+
+def clock_devices_of_hosts(num_hosts: int, limits: Limits, **named: Any) -> list[SharedDevice]:
+    """Return the devices of hosts in one event loop that make all calls together; `named` as of `ClockDevice`."""
+    meeting = _Meeting(num_hosts)
+
+    def of_host(host: int) -> SharedDevice:
+        async def gather(proposal: Proposal) -> np.ndarray:
+            return np.array(await meeting.of_all(host, proposal), np.int32)
+
+        return SharedDevice(_ClockDeviceOfHost(meeting, host, limits, **named), limits.row_shapes, gather)
+
+    return [of_host(host) for host in range(num_hosts)]
 
 
 class ClockLoop(asyncio.SelectorEventLoop):

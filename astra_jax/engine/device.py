@@ -51,6 +51,11 @@ class Device(Protocol):
         """Shapes compiled so far."""
         ...
 
+    @property
+    def row_steps(self) -> int:
+        """Rows of this host × tokens that programs which sample ran for, padding and calls of other hosts included."""
+        ...
+
     async def move(self, moves: Moves) -> None:
         """Copy pages to their places in the host's memory, or back from there."""
         ...
@@ -121,6 +126,7 @@ class XLADevice:
         self._set_aside: list[np.ndarray] = []
         """Of each array of the pages [d, places, …], for this host's shards; none before the first is set aside."""
         self._shapes: set[tuple[Any, ...]] = set()
+        self.row_steps = 0
 
     @property
     def num_programs(self) -> int:
@@ -266,7 +272,9 @@ class XLADevice:
             end_ids=self._end_ids,
             max_tokens=self._limits.sample_tokens,
         )
-        return self._said(flat, sampled), int(self._of_this_host(sampled.counts_DR).max(initial=0))
+        said, steps = self._said(flat, sampled), int(sampled.steps)
+        self.row_steps += steps * self.num_shards * prefixes * width
+        return said, steps
 
     def _said(self, flat: list[list[SampleRow | None]], sampled: Sampled) -> Said:
         """Return what each row said; here the host waits for the devices."""

@@ -180,7 +180,7 @@ class Load:
     """Messages asked for and not handed out yet."""
     free_pages: int
     row_steps: int
-    """Rows × tokens that programs which sample ran for, padding included."""
+    """Rows × tokens that programs which sample ran for, padding and calls of other hosts included."""
     sampled_tokens: int
     """How many of those sampled a token that someone gets."""
     read_tokens: int

@@ -83,7 +83,7 @@ class PagedDecoder:
         self._is_idle = asyncio.Event()
         self._has_failed = asyncio.Event()
         self._failure: Exception | None = None
-        self._row_steps = self._sampled_tokens = self._read_tokens = 0
+        self._sampled_tokens = self._read_tokens = 0
 
     @property
     def capabilities(self) -> Capabilities:
@@ -97,7 +97,7 @@ class PagedDecoder:
             sessions=len(self._schedule.tracks),
             waiting=len(self._messages) + sum(message is not None for message in self._back.values()),
             free_pages=sum(book.num_available for book in self._schedule.books),
-            row_steps=self._row_steps,
+            row_steps=self._device.row_steps,
             sampled_tokens=self._sampled_tokens,
             read_tokens=self._read_tokens,
             programs=self._device.num_programs,
@@ -304,10 +304,7 @@ class PagedDecoder:
         if sample is not None:
             async with self._calling(row.track for row in sample.all_rows()):
                 await self._move_pages()
-                said, steps = await self._device.sample(sample)
-                self._row_steps += (
-                    steps * sample.shape.prefixes * sample.shape.rows_per_prefix * self._device.num_shards
-                )
+                said, _ = await self._device.sample(sample)
                 self._take_in(sample, said)
         return num_reads > 0 or sample is not None
 

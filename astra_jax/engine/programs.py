@@ -69,6 +69,8 @@ class Sampled(NamedTuple):
     """What truncation kept, as `Drawn` has it."""
     counts_DR: jax.Array
     """How many tokens of a row were sampled."""
+    steps: jax.Array
+    """How many times a token was sampled in every row, those of all hosts."""
 
 
 class Given(NamedTuple):
@@ -277,10 +279,11 @@ def sample_rows(
     )
     counts_DR = done.counts_R.reshape(shape)
     written = tuple(rows.end(kv, counts_DR) for (_, rows), kv in zip(layers_rows, done.kv, strict=True))
-    ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK = (x_RT.reshape(*shape, *x_RT.shape[1:]) for x_RT in done.said)
-    sampled = Sampled(ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK, counts_DR)
     # Each host reads the rows of its own shards.
-    return written, jax.tree.map(lambda x: constrain(x, "batch", *["slots"] * (x.ndim - 1)), sampled)
+    ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK, counts_DR = (
+        constrain(x.reshape(*shape, *x.shape[1:]), "batch", *["slots"] * x.ndim) for x in (*done.said, done.counts_R)
+    )
+    return written, Sampled(ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK, counts_DR, done.step)
 
 
 class Forced(NamedTuple):

@@ -23,7 +23,7 @@ import contextlib
 import dataclasses
 import enum
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -124,12 +124,24 @@ async def _gather(proposal: Proposal) -> np.ndarray:
     return await off_the_loop(gather_from_hosts, np.array(proposal, np.int32))
 
 
+class PartOfDevice(Device, Protocol):
+    """A host's shards of a device, in calls that have room for the rows of others."""
+
+    def own_pages(self, sample: Sample) -> int:
+        """Return how many pages behind their prefix the rows of a call have at most."""
+        ...
+
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
+        """Sample as `Device` does; `own_pages` are those that all hosts have agreed on."""
+        ...
+
+
 class SharedDevice:
     """This host's shards of a device, and calls that all hosts make together; a `Device`."""
 
     def __init__(
         self,
-        device: XLADevice,
+        device: PartOfDevice,
         row_shapes: Sequence[RowShape],
         gather: Callable[[Proposal], Awaitable[np.ndarray]],
     ):
@@ -147,6 +159,11 @@ class SharedDevice:
     def num_programs(self) -> int:
         """Shapes compiled so far."""
         return self._device.num_programs
+
+    @property
+    def row_steps(self) -> int:
+        """Rows of this host × tokens of all calls, those that it only took part in included."""
+        return self._device.row_steps
 
     def take_weights(self, params: Any) -> None:
         """Go on with other weights; every host is given them before the same call."""

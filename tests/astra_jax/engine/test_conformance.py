@@ -141,6 +141,10 @@ class Observed:
         self.num_shards, self.vocab_size, self.num_programs = device.num_shards, device.vocab_size, 0
         self.page_bytes, self.penalizes = device.page_bytes, device.penalizes
 
+    @property
+    def row_steps(self) -> int:
+        return self.device.row_steps
+
     async def move(self, moves: Moves) -> None:
         self.calls.append((moves.is_out, moves.of_shards))
         await self.device.move(moves)

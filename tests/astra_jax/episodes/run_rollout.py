@@ -67,13 +67,14 @@ class Tools(InProcessSandbox):
         return reply
 
 
-def rolled_out(policy: Policy, sandbox: AsyncSandboxClient, *, reproducible: bool = True) -> list:
-    """Return the saved episodes of all groups; the mesh must be in force."""
+def rolled_out(policy: Policy, sandbox: AsyncSandboxClient, *, reproducible: bool = True) -> tuple[list, int]:
+    """Return the saved episodes of all groups, and this host's row-steps; the mesh must be in force."""
     limits = {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6}
     config = RolloutConfig(reproducible=reproducible, **limits)
     engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config)
     groups = asyncio.run(engine.run(policy.params, starts(), group_size=GROUP_SIZE, seed=5))
-    return [[saved_episode(episode) for episode in group] for group in groups]
+    saved = [[saved_episode(episode) for episode in group] for group in groups]
+    return saved, sum(load.row_steps for load in engine.loads)
 
 
 def main(policy_folder: Path, out: Path, mode: str, num_calls: int) -> None:
@@ -83,8 +84,8 @@ def main(policy_folder: Path, out: Path, mode: str, num_calls: int) -> None:
         mesh = Mesh(halves.T.reshape(MESH.shape), mesh.axis_names, axis_types=mesh.axis_types)
     tools = Tools(out, mode, num_calls)
     with ending_with_other_hosts(), in_force(mesh):
-        groups = rolled_out(load_policy(policy_folder, mesh=mesh), tools, reproducible=mode != "slow")
-    (out / f"{jax.process_index()}.json").write_text(json.dumps(groups))
+        found = rolled_out(load_policy(policy_folder, mesh=mesh), tools, reproducible=mode != "slow")
+    (out / f"{jax.process_index()}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

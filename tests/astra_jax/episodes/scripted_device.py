@@ -18,6 +18,7 @@ class ScriptedDevice:
     """Says the k-th of some messages in the k-th turn of every session, a token a second."""
 
     num_shards, num_programs, vocab_size, page_bytes, penalizes = 1, 0, 512, 1, False
+    row_steps = 0
 
     def __init__(self, messages: Sequence[Sequence[int]]):
         self._messages = messages

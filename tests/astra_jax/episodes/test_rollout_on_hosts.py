@@ -29,7 +29,7 @@ def policy(taught, tmp_path_factory) -> Path:
 def expected(policy) -> list:
     mesh = make_mesh(MESH)
     with in_force(mesh):
-        groups = rolled_out(load_policy(policy, mesh=mesh), InProcessSandbox())
+        groups, _ = rolled_out(load_policy(policy, mesh=mesh), InProcessSandbox())
     return json.loads(json.dumps(groups))
 
 
@@ -62,8 +62,10 @@ def test_two_hosts_have_the_episodes_of_one(policy, expected, is_first_hosts, tm
     arguments = [str(policy), str(tmp_path), mode, str(num_calls)]
     with two_hosts(["-m", "tests.astra_jax.episodes.run_rollout", *arguments], devices_per_host=4) as processes:
         finish(processes)
-    first, second = (json.loads((tmp_path / f"{host}.json").read_text()) for host in range(2))
+    (first, row_steps), (second, others) = (json.loads((tmp_path / f"{host}.json").read_text()) for host in range(2))
     assert first == second
+    # Both are in every call, whoever has rows in it; a host that schedules no shard has none.
+    assert (row_steps, others) == ((row_steps, 0) if mode == "spread" else (others, row_steps))
     for found_group, group in zip(first, expected, strict=True):
         for found, episode in zip(found_group, group, strict=True):
             found_logprobs, logprobs = (each["ledger"]["sampled_logprobs"] for each in (found, episode))
