@@ -22,9 +22,9 @@ def add_replay(commands: Commands) -> None:
     replay = commands.add_parser(
         "replay",
         help="run logged episodes again and compare every token",
-        description="Runs episodes of a log again, each alone, from their seeds and slots, and compares every token "
-        "and log-prob. With --environments their tools run in the sandbox, and replies are compared too; without it, "
-        "what tools said is taken from the log, and nothing is run. Ends with 1 where one differs.",
+        description="Runs episodes of a log again, each alone, from their seeds and slots, and compares every token, "
+        "log-prob and call. With --environments their tools run in the sandbox, and replies and endings are compared "
+        "too; without it, what tools said is taken from the log, and nothing is run. Ends with 1 where one differs.",
     )
     replay.add_argument("log", type=Path, metavar="EPISODES.jsonl")
     replay.add_argument(
@@ -63,6 +63,7 @@ def _replay(options: argparse.Namespace) -> int | None:
         raise EpisodeLogError(f"expected an episode of {options.named or 'a policy'} in {options.log}, found none")
     policy = load_policy(options.policy)
     if options.checkpoint is not None:
+        _require_version(chosen, options.checkpoint)
         policy = Policy(*load_params(options.checkpoint), policy.tokenizer)
     replayed = (
         asyncio.run(_from_records(chosen, policy))
@@ -79,6 +80,17 @@ def _replay(options: argparse.Namespace) -> int | None:
         f"apart by {apart:.1e} at most"
     )
     return 1 if num_same < len(replayed) else None
+
+
+def _require_version(chosen: Sequence[LoggedEpisode], checkpoint: Path) -> None:
+    from astra_jax.episodes.log import EpisodeLogError
+
+    versions = sorted({each.policy_version for each in chosen if each.policy_version is not None})
+    if checkpoint.name.isdecimal() and versions not in ([], [int(checkpoint.name)]):
+        raise EpisodeLogError(
+            f"expected episodes that the weights of {checkpoint} spoke, of policy version {int(checkpoint.name)}, "
+            f"found versions {versions}; groups that had waited, or were rolled out during an update, have older ones"
+        )
 
 
 async def _from_records(chosen: Sequence[LoggedEpisode], policy: Policy) -> list[tuple[LoggedEpisode, Replay]]:

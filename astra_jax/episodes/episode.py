@@ -153,12 +153,7 @@ class Episode:
         else:  # calls of a stateful environment see one another's changes, so they run in order
             outcomes = [await self._call(call, sandbox, shortened) for call in said.tool_calls]
         self.outcomes.extend(outcomes)
-        # The policy stops at `<|im_end|>`; the template has a line end after it.
-        shown = [Segment("\n", Source.TEMPLATE)]
-        for index, outcome in enumerate(outcomes):
-            is_last = index == len(outcomes) - 1
-            shown.extend(tool_response_segments(outcome.response, is_first=index == 0, is_last=is_last))
-        return [*shown, Segment(generation_prompt(), Source.TEMPLATE)]
+        return response_segments([outcome.response for outcome in outcomes])
 
     async def _answered_by_user(self, content: str, judge: EndingJudge) -> list[Segment]:
         """Return what the user says to a message without a call; nothing where it is the last one."""
@@ -202,6 +197,16 @@ class Episode:
             error_kind = "wrong_arguments"
         said = shortened(tool_response(reply))
         return ToolOutcome(call.name, call.arguments, error_kind, reply.value, said, irrelevant, turn)
+
+
+def response_segments(responses: Sequence[str]) -> list[Segment]:
+    """Return what follows a message with calls, up to where the next one begins, from what the policy is shown."""
+    # The policy stops at `<|im_end|>`; the template has a line end after it.
+    shown = [Segment("\n", Source.TEMPLATE)]
+    for index, response in enumerate(responses):
+        is_last = index == len(responses) - 1
+        shown.extend(tool_response_segments(response, is_first=index == 0, is_last=is_last))
+    return [*shown, Segment(generation_prompt(), Source.TEMPLATE)]
 
 
 async def all_or_none(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:

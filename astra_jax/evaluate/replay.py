@@ -1,7 +1,8 @@
 """A logged episode again: the same policy, seed and slot; every token is compared.
 
 In its environment (`replay`) the tools run anew, and what they say is compared too. From the log alone
-(`replay_record`) nothing is run: each message is sampled behind what the log has before it.
+(`replay_record`) nothing is run: each message is sampled behind what the log has before it, its calls are read again,
+and the replies of the log are shown again.
 
 Decided: docs/decisions/rl.md, “A logged episode says what its tokens follow from”
 """
@@ -16,12 +17,13 @@ from typing import Final
 from pydantic import ValidationError
 
 from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
 from astra_jax.checkpoints.policy import Policy
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Generated, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.episodes.endings import as_judged_before, by_lexicon
-from astra_jax.episodes.episode import Episode
+from astra_jax.episodes.episode import Episode, response_segments
 from astra_jax.episodes.log import (
     EpisodeLogError,
     LoggedEpisode,
@@ -52,7 +54,7 @@ class Replay:
     num_tokens: int
     """Of the log, those of the prompt and of tools included."""
     num_calls: int
-    """That were made again."""
+    """That were compared."""
     largest_logprob_difference: float
     """Over the tokens that were sampled both times, up to the first that differs."""
     difference: str
@@ -87,8 +89,9 @@ async def replay(
 async def replay_record(logged: LoggedEpisode, policy: Policy) -> Replay:
     """Sample each message of a logged episode again, behind the log's own tokens, and compare the messages with it.
 
-    Prompt, templates and what tools said are the log's, so neither environment nor sandbox is needed; calls and replies
-    are not compared, and no call is counted.
+    What tools replied is the log's, so neither environment nor sandbox is needed. The calls of each message are
+    compared with the log's, and what the template makes of their replies with the tokens that follow; how the episode
+    ended is not.
 
     Raises:
         EpisodeLogError: the log does not say what its tokens follow from.
@@ -100,7 +103,7 @@ async def replay_record(logged: LoggedEpisode, policy: Policy) -> Replay:
     decoder = PagedDecoder(device, limits, end_ids=end_ids)
     session, tolerance = Session(how.seed, how.slot), tolerance_of(policy.model_config, config.kv_dtype)
     most_tokens = logged.lengths.prompt + config.max_response_tokens
-    largest, difference = 0.0, ""
+    largest, difference, num_calls = 0.0, "", 0
     try:
         for turn, start, stop in _messages(logged.tokens):
             sampling = Sampling(most_tokens - start, config.temperature, config.top_k, config.top_p, config.min_p)
@@ -110,11 +113,38 @@ async def replay_record(logged: LoggedEpisode, policy: Policy) -> Replay:
             largest = max(largest, apart)
             if not difference and len(new) != stop - start:
                 difference = f"message {turn} had {stop - start} tokens, now {len(new)}"
+            if not difference and message.finish == "end":
+                calls = parse_turn(policy.tokenizer.decode(message.ids)).tool_calls
+                difference = _difference_after(logged, stop, calls, num_calls, policy.tokenizer)
+                num_calls += len(calls)
             if difference:
                 break
     finally:
         await decoder.close()
-    return Replay(len(logged.tokens), 0, largest, difference)
+    return Replay(len(logged.tokens), num_calls, largest, difference)
+
+
+def _difference_after(
+    logged: LoggedEpisode,
+    stop: int,
+    calls: Sequence[ParsedToolCall | MalformedToolCall],
+    num_before: int,
+    tokenizer: Tokenizer,
+) -> str:
+    """Return how a message's calls, or the tokens that follow it, are others than in the log; "" where none is."""
+    before = logged.calls[num_before : num_before + len(calls)]
+    for number, call in enumerate(calls):
+        named = ("", {}) if isinstance(call, MalformedToolCall) else (call.name, call.arguments)
+        old = (before[number].name, before[number].arguments) if number < len(before) else None
+        if named != old:
+            return f"call {num_before + number + 1} was {old}, now {named}"
+    if not calls or stop == len(logged.tokens):  # a user's reply, or nobody read what the tools said
+        return ""
+    given = itertools.takewhile(lambda token: token.source != "model", logged.tokens[stop:])
+    shown = tokenizer.encode_segments(response_segments([call.response for call in before])).ids.tolist()
+    if [token.id for token in given] != shown:
+        return f"what follows token {stop - 1} were other tokens, now {shown} are made of the replies to its calls"
+    return ""
 
 
 def _messages(tokens: Sequence[LoggedToken]) -> Iterator[tuple[int, int, int]]:

@@ -63,7 +63,7 @@ def test_each_episode_says_the_same_again_from_its_log_alone(taught, logged):
     several = 0
     for each in [*logged, *rolled_out_and_logged(taught, LIMITS.model_copy(update={"top_k": 5, "top_p": 0.95}))]:
         found = asyncio.run(replay_record(each, taught))
-        assert (found.difference, found.num_tokens, found.num_calls) == ("", len(each.tokens), 0)
+        assert (found.difference, found.num_tokens, found.num_calls) == ("", len(each.tokens), len(each.calls))
         assert found.largest_logprob_difference < 2e-5
         several += len(each.lengths.messages) > 1
     assert several > 3
@@ -86,9 +86,12 @@ def test_from_the_log_alone_what_differs_is_told(taught, logged):
     assert difference(other).startswith(f"token {said} was {other.tokens[said].id} ")
     surer = with_token(each, said, sampled_logprob=each.tokens[said].sampled_logprob + 1e-3)
     assert difference(surer).startswith(f"the log-prob of token {said} was ")
-    # Another reply is taken as it stands: what follows from it is another message, or is said with other certainty.
     told = with_token(each, tool, id=(each.tokens[tool].id + 1) % taught.model_config.vocab_size)
-    assert re.match(r"(token|the log-prob of token) \d+", difference(told))
+    before = max(place for place, token in enumerate(each.tokens[:tool]) if token.source == "model")
+    assert difference(told).startswith(f"what follows token {before} were other tokens, now [")
+    call = each.calls[0].model_copy(update={"arguments": {"name": "another"}})
+    assert difference(each.model_copy(update={"calls": (call, *each.calls[1:])})).startswith("call 1 was (")
+    assert difference(each.model_copy(update={"calls": ()})).startswith("call 1 was None, now (")
     assert each.tokens[-1].source == "model"
     shorter = each.model_copy(update={"tokens": each.tokens[:-1]})
     last, count = len(each.lengths.messages), each.lengths.messages[-1]
@@ -188,7 +191,9 @@ def test_the_command_replays_a_log_and_fails_where_one_differs(taught, logged, t
     write_episodes(tmp_path / "log.jsonl", [each.model_dump(mode="json") for each in chosen])
     command = ["replay", str(tmp_path / "log.jsonl"), "--policy", str(tmp_path / "policy"), "--count", "2"]
     assert main(command) == 0
-    assert re.search(r"^replay: 2 of 2 episodes the same, of \d+ tokens and 0 calls;", capsys.readouterr().out, re.M)
+    assert re.search(
+        r"^replay: 2 of 2 episodes the same, of \d+ tokens and [1-9] calls;", capsys.readouterr().out, re.M
+    )
     assert main([*command, "--sandbox", "http://127.0.0.1:1"]) == 1
     assert "expected --environments beside --sandbox" in capsys.readouterr().err
     command += ["--environments", str(tmp_path / "environments")]
@@ -217,8 +222,12 @@ def test_weights_of_a_checkpoint_speak_in_the_place_of_the_policys(taught, logge
     moved = jax.tree.map(lambda weight: 1.002 * weight, taught.params)
     save_policy(Policy(taught.model_config, moved, taught.tokenizer), tmp_path / "policy")
     save_params(tmp_path / "00000016", taught.model_config, taught.params)
-    write_episodes(tmp_path / "log.jsonl", [logged[0].model_dump(mode="json")])
+    spoken = logged[0].model_copy(update={"policy_version": 16})
+    write_episodes(tmp_path / "log.jsonl", [spoken.model_dump(mode="json")])
     command = ["replay", str(tmp_path / "log.jsonl"), "--policy", str(tmp_path / "policy")]
     assert main(command) == 1
     assert main([*command, "--checkpoint", str(tmp_path / "00000016")]) == 0
     assert "replay: 1 of 1 episodes the same" in capsys.readouterr().out
+    write_episodes(tmp_path / "log.jsonl", [logged[0].model_dump(mode="json")])
+    assert main([*command, "--checkpoint", str(tmp_path / "00000016")]) == 1
+    assert "of policy version 16, found versions [0]; groups that had waited" in capsys.readouterr().err
