@@ -1,7 +1,6 @@
 """Pages as TPU's kernel reads them, on the CPU: beside the kernel's own reference, by a stand-in that can be jitted."""
 
 import dataclasses
-import importlib.util
 import json
 import os
 import subprocess
@@ -22,6 +21,7 @@ from astra_jax.model.qwen3 import init_params, layers_apart
 from astra_jax.model.ragged_pages import KernelRows
 from astra_jax.model.sharding import MeshConfig, make_mesh
 from astra_jax.plan import PLAN_ENVIRONMENT
+from tests.tpu_compiler import needs_tpu_compiler, with_tpu_compiler
 
 REPOSITORY = Path(__file__).parents[3]
 CONFIG = ModelConfig(
@@ -238,12 +238,13 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the TPU compiler: pip install libtpu")
+@needs_tpu_compiler
 def test_compiled_for_a_tpu_no_page_is_there_twice(tmp_path):
-    paths = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", _COMPILE],
-        env=os.environ | PLAN_ENVIRONMENT | {"XLA_FLAGS": "", "PYTHONPATH": paths, "XDG_CACHE_HOME": str(tmp_path)},
+        env=os.environ
+        | PLAN_ENVIRONMENT
+        | {"XLA_FLAGS": "", "PYTHONPATH": with_tpu_compiler(REPOSITORY), "XDG_CACHE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=600,

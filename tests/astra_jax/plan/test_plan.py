@@ -1,6 +1,5 @@
 """The real steps compiled for a TPU that is not there."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -28,6 +27,7 @@ from astra_jax.plan.learner_steps import rl_learner_steps
 from astra_jax.plan.plan import Plan, StepPlan, plan
 from astra_jax.plan.rollout_steps import episodes_in_flight, rollout_steps
 from astra_jax.plan.run_config import load_run_config
+from tests.tpu_compiler import needs_tpu_compiler, with_tpu_compiler
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -66,10 +66,12 @@ max_turns = 3
 
 
 def _in_process_of_its_own(code: str, *arguments: str, **environment: str) -> str:
-    paths = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env=os.environ | PLAN_ENVIRONMENT | {"XLA_FLAGS": "", "PYTHONPATH": paths} | environment,
+        env=os.environ
+        | PLAN_ENVIRONMENT
+        | {"XLA_FLAGS": "", "PYTHONPATH": with_tpu_compiler(REPOSITORY)}
+        | environment,
         capture_output=True,
         text=True,
         timeout=600,
@@ -88,7 +90,7 @@ print(json.dumps(plan(load_run_config(Path(sys.argv[1])), sys.argv[2]).to_json()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the TPU compiler: pip install libtpu")
+@needs_tpu_compiler
 def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
     config = tmp_path / "plan.toml"
     config.write_text(_TINY)
