@@ -198,6 +198,7 @@ def test_narrow_heads_keep_windows_on_tpu(on_tpu):
 
 _COMPILE = """
 import json
+import sys
 import jax
 from astra_jax.engine.host_pages import MOVED_AT_ONCE
 from astra_jax.engine.programs import copy_out, put_back
@@ -213,12 +214,12 @@ model = dict(vocab_size=512, hidden_size=128, num_layers=2, num_heads=4, num_kv_
 rollout = dict(max_prompt_tokens=1024, max_response_tokens=8192, max_turns=1)
 config = RLConfig(seed=0, out="runs/none", environments="runs/none", init="runs/none", model=model, rollout=rollout,
                   steps=1, group_size=8, groups_per_step=8, groups_per_rollout=8, optimizer={"learning_rate": 1e-5})
-mesh = make_mesh(MeshConfig(data=2, tensor=2), _devices("v5e:2x2"))
+mesh = make_mesh(MeshConfig(data=2, tensor=2), _devices(sys.argv[1]))
 found = {}
 for name, step in rollout_steps(config, config.model, mesh, mesh).items():
     if "KV pool" in step.bytes_by_category:
         with jax.set_mesh(mesh):
-            memory, _ = compiled_memory(step.trace().lower(), topology="v5e:2x2", compiler="")
+            memory, _ = compiled_memory(step.trace().lower(), topology=sys.argv[1], compiler="")
         others = step.resident_bytes.get("KV pool of other layers", 0)  # a read is told of one layer's pages only
         found[name] = (memory.peak_bytes + others, step.bytes_by_category["KV pool"] + others)
 with jax.set_mesh(mesh):
@@ -231,7 +232,7 @@ with jax.set_mesh(mesh):
     for name, program in {
         "out": copy_out.trace(pages, numbers), "back": put_back.trace(pages, numbers, tuple(contents))
     }.items():
-        memory, _ = compiled_memory(program.lower(), topology="v5e:2x2", compiler="")
+        memory, _ = compiled_memory(program.lower(), topology=sys.argv[1], compiler="")
         found[name] = memory.peak_bytes, bytes_per_chip(pages)
 print(json.dumps(found))
 """
@@ -239,9 +240,10 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 @needs_tpu_compiler
-def test_compiled_for_a_tpu_no_page_is_there_twice(tmp_path):
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1"])
+def test_compiled_for_a_tpu_no_page_is_there_twice(topology, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", _COMPILE],
+        [sys.executable, "-c", _COMPILE, topology],
         env=os.environ
         | PLAN_ENVIRONMENT
         | {"XLA_FLAGS": "", "PYTHONPATH": with_tpu_compiler(REPOSITORY), "XDG_CACHE_HOME": str(tmp_path)},
