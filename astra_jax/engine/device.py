@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from astra_jax.engine.host_pages import MOVED_AT_ONCE, Moves
-from astra_jax.engine.page_lists import MostPages, most_listed_pages, num_prefix_pages
+from astra_jax.engine.page_lists import MostPages, most_listed_pages, num_prefix_pages, own_table_sizes
 from astra_jax.engine.penalties import Penalties
 from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
@@ -26,7 +26,6 @@ from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, platfor
 from astra_jax.model.triton_pages import has_kernel
 
 _T = TypeVar("_T")
-_FEW_ROWS = 8
 # A process has two decoders at most. glibc keeps what a thread frees where that thread, and few others, will look for
 # it: of the calls of many threads, or of new ones for each run, more is kept than is in use.
 _THREADS = ThreadPoolExecutor(2, "decoder")
@@ -256,8 +255,7 @@ class XLADevice:
         tracks = [
             [[None if row is None else row.track for row in of_prefix] for of_prefix in of_shard] for of_shard in filled
         ]
-        is_listed = self._lists_pages and len(flat[0]) >= _FEW_ROWS
-        most = most_listed_pages(self._limits, sample) if is_listed else None
+        most = most_listed_pages(self._limits, sample) if self._lists_pages else None
         histories = self._histories(tracks, sample.shape, own_pages, most)
         penalties = self._penalties(flat, shape)
         self._shapes.add(("sample", sample.shape, histories.own_tables_DRn.shape, most, penalties is None))
@@ -375,11 +373,8 @@ class XLADevice:
                     owns.append(
                         ((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens)
                     )
-        sizes = self._limits.own_table_pages
-        if self._has_kernel:
-            sizes = sizes[-1:]  # the length of a table costs nothing there, and every size is one more program
-        elif num_prefixes * width < _FEW_ROWS:
-            sizes = sizes[1:]  # few rows read little: fewer sizes are enough for them
+        # The length of a table costs a kernel nothing, and every size is one more program.
+        sizes = self._limits.own_table_pages[-1:] if self._has_kernel else own_table_sizes(self._limits, shape)
         size = next(size for size in sizes if size >= own_pages)
         own_tables = np.zeros((self.num_shards, num_prefixes * width, size), np.int32)
         own_counts = np.zeros((self.num_shards, num_prefixes * width), np.int32)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from astra_jax.engine.schedule import Limits, Sample, Track
+from astra_jax.engine.schedule import Limits, RowShape, Sample, Track
+
+_FEW_ROWS = 8
 
 
 class MostPages(NamedTuple):
@@ -23,8 +25,23 @@ def num_prefix_pages(limits: Limits, track: Track) -> int:
     return min(limits.num_prefix_pages(track.num_prompt_tokens), track.num_cached // limits.page_tokens)
 
 
+def has_short_programs(limits: Limits, shape: RowShape) -> bool:
+    """Say whether calls of a shape have programs of their own for short tables and for lists.
+
+    Nearly all calls are of the largest shape; few rows read little, and each program is one more to compile.
+    """
+    return shape == limits.row_shapes[0] and shape.prefixes * shape.rows_per_prefix >= _FEW_ROWS
+
+
+def own_table_sizes(limits: Limits, shape: RowShape) -> tuple[int, ...]:
+    """Return how many pages of their own the rows of a call may be told of: the least that suffices is taken."""
+    return limits.own_table_pages if has_short_programs(limits, shape) else limits.own_table_pages[1:]
+
+
 def most_listed_pages(limits: Limits, sample: Sample) -> MostPages | None:
     """Return how long the lists of a call are; None where rows are as short, or have no room in lists."""
+    if not has_short_programs(limits, sample.shape):
+        return None
     prefixes, width = sample.shape
     most_of_row = limits.own_table_pages[0]
     most = MostPages(-(-2 * prefixes * limits.prefix_table_pages // 3), most_of_row * prefixes * width)

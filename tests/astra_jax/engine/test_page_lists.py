@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra_jax.engine.interface import Session
-from astra_jax.engine.page_lists import MostPages, most_listed_pages, num_prefix_pages
-from astra_jax.engine.schedule import RowShape, Sample, SampleRow, Track
+from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.interface import Sampling, Session
+from astra_jax.engine.page_lists import MostPages, most_listed_pages, num_prefix_pages, own_table_sizes
+from astra_jax.engine.paged import PagedDecoder
+from astra_jax.engine.schedule import Read, RowShape, Sample, SampleRow, Track
 from astra_jax.episodes.rollout import RolloutConfig, decode_limits
 
 LIMITS = decode_limits(RolloutConfig(max_prompt_tokens=288, max_response_tokens=256, max_turns=5), 20, 8)
@@ -29,7 +36,7 @@ def sample_of(tracks: list[Track], shape: RowShape) -> Sample:
 
 
 def lists_of(tracks: list[Track], shape: RowShape = MANY) -> MostPages | None:
-    return most_listed_pages(LIMITS, sample_of(tracks, shape))
+    return most_listed_pages(dataclasses.replace(LIMITS, row_shapes=(shape,)), sample_of(tracks, shape))
 
 
 SHORT, LONG = track_of(170, 60, 0), track_of(170, 230, 0)
@@ -59,3 +66,67 @@ def test_whatever_is_listed_has_room(rows):
     fits = sum(prefixes) <= 96 and sum(own) <= 80
     is_long = any(len(track.table) - prefix > 5 for track, prefix in zip(tracks, prefixes, strict=True))
     assert most == ((96, 80) if fits and is_long else None)
+
+
+def test_calls_of_fewer_rows_than_the_most_have_one_size_and_no_lists():
+    half = RowShape(2, 4)
+    assert half in LIMITS.row_shapes
+    assert most_listed_pages(LIMITS, sample_of([LONG] + [SHORT] * 7, half)) is None
+    assert own_table_sizes(LIMITS, half) == (9, 17)
+    assert own_table_sizes(LIMITS, MANY) == (5, 9, 17)
+
+
+class Shapes(ClockDevice):
+    """Notes which programs a device would compile for its calls."""
+
+    def __init__(self, limits, **named):
+        super().__init__(limits, **named)
+        self.shapes: set[tuple] = set()
+
+    async def read(self, read: Read) -> None:
+        self.shapes.add((read.most_rows, read.most_tokens, read.begins))
+        await super().read(read)
+
+    async def sample(self, sample: Sample, own_pages: int | None = None):
+        limits, tracks = self._limits, [row.track for row in sample.all_rows()]
+        own = max(len(track.table) - num_prefix_pages(limits, track) for track in tracks)
+        size = next(size for size in own_table_sizes(limits, sample.shape) if size >= own)
+        self.shapes.add((sample.shape, size, most_listed_pages(limits, sample)))
+        return await super().sample(sample)
+
+
+@pytest.mark.parametrize("most_given", [30, 300])
+@pytest.mark.parametrize("median_tokens", [8, 30, 120])
+@pytest.mark.parametrize(("prompt", "response"), [(288, 256), (600, 1500), (1024, 1024)])
+def test_a_thousand_episodes_of_random_lengths_compile_twelve_programs_at_most(
+    prompt, response, median_tokens, most_given
+):
+    """Two of the twelve are none of these: one makes pages, one takes the layers of stacked weights apart."""
+    limits = decode_limits(RolloutConfig(max_prompt_tokens=prompt, max_response_tokens=response, max_turns=5), 20, 8)
+    lengths, shapes = Lognormal(median_tokens, 1.0), set()
+
+    async def episode(decoder: PagedDecoder, slot: int, ids: list[int], draws: random.Random) -> None:
+        start, session = len(ids), Session(0, slot)
+        for _ in range(draws.randint(1, 5)):
+            room = response - (len(ids) - start)
+            if room < 1:
+                break
+            message = await decoder.generate(ids, Sampling(room), session)
+            ids = [*ids, *message.ids, *[3] * draws.randint(1, most_given)]
+            await asyncio.sleep(draws.random() / 5)
+        decoder.forget(session)
+
+    async def lot(seed: int) -> None:
+        draws = random.Random(seed)
+        device = Shapes(limits, costs=Costs(0.02, 0.001), message_tokens=lengths, end_ids=(1,))
+        decoder = PagedDecoder(device, limits, end_ids=(1,), calls_away=2)
+        prompts = [[draws.randint(2, 500) for _ in range(draws.randint(20, prompt))] for _ in range(20)]
+        await asyncio.gather(
+            *(episode(decoder, slot, prompts[slot // 8], random.Random(draws.random())) for slot in range(160))
+        )
+        await decoder.close()
+        shapes.update(device.shapes)
+
+    for seed in range(7):
+        run_on_clock(lot(seed))
+    assert len(shapes) <= 10
