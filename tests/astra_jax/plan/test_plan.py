@@ -1,9 +1,12 @@
 """The real steps compiled for a TPU that is not there."""
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +21,7 @@ from astra_jax.episodes.rollout import RolloutEngine
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import training_mesh
 from astra_jax.model import kv_pages
-from astra_jax.model.qwen3 import _project
+from astra_jax.model.qwen3 import _project, abstract_params
 from astra_jax.model.sharding import MeshConfig, make_mesh
 from astra_jax.plan import PLAN_ENVIRONMENT
 from astra_jax.plan import plan as plan_module
@@ -27,6 +30,7 @@ from astra_jax.plan.learner_steps import rl_learner_steps
 from astra_jax.plan.plan import Plan, StepPlan, plan
 from astra_jax.plan.rollout_steps import episodes_in_flight, rollout_steps
 from astra_jax.plan.run_config import load_run_config
+from astra_jax.rl.config import RLConfig
 from tests.tpu_compiler import needs_tpu_compiler, with_tpu_compiler
 
 REPOSITORY = Path(__file__).parents[3]
@@ -128,6 +132,25 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
     assert bytes_of_width * (256 + 512 + 256) <= host_bytes < 1.05 * bytes_of_width * (512 + 512 + 512)
     assert steps["decode"]["bound"] == "hbm"
     assert first["rollouts"] == "16 episodes of 512 tokens in flight"
+
+
+@pytest.mark.slow
+def test_no_weight_is_gathered_for_a_token():
+    """The plan says so by a formula (`partitioner_bytes`); this is what the partitioner made of the run's program."""
+    # In none of these sizes do logits, keys or activations have as many numbers as a weight.
+    model = {"vocab_size": 3968, "hidden_size": 256, "num_layers": 2, "num_heads": 8, "num_kv_heads": 4, "head_dim": 32}
+    given = tomllib.loads(_TINY) | {"model": {**model, "intermediate_size": 512}, "group_size": 4}
+    config = RLConfig.model_validate(given)
+    mesh = make_mesh(MeshConfig(data=2, tensor=4), jax.devices()[:8])
+    step = rollout_steps(config, config.model, mesh, mesh)["decode"]
+    with jax.set_mesh(mesh):
+        compiled = step.trace().lower().compile().as_text()
+    exchanged = re.findall(r"= \w+\[([\d,]*)\]\S* (?:all-gather|all-to-all)(?:-start)?\(", compiled)
+    assert exchanged, "rows are told of each other's parts of the vocabulary"
+    sizes = {math.prod(map(int, dimensions.split(","))) if dimensions else 1 for dimensions in exchanged}
+    layers = abstract_params(config.model)["layers"].values()
+    weights = {math.prod(leaf.shape[1:]) for leaf in layers if len(leaf.shape) > 2} | {3968 * 256}
+    assert not sizes & weights
 
 
 PAPER_RL, PAPER_SFT = (REPOSITORY / "configs" / f"paper_{stage}_14b.toml" for stage in ("rl", "sft"))
