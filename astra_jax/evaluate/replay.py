@@ -133,6 +133,8 @@ def _difference_after(
 ) -> str:
     """Return how a message's calls, or the tokens that follow it, are others than in the log; "" where none is."""
     before = logged.calls[num_before : num_before + len(calls)]
+    if not before and logged.stop_reason == "deadline":  # cut off while it waited for them
+        return ""
     for number, call in enumerate(calls):
         named = ("", {}) if isinstance(call, MalformedToolCall) else (call.name, call.arguments)
         old = (before[number].name, before[number].arguments) if number < len(before) else None

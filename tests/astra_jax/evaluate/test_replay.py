@@ -92,6 +92,8 @@ def test_from_the_log_alone_what_differs_is_told(taught, logged):
     call = each.calls[0].model_copy(update={"arguments": {"name": "another"}})
     assert difference(each.model_copy(update={"calls": (call, *each.calls[1:])})).startswith("call 1 was (")
     assert difference(each.model_copy(update={"calls": ()})).startswith("call 1 was None, now (")
+    cut_off = {"calls": (), "stop_reason": "deadline", "tokens": each.tokens[: before + 1]}
+    assert difference(each.model_copy(update=cut_off)) == ""
     assert each.tokens[-1].source == "model"
     shorter = each.model_copy(update={"tokens": each.tokens[:-1]})
     last, count = len(each.lengths.messages), each.lengths.messages[-1]
