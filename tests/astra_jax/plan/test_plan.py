@@ -127,9 +127,9 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
         assert found["optimiser"] == pytest.approx(2 * found["parameters of the learner"], rel=1e-2)
     # A part is one row on each of 2 shards; of 256 of its tokens in 2 layers, bfloat16: a layer's input, what its heads
     # attended to, the input of its MLP.
-    bytes_of_width, host_bytes = 2 * 2 * 256 * 2, steps["rl_learner"]["host_gib_per_chip"] * 2**30
-    # libtpu 0.0.51 keeps the residual stream once, 0.0.42 twice.
-    assert bytes_of_width * (256 + 512 + 256) <= host_bytes < 1.05 * bytes_of_width * (512 + 512 + 512)
+    times = 2 if first["libtpu"].startswith("0.0.42") else 1  # so often it keeps the residual stream; 0.0.51 once
+    offloaded_bytes = 2 * 2 * 256 * 2 * (times * 256 + 512 + times * 256)
+    assert offloaded_bytes <= steps["rl_learner"]["host_gib_per_chip"] * 2**30 < 1.2 * offloaded_bytes
     assert steps["decode"]["bound"] == "hbm"
     assert first["rollouts"] == "16 episodes of 512 tokens in flight"
 
