@@ -59,6 +59,7 @@ FLOORS = {
     "synthesis": (
         *(
             "errors",
+            "row_digests",
             "records",
             "destination",
             "fingerprint",
