@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from synthesis.environments.statistics import EnvironmentStatistics
-from synthesis.fingerprint import digest
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.records import JsonValue
+from synthesis.run.fingerprint import digest
 from synthesis.trajectories.statistics import TrajectoryStatistics
 
 CATCH_RATES: Final = "see docs/experiments.md, Catch rates"

@@ -16,17 +16,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from synthesis.run.json_values import JsonObject, JsonValue, canonical_json
+
 SCHEMA_VERSION: Final = 2
-
-JsonValue: TypeAlias = Any
-"""Whatever `json.loads` returns."""
-
-JsonObject: TypeAlias = dict[str, Any]
 
 Language = Literal["en", "zh"]
 Scenario = Literal["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"]
@@ -34,19 +31,6 @@ SimilarityBand = Literal["high", "medium", "low"]
 Difficulty = Literal["plain", "hard"]
 """`plain`: a question has the words of its tools' documents, so matching words finds them. `hard`: other words, and
 tools of the same parameter beside them that answer something else."""
-
-
-# Made once: `json.dumps` makes one for each call, and a run hashes hundreds of thousands of values.
-_CANONICAL: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def canonical_json(value: JsonValue) -> str:
-    """Write a JSON value in the one form that hashes are taken of: sorted keys, no spaces, UTF-8 kept.
-
-    >>> canonical_json({"b": 1, "a": "房"})
-    '{"a":"房","b":1}'
-    """
-    return _CANONICAL.encode(value)
 
 
 def record_id(kind: str, *inputs: JsonValue) -> str:

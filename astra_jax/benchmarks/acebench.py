@@ -44,8 +44,8 @@ from astra_jax.benchmarks.scores import sum_up
 from astra_jax.benchmarks.simulated_user import SimulatedUser
 from astra_jax.config import ConfigError
 from astra_jax.engine.http import Endpoint
-from synthesis.destination import whole_file
-from synthesis.fingerprint import flattened
+from synthesis.run.destination import whole_file
+from synthesis.run.fingerprint import flattened
 
 _USER: Final = "gpt-4o"
 """Another name for which it takes the address from a variable, and another one."""

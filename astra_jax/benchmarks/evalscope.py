@@ -30,8 +30,8 @@ from astra_jax.benchmarks.results import BenchmarkResults, RunDocument, Sample, 
 from astra_jax.benchmarks.scores import sum_up
 from astra_jax.benchmarks.second_harness import FOLDER, second_run
 from astra_jax.engine.http import Endpoint
-from synthesis.destination import whole_file
-from synthesis.fingerprint import flattened
+from synthesis.run.destination import whole_file
+from synthesis.run.fingerprint import flattened
 
 _MODEL: Final = "model"
 _Reader = Callable[[Path, Collection[tuple[int, int]]], Iterable[Sample]]

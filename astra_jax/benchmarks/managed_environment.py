@@ -25,9 +25,9 @@ from typing import Any, Final
 from astra_jax.benchmarks.harnesses import Harness
 from astra_jax.benchmarks.results import HarnessDocument
 from astra_jax.errors import AstraError
-from astra_jax.training.run_lock import run_lock
 from astra_jax.user_cache import user_cache
-from synthesis.destination import whole_file
+from synthesis.run.destination import whole_file
+from synthesis.run.lock import run_lock
 
 _WHOLE: Final = "whole.json"
 """Written last."""

@@ -49,7 +49,7 @@ from astra_jax.mesh.placement import sharded_shapes
 from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import require_divisible
-from synthesis.destination import whole_file
+from synthesis.run.destination import whole_file
 
 _log = logging.getLogger(__name__)
 

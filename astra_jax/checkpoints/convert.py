@@ -33,7 +33,7 @@ from astra_jax.checkpoints.hf import HF_FOLDER, KEPT_CONFIG, HFParameter, copy_c
 from astra_jax.checkpoints.provenance import PROVENANCE, Provenance, base_model
 from astra_jax.model.config import DType, ModelConfig, Params
 from astra_jax.model.qwen3 import abstract_params
-from synthesis.destination import MARK, Result, require_destination, whole_folder
+from synthesis.run.destination import MARK, Result, require_destination, whole_folder
 
 CHECKPOINT: Final = Result("converted checkpoint", MARK, "checkpoint", is_replaced=True)
 """What `hf_to_orbax` makes. A checkpoint that was trained is none: it is never replaced."""

@@ -25,7 +25,7 @@ from astra_jax.errors import AstraError
 from astra_jax.model.config import DType, ModelConfig, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import param_shardings
-from synthesis.destination import MARK, Result, whole_folder
+from synthesis.run.destination import MARK, Result, whole_folder
 
 HF_FOLDER = Result("HuggingFace folder that we wrote", MARK, "huggingface", is_replaced=True)
 """What `save_hf` makes. One that was downloaded is none: it is never replaced."""

@@ -19,8 +19,8 @@ from astra_jax.errors import AstraError
 from astra_jax.evaluate.intervals import paired_interval
 from astra_jax.evaluate.slices import EvaluatedEnvironment
 from astra_jax.training.run_record import EVALUATION
-from synthesis.destination import is_earlier_result
-from synthesis.fingerprint import Fingerprint
+from synthesis.run.destination import is_earlier_result
+from synthesis.run.fingerprint import Fingerprint
 
 FigureTable = dict[str, float | tuple[float, float]]
 """Figures by name; `NAME_interval` is the 95 % interval of NAME."""

@@ -17,7 +17,7 @@ import jax
 from pydantic import BaseModel, ConfigDict
 
 from astra_jax.errors import AstraError
-from synthesis.destination import whole_file
+from synthesis.run.destination import whole_file
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")

@@ -58,15 +58,15 @@ from astra_jax.sft.stage import run_sft
 from astra_jax.transformers_library import transformers_library
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
-from synthesis.destination import whole_file
 from synthesis.environments.held_out import RL_SPLIT, held_out_configs
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.splits import APART, shared_between
 from synthesis.environments.verification import verify_environments
-from synthesis.fingerprint import Fingerprint, digest, digest_of_files
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, Trajectory
+from synthesis.run.destination import whole_file
+from synthesis.run.fingerprint import Fingerprint, digest, digest_of_files
 from synthesis.tools.sources import EXAMPLES_DIRECTORY, SourceMissing, source_files
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_tools, synthesize_trajectories
 

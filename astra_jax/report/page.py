@@ -25,7 +25,7 @@ from astra_jax.report.charts import LineChart, figure, line_chart
 from astra_jax.report.data_sets import Bar, DataSet, mean_subtasks
 from astra_jax.report.episodes import PROGRAMS, choose_episodes, policy_order
 from astra_jax.report.temperatures import KINDS, by_temperature
-from synthesis.destination import require_file_destination, whole_file
+from synthesis.run.destination import require_file_destination, whole_file
 
 
 class RunFolderError(AstraError):

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from astra_jax.episodes.rollout import Group
-from synthesis.destination import whole_file
 from synthesis.records import JsonObject
+from synthesis.run.destination import whole_file
 
 SOLVED_RATES_FILE: Final = "solved_rates.jsonl"
 

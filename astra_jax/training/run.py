@@ -30,8 +30,8 @@ from astra_jax.training.metrics import MetricsLog, Progress
 from astra_jax.training.not_finite import NotFiniteSteps
 from astra_jax.training.optimizer import make_optimizer
 from astra_jax.training.parts import Parts
-from astra_jax.training.run_record import RunRecord
 from astra_jax.training.termination import GivenUp, Terminated, Termination
+from synthesis.run.manifest import RunManifest
 
 _T = TypeVar("_T")
 
@@ -146,7 +146,7 @@ class TrainingRun:
     def finish(
         self,
         state: TrainState,
-        record: RunRecord,
+        record: RunManifest,
         *,
         data: Sequence[Path],
         figures: Mapping[str, Any],

@@ -17,7 +17,6 @@ from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
-from synthesis.destination import MARK, DestinationRefused, Result, require_destination, whole_folder
 from synthesis.export.astra_rows import AstraRow, astra_row
 from synthesis.export.data_card import DATA_CARD, Contents, data_card
 from synthesis.export.openai_rows import ExportImpossible, OpenAIRow, openai_row
@@ -28,6 +27,7 @@ from synthesis.export.trl_rows import TrlRow, trl_row
 from synthesis.export.verl_rows import VerlRow, verl_row
 from synthesis.record_io import RECORD_TYPES, RecordSource, read_card
 from synthesis.records import KeptRecord
+from synthesis.run.destination import MARK, DestinationRefused, Result, require_destination, whole_folder
 
 EXPORT: Final = Result("export of records", MARK, "export", is_replaced=True)
 

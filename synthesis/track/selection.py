@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from synthesis.fingerprint import Fingerprint
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
 from synthesis.records import Environment, RejectedRecord, Trajectory
+from synthesis.run.fingerprint import Fingerprint
 from synthesis.stage import Rejected, StageReport
 from synthesis.track.run import TrackRun, rejected_beside
 

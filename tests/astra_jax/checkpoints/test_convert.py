@@ -24,7 +24,7 @@ from astra_jax.cli.command import main
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import init_params
 from astra_jax.testing import tiny_tokenizer
-from synthesis.destination import DestinationRefused
+from synthesis.run.destination import DestinationRefused
 
 ROOT = Path(__file__).parents[3]
 CONFIG = ModelConfig(

@@ -63,8 +63,6 @@ class Result:
     """Files beside those that the manifest names."""
     is_replaced: bool = False
     """Whether a new one takes its place, so that all it holds must be known to be ours."""
-    may_be_empty: bool = False
-    """Whether the manifest of an older version said nothing."""
     advice: str = ""
     """What to do where the manifest is missing, because an older version wrote none."""
 
@@ -242,8 +240,6 @@ def _manifest(folder: Path, result: Result) -> dict[str, Any] | None:
     """Return the manifest of a folder, if it is one of `result`."""
     try:
         text = (folder / result.manifest).read_text(encoding="utf-8")
-        if result.may_be_empty and not text:
-            return {"kind": result.kind}
         manifest = json.loads(text)
     except (OSError, ValueError):
         return None

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from astra_jax.errors import UsageError
-from synthesis.destination import DestinationRefused, is_no_lock
+from synthesis.errors import SynthesisError
+from synthesis.run.destination import DestinationRefused, is_no_lock
 
 _MOST_ATTEMPTS = 1000
 """Times that a folder or file may go between being made and being locked: others take and leave the lock as well."""
@@ -27,8 +27,10 @@ _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """What flock fails with where a file system has no locks, e.g. Lustre without its mount option `flock`."""
 
 
-class AnotherRun(UsageError):
+class AnotherRun(SynthesisError):
     """Another run is at work in the same folder; the message says which, and what to do."""
+
+    is_usage = True
 
 
 @contextlib.contextmanager
