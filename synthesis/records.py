@@ -6,8 +6,6 @@ ArrayRecord shard (see `record_io`). Nothing in a record is a secret, a header o
     ServerDocument ─ ToolDocument                what can be called
     Trajectory ─ Task, Message ─ ToolCall        a conversation kept as data, with its seven reward axes
     Environment ─ SubQuestion, EnvironmentTool   a question whose sub-answers are proven by running Python tools
-
-Decided: docs/decisions/tiny.md, “Gold episodes name what they look up before they call”.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ class Record(BaseModel):
 class KeptRecord(Record):
     """A record that directories hold: it says which version it is of, and what it was when it was written.
 
-    Decided: docs/decisions/synthesis.md, “A record holds its digest, and what can be replayed is replayed”.
+    Decided: docs/decisions/synthesis.md, “A record holds its digest, and `records verify` replays everything it can”.
     """
 
     schema_version: Literal[2] = SCHEMA_VERSION
@@ -687,7 +685,6 @@ def reasoning_before(calls: Sequence[ToolCall], language: Language, documents: M
 
     The names of tools are English. Where the question is not, each call's words follow what the tool's document says
     of it, if it says anything: that is in the question's language.
-    Decided: docs/decisions/tiny.md, “Gold episodes in Chinese quote a tool's document before its name”.
     """
     if language == "en":
         return plain_calls(calls)
@@ -708,8 +705,6 @@ def answer_message(answer: JsonValue, language: Language) -> Message:
 
 def plain_calls(calls: Sequence[ToolCall]) -> str:
     """Say in words what calls of one turn look up.
-
-    Decided: docs/decisions/tiny.md, “The reasoning before a call joins words and arguments by a colon”.
 
     >>> plain_calls([ToolCall(id="1", name="get_monthly_rent", arguments={"apartment": "Amber Falcon"})])
     'monthly rent: Amber Falcon'

@@ -3,7 +3,7 @@
 The same command goes on with a run that is not finished and repeats the closing figures of one that is. With another
 seed, config, data, start or source of what decides the result, it is refused with the list of differences.
 
-Decided: docs/decisions/runs.md, “A run is what it was begun with”.
+Decided: docs/decisions/runs.md, “A run resumes only with the config, inputs and code that it began with”.
 """
 
 from __future__ import annotations
