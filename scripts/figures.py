@@ -65,7 +65,7 @@ def promises(summary: Summary) -> Iterator[tuple[str, bool]]:
 
 
 def readme_table(summaries: Sequence[Summary]) -> str:
-    """Return the README's table: base, SFT, RL (all greedy) and the program that learns nothing; a cell has every seed."""
+    """Return the README's table, with all seeds in a cell: base, SFT and RL (greedy), and the program `lexical`."""
 
     def cell(name: str, key: str, form: str) -> str:
         setting = "heldout" if name == "lexical" else "heldout_greedy"
