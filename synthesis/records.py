@@ -595,7 +595,7 @@ class Environment(KeptRecord):
 
     def gold_levels(self) -> list[list[SubQuestion]]:
         """Return the sub-tasks by dependency level: all that those of a level depend on is answered in those before."""
-        # Parents come first here, and rollout workers run this: no graph is built for it (docs/decisions/synthesis.md).
+        # Parents come first here, and rollout workers run this: no graph is built for it.
         depths: dict[str, int] = {}
         levels: dict[int, list[SubQuestion]] = {}
         for sub_question in self.sub_questions:
