@@ -3,10 +3,7 @@
 A checkpoint folder carries its own `tokenizer.json`; the official Qwen3 one and the small one of the tiny base
 are used alike.
 
-Decided: docs/decisions/rl.md, “A control token's name that somebody says is text”.
-Decided: docs/decisions/tiny.md, “The tiny tokenizer reads digits in pairs”.
-Decided: docs/decisions/tiny.md, “The tiny tokenizer never glues a space to a name”.
-Decided: docs/decisions/tiny.md, “The fixed text of the chat format is one token a phrase, for tiny models”.
+Decided: docs/decisions/rl.md, “The text of a control token is encoded as text, not as the token”.
 """
 
 from __future__ import annotations

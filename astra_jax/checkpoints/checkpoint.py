@@ -12,10 +12,8 @@ Weights are kept for analysis; the train part only for the newest saves. A kille
 without manifest, which the next save of that step replaces. Where there are several hosts, all of them make each call
 here, on one file system: each writes and reads its parts of the arrays, the first writes the rest.
 
-Decided: docs/decisions/checkpoints.md, “A run that resumes never has its first state”.
-Decided: docs/decisions/checkpoints.md,
-“A checkpoint is whole when its manifest is, and the manifest is written in the background”.
-Decided: docs/decisions/checkpoints.md, “Each host has the checksums of what it wrote, and no host reads another's”.
+Decided: docs/decisions/checkpoints.md, “A checkpoint counts once its manifest is written, and a thread writes it”.
+Decided: docs/decisions/checkpoints.md, “Each host computes the checksums of the files that it wrote”.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 In a checkpoint of ours each parameter is a Zarr array whose chunks are a layer, or some rows: a piece is written and
 read without the rest. The arrays are TensorStore's here, all that surrounds them is Orbax's.
-
-Decided: docs/decisions/checkpoints.md, “A conversion streams pieces, and a saved layer is a chunk”.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ Parameters travel outside the module as a plain nested dictionary of arrays (`Pa
 
 so that gradients, optimisers, checkpoints and shardings are trees of arrays, and `bind(config, params)` makes the
 module of them inside or outside `jit` at no cost.
-
-Decided: docs/decisions/model.md, “Without a mesh, projections see one row per token”.
 """
 
 from __future__ import annotations
@@ -248,8 +246,6 @@ def layers_apart(params: Params) -> Params:
     """Return parameters whose `layers` are a tuple, for each layer a dictionary; those that are so as they are.
 
     A program that goes through the layers one by one would copy its slice of stacked arrays before each product.
-
-    Decided: docs/decisions/hosts.md, “A policy decodes with each layer's weights apart”.
     """
     layers = params.get("layers")
     return {**params, "layers": _slices(layers)} if isinstance(layers, Mapping) else params

@@ -2,8 +2,6 @@
 
 The lock is the kernel's (flock) on a file that names its holder, so it goes with the process, however that dies. What
 a killed run leaves is a file that nobody holds; a run that ends takes its file away.
-
-Decided: docs/decisions/runs.md, “One run at a time in a folder”.
 """
 
 from __future__ import annotations

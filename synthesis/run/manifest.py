@@ -4,7 +4,7 @@
     resume   the same command finds a manifest that says the same, and goes on
     finish   write the closing figures into the manifest, which the same command then repeats
 
-Decided: docs/decisions/runs.md, “A run is what it was begun with”.
+Decided: docs/decisions/runs.md, “A run resumes only with the config, inputs and code that it began with”.
 """
 
 from __future__ import annotations
