@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,7 +74,8 @@ class RunRecord:
         if not _is_first_host():
             return
         self.out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"kind": self.result.kind, "made_with": self.made_with, "figures": figures}, indent=2)
+        begun = {"kind": self.result.kind, "made_with": self.made_with, "cpu_cores": _cpu_cores()}
+        text = json.dumps({**begun, "figures": figures}, indent=2)
         with whole_file(self.out / self.result.manifest) as file:
             file.write_text(text + "\n", encoding="utf-8")
 
@@ -114,6 +117,10 @@ def open_run(
             require_same(out, found.get("made_with", {}), made_with, advice=advice)
             # Where somebody took the product away, the figures are those of nothing, and the run goes on to make it.
             figures = found.get("figures") if (out / product).is_file() else None
+            before, now = found.get("cpu_cores"), _cpu_cores()
+            if figures is None and before and now and before != now and _is_first_host():
+                note = "it goes on, but sums are rounded in another order: the last bits differ from an unbroken run's"
+                print(f"astra: {out}: was computed on {before} CPU cores, now on {now}; {note}", file=sys.stderr)
     except DestinationRefused as error:
         refusal = error
     _agree(refusal)
@@ -133,6 +140,13 @@ def digest_of_records(directory: Path) -> str:
 def digest_of_policy(folder: Path) -> str:
     """Name what a policy folder holds: the manifest of its weights, with their checksums, and its tokenizer."""
     return digest_of_files([folder / "params.whole.json", folder / "tokenizer.json"])
+
+
+def _cpu_cores() -> int | None:
+    """Return how many cores JAX computes on; None where it computes on an accelerator."""
+    import jax
+
+    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else None
 
 
 def _holds_something(path: Path) -> bool:
