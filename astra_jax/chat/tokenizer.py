@@ -88,9 +88,8 @@ class Tokenizer:
         """
         path = Path(folder) / TOKENIZER
         if not path.is_file():
-            raise TokenizerError(
-                f"expected a tokenizer.json, found none at {path}; `init` must name a checkpoint folder"
-            )
+            found = f"found none at {path}" if path.parent.is_dir() else f"but {folder} does not exist"
+            raise TokenizerError(f"expected a tokenizer.json, {found}; name a checkpoint folder")
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:

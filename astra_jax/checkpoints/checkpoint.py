@@ -255,7 +255,8 @@ def read_model(path: str | os.PathLike[str]) -> ModelConfig:
     """
     description = Path(path) / "params.json"
     if not description.is_file():
-        raise CheckpointError(f"{path}: expected a checkpoint folder, found no params.json; try one of its sub-folders")
+        found = "found no params.json; try a sub-folder" if description.parent.is_dir() else "but no such folder exists"
+        raise CheckpointError(f"{path}: expected a checkpoint folder, {found}")
     try:
         return ModelConfig.model_validate_json(description.read_bytes())
     except ValidationError as error:

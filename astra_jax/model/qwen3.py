@@ -62,7 +62,7 @@ def rope_frequencies(config: ModelConfig) -> tuple[jax.Array, float]:
     low = max(math.floor(dimension_that_turns(yarn.beta_fast)), 0)
     high = min(math.ceil(dimension_that_turns(yarn.beta_slow)), config.head_dim - 1)
     # 1e-3 as in `transformers`: where both ends meet, the blend is a step and not 0/0.
-    stretched = jnp.clip((jnp.arange(half) - low) / max(high - low, 1e-3), 0.0, 1.0)
+    stretched = jnp.clip((jnp.arange(half) - low) / (high - low or 1e-3), 0.0, 1.0)
     frequencies = frequencies * (1 - stretched) + frequencies / yarn.factor * stretched
     return frequencies, 0.1 * math.log(yarn.factor) + 1.0
 

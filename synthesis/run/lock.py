@@ -60,8 +60,8 @@ def run_lock(path: Path) -> Iterator[None]:
                     "place to write to, or move it away"
                 )
             file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
-            file.flush()
+            with contextlib.suppress(OSError):  # of a full disk the run itself tells more
+                os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
             try:
                 yield
             finally:
