@@ -1,7 +1,4 @@
-"""Configs: a TOML file and `key=value` overrides, read into the pydantic class beside the code that it configures.
-
-Decided: docs/decisions/packaging.md, “Configs are a folder of the package, by a link”.
-"""
+"""Configs: a TOML file and `key=value` overrides, read into the pydantic class beside the code that it configures."""
 
 from __future__ import annotations
 

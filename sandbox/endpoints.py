@@ -200,10 +200,7 @@ def _packages_document(packages: AllowedPackages) -> dict[str, Any]:
 
 
 class _Guard:
-    """Turns every failure that is not the tool's into its HTTP status, and lets only those in who may call.
-
-    Decided: docs/decisions/tools.md, “A web page is no caller”.
-    """
+    """Turns every failure that is not the tool's into its HTTP status, and lets only those in who may call."""
 
     def __init__(self, execution: Execution, token: str | None) -> None:
         self._execution = execution

@@ -19,7 +19,7 @@ ALLOWED = {
     "synthesis": ("synthesis", "sandbox.client", "sandbox.protocol"),
     "astra_jax": (
         *("astra_jax", "synthesis.records", "synthesis.record_io", "synthesis.answers"),
-        *("synthesis.destination", "synthesis.fingerprint", "sandbox.client", "sandbox.protocol"),
+        *("synthesis.run", "sandbox.client", "sandbox.protocol"),
     ),
 }
 
@@ -59,15 +59,13 @@ FLOORS = {
     "synthesis": (
         *(
             "errors",
-            "row_digests",
+            "python_source",
+            "run",
             "records",
-            "destination",
-            "fingerprint",
             "record_io",
             "diversity",
             "nfkc",
             "written_language",
-            "python_source",
             "second_tries",
             "stage",
             "verification",

@@ -2,8 +2,6 @@
 
 A decoder knows no environment, no tool and no chat; a caller knows no page, no row and no device. Any decoder passes
 the suite in `tests/astra_jax/engine/conformance.py`.
-
-Decided: docs/decisions/rl.md, “A decoder is asked for one message at a time”.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class Sampling:
     Raises:
         DecoderError: there is no such temperature, truncation or penalty.
 
-    Decided: docs/decisions/rl.md, “What truncation kept is learnt from as it was kept”.
+    Decided: docs/decisions/rl.md, “The loss uses the token ids that top-k, top-p and min-p kept”.
     """
 
     max_tokens: int

@@ -2,7 +2,7 @@
 
 A host tells of its own in one `.npz` in memory: the columns of all ledgers, end to end, and JSON of the rest.
 
-Decided: docs/decisions/hosts.md, “Before each call of a program the hosts agree on which it is”.
+Decided: docs/decisions/hosts.md, “The hosts agree on the next program before each call of the decoder”.
 """
 
 from __future__ import annotations

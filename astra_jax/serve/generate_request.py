@@ -3,7 +3,7 @@
 What would change a draw or a reply and is not done here is refused by name; a field that asks for what happens anyway
 (`top_p` of 1, `n` of 1, null) is as good as none.
 
-Decided: docs/decisions/serve.md, “The wire is vLLM's tokens in, tokens out”.
+Decided: docs/decisions/serve.md, “The token endpoint has the fields of vLLM's /inference/v1/generate”.
 """
 
 from __future__ import annotations

@@ -104,8 +104,6 @@ def _template(folder: Path) -> ChatTemplate | None:
 def serving_limits(most_tokens: int, rows: int) -> Limits:
     """Return pages and rows for so many conversations at once, all of which may be of full length.
 
-    Decided: docs/decisions/serve.md, “A turn is read in a row that is hardly longer, into pages where they lie”.
-
     Nobody knows which prompts will be alike, so that each row reads its own pages, which may be others' as well.
 
     >>> [shape.prefixes for shape in serving_limits(4096, 16).row_shapes]

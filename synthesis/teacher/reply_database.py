@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from synthesis.errors import SynthesisError
-from synthesis.row_digests import digest_in_sql, row_digest
+from synthesis.run.row_digests import digest_in_sql, row_digest
 
 _DIGESTED: Final = {
     "replies": ("text", "key", "prompt_tokens", "completion_tokens", "cost_usd"),

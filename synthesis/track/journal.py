@@ -22,9 +22,9 @@ from typing import Generic, TextIO, TypeVar
 from tqdm import tqdm
 
 from synthesis.errors import SynthesisError
-from synthesis.fingerprint import MadeOtherwise, require_same
 from synthesis.records import JsonValue
-from synthesis.row_digests import digest_in_sql, row_digest
+from synthesis.run.fingerprint import MadeOtherwise, require_same
+from synthesis.run.row_digests import digest_in_sql, row_digest
 from synthesis.second_tries import SecondTry, noted_second_tries
 from synthesis.stage import Rejected, StageReport
 

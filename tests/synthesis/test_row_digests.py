@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
-from synthesis.fingerprint import MadeOtherwise
+from synthesis.run.fingerprint import MadeOtherwise
 from synthesis.teacher.batch_table import BatchTable
 from synthesis.teacher.cache import CachedReply, ReplyFile
 from synthesis.teacher.reply_database import ReplyFileError

@@ -35,8 +35,8 @@ from astra_jax.testing import tiny_environment
 from sandbox.local import local_sandbox
 from synthesis.record_io import check_shards, write_records
 from tests.astra_jax.checkpoints.test_convert import write_hf_folder
-from tests.astra_jax.training.test_run_lock import sft_command
 from tests.synthesis.journals import num_finished
+from tests.synthesis.run.test_lock import sft_command
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
