@@ -25,7 +25,8 @@ def add_serve(commands: Commands) -> None:
   POST /v1/completions                 text or token ids in, text out, no template
   POST /inference/v1/generate          token ids in, ids and log-probs out, in the fields of vLLM's endpoint
   POST /inference/v1/abort_requests    {"request_ids": [...]}: such messages end where they stand
-  GET  /v1/models, /health, /metrics   open to all
+  GET  /v1/models, /metrics            the served names; counts for Prometheus
+  GET  /health                         whether requests are taken; the one path that needs no key
 
 A conversation that comes back with its history is not computed again; usage says how much was found. What would
 change a draw or a reply and is not done here (forced calls, forced forms, top_logprobs) is a 400 that names it.""",
@@ -34,7 +35,7 @@ change a draw or a reply and is not done here (forced calls, forced forms, top_l
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a key)")
     serve.add_argument("--port", type=whole_number(0, 65535), default=8000, help="0 for any free one")
     serve.add_argument(
-        "--served-model-name", type=_names, default=(), metavar="A,B", help="names of the model; default: its path"
+        "--served-model-name", type=_names, default=(), metavar="A,B", help="names of the model; default: the folder's last name"
     )
     serve.add_argument(
         "--api-key-env",

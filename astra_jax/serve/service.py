@@ -206,7 +206,7 @@ class Service:
             raise RequestRefused(408, f"the body did not come within {_BODY_SECONDS:g} s") from None
         return bytes(body)
 
-    # --- what anybody may ask ---
+    # --- what is served, and how it is ---
 
     async def models(self, request: Request) -> Response:
         """Answer `GET /v1/models`: `replays` and `policy` are ours."""
