@@ -196,7 +196,10 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         (asked(cache_salt=""), 400, "cache_salt"),
         (asked(request_id=7), 400, "request_id"),
         (asked(model="gpt"), 404, "expected a model of tiny, another/name, found 'gpt'"),
-        (b" " * (1 << 18), 413, "at most"),
+        (asked(params={"temperature": 1e308}), 400, "temperature: Input should be less than or equal to 100"),
+        (asked(params={"repetition_penalty": 1e37}), 400, "repetition_penalty: Input should be less"),
+        (asked([1] * 300_000), 400, "at most 160 tokens, found 300000"),
+        (b" " * ((16 << 20) + 1), 413, "at most"),
     ],
     ids=lambda value: str(value)[:60] if not isinstance(value, int) else str(value),
 )
