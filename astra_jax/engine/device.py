@@ -6,14 +6,21 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from astra_jax.engine.host_pages import MOVED_AT_ONCE, Moves
-from astra_jax.engine.page_lists import MostPages, most_listed_pages, num_prefix_pages, own_table_sizes
+from astra_jax.engine.page_lists import (
+    MostPages,
+    has_short_programs,
+    most_listed_pages,
+    most_pages,
+    num_prefix_pages,
+    own_table_sizes,
+)
 from astra_jax.engine.penalties import Penalties
 from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
@@ -29,6 +36,17 @@ _T = TypeVar("_T")
 # A process has two decoders at most. glibc keeps what a thread frees where that thread, and few others, will look for
 # it: of the calls of many threads, or of new ones for each run, more is kept than is in use.
 _THREADS = ThreadPoolExecutor(2, "decoder")
+
+
+class _Kind(NamedTuple):
+    """The program of a call that samples: calls that differ in these alone are compiled anew."""
+
+    shape: RowShape
+    own_table_pages: int
+    listed: MostPages | None
+    """The lengths of the lists that pages are read as; None where rows are read side by side."""
+    is_penalized: bool
+
 
 Said = list[SaidRow]
 """Of each row, in the order of `Sample.all_rows`."""
@@ -167,6 +185,19 @@ class XLADevice:
             own_pages = self.own_pages(sample) if own_pages is None else own_pages
             return await off_the_loop(self._sample, sample, own_pages, threads=_THREADS)
 
+    async def compile_all(self) -> None:
+        """Compile every program that a later call may need, by calls whose rows are all padding.
+
+        Another thread calls them one by one, so that a signal ends this after the program that is being compiled.
+
+        Decided: docs/decisions/serve.md, “A server compiles every program before it takes requests”.
+        """
+        nothing: list[list[Any]] = [[] for _ in range(self.num_shards)]
+        for begins, most_rows, most_tokens in self._limits.read_kinds():
+            await off_the_loop(self._read, Read(nothing, begins, most_rows, most_tokens), threads=_THREADS)
+        for kind in self._kinds():
+            await off_the_loop(self._sample_as, Sample(kind.shape, nothing, leave_at=0), kind, threads=_THREADS)
+
     def own_pages(self, sample: Sample) -> int:
         """Return how many pages behind their prefix the rows of a call have at most."""
         rows = sample.all_rows()
@@ -234,6 +265,32 @@ class XLADevice:
         self._pages = read_tokens(self._model_config, self._params, self._pages, given, begins=read.begins)
 
     def _sample(self, sample: Sample, own_pages: int) -> tuple[Said, int]:
+        return self._sample_as(sample, self._kind_of(sample, own_pages))
+
+    def _kind_of(self, sample: Sample, own_pages: int) -> _Kind:
+        is_penalized = any(row.track.sampling.is_penalized for row in sample.all_rows() if row.track.sampling)
+        sizes = self._own_table_sizes(sample.shape, is_penalized)
+        listed = most_listed_pages(self._limits, sample) if self._lists_pages and not is_penalized else None
+        return _Kind(sample.shape, next(size for size in sizes if size >= own_pages), listed, is_penalized)
+
+    def _kinds(self) -> list[_Kind]:
+        """Return everything that `_kind_of` may return."""
+        kinds = []
+        for shape in self._limits.row_shapes:
+            for is_penalized in (False, True) if self.penalizes else (False,):
+                sizes = self._own_table_sizes(shape, is_penalized)
+                kinds += [_Kind(shape, size, None, is_penalized) for size in sizes]
+                if self._lists_pages and not is_penalized and has_short_programs(self._limits, shape):
+                    listed = most_pages(self._limits, shape)
+                    kinds += [_Kind(shape, size, listed, False) for size in sizes if size > sizes[0]]
+        return list(dict.fromkeys(kinds))
+
+    def _own_table_sizes(self, shape: RowShape, is_penalized: bool) -> tuple[int, ...]:
+        # The length of a table costs a kernel nothing, and every size is one more program; penalties are rare.
+        is_one = self._has_kernel or is_penalized
+        return self._limits.own_table_pages[-1:] if is_one else own_table_sizes(self._limits, shape)
+
+    def _sample_as(self, sample: Sample, kind: _Kind) -> tuple[Said, int]:
         prefixes, width = sample.shape
         filled = [
             [
@@ -255,10 +312,9 @@ class XLADevice:
         tracks = [
             [[None if row is None else row.track for row in of_prefix] for of_prefix in of_shard] for of_shard in filled
         ]
-        most = most_listed_pages(self._limits, sample) if self._lists_pages else None
-        histories = self._histories(tracks, sample.shape, own_pages, most)
-        penalties = self._penalties(flat, shape)
-        self._shapes.add(("sample", sample.shape, histories.own_tables_DRn.shape, most, penalties is None))
+        histories = self._histories(tracks, kind)
+        penalties = self._penalties(flat, shape) if kind.is_penalized else None
+        self._shapes.add(("sample", *kind))
         copies = self._copies([None if row is None else row.copy for of_shard in flat for row in of_shard], shape)
         self._pages, sampled = sample_rows(
             self._model_config,
@@ -307,11 +363,9 @@ class XLADevice:
         ):
             asked[name][place] = value
 
-    def _penalties(self, flat: list[list[SampleRow | None]], shape: tuple[int, int]) -> Penalties | None:
-        """Return what rows are penalised for; none where no row is: another program, which counts nothing."""
+    def _penalties(self, flat: list[list[SampleRow | None]], shape: tuple[int, int]) -> Penalties:
+        """Return the texts of rows, and what they are penalised by."""
         asked = [(place, row.track) for place, row in _enumerated(flat) if row is not None]
-        if not any(track.sampling.is_penalized for _, track in asked if track.sampling is not None):
-            return None
         penalties = Penalties(
             ids_DRL=np.full((*shape, self._limits.max_tokens), -1, np.int32),
             num_given_DR=np.zeros(shape, np.int32),
@@ -353,12 +407,10 @@ class XLADevice:
         own = [np.asarray(parts[shard]) for shard in self._shards]
         return np.concatenate(own) if own else np.zeros((0, *x.shape[1:]), x.dtype)
 
-    def _histories(
-        self, tracks: list[list[list[Track | None]]], shape: RowShape, own_pages: int, most: MostPages | None
-    ) -> Histories:
+    def _histories(self, tracks: list[list[list[Track | None]]], kind: _Kind) -> Histories:
         """Return where the tokens of rows lie, and where their new ones go."""
         page_tokens = self._limits.page_tokens
-        num_prefixes, width = shape
+        num_prefixes, width = kind.shape
         prefix_tables = np.zeros((self.num_shards, num_prefixes, self._limits.prefix_table_pages), np.int32)
         prefix_pages = np.zeros((self.num_shards, num_prefixes), np.int32)
         owns: list[tuple[tuple[int, int], list[int], int]] = []
@@ -373,14 +425,12 @@ class XLADevice:
                     owns.append(
                         ((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens)
                     )
-        # The length of a table costs a kernel nothing, and every size is one more program.
-        sizes = self._limits.own_table_pages[-1:] if self._has_kernel else own_table_sizes(self._limits, shape)
-        size = next(size for size in sizes if size >= own_pages)
-        own_tables = np.zeros((self.num_shards, num_prefixes * width, size), np.int32)
+        own_tables = np.zeros((self.num_shards, num_prefixes * width, kind.own_table_pages), np.int32)
         own_counts = np.zeros((self.num_shards, num_prefixes * width), np.int32)
         for place, table, count in owns:
             own_tables[place][: len(table)] = table
             own_counts[place] = count
+        most = kind.listed
         listed = {} if most is None else {"most_prefix_pages": most.prefix_pages, "most_own_pages": most.own_pages}
         return Histories(prefix_tables, prefix_pages, own_tables, own_counts, **listed)
 

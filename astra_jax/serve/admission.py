@@ -52,7 +52,5 @@ class Admission:
         if self._expected is None or asked in _OPEN_TO_ALL:
             return None
         if not secrets.compare_digest(headers.get("authorization", "").encode(), self._expected):
-            return RequestRefused(
-                401, "the key is missing or wrong: send it as a bearer token", code="unauthorized"
-            )
+            return RequestRefused(401, "the key is missing or wrong: send it as a bearer token", code="unauthorized")
         return None

@@ -33,7 +33,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from astra_jax.engine.http import key_or_none
-from astra_jax.engine.interface import Decoder, Sampling, Session
+from astra_jax.engine.interface import Decoder
 from astra_jax.errors import AstraError
 from astra_jax.model.config import DType
 from astra_jax.model.kv_pages import KVDType
@@ -197,15 +197,14 @@ def listen(host: str, port: int) -> socket.socket:
         raise CannotServe(f"cannot listen on {host}:{port}: {error.strerror or error}; name another --port") from None
 
 
-async def _warm_decoder(served: ServedPolicy) -> Decoder:
-    """Return what samples; the smallest programs are compiled, others are when they are first needed.
+async def _compiled_decoder(served: ServedPolicy) -> Decoder:
+    """Return the decoder, with every program compiled that a request can need.
 
     Raises:
         CannotServe: there is too little memory.
     """
     try:
-        decoder = served.decoder()
-        await decoder.generate([served.end_ids[0]] * 2, Sampling(1), Session(0, 0))
+        return await served.compiled_decoder()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -213,8 +212,6 @@ async def _warm_decoder(served: ServedPolicy) -> Decoder:
             f"expected memory for the cache of sequences of up to {served.limits.max_tokens} tokens, found too little: "
             "lower --rows or --max-model-len, or set --dtype bfloat16"
         ) from error
-    decoder.forget(Session(0, 0))
-    return decoder
 
 
 async def _serve(
@@ -229,7 +226,7 @@ async def _serve(
 ) -> None:
     if reload_seconds is not None and served.digest is None:
         raise CannotServe(f"expected a policy folder with --reload, found a HuggingFace folder: {folder}")
-    decoder = await _warm_decoder(served)
+    decoder = await _compiled_decoder(served)
     served = served.without_weights()
     service = Service(served, decoder, limits)
     server = Server(service, key, grace_seconds=limits.grace_seconds, reasoning_parser=reasoning_parser)

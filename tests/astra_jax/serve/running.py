@@ -42,7 +42,12 @@ def served(policy: Policy, limits: Limits = LIMITS, **changes) -> ServedPolicy:
 
 @contextlib.contextmanager
 def running(
-    policy: ServedPolicy, *, limits: ServingLimits | None = None, key: str | None = None, decoder: Decoder | None = None
+    policy: ServedPolicy,
+    *,
+    limits: ServingLimits | None = None,
+    key: str | None = None,
+    decoder: Decoder | None = None,
+    is_compiled: bool = False,
 ) -> Iterator[Running]:
     limits = limits or ServingLimits(grace_seconds=30)
     up: list[Running] = []
@@ -50,7 +55,7 @@ def running(
     failures: list[BaseException] = []
 
     async def serve(listener: socket.socket) -> None:
-        made = decoder or policy.decoder()
+        made = decoder or (await policy.compiled_decoder() if is_compiled else policy.decoder())
         server = Server(Service(policy, made, limits), key, grace_seconds=limits.grace_seconds)
         up.append(Running(f"http://127.0.0.1:{listener.getsockname()[1]}", made, server))
         is_up.set()

@@ -100,7 +100,9 @@ def test_a_web_page_opens_no_websocket(keyless):
 
 
 @pytest.mark.parametrize(("method", "path"), REQUESTS)
-@pytest.mark.parametrize("given", [None, "Bearer wrong", "secret-key", "Bearer secret-key2", "Bearer ", "Bearer schl\xfc"])
+@pytest.mark.parametrize(
+    "given", [None, "Bearer wrong", "secret-key", "Bearer secret-key2", "Bearer ", "Bearer schl\xfc"]
+)
 def test_only_health_is_answered_without_the_key(keyed, method, path, given):
     headers = [("Host", "model.example")] + ([] if given is None else [("Authorization", given)])
     code = None if method == "HEAD" else "unauthorized"
