@@ -5,14 +5,12 @@ Decided: docs/decisions/packaging.md, “Configs are a folder of the package, by
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -38,8 +36,7 @@ def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str]
         ConfigError: no such file, not TOML, an unknown key, or a value of the wrong type.
     """
     values = _toml(path)
-    for override in overrides:
-        _override(config_type, values, override)
+    _make_lists_of_one(config_type, values, [_override(values, override) for override in overrides])
     return parse_config(config_type, values, where=str(path))
 
 
@@ -124,9 +121,8 @@ def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Ma
     if fault["type"] != "extra_forbidden":
         # A whole table is not shown: its owner has it, and a value in it may be a key.
         found = "" if isinstance(fault["input"], Mapping) else f", found {fault['input']!r}"
-        expected = fault["msg"]
-        if fault["type"] in _LIST_FAULTS:
-            expected = "expected a list, in brackets" + (f": [{_as_toml(fault['input'])}]" if found else "")
+        is_list = fault["type"] in _LIST_FAULTS
+        expected = """expected a list such as ["a", "b"], in a shell between apostrophes""" if is_list else fault["msg"]
         return f"{key}: {expected}{found}"
     known = list(_field_paths(config_type))
     path = tuple(part for part in parts if isinstance(part, str))
@@ -136,10 +132,6 @@ def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Ma
     near += [each for each in known if each[-1] == path[-1]]
     meant = f"; did you mean {'.'.join(near[0])}?" if near else ";"
     return f"unknown key {key}{meant} expected one of {', '.join(siblings)}"
-
-
-def _as_toml(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _keys_of(values: Any, location: Sequence[str | int]) -> list[str | int]:
@@ -174,27 +166,22 @@ def _configs_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _configs_in(argument)
 
 
-def _takes_list_alone(config_type: type[BaseModel], path: Sequence[str]) -> bool:
-    """Say whether the value of a key is a list in each of the types that it may have; of tables, one is no value."""
-    types: list[Any] = [config_type]
-    for name in path:
-        types = [each.model_fields[name].annotation for each in types if name in each.model_fields]
-        types = [nested for each in types for nested in _arms(each)]
-        if name != path[-1]:
-            types = [each for each in types if isinstance(each, type) and issubclass(each, BaseModel)]
-    return bool(types) and all(get_origin(each) in (tuple, list, set, frozenset) for each in types)
+def _make_lists_of_one(config_type: type[BaseModel], values: dict[str, Any], keys: Sequence[tuple[str, ...]]) -> None:
+    """Make a list of one of each value at these keys that has to be a list."""
+    try:
+        config_type.model_validate(values)
+    except ValidationError as error:
+        for fault in error.errors():
+            value, where = fault["input"], values
+            is_one = not isinstance(value, dict) and not str(value).startswith("[")  # that a shell took the quotes of
+            if fault["type"] in _LIST_FAULTS and fault["loc"] in keys and is_one:
+                *parents, last = fault["loc"]
+                for parent in parents:
+                    where = where[parent]
+                where[last] = [value]
 
 
-def _arms(annotation: Any) -> list[Any]:
-    """The types that a value may have, None left out."""
-    if get_origin(annotation) is Annotated:
-        return _arms(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return [arm for each in get_args(annotation) for arm in _arms(each) if arm is not NoneType]
-    return [annotation]
-
-
-def _override(config_type: type[BaseModel], values: dict[str, Any], override: str) -> None:
+def _override(values: dict[str, Any], override: str) -> tuple[str, ...]:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"expected an override key=value, found {override!r}")
@@ -203,15 +190,9 @@ def _override(config_type: type[BaseModel], values: dict[str, Any], override: st
     except tomllib.TOMLDecodeError:
         value = text  # a bare word is a string: out=runs/mine
     *parents, last = key.split(".")
-    if _takes_list_alone(config_type, [*parents, last]) and not isinstance(value, list | dict):
-        if isinstance(value, str) and text.lstrip().startswith("["):  # a shell takes the quotation marks away
-            raise ConfigError(
-                f"override {override!r}: expected a TOML list; between apostrophes the shell leaves its quotation "
-                f'marks: \'{key}=["a", "b"]\''
-            )
-        value = [value]
     for parent in parents:
         values = values.setdefault(parent, {})
         if not isinstance(values, dict):
             raise ConfigError(f"override {override!r}: {parent} is a value, not a table")
     values[last] = value
+    return (*parents, last)

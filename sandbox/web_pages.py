@@ -24,16 +24,11 @@ def is_local_name(host: str | None) -> bool:
     >>> [is_local_name(host) for host in ("evil.example", "127.0.0.1.evil.example", "[::1].evil.example", "[::1", "")]
     [False, False, False, False, False]
     """
-    if host is None:
-        return True
-    parts = _HOST.fullmatch(host)
+    parts = None if host is None else _HOST.fullmatch(host)
     if parts is None:
-        return False
+        return host is None
     name = (parts["ipv6"] or parts["name"] or "").lower().removesuffix(".")
-    if name == "localhost":
-        return True
     try:
-        ipaddress.ip_address(name)
+        return name == "localhost" or bool(ipaddress.ip_address(name))
     except ValueError:
         return False
-    return True

@@ -183,7 +183,7 @@ class XLADevice:
         """Sample in some rows; return what each said, and for how many tokens the program ran."""
         with self._new_pages_after_failure():
             own_pages = self.own_pages(sample) if own_pages is None else own_pages
-            return await off_the_loop(self._sample, sample, own_pages, threads=_THREADS)
+            return await off_the_loop(self._sample, sample, self._kind_of(sample, own_pages), threads=_THREADS)
 
     async def compile_all(self) -> None:
         """Compile every program that a later call may need, by calls whose rows are all padding.
@@ -195,8 +195,8 @@ class XLADevice:
         nothing: list[list[Any]] = [[] for _ in range(self.num_shards)]
         for begins, most_rows, most_tokens in self._limits.read_kinds():
             await off_the_loop(self._read, Read(nothing, begins, most_rows, most_tokens), threads=_THREADS)
-        for kind in self._kinds():
-            await off_the_loop(self._sample_as, Sample(kind.shape, nothing, leave_at=0), kind, threads=_THREADS)
+        for kind in [kind for shape in self._limits.row_shapes for kind in self._kinds(shape)]:
+            await off_the_loop(self._sample, Sample(kind.shape, nothing, leave_at=0), kind, threads=_THREADS)
 
     def own_pages(self, sample: Sample) -> int:
         """Return how many pages behind their prefix the rows of a call have at most."""
@@ -264,33 +264,23 @@ class XLADevice:
         given = self._over_hosts(Given(tables, starts, tokens, counts, copies))
         self._pages = read_tokens(self._model_config, self._params, self._pages, given, begins=read.begins)
 
-    def _sample(self, sample: Sample, own_pages: int) -> tuple[Said, int]:
-        return self._sample_as(sample, self._kind_of(sample, own_pages))
-
     def _kind_of(self, sample: Sample, own_pages: int) -> _Kind:
         is_penalized = any(row.track.sampling.is_penalized for row in sample.all_rows() if row.track.sampling)
-        sizes = self._own_table_sizes(sample.shape, is_penalized)
         listed = most_listed_pages(self._limits, sample) if self._lists_pages and not is_penalized else None
-        return _Kind(sample.shape, next(size for size in sizes if size >= own_pages), listed, is_penalized)
+        kinds = (kind for kind in self._kinds(sample.shape) if kind[2:] == (listed, is_penalized))
+        return next(kind for kind in kinds if kind.own_table_pages >= own_pages)
 
-    def _kinds(self) -> list[_Kind]:
-        """Return everything that `_kind_of` may return."""
-        kinds = []
-        for shape in self._limits.row_shapes:
-            for is_penalized in (False, True) if self.penalizes else (False,):
-                sizes = self._own_table_sizes(shape, is_penalized)
-                kinds += [_Kind(shape, size, None, is_penalized) for size in sizes]
-                if self._lists_pages and not is_penalized and has_short_programs(self._limits, shape):
-                    listed = most_pages(self._limits, shape)
-                    kinds += [_Kind(shape, size, listed, False) for size in sizes if size > sizes[0]]
-        return list(dict.fromkeys(kinds))
-
-    def _own_table_sizes(self, shape: RowShape, is_penalized: bool) -> tuple[int, ...]:
+    def _kinds(self, shape: RowShape) -> list[_Kind]:
+        """Return the programs that sample in rows of a shape, of each sort the shortest tables first."""
         # The length of a table costs a kernel nothing, and every size is one more program; penalties are rare.
-        is_one = self._has_kernel or is_penalized
-        return self._limits.own_table_pages[-1:] if is_one else own_table_sizes(self._limits, shape)
+        longest = self._limits.own_table_pages[-1:]
+        sizes = longest if self._has_kernel else own_table_sizes(self._limits, shape)
+        kinds = [_Kind(shape, size, None, False) for size in sizes]
+        if self._lists_pages and has_short_programs(self._limits, shape):
+            kinds += [_Kind(shape, size, most_pages(self._limits, shape), False) for size in sizes[1:]]
+        return kinds + [_Kind(shape, size, None, True) for size in longest if self.penalizes]
 
-    def _sample_as(self, sample: Sample, kind: _Kind) -> tuple[Said, int]:
+    def _sample(self, sample: Sample, kind: _Kind) -> tuple[Said, int]:
         prefixes, width = sample.shape
         filled = [
             [
@@ -430,9 +420,7 @@ class XLADevice:
         for place, table, count in owns:
             own_tables[place][: len(table)] = table
             own_counts[place] = count
-        most = kind.listed
-        listed = {} if most is None else {"most_prefix_pages": most.prefix_pages, "most_own_pages": most.own_pages}
-        return Histories(prefix_tables, prefix_pages, own_tables, own_counts, **listed)
+        return Histories(prefix_tables, prefix_pages, own_tables, own_counts, *(kind.listed or ()))
 
     def _copies(self, copies: Sequence[Copy | None], shape: tuple[int, int]) -> np.ndarray:
         nothing = (0, self._limits.num_pages)  # beyond the last page: no copy

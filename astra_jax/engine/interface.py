@@ -16,9 +16,6 @@ from typing import Any, Final, Literal, NoReturn, Protocol
 from astra_jax.errors import AstraError
 
 _LEAST_TEMPERATURE: Final = 1e-6
-MOST_TEMPERATURE: Final = 100.0
-LEAST_REPETITION_PENALTY: Final = 1e-6
-MOST_REPETITION_PENALTY: Final = 1e6
 PENALTIES: Final = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 """The fields of `Sampling` that are penalties."""
 MOST_KEPT_IDS: Final = 64
@@ -65,8 +62,8 @@ class Sampling:
     from 1e-6 to 1e6, between which logits of 32 bits stay finite; 1 is none."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature <= MOST_TEMPERATURE:
-            raise DecoderError(f"expected a temperature from 0 to {MOST_TEMPERATURE:g}, found {self.temperature}")
+        if not 0 <= self.temperature <= 100:
+            raise DecoderError(f"expected a temperature from 0 to 100, found {self.temperature}")
         if self.temperature < _LEAST_TEMPERATURE:
             object.__setattr__(self, "temperature", 0.0)
         # A program is told of them in 32 bits, where a top_p below 2^-126 is 0 and would keep nothing.
@@ -83,7 +80,7 @@ class Sampling:
         if not (
             -2 <= self.presence_penalty <= 2
             and -2 <= self.frequency_penalty <= 2
-            and LEAST_REPETITION_PENALTY <= self.repetition_penalty <= MOST_REPETITION_PENALTY
+            and 1e-6 <= self.repetition_penalty <= 1e6
         ):
             raise DecoderError(
                 "expected presence_penalty and frequency_penalty from -2 to 2 and repetition_penalty from 1e-6 to 1e6, "

@@ -38,19 +38,15 @@ class Admission:
 
     def _refusal(self, headers: Headers, asked: tuple[str, str]) -> RequestRefused | None:
         if "origin" in headers:
-            return RequestRefused(
-                403, "requests of web pages are refused: send the request without an Origin header", code="web_page"
+            return RequestRefused(403, "requests of web pages (with an Origin header) are refused", code="web_page")
+        given = headers.get("authorization", "").encode()
+        if self._expected is None:  # then the server listens on loopback alone
+            if is_local_name(headers.get("host")):
+                return None
+            why = (
+                f"expected localhost or an address as Host, found {headers['host'][:100]!r}: set a key to serve by name"
             )
-        # Without a key the server listens on loopback alone. A web page has no key, so with one any name will do.
-        if self._expected is None and not is_local_name(headers.get("host")):
-            return RequestRefused(
-                403,
-                f"expected localhost or an address as Host, found {headers['host'][:100]!r}: ask for http://127.0.0.1, "
-                "or start the server with a key",
-                code="unknown_host",
-            )
-        if self._expected is None or asked in _OPEN_TO_ALL:
+            return RequestRefused(403, why, code="unknown_host")
+        if asked in _OPEN_TO_ALL or secrets.compare_digest(given, self._expected):
             return None
-        if not secrets.compare_digest(headers.get("authorization", "").encode(), self._expected):
-            return RequestRefused(401, "the key is missing or wrong: send it as a bearer token", code="unauthorized")
-        return None
+        return RequestRefused(401, "the key is missing or wrong: send it as a bearer token", code="unauthorized")

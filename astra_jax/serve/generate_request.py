@@ -15,15 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from astra_jax.engine.interface import (
-    LEAST_REPETITION_PENALTY,
-    MOST_REPETITION_PENALTY,
-    MOST_TEMPERATURE,
-    DecoderError,
-    Finish,
-    Generated,
-    Sampling,
-)
+from astra_jax.engine.interface import DecoderError, Finish, Generated, Sampling
 from astra_jax.serve.refusal import RequestRefused, read_body
 from astra_jax.serve.service import MOST_SEED
 
@@ -59,13 +51,13 @@ class _Body(BaseModel):
 class SamplingParams(_Body):
     """How one message is sampled; what a decoder's `Sampling` calls by the same name is handed on."""
 
-    temperature: float = Field(default=1.0, ge=0, le=MOST_TEMPERATURE)
+    temperature: float = Field(default=1.0, ge=0, le=100)
     top_k: int | None = None
     top_p: float = 1.0
     min_p: float = 0.0
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
-    repetition_penalty: float = Field(default=1.0, ge=LEAST_REPETITION_PENALTY, le=MOST_REPETITION_PENALTY)
+    repetition_penalty: float = Field(default=1.0, ge=1e-6, le=1e6)
     max_tokens: int | None = None
     seed: int | None = Field(default=None, ge=0, lt=MOST_SEED)
     """The same draws for the same tokens; drawn by the server if not given."""

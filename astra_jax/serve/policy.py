@@ -44,20 +44,15 @@ class ServedPolicy:
     template: ChatTemplate | None = None
     """None where the checkpoint has none: then there is no chat."""
 
-    def decoder(self) -> PagedDecoder:
-        """Return a decoder that compiles each program when it first needs it; for the event loop that calls this."""
-        return PagedDecoder(self._device(), self.limits, end_ids=self.end_ids)
-
-    async def compiled_decoder(self) -> PagedDecoder:
-        """Return a decoder whose programs are all compiled: no request waits for one."""
-        device = self._device()
-        await device.compile_all()
-        return PagedDecoder(device, self.limits, end_ids=self.end_ids)
-
-    def _device(self) -> XLADevice:
+    def device(self) -> XLADevice:
+        """Return the pages and programs of a decoder."""
         return XLADevice(
             self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids, kv_dtype=self.kv_dtype
         )
+
+    def decoder(self, device: XLADevice | None = None) -> PagedDecoder:
+        """Return what samples; to be called in the event loop that it is used in."""
+        return PagedDecoder(device or self.device(), self.limits, end_ids=self.end_ids)
 
     def without_weights(self) -> ServedPolicy:
         """Return what answering takes beside a decoder, which lays weights out anew: a second copy helps nobody."""

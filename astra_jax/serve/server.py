@@ -204,7 +204,9 @@ async def _compiled_decoder(served: ServedPolicy) -> Decoder:
         CannotServe: there is too little memory.
     """
     try:
-        return await served.compiled_decoder()
+        device = served.device()
+        await device.compile_all()
+        return served.decoder(device)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

@@ -75,6 +75,9 @@ def test_an_override_of_a_list_may_be_one_value(tmp_path):
     assert load_config(BFCLConfig, tmp_path / "bfcl.toml", overrides).categories == ("base",)
 
 
+EXPECTED = 'expected a list such as ["a", "b"], in a shell between apostrophes'
+
+
 class Inner(BaseModel):
     names: tuple[str, ...] | None = None
 
@@ -95,21 +98,19 @@ def test_only_a_key_that_takes_nothing_but_a_list_makes_one_of_a_value(tmp_path)
     assert read("inner.names=a").inner == Inner(names=("a",))
     assert read("counts=3").counts == [3]
     assert read("text_or_list=a").text_or_list == "a"
-    with pytest.raises(ConfigError, match=r"^override 'inner.names=\[a, b\]': expected a TOML list; .*'inner.names=\["):
+    with pytest.raises(ConfigError, match=r"mine.toml: inner.names: expected a list such as .*, found '\[a, b\]'$"):
         read("inner.names=[a, b]")
-    with pytest.raises(ConfigError, match=r"mine.toml: counts.0: Input should be a valid integer.*, found 'x'$"):
-        read("counts=x")
-    for override in ("tables={names = []}", "tables=a"):
-        with pytest.raises(ConfigError, match=r"mine.toml: tables"):
+    for override in ("counts=x", "tables={names = []}", "tables=a"):
+        with pytest.raises(ConfigError, match=f"mine.toml: {override.partition('=')[0]}"):
             read(override)
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('tool_documents = "mydocs"', """tool_documents: expected a list, in brackets: ["mydocs"], found 'mydocs'"""),
-        ("tool_documents = 5", "tool_documents: expected a list, in brackets: [5], found 5"),
-        ("[mcp_servers]", "mcp_servers: expected a list, in brackets"),
+        ('tool_documents = "mydocs"', f"tool_documents: {EXPECTED}, found 'mydocs'"),
+        ("tool_documents = 5", f"tool_documents: {EXPECTED}, found 5"),
+        ("[mcp_servers]", f"mcp_servers: {EXPECTED}"),
     ],
 )
 def test_a_file_is_told_how_a_list_is_written(tmp_path, line, words):
