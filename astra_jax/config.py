@@ -172,7 +172,8 @@ def _make_lists_of_one(config_type: type[BaseModel], values: dict[str, Any], key
         config_type.model_validate(values)
     except ValidationError as error:
         for fault in error.errors():
-            value, where = fault["input"], values
+            value: Any = fault["input"]
+            where: Any = values
             is_one = not isinstance(value, dict) and not str(value).startswith("[")  # that a shell took the quotes of
             if fault["type"] in _LIST_FAULTS and fault["loc"] in keys and is_one:
                 *parents, last = fault["loc"]
