@@ -2,7 +2,6 @@
 
 Browsers add an Origin header to a page's POST. A page whose own name was made to lead to 127.0.0.1 also reads the
 replies, but its requests have that name in their Host header.
-
 """
 
 from __future__ import annotations
