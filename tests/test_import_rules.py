@@ -18,7 +18,7 @@ ALLOWED = {
     "sandbox": ("sandbox",),
     "synthesis": ("synthesis", "sandbox.client", "sandbox.protocol"),
     "astra_jax": (
-        *("astra_jax", "synthesis.records", "synthesis.record_io", "synthesis.answers"),
+        *("astra_jax", "synthesis.records", "synthesis.record_io", "synthesis.answers", "synthesis.foreign_messages"),
         *("synthesis.destination", "synthesis.fingerprint", "sandbox.client", "sandbox.protocol"),
     ),
 }
@@ -60,6 +60,7 @@ FLOORS = {
         *(
             "errors",
             "records",
+            "foreign_messages",
             "destination",
             "fingerprint",
             "record_io",
