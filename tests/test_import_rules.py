@@ -60,7 +60,6 @@ FLOORS = {
         *(
             "errors",
             "records",
-            "foreign_messages",
             "destination",
             "fingerprint",
             "record_io",
@@ -72,6 +71,7 @@ FLOORS = {
             "stage",
             "verification",
             "answers",
+            "foreign_messages",
             "questions",
             "teacher",
         ),

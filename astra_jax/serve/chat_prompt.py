@@ -17,7 +17,7 @@ import jinja2
 from astra_jax.chat.format import THINK
 from astra_jax.chat.template import ChatTemplate, template_message
 from astra_jax.serve.refusal import RequestRefused
-from synthesis.foreign_messages import ForeignMessageRefused, read_messages, read_tool
+from synthesis.foreign_messages import MessageRefused, read_messages, read_tool
 
 _OURS: Final = frozenset({
     "conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt",
@@ -45,10 +45,8 @@ def chat_prompt(
         )
     try:
         offered = [read_tool(tool, f"tools.{index}") for index, tool in enumerate(tools)]
-        schemas = {tool["function"].get("name"): tool["function"].get("parameters") for tool in offered}
-        parameters = {name: schema for name, schema in schemas.items() if isinstance(schema, dict)}
-        shown = [template_message(message) for message in read_messages(messages, parameters, is_learnt=False)]
-    except ForeignMessageRefused as refused:
+        shown = [template_message(message) for message in read_messages(messages, {}, is_learnt=False)]
+    except MessageRefused as refused:
         raise RequestRefused(400, str(refused), param=refused.place) from None
     try:
         return template.render(shown, offered, **options)

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from astra_jax.errors import AstraError
 from astra_jax.sft.data import user_turn_ends
-from synthesis.foreign_messages import ForeignMessageRefused, read_messages, read_tool, strict_json
+from synthesis.foreign_messages import MessageRefused, read_messages, read_tool, strict_json
 from synthesis.records import Message, ToolDocument
 
 
@@ -82,7 +82,7 @@ class ConversationFile(Sequence[Conversation]):
             conversation = conversation_of(row)
             # Keys that are not read must be JSON and text as well: half of a surrogate pair and NaN are neither.
             json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
-        except ForeignMessageRefused as refused:
+        except MessageRefused as refused:
             raise ConversationUnreadable(f"{self.path}, line {number}: {refused}") from refused
         except (ValueError, RecursionError) as error:
             found = " ".join(line.decode(errors="replace")[:60].split())
@@ -99,19 +99,19 @@ def conversation_of(row: Any) -> Conversation:
     ['Hi', 'Hello.']
 
     Raises:
-        ForeignMessageRefused: it is none; the message says where, what was expected and what was found.
+        MessageRefused: it is none; the message says where, what was expected and what was found.
     """
     if not isinstance(row, dict):
-        raise ForeignMessageRefused("the line", "an object with messages", row)
+        raise MessageRefused("the line", "an object with messages", row)
     if row.get("functions"):
-        raise ForeignMessageRefused("functions", "tools, which took their place,", row["functions"])
+        raise MessageRefused("functions", "tools, which took their place,", row["functions"])
     tools = tuple(_tools(row.get("tools")))
     entries = row.get("messages")
     if not isinstance(entries, list) or not entries:
-        raise ForeignMessageRefused("messages", "a list of messages", entries)
+        raise MessageRefused("messages", "a list of messages", entries)
     messages = read_messages(entries, {tool.name: tool.parameters for tool in tools}, is_learnt=True)
     if not user_turn_ends(messages):
-        raise ForeignMessageRefused("messages", "an assistant message after one of the user", None)
+        raise MessageRefused("messages", "an assistant message after one of the user", None)
     return Conversation(messages, tools)
 
 
@@ -121,7 +121,7 @@ def _tools(entries: Any) -> Iterator[ToolDocument]:
     if entries is None:
         return
     if not isinstance(entries, list):
-        raise ForeignMessageRefused("tools", "a list of tools", entries)
+        raise MessageRefused("tools", "a list of tools", entries)
     names = set()
     for place, entry in enumerate(entries):
         function = read_tool(entry, f"tools.{place}")["function"]
@@ -136,8 +136,8 @@ def _tools(entries: Any) -> Iterator[ToolDocument]:
         except ValidationError as error:
             key = str(error.errors()[0]["loc"][0])
             expected = {"name": "1 to 64 letters, digits, _ and -", "description": "a text"}.get(key, "an object")
-            raise ForeignMessageRefused(f"tools.{place}.function.{key}", expected, function.get(key)) from error
+            raise MessageRefused(f"tools.{place}.function.{key}", expected, function.get(key)) from error
         if document.name in names:
-            raise ForeignMessageRefused(f"tools.{place}.function.name", "a name that no other tool has", document.name)
+            raise MessageRefused(f"tools.{place}.function.name", "a name that no other tool has", document.name)
         names.add(document.name)
         yield document

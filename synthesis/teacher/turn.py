@@ -13,14 +13,7 @@ import re
 from collections import Counter
 from typing import Final, Literal
 
-from synthesis.foreign_messages import (
-    TOOL_CALL,
-    ForeignMessageRefused,
-    require_arguments_named,
-    require_name,
-    require_untagged,
-    said_of,
-)
+from synthesis.foreign_messages import TOOL_CALL, require_arguments_named, require_name, require_untagged, said_of
 from synthesis.records import JsonObject, JsonValue
 from synthesis.teacher.completion import Completion
 from synthesis.teacher.lenient_json import json_values
@@ -36,24 +29,18 @@ def turn_of(completion: Completion) -> tuple[JsonObject, Counter[str]]:
     r"""Return reasoning, content and calls of a completion, and what had to be mended to read them.
 
     Raises:
-        Unreadable: there is nothing in it, a call has no name or no arguments, thoughts do not end or differ from
-            others, a part is neither text nor thoughts, or a call stands in the text beside other calls.
+        Unreadable: there is nothing in it, or a call cannot be read.
+        MessageRefused: thoughts do not end or differ from others, a part is neither text nor thoughts, arguments have
+            another name, or a call stands in the text beside other calls.
 
     >>> turn, mended = turn_of(Completion(message={"content": "<think>\nHm.\n</think>\n\nDone."}))
     >>> turn["reasoning"], turn["content"], dict(mended)
     ('\nHm.\n', 'Done.', {'thoughts in the text': 1})
     """
-    try:
-        return _turn_of(completion)
-    except ForeignMessageRefused as refused:
-        raise Unreadable(str(refused)) from refused
-
-
-def _turn_of(completion: Completion) -> tuple[JsonObject, Counter[str]]:
     mended: Counter[str] = Counter()
-    said = said_of(completion.message, "message")
-    mended["thoughts in the text"] += bool(said.block)
-    entries, content = completion.message.get("tool_calls") or [], said.content
+    content, thoughts, block = said_of(completion.message, "message")
+    mended.update(["thoughts in the text"] if block else [])
+    entries = completion.message.get("tool_calls") or []
     if not isinstance(entries, list):
         raise Unreadable("tool calls that are no list")
     # A call that is no object is refused, as one without a name is: the others may not be meant without it.
@@ -65,25 +52,25 @@ def _turn_of(completion: Completion) -> tuple[JsonObject, Counter[str]]:
     require_untagged(content, "message.content")
     if not calls and not content.strip():
         raise Unreadable("an empty message: neither text nor a tool call")
-    turn = {"reasoning": said.thoughts or "", "content": content, "tool_calls": calls}
-    return {**turn, "reasoning_tokens": completion.reasoning_tokens}, +mended
+    turn = {"reasoning": thoughts or "", "content": content, "tool_calls": calls}
+    return {**turn, "reasoning_tokens": completion.reasoning_tokens}, mended
 
 
 def _call(function: JsonValue, mended: Counter[str]) -> JsonObject:
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
-        raise Unreadable("a tool call without a name")
-    given = function.get("arguments")
+    if not isinstance(function, dict):
+        raise Unreadable("a tool call without a function")
+    name, given = require_name(function.get("name"), "the name of a call"), function.get("arguments")
     arguments: JsonValue = {}  # of a tool that takes none
     if isinstance(given, dict):
         arguments = given
     elif given and str(given).strip():
         found = next((found for found in json_values(str(given)) if isinstance(found.value, dict)), None)
         if found is None:
-            raise Unreadable(f"arguments of {function['name']} that are no JSON object")
+            raise Unreadable(f"arguments of {name} that are no JSON object")
         mended += Counter(found.mended)
         arguments = found.value
-    require_arguments_named(function, arguments, f"message, call of {function['name']}")
-    return {"name": require_name(function["name"], "message, name of a call"), "arguments": arguments}
+    require_arguments_named(function, arguments, f"the arguments of {name}")
+    return {"name": name, "arguments": arguments}
 
 
 def _first_object(text: str) -> JsonValue:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astra_jax.chat.format import render
 from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.sft.batches import SFTBatches, SFTDataConfig
 from astra_jax.sft.conversations import ConversationFile, ConversationUnreadable, conversation_of
@@ -150,6 +151,37 @@ BROKEN: dict[str, tuple[Any, str]] = {
         {"messages": [{"role": "user", "content": "?"}]},
         "messages: expected an assistant message after one of the user, found null",
     ),
+    "an end of thoughts that was cut": (
+        with_message(4, content="<think>\nSo"),
+        "messages.4.content: expected thoughts in one block <think>…</think> at the beginning, found",
+    ),
+    "thoughts that differ": (
+        with_message(4, reasoning="Other."),
+        "messages.4.reasoning: expected thoughts once, or the same ones again, found",
+    ),
+    "thoughts without an answer": (
+        with_message(4, content="", reasoning="So"),
+        "messages.4.content: expected text after the thoughts, which may have been cut, found",
+    ),
+    "a call in the text": (
+        with_message(4, content='<tool_call>\n{"name": "rent", "arguments": {}}\n</tool_call>'),
+        "messages.4.content: expected text without <tool_call> (calls go under tool_calls",
+    ),
+    "a call without arguments": (with_call(arguments=None), "function.arguments: expected a JSON object or its text"),
+    "parameters for arguments": (
+        with_call(arguments="{}", parameters={"flat": 7}),
+        "messages.2.tool_calls.0.function.arguments: expected the arguments under this name, found",
+    ),
+    "NaN in arguments": (with_call(arguments='{"flat": NaN}'), "a JSON object or its text (expected value at line 1"),
+    "a large number": (with_call(arguments='{"flat": 1e999}'), "expected finite numbers, whole characters and no"),
+    "half of a pair in arguments": (with_call(arguments='{"flat": "\\ud83d"}'), "function.arguments: expected a JSON"),
+    "deep arguments": (with_call(arguments='{"flat": ' + "[" * 100 + "]" * 100 + "}"), "100 lists and objects within"),
+    "very deep arguments": (with_call(arguments='{"a": ' + "[" * 9000 + "]" * 9000 + "}"), "(recursion limit exceeded"),
+    "NaN in a tool": (
+        {**ROW, "tools": [{"type": "function", "function": {"name": "rent", "parameters": {"minimum": float("inf")}}}]},
+        "tools.0: expected finite numbers",
+    ),
+    "deep tools as text": ({**ROW, "tools": "[" * 9000 + "]" * 9000}, "tools: expected a list or its JSON text (recur"),
     "tools as no JSON": ({**ROW, "tools": "rent"}, 'tools: expected a list or its JSON text (expected value'),
     "tools as an object": ({**ROW, "tools": TOOL}, "tools: expected a list of tools, found {"),
     "a bare tool": ({**ROW, "tools": [{"name": "rent"}]}, "tools.0: expected an object {\"type\": \"function\""),
@@ -184,6 +216,31 @@ def test_a_line_that_is_no_conversation_ends_in_one_line_that_says_where(
     assert ", found " in said
     assert "\n" not in said
     assert len(said.encode()) < len(str(file)) + 250
+
+
+def test_a_line_that_nests_without_end_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"messages": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    with pytest.raises(ConversationUnreadable, match="line 1: expected a JSON object in UTF-8, found"):
+        ConversationFile(file)
+
+
+def test_nulls_that_fill_columns_and_a_name_of_digits_are_read(tmp_path: Path) -> None:
+    """As a table of tools writes a row: every key of every tool, null where a tool has none."""
+    row = with_call(name="3d_print", arguments={"flat": "0042", "limit": None})
+    parameters = {"type": "object", "properties": {"flat": {"type": "string", "enum": None}, "limit": None}}
+    row["tools"] = [{"type": "function", "function": {"name": "3d_print", "strict": None, "parameters": parameters}}]
+    read = ConversationFile(written(tmp_path, row))[0]
+    assert read.tools[0].parameters == {"type": "object", "properties": {"flat": {"type": "string"}}}
+    assert read.messages[2].tool_calls[0].arguments == {"flat": "0042"}
+    without = with_call(name="3d_print", arguments={"flat": "0042"})
+    without["tools"] = [read.tools[0].to_openai()]
+    assert conversation_of(without) == read
+
+
+def test_thoughts_that_are_told_twice_are_learnt_once() -> None:
+    twice = conversation_of(with_message(4, reasoning_content="Done.", reasoning=" Done.\n"))
+    assert render(twice.messages, twice.tools) == render(*conversation_of(ROW))
 
 
 JSON = st.recursive(
