@@ -64,12 +64,12 @@ def read_messages(entries: Sequence[JsonValue], tools: Mapping[str, JsonObject],
         MessageRefused: one of the messages cannot be taken.
     """
     messages = [_message(entry, f"messages.{place}", tools, is_learnt) for place, entry in enumerate(entries)]
+    if messages and messages[0].role == "tool":
+        raise MessageRefused("messages.0.tool_call_id", "that of an open call ([])", messages[0].tool_call_id)
     ordered: list[Message] = []
     while (start := len(ordered)) < len(messages):
-        if messages[start].role == "tool":
-            raise MessageRefused(f"messages.{start}", "a call before its result", "a result of no open call")
         end = start + 1
-        while messages[start].tool_calls and end < len(messages) and messages[end].role == "tool":
+        while end < len(messages) and messages[end].role == "tool":
             end += 1
         after = messages[end].role if end < len(messages) else None
         ordered += [messages[start], *_in_order(messages[start].tool_calls, messages[start + 1 : end], start, after)]
@@ -144,7 +144,7 @@ def said_of(message: Mapping[str, JsonValue], place: str, *, may_think: bool = T
     if len({thoughts.strip() for thoughts in filled}) > 1:
         raise MessageRefused([*told][-1], "thoughts once, or the same ones again", filled)
     is_in_block_alone = block is not None and not any(thoughts.strip() for thoughts in told.values())
-    return rest, (filled or held or [None])[0], text.removesuffix(rest) if is_in_block_alone else ""
+    return rest, next(iter(filled or held), None), text.removesuffix(rest) if is_in_block_alone else ""
 
 
 def require_untagged(text: str, place: str) -> None:
@@ -262,7 +262,8 @@ def _call(entry: JsonValue, place: str, tools: Mapping[str, JsonObject], is_lear
     name, where = require_name(function["name"], f"{place}.function.name"), f"{place}.function.arguments"
     if is_learnt and name not in tools:
         raise MessageRefused(f"{place}.function.name", f"a call of an offered tool ({_shown(sorted(tools))})", name)
-    arguments = given = function.get("arguments")
+    given = function.get("arguments")
+    arguments: JsonValue = given
     if isinstance(given, str):
         arguments = strict_json(given, where, "a JSON object or its text") if given.strip() else {}
     elif given is None and not is_learnt:
@@ -350,7 +351,8 @@ def _takes_null(schema: JsonValue, definitions: JsonObject) -> bool | None:
         schema = {**definitions, **schema}
         if schema.get("nullable") is True:  # as OpenAPI says it
             return True
-    refuses, *refuses_others = (schema_fault(schema, value, "") for value in (None, "", 0, True, [], {}))
+    samples: tuple[JsonValue, ...] = (None, "", 0, True, [], {})
+    refuses, *refuses_others = (schema_fault(schema, sample, "") for sample in samples)
     return False if refuses else True if any(refuses_others) else None
 
 

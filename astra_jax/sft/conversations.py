@@ -109,7 +109,7 @@ def conversation_of(row: Any) -> Conversation:
     entries = row.get("messages")
     if not isinstance(entries, list) or not entries:
         raise MessageRefused("messages", "a list of messages", entries)
-    messages = read_messages(entries, {tool.name: tool.parameters for tool in tools}, is_learnt=True)
+    messages = tuple(read_messages(entries, {tool.name: tool.parameters for tool in tools}, is_learnt=True))
     if not user_turn_ends(messages):
         raise MessageRefused("messages", "an assistant message after one of the user", None)
     return Conversation(messages, tools)
