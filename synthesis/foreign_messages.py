@@ -120,20 +120,9 @@ def said_of(message: Mapping[str, JsonValue], place: str, *, may_think: bool = T
     """
     fields = {f"{place}.{key}": message[key] for key in _THOUGHTS if message.get(key) not in (None, "")}
     told = {where: _thoughts(value, where) for where, value in fields.items()}
-    content, texts, thinking = message.get("content"), [], []
-    for number, part in enumerate(content if isinstance(content, list) else [] if content is None else [content]):
-        where = f"{place}.content.{number}" if isinstance(content, list) else f"{place}.content"
-        part = part if isinstance(part, dict) else {"text": part}
-        kind = part.get("type") or "text"
-        text = part.get("refusal" if kind == "refusal" else "text")
-        if may_think and kind in _THOUGHTS:
-            thinking.append(_thoughts(part.get(kind) or text, where))
-        elif kind in _TEXTS and isinstance(text, str):
-            texts.append(_strict(text, where))
-        else:
-            raise MessageRefused(where, "text or a part of type text", part)
+    thinking: list[str] = []
+    text = _text(message.get("content"), f"{place}.content", thinking if may_think else None)
     told |= {f"{place}.content": "".join(thinking)} if thinking else {}
-    text = "".join(texts)
     if not may_think:
         for where, thoughts in told.items():
             raise MessageRefused(where, "no thoughts but in a message of role assistant", thoughts)
@@ -242,14 +231,25 @@ def _split_off_thoughts(text: str, place: str) -> tuple[str | None, str]:
     return thoughts, after.lstrip("\n")
 
 
+def _text(content: JsonValue, place: str, thinking: list[str] | None = None) -> str:
+    """Return the text of a content, and add its parts of type thinking to a list; without a list it may have none."""
+    texts = []
+    for number, part in enumerate(content if isinstance(content, list) else [] if content is None else [content]):
+        where = f"{place}.{number}" if isinstance(content, list) else place
+        part = part if isinstance(part, dict) else {"text": part}
+        kind = part.get("type") or "text"
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if thinking is not None and kind in _THOUGHTS:
+            thinking.append(_thoughts(part.get(kind) or text, where))
+        elif kind in _TEXTS and isinstance(text, str):
+            texts.append(_strict(text, where))
+        else:
+            raise MessageRefused(where, "text or a part of type text", part)
+    return "".join(texts)
+
+
 def _thoughts(value: JsonValue, place: str) -> str:
-    """Return thoughts that stand apart from the text, as a text or as parts of type text."""
-    texts = [value]
-    if isinstance(value, list):
-        texts = [each.get("text") for each in value if isinstance(each, dict) and each.get("type") in (None, "text")]
-    if not all(isinstance(text, str) for text in texts) or (isinstance(value, list) and len(texts) < len(value)):
-        raise MessageRefused(place, "text", value)
-    thoughts: str = _strict("".join(texts), place)
+    thoughts = _text(value, place)
     if _END_THINK in thoughts or thoughts.lstrip().startswith(_THINK):
         raise MessageRefused(place, f"thoughts without {_THINK} and {_END_THINK}", thoughts)
     return thoughts

@@ -106,8 +106,6 @@ def parse_call(block: str) -> ParsedToolCall | MalformedToolCall:
     The prompt prescribes both keys. A call without `arguments`, or with others such as `parameters`, is malformed: run
     with no arguments it would do something else than it says.
 
-    >>> parse_call('{"name": "f", "arguments": {}}')
-    ParsedToolCall(name='f', arguments={})
     >>> parse_call('{"name": "f", "parameters": {}}').problem
     'the tool call must have "name" and "arguments", and no other key'
     """

@@ -467,7 +467,8 @@ def test_the_templates_own_options_are_handed_on(client, says):
         ({"messages": [calling('{"flat": ' + "[" * 5000 + "]" * 5000 + "}")]}, 400,
          "messages.0.tool_calls.0.function.arguments"),
         (b'{"messages": [{"role": "assistant", "tool_calls": '
-         b'[{"function": {"name": "f", "arguments": {"a": 1e999}}}]}]}', 400, "messages.0.tool_calls.0.function.arguments"),
+         b'[{"function": {"name": "f", "arguments": {"a": 1e999}}}]}]}', 400,
+         "messages.0.tool_calls.0.function.arguments"),
         ({"messages": [calling("", parameters={"flat": "Amber Falcon"})]}, 400,
          "messages.0.tool_calls.0.function.arguments"),
         ({"messages": [{**CALLING, "content": CALL}]}, 400, "messages.0.content"),

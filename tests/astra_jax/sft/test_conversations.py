@@ -123,7 +123,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "weight 0": (with_message(4, weight=0), "messages.4.weight: expected 1, every assistant message is learnt"),
     "the old form": (with_message(2, function_call={"name": "rent"}), "messages.2.function_call: expected none"),
     "old tools": ({**ROW, "functions": [{"name": "rent"}]}, "functions: expected tools, which took their place"),
-    "thoughts as a list": (with_message(2, reasoning=["a"]), 'messages.2.reasoning: expected text, found ["a'),
+    "thoughts as a list": (with_message(2, reasoning=[7]), "messages.2.reasoning.0: expected text or a part of type"),
     "calls of a user": (with_message(1, tool_calls=[CALL]), "messages.1.tool_calls: expected none in a message of"),
     "one call": (with_message(2, tool_calls=CALL), "messages.2.tool_calls: expected a list of calls, found {"),
     "a call of text": (with_message(2, tool_calls=["f"]), "messages.2.tool_calls.0: expected an object"),
