@@ -150,7 +150,7 @@ async def test_calls_that_a_server_leaves_in_the_text_are_taken_out_and_counted(
         {"content": "Here.", "tool_calls": [call_of(), "find"]}, {"content": "Here.", "tool_calls": {"a": call_of()}},
         {"content": "Hi.", "reasoning": "So.", "reasoning_content": "No."},
         {"content": "<think>So.</think>Hi.", "reasoning": "No."}, {"content": "<think>So.", "reasoning": "So."},
-        {"content": "Hi.", "reasoning": {"text": "So."}}, {"content": [{"type": "image_url", "image_url": {}}, HI]},
+        {"content": "Hi.", "reasoning": {"summary": "So."}}, {"content": [{"type": "image_url", "image_url": {}}, HI]},
         {"content": '<tool_call>{"name": "a", "arguments": {}}</tool_call>', "tool_calls": [call_of()]},
         {"content": "Hi.</tool_call>", "tool_calls": [call_of()]}, {"content": "<tool_response>Hi.</tool_response>"},
         {"content": None, "tool_calls": [{"function": {"name": TOOL.name, "parameters": ARGUMENTS}}]},
