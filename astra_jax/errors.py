@@ -2,9 +2,8 @@
 
     AstraError
     ├── UsageError                what was asked for cannot be, whatever the files hold                      usage
-    │   ├── ConfigError           a config: no file, no TOML, an unknown key, a wrong value
-    │   │   └── ChatFormatDiffers   a checkpoint's chat template or tokenizer is not Qwen3's
-    │   └── AnotherRun            another run is at work in the same folder
+    │   └── ConfigError           a config: no file, no TOML, an unknown key, a wrong value
+    │       └── ChatFormatDiffers   a checkpoint's chat template or tokenizer is not Qwen3's
     ├── CheckpointError           a checkpoint is absent, damaged, or of another model
     ├── HFCheckpointError         a HuggingFace folder does not hold the model that was expected
     ├── ProvenanceError           what a checkpoint says of where it comes from is damaged
@@ -35,8 +34,6 @@
     └── QuickstartFailed          a stage of the quickstart ended without what the next one needs
 
 `KeyboardInterrupt`, `GivenUp` and `Terminated` (termination.py) are no errors: somebody has ended the run.
-
-Decided: docs/decisions/commands.md, “One root of errors per package; 2 for what was written, 1 for what was met”.
 """
 
 from __future__ import annotations

@@ -49,11 +49,11 @@ from astra_jax.config import load_config
 from astra_jax.metrics_file import read_metrics
 from astra_jax.report.ablations import AblationRow, calls_by_arm
 from astra_jax.report.charts import line_chart
-from synthesis.destination import whole_file
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.held_out import RL_SPLIT, held_out_configs
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment, IrrelevantTool
+from synthesis.run.destination import whole_file
 
 ROOT = Path(__file__).parents[1]
 TWICE_AS_LONG = {"rollout.max_response_tokens": "512", "rollout.max_turns": "10"}

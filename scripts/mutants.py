@@ -2378,28 +2378,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # What is replaced holds nothing of the user's.
     Mutant(
-        "synthesis/destination.py",
+        "synthesis/run/destination.py",
         "if (foreign := _first_other(place, known)) is not None:",
         "if (foreign := _first_other(place, known)) is not None and False:",
         ("tests/synthesis/test_destination.py",),
     ),
     # It is looked at again before it is taken away.
     Mutant(
-        "synthesis/destination.py",
+        "synthesis/run/destination.py",
         "        require_destination(place, result)  # it may have changed since\n",
         "",
         ("tests/synthesis/test_destination.py",),
     ),
     # A result of another kind is not replaced.
     Mutant(
-        "synthesis/destination.py",
+        "synthesis/run/destination.py",
         'isinstance(manifest, dict) and manifest.get("kind") == result.kind else None',
         "isinstance(manifest, dict) else None",
         ("tests/synthesis/test_destination.py",),
     ),
     # A place that holds a source is refused.
     Mutant(
-        "synthesis/destination.py",
+        "synthesis/run/destination.py",
         "if path.resolve().is_relative_to(place):",
         "if False:",
         ("tests/synthesis/test_destination.py",),

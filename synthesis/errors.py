@@ -8,6 +8,7 @@ SynthesisError
 ├── PlanImpossible           the shares of a config contradict one another                               usage
 ├── DestinationRefused       something else lies where a command is to write                                  usage
 │   └── MadeOtherwise        what lies there was made with another config, inputs or code
+├── AnotherRun               another run is at work in the same folder                                        usage
 ├── RecordDirectoryError     a record directory is missing, damaged or of another kind
 ├── ExportImpossible         records have no form in the format that was asked for
 ├── RowUnreadable            a line of a file of rows is none

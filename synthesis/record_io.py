@@ -20,7 +20,6 @@ from typing import Generic, TypeVar
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from pydantic import BaseModel, Field, ValidationError
 
-from synthesis.destination import records_of, whole_folder
 from synthesis.errors import SynthesisError
 from synthesis.records import (
     SCHEMA_VERSION,
@@ -32,6 +31,7 @@ from synthesis.records import (
     ServerDocument,
     Trajectory,
 )
+from synthesis.run.destination import records_of, whole_folder
 
 RecordT = TypeVar("RecordT", bound=KeptRecord)
 

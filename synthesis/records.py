@@ -6,8 +6,6 @@ ArrayRecord shard (see `record_io`). Nothing in a record is a secret, a header o
     ServerDocument ─ ToolDocument                what can be called
     Trajectory ─ Task, Message ─ ToolCall        a conversation kept as data, with its seven reward axes
     Environment ─ SubQuestion, EnvironmentTool   a question whose sub-answers are proven by running Python tools
-
-Decided: docs/decisions/tiny.md, “Gold episodes name what they look up before they call”.
 """
 
 from __future__ import annotations
@@ -16,17 +14,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from synthesis.run.json_values import JsonObject, JsonValue, canonical_json
+
 SCHEMA_VERSION: Final = 2
-
-JsonValue: TypeAlias = Any
-"""Whatever `json.loads` returns."""
-
-JsonObject: TypeAlias = dict[str, Any]
 
 Language = Literal["en", "zh"]
 Scenario = Literal["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"]
@@ -34,19 +29,6 @@ SimilarityBand = Literal["high", "medium", "low"]
 Difficulty = Literal["plain", "hard"]
 """`plain`: a question has the words of its tools' documents, so matching words finds them. `hard`: other words, and
 tools of the same parameter beside them that answer something else."""
-
-
-# Made once: `json.dumps` makes one for each call, and a run hashes hundreds of thousands of values.
-_CANONICAL: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def canonical_json(value: JsonValue) -> str:
-    """Write a JSON value in the one form that hashes are taken of: sorted keys, no spaces, UTF-8 kept.
-
-    >>> canonical_json({"b": 1, "a": "房"})
-    '{"a":"房","b":1}'
-    """
-    return _CANONICAL.encode(value)
 
 
 def record_id(kind: str, *inputs: JsonValue) -> str:
@@ -69,7 +51,7 @@ class Record(BaseModel):
 class KeptRecord(Record):
     """A record that directories hold: it says which version it is of, and what it was when it was written.
 
-    Decided: docs/decisions/synthesis.md, “A record holds its digest, and what can be replayed is replayed”.
+    Decided: docs/decisions/synthesis.md, “A record holds its digest, and `records verify` replays everything it can”.
     """
 
     schema_version: Literal[2] = SCHEMA_VERSION
@@ -598,7 +580,7 @@ class Environment(KeptRecord):
 
     def gold_levels(self) -> list[list[SubQuestion]]:
         """Return the sub-tasks by dependency level: all that those of a level depend on is answered in those before."""
-        # Parents come first here, and rollout workers run this: no graph is built for it (docs/decisions/synthesis.md).
+        # Parents come first here, and rollout workers run this: no graph is built for it.
         depths: dict[str, int] = {}
         levels: dict[int, list[SubQuestion]] = {}
         for sub_question in self.sub_questions:
@@ -688,7 +670,6 @@ def reasoning_before(calls: Sequence[ToolCall], language: Language, documents: M
 
     The names of tools are English. Where the question is not, each call's words follow what the tool's document says
     of it, if it says anything: that is in the question's language.
-    Decided: docs/decisions/tiny.md, “Gold episodes in Chinese quote a tool's document before its name”.
     """
     if language == "en":
         return plain_calls(calls)
@@ -709,8 +690,6 @@ def answer_message(answer: JsonValue, language: Language) -> Message:
 
 def plain_calls(calls: Sequence[ToolCall]) -> str:
     """Say in words what calls of one turn look up.
-
-    Decided: docs/decisions/tiny.md, “The reasoning before a call joins words and arguments by a colon”.
 
     >>> plain_calls([ToolCall(id="1", name="get_monthly_rent", arguments={"apartment": "Amber Falcon"})])
     'monthly rent: Amber Falcon'

@@ -2,8 +2,6 @@
 
 Every conversation is a process of its own, between two relays of its own, so that a request is known to be of a case,
 and a case at which the official code ends is one that failed, not the end of the run.
-
-Decided: docs/decisions/benchmarks.md, “Each conversation of ACEBench is a process”.
 """
 
 from __future__ import annotations
@@ -44,8 +42,8 @@ from astra_jax.benchmarks.scores import sum_up
 from astra_jax.benchmarks.simulated_user import SimulatedUser
 from astra_jax.config import ConfigError
 from astra_jax.engine.http import Endpoint
-from synthesis.destination import whole_file
-from synthesis.fingerprint import flattened
+from synthesis.run.destination import whole_file
+from synthesis.run.fingerprint import flattened
 
 _USER: Final = "gpt-4o"
 """Another name for which it takes the address from a variable, and another one."""

@@ -2,8 +2,6 @@ r"""AIME: problems that the user brings, sampled many times over and scored by t
 
 A file of problems is JSON lines, `{"id", "problem", "answer"}`, also with capitals as some collections have them. The
 figure of a year is the mean over all samples of all problems, as in the paper (mean of 32).
-
-Decided: docs/decisions/benchmarks.md, “AIME is sampled here, from files that the user brings”.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ from astra_jax.benchmarks.results import (
 from astra_jax.benchmarks.scores import sum_up
 from astra_jax.config import ConfigError
 from astra_jax.engine.http import Endpoint, key_or_none
-from synthesis.destination import whole_file
-from synthesis.fingerprint import Fingerprint, digest_of_files, flattened, source_of_files
+from synthesis.run.code import source_of
+from synthesis.run.destination import whole_file
+from synthesis.run.fingerprint import Fingerprint, digest_of_files, flattened
 
 Year = Literal["2024", "2025", "2026"]
 _ASK: Final = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
 _ATTEMPTS: Final = 4
-_SOURCES: Final = ("astra_jax/benchmarks/aime.py", "astra_jax/benchmarks/aime_answer.py")
 
 
 class AIMEConfig(BaseModel):
@@ -116,8 +114,8 @@ def evaluate_aime(config: AIMEConfig, *, url: str | None, limit: int | None) -> 
     """
     every = {year: read_problems(path) for year, path in sorted(config.problems.items())}
     problems = {f"{year}/{each.id}": each for year, year_s in every.items() for each in year_s[:limit]}
-    sources, there_are = source_of_files(_SOURCES), sum(map(len, every.values()))
-    harness = HarnessDocument(package="astra-jax", version=str(sources[f"source of {_SOURCES[0]}"]))
+    sources, there_are = source_of(__name__), sum(map(len, every.values()))
+    harness = HarnessDocument(package="astra-jax", version=str(sources["source of astra_jax/benchmarks/aime.py"]))
     run = run_document(config, harness, sources, named_model(config.policy, url), len(problems), there_are)
     if require_benchmark(config.out, run.made_with):
         return read_results(config.out)

@@ -44,8 +44,8 @@ from astra_jax.benchmarks.results import (
 from astra_jax.benchmarks.scores import sum_up
 from astra_jax.config import ConfigError
 from astra_jax.engine.http import Endpoint
-from synthesis.destination import whole_file
-from synthesis.fingerprint import Fingerprint, flattened
+from synthesis.run.destination import whole_file
+from synthesis.run.fingerprint import Fingerprint, flattened
 
 _MODEL: Final = "openbmb/MiniCPM-SALA-FC"
 """The entry of BFCL's table that its handler of OpenAI's chats with tools belongs to."""

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astra_jax.benchmarks.results import BenchmarkFailed, Failure, Sample, whole_lines
-from synthesis.destination import whole_file
+from synthesis.run.destination import whole_file
 
 Category = Literal["base", "miss_func", "miss_param", "long_context"]
 CATEGORIES: Final[tuple[Category, ...]] = ("base", "miss_func", "miss_param", "long_context")

@@ -3,8 +3,6 @@
 Of BFCL the loop over cases, the settings and the files are its own; data, conversation and verdict are those of BFCL's
 package. Of AIME the prompt, and how answers are read and compared, are its own; the user brings the problems. Both are
 run whole: what a command that was stopped has left is run again.
-
-Decided: docs/decisions/benchmarks.md, “A second harness answers the same cases anew”.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ from astra_jax.benchmarks.results import BenchmarkResults, RunDocument, Sample, 
 from astra_jax.benchmarks.scores import sum_up
 from astra_jax.benchmarks.second_harness import FOLDER, second_run
 from astra_jax.engine.http import Endpoint
-from synthesis.destination import whole_file
-from synthesis.fingerprint import flattened
+from synthesis.run.destination import whole_file
+from synthesis.run.fingerprint import flattened
 
 _MODEL: Final = "model"
 _Reader = Callable[[Path, Collection[tuple[int, int]]], Iterable[Sample]]

@@ -2,8 +2,6 @@
 
 The harnesses' pins conflict with JAX's and with one another's, so none of them is ever imported here: its programs
 run as processes of their own, without this process's keys.
-
-Decided: docs/decisions/benchmarks.md, “A harness has an environment of its own, and its code stays there”.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ from typing import Any, Final
 from astra_jax.benchmarks.harnesses import Harness
 from astra_jax.benchmarks.results import HarnessDocument
 from astra_jax.errors import AstraError
-from astra_jax.training.run_lock import run_lock
 from astra_jax.user_cache import user_cache
-from synthesis.destination import whole_file
+from synthesis.run.destination import whole_file
+from synthesis.run.lock import run_lock
 
 _WHOLE: Final = "whole.json"
 """Written last."""

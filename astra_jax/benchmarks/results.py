@@ -16,8 +16,9 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from astra_jax.errors import AstraError
-from synthesis.destination import Result, is_earlier_result, require_destination, whole_file
-from synthesis.fingerprint import Fingerprint, require_same
+from synthesis.run.destination import Result, whole_file
+from synthesis.run.fingerprint import Fingerprint
+from synthesis.run.manifest import earlier_manifest, write_manifest
 
 BENCHMARK: Final = Result("run of a benchmark", "run.json", "benchmark")
 Failure = Literal["transport", "cut", "empty", "user", "step_limit", "wrong"]
@@ -157,20 +158,15 @@ def require_benchmark(out: Path, made_with: Fingerprint) -> bool:
     Raises:
         DestinationRefused: `out` is something else, or a run that was begun with something else (`MadeOtherwise`).
     """
-    require_destination(out, BENCHMARK)
-    if not is_earlier_result(out, BENCHMARK):
+    if earlier_manifest(out, BENCHMARK, made_with) is None:
         return False
-    before = json.loads((out / "run.json").read_text(encoding="utf-8")).get("made_with", {})
-    advice = "Name another `out`, or give back what has changed to go on with this run"
-    require_same(out, before, made_with, advice=advice)
     return (out / "summary.json").is_file() and not read_results(out).summary.failures["transport"]
 
 
 def begin(out: Path, run: RunDocument) -> None:
     """Write down what the run is begun with, and make the folder for what the harness writes."""
     (out / "raw").mkdir(parents=True, exist_ok=True)
-    with whole_file(out / "run.json") as file:
-        file.write_text(run.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_manifest(out, BENCHMARK, run.model_dump(mode="json"))
 
 
 def finish(out: Path, run: RunDocument, samples: Sequence[Sample], summary: Summary) -> None:

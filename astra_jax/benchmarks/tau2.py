@@ -2,8 +2,6 @@
 
 Both speak to relays of ours: the agent's asks the endpoint that is measured, the user's the one that is named for it.
 Nothing is resumed by guess: the harness is told that it shall go on with its own file of simulations.
-
-Decided: docs/decisions/benchmarks.md, “An empty answer ends one conversation of τ²-bench, not its run”.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from astra_jax.benchmarks.simulated_user import SimulatedUser
 from astra_jax.benchmarks.tau2_files import TASKS_PER_DOMAIN, Domain, is_whole, pass_hat, read_simulations
 from astra_jax.config import ConfigError
 from astra_jax.engine.http import Endpoint
-from synthesis.fingerprint import flattened
+from synthesis.run.fingerprint import flattened
 
 _DOMAINS: Final[tuple[Domain, ...]] = ("retail", "telecom")
 _EMPTY: Final = "…"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from astra_jax.cli.arguments import Commands, config_command, http_url, whole_number
 from astra_jax.errors import UsageError
-from astra_jax.training.run_lock import run_lock
+from synthesis.run.lock import run_lock
 
 if TYPE_CHECKING:
     from astra_jax.benchmarks.results import BenchmarkResults

@@ -59,9 +59,9 @@ def _environments(options: argparse.Namespace) -> None:
     from astra_jax.evaluate.slices import EvaluatedEnvironment, evaluated
     from astra_jax.training.run_record import EVALUATION
     from sandbox.client import AsyncSandboxClient
-    from synthesis.destination import require_destination
     from synthesis.record_io import RecordSource, require_records
     from synthesis.records import Environment, JsonObject
+    from synthesis.run.destination import require_destination
 
     config = load_config(EvaluationConfig, options.config, options.overrides)
     keep_compiled_programs()

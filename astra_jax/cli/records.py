@@ -178,8 +178,8 @@ def _share(text: str) -> float:
 
 def _augment(options: argparse.Namespace) -> None:
     from synthesis.augmentation.augment import AUGMENTATION_KINDS, augment_records
-    from synthesis.destination import records_of
     from synthesis.record_io import read_card
+    from synthesis.run.destination import records_of
 
     shares = dict.fromkeys(options.kind or AUGMENTATION_KINDS, options.share)
     with contextlib.ExitStack() as stack:
@@ -213,9 +213,9 @@ def _graph(options: argparse.Namespace) -> None:
 
 
 def _import(options: argparse.Namespace) -> None:
-    from synthesis.destination import records_of, require_destination
     from synthesis.export.astra_rows import read_astra_rows
     from synthesis.record_io import write_records
+    from synthesis.run.destination import records_of, require_destination
 
     require_destination(options.out, records_of("environment"), sources=[options.file])
     card = write_records(options.out, read_astra_rows(options.file), kind="environment")

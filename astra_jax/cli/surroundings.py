@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from astra_jax.episodes.endings import EndingJudge
     from sandbox.client import AsyncSandboxClient
-    from synthesis.destination import Result
     from synthesis.records import Environment
+    from synthesis.run.destination import Result
     from synthesis.stage import StageReport
     from synthesis.teacher.config import OpenAITeacherConfig
     from synthesis.teacher.protocol import Teacher
@@ -27,8 +27,8 @@ def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> cont
         DestinationRefused: to replace `out` would lose something that is not an earlier `result`.
         AnotherRun: as `run_lock`, when the lock is entered.
     """
-    from astra_jax.training.run_lock import run_lock
-    from synthesis.destination import require_destination
+    from synthesis.run.destination import require_destination
+    from synthesis.run.lock import run_lock
 
     require_destination(out, result, sources=sources)
     # Beside it, as the folder is replaced whole; resolved, so that two names of one folder have one lock.

@@ -30,9 +30,9 @@ def _sft(options: argparse.Namespace) -> None:
     )
     from astra_jax.sft.config import SFTConfig
     from astra_jax.sft.stage import run_sft
-    from astra_jax.training.run_lock import run_lock
     from astra_jax.training.run_record import SFT_RUN
-    from synthesis.destination import require_destination
+    from synthesis.run.destination import require_destination
+    from synthesis.run.lock import run_lock
 
     config = load_config(SFTConfig, options.config, options.overrides)
     require_destination(config.out, SFT_RUN)
@@ -61,12 +61,12 @@ def _rl(options: argparse.Namespace) -> None:
     )
     from astra_jax.rl.config import RLConfig
     from astra_jax.rl.stage import run_rl
-    from astra_jax.training.run_lock import run_lock
     from astra_jax.training.run_record import RL_RUN
     from astra_jax.training.wandb_run import require_wandb
     from sandbox.client import AsyncSandboxClient
-    from synthesis.destination import require_destination
     from synthesis.record_io import packages_of
+    from synthesis.run.destination import require_destination
+    from synthesis.run.lock import run_lock
 
     config = load_config(RLConfig, options.config, options.overrides)
     require_destination(config.out, RL_RUN)

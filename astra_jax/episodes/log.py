@@ -22,8 +22,8 @@ from astra_jax.episodes.rewards import EpisodeResult, f1
 from astra_jax.errors import AstraError
 from synthesis.answers.counting import count_solved
 from synthesis.answers.expectation import meets_expectation
-from synthesis.destination import whole_file
 from synthesis.records import Expectation, JsonObject, JsonValue, Language, Scenario
+from synthesis.run.destination import whole_file
 
 SourceName = Literal["prompt", "template", "model", "tool"]
 

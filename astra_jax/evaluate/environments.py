@@ -32,10 +32,11 @@ from astra_jax.evaluate.conduct import figures_of
 from astra_jax.evaluate.intervals import clustered_interval
 from astra_jax.evaluate.slices import EvaluatedEnvironment, slices_of, write_environments
 from astra_jax.model.qwen3 import Params
-from astra_jax.training.run_record import EVALUATION, RunRecord, digest_of_policy, digest_of_records, open_run
-from synthesis.destination import whole_file
-from synthesis.fingerprint import digest_of_files
+from astra_jax.training.run_record import EVALUATION, digest_of_policy, digest_of_records, open_run
 from synthesis.records import Environment, JsonObject, SimilarityBand
+from synthesis.run.destination import whole_file
+from synthesis.run.fingerprint import digest_of_files
+from synthesis.run.manifest import RunManifest
 
 
 class NoneFinished(AstraError):
@@ -67,48 +68,9 @@ class EvaluationConfig(BaseModel):
     """Episodes of each environment that are written to `episodes.jsonl`, with their token ids."""
 
 
-_SOURCES = (
-    "astra_jax/chat/format.py",
-    "astra_jax/chat/tokenizer.py",
-    "astra_jax/chat/tool_calls.py",
-    "astra_jax/engine/device.py",
-    "astra_jax/engine/host_pages.py",
-    "astra_jax/engine/http.py",
-    "astra_jax/engine/interface.py",
-    "astra_jax/engine/page_lists.py",
-    "astra_jax/engine/paged.py",
-    "astra_jax/engine/pages.py",
-    "astra_jax/engine/programs.py",
-    "astra_jax/engine/sampling.py",
-    "astra_jax/engine/schedule.py",
-    "astra_jax/model/kv_pages.py",
-    "astra_jax/model/ragged_pages.py",
-    "astra_jax/evaluate/baselines.py",
-    "astra_jax/evaluate/conduct.py",
-    "astra_jax/evaluate/environments.py",
-    "astra_jax/evaluate/intervals.py",
-    "astra_jax/evaluate/slices.py",
-    "astra_jax/episodes/rewards.py",
-    "astra_jax/episodes/tool_mixing.py",
-    "astra_jax/episodes/rollout.py",
-    "astra_jax/episodes/endings.py",
-    "astra_jax/episodes/episode.py",
-    "astra_jax/episodes/figures.py",
-    "astra_jax/episodes/ledger.py",
-    "synthesis/answers/counting.py",
-    "synthesis/answers/expectation.py",
-    "synthesis/answers/final_answer.py",
-    "synthesis/answers/same_answer.py",
-    "synthesis/answers/written_values.py",
-    "synthesis/answers/tool_response.py",
-    "synthesis/records.py",
-)
-"""Files that decide the figures."""
-
-
 def open_evaluation(
     config: EvaluationConfig, *, baseline: str | None = None, endpoint: Endpoint | None = None
-) -> RunRecord:
+) -> RunManifest:
     """Return the record of the evaluation in `out`, before anything is written there.
 
     The policy is sampled in this process, or by the server at `endpoint`.
@@ -129,7 +91,7 @@ def open_evaluation(
             **({} if config.ending_judge is None else {"ending_judge": digest_of_files([config.ending_judge])}),
         },
         may_change=("log_episodes_per_environment",),
-        sources=_SOURCES,
+        stage="astra_jax.evaluate.environments",
     )
 
 
@@ -226,8 +188,6 @@ async def evaluate_temperatures(
 
     Raises:
         PromptTooLong, NoneFinished, SandboxUnavailable: as `evaluate_environments`.
-
-    Decided: docs/decisions/figures.md, “A policy's temperatures are evaluated side by side”.
     """
     # Mixed by the seed alone, so that policies which are compared are shown the same tools in the same order.
     starts = [
@@ -309,7 +269,7 @@ def logged_episodes(
 
 
 def write_evaluation(
-    record: RunRecord,
+    record: RunManifest,
     figures: JsonObject,
     environments: Sequence[EvaluatedEnvironment],
     episodes: Sequence[dict[str, Any]],

@@ -2,8 +2,6 @@
 
 Two runs differ only by the policy, its temperature and how it truncates; whatever else differs makes their figures not
 comparable, and no difference is told. Differences are paired: environments are drawn, each with what both did there.
-
-Decided: docs/decisions/figures.md, “Evaluations are compared where all but the policy and its sampling is the same”.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from astra_jax.errors import AstraError
 from astra_jax.evaluate.intervals import paired_interval
 from astra_jax.evaluate.slices import EvaluatedEnvironment
 from astra_jax.training.run_record import EVALUATION
-from synthesis.destination import is_earlier_result
-from synthesis.fingerprint import Fingerprint
+from synthesis.run.destination import is_earlier_result
+from synthesis.run.fingerprint import Fingerprint
 
 FigureTable = dict[str, float | tuple[float, float]]
 """Figures by name; `NAME_interval` is the 95 % interval of NAME."""

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict
 
 from astra_jax.episodes.episode import Episode
 from astra_jax.evaluate.conduct import figures_of, summed
-from synthesis.destination import whole_file
 from synthesis.records import Environment, JsonObject
+from synthesis.run.destination import whole_file
 
 SLICED: Final = ("f1", "answer_accuracy", "irrelevant_call_share")
 """What is told of every slice."""

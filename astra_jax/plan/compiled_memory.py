@@ -1,8 +1,6 @@
 """The compiler's answer about memory, kept on disk: the same program for the same topology is compiled once.
 
 jax's own compilation cache cannot serve here: an absent TPU has no client that could load a compiled program back.
-
-Decided: docs/decisions/plan.md, “The plan keeps the compiler's answers, not programs”.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import jax
 from pydantic import BaseModel, ConfigDict
 
 from astra_jax.errors import AstraError
-from synthesis.destination import whole_file
+from synthesis.run.destination import whole_file
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")

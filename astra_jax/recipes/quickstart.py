@@ -58,15 +58,15 @@ from astra_jax.sft.stage import run_sft
 from astra_jax.transformers_library import transformers_library
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
-from synthesis.destination import whole_file
 from synthesis.environments.held_out import RL_SPLIT, held_out_configs
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.splits import APART, shared_between
 from synthesis.environments.verification import verify_environments
-from synthesis.fingerprint import Fingerprint, digest, digest_of_files
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, Trajectory
+from synthesis.run.destination import whole_file
+from synthesis.run.fingerprint import Fingerprint, digest, digest_of_files
 from synthesis.tools.sources import EXAMPLES_DIRECTORY, SourceMissing, source_files
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_tools, synthesize_trajectories
 
@@ -256,7 +256,7 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
 
     Without torch `transformers` computes nothing: the difference is None then, and a reason stands beside it.
 
-    Decided: docs/decisions/model.md, “Exported logits are as near to the exact ones as float32 is”.
+    Decided: docs/decisions/model.md, “Exported logits are compared with transformers in float64”.
 
     Raises:
         QuickstartFailed: the tokenizer gives `transformers` other tokens than us, its logits are others, or a tensor

@@ -2,8 +2,6 @@
 
 A stage is whole when it has written `stages/NAME.json`, which it does last, and what it makes is there. A quickstart
 that is resumed does the others, from the first one on that is not whole.
-
-Decided: docs/decisions/commands.md, “A quickstart keeps the one before”.
 """
 
 from __future__ import annotations
@@ -12,15 +10,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from astra_jax.recipes.process_memory import PeakMemory
-from synthesis.destination import Result, is_earlier_result, require_destination, whole_file
-from synthesis.fingerprint import Fingerprint, require_same
+from synthesis.run.destination import Result, is_earlier_result, require_destination, whole_file
+from synthesis.run.fingerprint import Fingerprint
+from synthesis.run.manifest import earlier_manifest, write_manifest
 
-QUICKSTART: Final = Result("quickstart", ".quickstart", "quickstart", may_be_empty=True)
+QUICKSTART: Final = Result("quickstart", ".quickstart", "quickstart")
 """An earlier one is moved aside whole, or gone on with."""
 
 
@@ -76,11 +75,10 @@ def make_room(out: Path, inputs: Fingerprint, *, sources: Iterable[Path] = (), r
     """
     require_destination(out, QUICKSTART, sources=sources)
     place = out.resolve()
-    mark = place / QUICKSTART.manifest
     if is_earlier_result(place, QUICKSTART):
         if resume:
             advice = "Without --resume, this quickstart is moved aside and another one begun"
-            require_same(out, _made_with(mark), inputs, advice=advice)
+            earlier_manifest(out, QUICKSTART, inputs, advice=advice)
             return
         number = 1
         while os.path.lexists(aside := place.with_name(f"{place.name}.{number}")):
@@ -88,10 +86,4 @@ def make_room(out: Path, inputs: Fingerprint, *, sources: Iterable[Path] = (), r
         place.rename(aside)
         print(f"quickstart: the earlier one is now {aside}", file=sys.stderr)
     place.mkdir(parents=True, exist_ok=True)
-    with whole_file(mark) as file:
-        file.write_text(json.dumps({"kind": QUICKSTART.kind, "made_with": inputs}, indent=2) + "\n")
-
-
-def _made_with(mark: Path) -> Mapping[str, Any]:
-    text = mark.read_text(encoding="utf-8")
-    return json.loads(text)["made_with"] if text else {}
+    write_manifest(place, QUICKSTART, {"made_with": inputs})

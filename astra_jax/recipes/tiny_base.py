@@ -4,7 +4,7 @@
 
 A batch is a pure function of seed and step, so that a run goes on after `kill -9` with the batch it would have had.
 
-Decided: docs/decisions/tiny.md, “SFT starts from a base that was pre-trained on made-up worlds”.
+Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from astra_jax.sft.train import train_sft
 from astra_jax.training.config import MAY_CHANGE
 from astra_jax.training.run import TrainingRun
 from astra_jax.training.run_record import SFT_RUN, digest_of_records, open_run
-from synthesis.destination import whole_file
 from synthesis.export.openai_rows import OpenAIRow, row_messages
-from synthesis.fingerprint import digest
 from synthesis.procedural.made_up_worlds import LOOKUPS, Dialogue, draw_dialogue, label_characters
 from synthesis.procedural.worlds import name_parts
 from synthesis.record_io import RecordSource
 from synthesis.records import Language, Scenario, Trajectory
+from synthesis.run.destination import whole_file
+from synthesis.run.fingerprint import digest
 
 TINY_BASE: Final = Path(__file__).parents[1] / "tiny_base"
 """The HuggingFace folder of the base that is shipped."""
@@ -50,18 +50,6 @@ _REPLAYED: Final = 1500
 _TOKENIZER_DIALOGUES: Final = 2000
 _TIMES_NAMED: Final = 1000
 """How often the tokenizer reads every part of a name and every character."""
-_SOURCES: Final = (
-    "astra_jax/chat/format.py",
-    "astra_jax/chat/tokenizer.py",
-    "astra_jax/recipes/tiny_base.py",
-    "astra_jax/sft/data.py",
-    "astra_jax/sft/train.py",
-    "astra_jax/training/accumulation.py",
-    "astra_jax/training/optimizer.py",
-    "synthesis/procedural/made_up_worlds.py",
-    "synthesis/procedural/world_questions.py",
-    "synthesis/procedural/worlds.py",
-)
 
 
 class TinyBaseConfig(SFTConfig):
@@ -96,7 +84,7 @@ def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
         product="policy/params.whole.json",
         contents=contents,
         may_change=MAY_CHANGE,
-        sources=_SOURCES,
+        stage="astra_jax.recipes.tiny_base",
     )
     if record.figures is not None:
         return record.figures
@@ -132,7 +120,7 @@ def _tokenizer_texts(config: TinyBaseConfig) -> Iterator[str]:
 def write_replay(path: Path, *, seed: int) -> None:
     """Write made-up conversations in OpenAI's form, for SFT to read beside its own data.
 
-    Without them 80 steps on four domains' tools take the reading of others away (docs/experiments.md).
+    Without them 80 steps on four domains' tools take the reading of others away (docs/log/2026-11-26-quickstart.md).
     """
     with whole_file(path) as file, file.open("w", encoding="utf-8") as lines:
         for number in range(_REPLAYED):

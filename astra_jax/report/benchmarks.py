@@ -14,7 +14,7 @@ from astra_jax.evaluate.side_by_side import is_evaluation, read_evaluation
 from astra_jax.report.benchmark_charts import benchmark_charts
 from astra_jax.report.environments import side_by_side
 from astra_jax.report.page import page_environment
-from synthesis.destination import MARK, Result, whole_folder
+from synthesis.run.destination import MARK, Result, whole_folder
 
 REPORT: Final = Result("report of benchmarks", MARK, "benchmark report", is_replaced=True)
 _BENCHMARKS: Final = "Benchmarks beside the paper's"

@@ -1,7 +1,4 @@
-"""The page: what a run's folder, or a record directory, holds, laid out.
-
-Decided: docs/decisions/report.md, “A record directory's page stands beside it”.
-"""
+"""The page: what a run's folder, or a record directory, holds, laid out."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from astra_jax.report.charts import LineChart, figure, line_chart
 from astra_jax.report.data_sets import Bar, DataSet, mean_subtasks
 from astra_jax.report.episodes import PROGRAMS, choose_episodes, policy_order
 from astra_jax.report.temperatures import KINDS, by_temperature
-from synthesis.destination import require_file_destination, whole_file
+from synthesis.run.destination import require_file_destination, whole_file
 
 
 class RunFolderError(AstraError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -13,56 +12,10 @@ from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.rl.batch_filling import StaleGroups
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
-from astra_jax.training.run_record import RL_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
-from synthesis.fingerprint import digest_of_files
+from astra_jax.training.run_record import RL_RUN, digest_of_policy, digest_of_records, open_run
 from synthesis.records import SimilarityBand
-
-_SOURCES: Final = (
-    "astra_jax/chat/format.py",
-    "astra_jax/chat/tokenizer.py",
-    "astra_jax/chat/tool_calls.py",
-    "astra_jax/engine/device.py",
-    "astra_jax/engine/host_pages.py",
-    "astra_jax/engine/interface.py",
-    "astra_jax/engine/page_lists.py",
-    "astra_jax/engine/paged.py",
-    "astra_jax/engine/pages.py",
-    "astra_jax/engine/programs.py",
-    "astra_jax/engine/sampling.py",
-    "astra_jax/engine/schedule.py",
-    "astra_jax/engine/shared_device.py",
-    "astra_jax/episodes/endings.py",
-    "astra_jax/episodes/episode.py",
-    "astra_jax/episodes/exchange.py",
-    "astra_jax/episodes/rewards.py",
-    "astra_jax/episodes/ledger.py",
-    "astra_jax/episodes/rollout.py",
-    "astra_jax/episodes/saved.py",
-    "astra_jax/episodes/tool_mixing.py",
-    "astra_jax/mesh/layouts.py",
-    "astra_jax/model/kv_pages.py",
-    "astra_jax/model/prefix_attention.py",
-    "astra_jax/model/ragged_pages.py",
-    "astra_jax/model/visible_blocks.py",
-    "astra_jax/rl/advantage.py",
-    "astra_jax/rl/batch.py",
-    "astra_jax/rl/batch_filling.py",
-    "astra_jax/rl/grpo_loss.py",
-    "astra_jax/rl/overlap.py",
-    "astra_jax/rl/rollouts.py",
-    "astra_jax/rl/solved_rates.py",
-    "astra_jax/rl/train.py",
-    "astra_jax/training/accumulation.py",
-    "astra_jax/training/optimizer.py",
-    "astra_jax/training/packing.py",
-    "synthesis/answers/counting.py",
-    "synthesis/answers/expectation.py",
-    "synthesis/answers/same_answer.py",
-    "synthesis/answers/written_values.py",
-    "synthesis/answers/tool_response.py",
-    "synthesis/records.py",
-)
-"""Files that decide what is learnt: episodes, what solves a sub-task, reward, filling, advantage, loss and step."""
+from synthesis.run.fingerprint import digest_of_files
+from synthesis.run.manifest import RunManifest
 
 
 class SampledRollout(RolloutConfig):
@@ -251,7 +204,7 @@ class RLConfig(TrainingConfig):
         return self.steps * self.mini_batches
 
 
-def open_rl_run(config: RLConfig) -> RunRecord:
+def open_rl_run(config: RLConfig) -> RunManifest:
     """Return the record of the run in `out`, and refuse one that was begun with something else.
 
     Raises:
@@ -274,5 +227,5 @@ def open_rl_run(config: RLConfig) -> RunRecord:
             *(*MAY_CHANGE, "accumulation", "episodes_per_row", "packing", "rollout_mesh"),
             *("optimizer_waits_on_host", "log_episodes_every_steps"),
         ),
-        sources=_SOURCES,
+        stage="astra_jax.rl.stage",
     )

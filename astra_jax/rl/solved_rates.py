@@ -1,7 +1,4 @@
-"""How often each environment has been solved since an RL run began, and which of them sit an epoch out for it.
-
-Decided: docs/decisions/rl.md, “Environments outside a band of solved rates sit every other epoch out”.
-"""
+"""How often each environment has been solved since an RL run began, and which of them sit an epoch out for it."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from astra_jax.episodes.rollout import Group
-from synthesis.destination import whole_file
 from synthesis.records import JsonObject
+from synthesis.run.destination import whole_file
 
 SOLVED_RATES_FILE: Final = "solved_rates.jsonl"
 

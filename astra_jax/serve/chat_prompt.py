@@ -3,8 +3,6 @@
 What clients send back is read by `synthesis.foreign_messages`: assistant messages without content, content in parts,
 calls with fields of the client's own and null for what is absent are taken; results are matched to calls by id. Tools
 go into the template in their order, with fields that are no standard and without nulls.
-
-Decided: docs/decisions/serve.md, “A chat request is rendered by the checkpoint's template and read by our parser”.
 """
 
 from __future__ import annotations

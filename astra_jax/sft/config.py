@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from pydantic import Field
 
 from astra_jax.sft.batches import SFTDataConfig
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
-from astra_jax.training.run_record import SFT_RUN, RunRecord, digest_of_policy, digest_of_records, open_run
-from synthesis.fingerprint import digest, digest_of_files
-
-_SOURCES: Final = (
-    "astra_jax/chat/format.py",
-    "astra_jax/episodes/tool_mixing.py",
-    "astra_jax/sft/batches.py",
-    "astra_jax/sft/conversations.py",
-    "astra_jax/sft/data.py",
-    "astra_jax/sft/sample_source.py",
-    "astra_jax/sft/schedule.py",
-    "astra_jax/sft/train.py",
-    "astra_jax/training/accumulation.py",
-    "astra_jax/training/optimizer.py",
-    "astra_jax/training/packing.py",
-)
-"""Files that decide what is learnt: samples, their order, loss and step."""
+from astra_jax.training.run_record import SFT_RUN, digest_of_policy, digest_of_records, open_run
+from synthesis.run.fingerprint import digest, digest_of_files
+from synthesis.run.manifest import RunManifest
 
 
 class SFTConfig(TrainingConfig, SFTDataConfig):
@@ -37,7 +22,7 @@ class SFTConfig(TrainingConfig, SFTDataConfig):
     """Parts that a batch is worked through in, one after the other: the same update in less memory."""
 
 
-def open_sft_run(config: SFTConfig) -> RunRecord:
+def open_sft_run(config: SFTConfig) -> RunManifest:
     """Return the record of the run in `out`, and refuse one that was begun with something else.
 
     Raises:
@@ -60,5 +45,5 @@ def open_sft_run(config: SFTConfig) -> RunRecord:
         product="policy/params.whole.json",
         contents=contents,
         may_change=(*MAY_CHANGE, "accumulation", "model.remat"),
-        sources=_SOURCES,
+        stage="astra_jax.sft.stage",
     )

@@ -5,8 +5,6 @@ Content may be text or parts of text, arguments a JSON object or its text, `tool
 that would be learnt wrong is refused (`synthesis.foreign_messages`), and so are a message of weight 0 and the older
 `functions`. Other keys are left. A control token's name in a text, such as `<|im_end|>`, is learnt as text
 (`chat.tokenizer`).
-
-Decided: docs/decisions/sft.md, “Conversations of others are read from OpenAI's form, and a bad line ends the run”.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import ConfigError
 from astra_jax.sft.conversations import Conversation, ConversationFile
 from astra_jax.sft.data import SFTSample, demonstration_sample, render_sample, user_turn_ends
-from synthesis.destination import whole_file
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, SimilarityBand, Trajectory
+from synthesis.run.destination import whole_file
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from astra_jax.metrics_file import whole_lines
 from astra_jax.training.wandb_run import WandbConfig, WandbRun
-from synthesis.destination import whole_file
+from synthesis.run.destination import whole_file
 
 _LINES_PER_RUN = 20
 

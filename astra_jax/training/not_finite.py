@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from astra_jax.errors import AstraError
-from synthesis.destination import whole_file
+from synthesis.run.destination import whole_file
 
 
 class NotFinite(AstraError):

@@ -7,8 +7,6 @@ with TrainingRun("sft", config, parts, ...) as run:
                                                be given up for a signal awaits `run.unless_it_ends`
         run.note_update(step, metrics, batch)  keep the batch of an update that was not applied
         run.end_step(state, metrics)           write down, tell, save, heed signals
-
-Decided: docs/decisions/runs.md, “What SFT and RL share around a step is one run”.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ from astra_jax.training.metrics import MetricsLog, Progress
 from astra_jax.training.not_finite import NotFiniteSteps
 from astra_jax.training.optimizer import make_optimizer
 from astra_jax.training.parts import Parts
-from astra_jax.training.run_record import RunRecord
 from astra_jax.training.termination import GivenUp, Terminated, Termination
+from synthesis.run.manifest import RunManifest
 
 _T = TypeVar("_T")
 
@@ -146,7 +144,7 @@ class TrainingRun:
     def finish(
         self,
         state: TrainState,
-        record: RunRecord,
+        record: RunManifest,
         *,
         data: Sequence[Path],
         figures: Mapping[str, Any],

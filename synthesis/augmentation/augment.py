@@ -5,8 +5,6 @@
 A variant shares its source's entities and answers, so that a split whose world is apart from the one's is apart from
 the other's; tools that a kind adds may be the same in both splits.
 A variant that lies among the sources already is neither written again nor made another one of.
-
-Decided: docs/decisions/environments.md, “A proven environment is made others with the same gold”.
 """
 
 from __future__ import annotations
@@ -19,16 +17,16 @@ from typing import Final, get_args
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.augmentation.variants import make_variant
-from synthesis.destination import records_of, require_destination
 from synthesis.environments.call_batches import CallBatches
 from synthesis.environments.irrelevant_tools import ToolPool
 from synthesis.environments.needed_packages import packages_of_sandbox
 from synthesis.environments.verification import ExecutableTools
-from synthesis.fingerprint import Fingerprint, digest, flattened
 from synthesis.record_io import RecordSource, require_records
 from synthesis.records import SCHEMA_VERSION, AugmentationKind, Environment, JsonValue
+from synthesis.run.code import source_of
+from synthesis.run.destination import records_of, require_destination
+from synthesis.run.fingerprint import Fingerprint, digest, flattened
 from synthesis.stage import Rejected, StageReport
-from synthesis.track.fingerprint import source_of
 from synthesis.track.journal import run_stage
 from synthesis.track.run import TrackRun
 

@@ -23,7 +23,6 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
-from synthesis.destination import records_of, require_destination
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.demonstrations import draw_habit
 from synthesis.environments.drafts import Draft
@@ -36,10 +35,11 @@ from synthesis.environments.refusals import withhold_tool
 from synthesis.environments.selection import REJECTED_KIND, rejection, selection_of, too_low
 from synthesis.environments.splits import TakenValues
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
-from synthesis.fingerprint import Fingerprint
 from synthesis.questions.knowledge import Knowledge, read_knowledge
 from synthesis.record_io import read_card
 from synthesis.records import Environment, JsonObject, JsonValue, RejectedEnvironment
+from synthesis.run.destination import records_of, require_destination
+from synthesis.run.fingerprint import Fingerprint
 from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.protocol import Teacher
 from synthesis.teacher.usage import cost_so_far

@@ -14,9 +14,9 @@ from typing import Final
 import jinja2
 import yaml
 
-from synthesis.fingerprint import digest
 from synthesis.record_io import DatasetCard
 from synthesis.records import Environment, JsonObject, KeptRecord, ServerDocument, Trajectory
+from synthesis.run.fingerprint import digest
 
 DATA_CARD: Final = "README.md"
 _TEMPLATE: Final = Path(__file__).with_name("data_card.md.jinja")

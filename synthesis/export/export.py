@@ -1,11 +1,9 @@
 """A record directory as a folder of rows for another trainer: the rows, and the data card with their schema.
 
-    out/
-      train.jsonl       one row on each line, UTF-8; or train.parquet, or a folder for `tfds.data_source`
-      README.md         the data card
-      .astra.json       says that the folder is an export
-
-Decided: docs/decisions/synthesis.md, “An export is a folder that carries its schema”.
+out/
+  train.jsonl       one row on each line, UTF-8; or train.parquet, or a folder for `tfds.data_source`
+  README.md         the data card
+  .astra.json       says that the folder is an export
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
-from synthesis.destination import MARK, DestinationRefused, Result, require_destination, whole_folder
 from synthesis.export.astra_rows import AstraRow, astra_row
 from synthesis.export.data_card import DATA_CARD, Contents, data_card
 from synthesis.export.openai_rows import ExportImpossible, OpenAIRow, openai_row
@@ -28,6 +25,7 @@ from synthesis.export.trl_rows import TrlRow, trl_row
 from synthesis.export.verl_rows import VerlRow, verl_row
 from synthesis.record_io import RECORD_TYPES, RecordSource, read_card
 from synthesis.records import KeptRecord
+from synthesis.run.destination import MARK, DestinationRefused, Result, require_destination, whole_folder
 
 EXPORT: Final = Result("export of records", MARK, "export", is_replaced=True)
 

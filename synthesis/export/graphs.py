@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from synthesis.destination import require_file_destination, whole_file
 from synthesis.questions.decomposition import dependency_graph
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
 from synthesis.records import Environment
+from synthesis.run.destination import require_file_destination, whole_file
 from synthesis.trajectories.tool_graph import ToolGraph, from_json
 
 if TYPE_CHECKING:

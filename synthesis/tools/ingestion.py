@@ -14,9 +14,9 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Final
 
-from synthesis.destination import DestinationRefused, records_of, require_destination
 from synthesis.record_io import write_records
 from synthesis.records import JsonObject, ServerDocument
+from synthesis.run.destination import DestinationRefused, records_of, require_destination
 from synthesis.stage import NothingKept, Rejected, StageReport
 from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normalise_server
 from synthesis.tools.mcp_group import McpGroup, joined

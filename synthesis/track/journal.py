@@ -20,8 +20,8 @@ from typing import Generic, TextIO, TypeVar
 from tqdm import tqdm
 
 from synthesis.errors import SynthesisError
-from synthesis.fingerprint import MadeOtherwise, require_same
 from synthesis.records import JsonValue
+from synthesis.run.fingerprint import MadeOtherwise, require_same
 from synthesis.second_tries import SecondTry, noted_second_tries
 from synthesis.stage import Rejected, StageReport
 

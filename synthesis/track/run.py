@@ -8,10 +8,10 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from synthesis.destination import records_of, require_destination
-from synthesis.fingerprint import Fingerprint, MadeOtherwise, digest, require_same
 from synthesis.record_io import read_card, write_records
 from synthesis.records import KeptRecord, RejectedRecord
+from synthesis.run.destination import records_of, require_destination
+from synthesis.run.fingerprint import Fingerprint, MadeOtherwise, digest, require_same
 from synthesis.stage import StageReport
 from synthesis.track.journal import Journal, JournalError
 

@@ -4,8 +4,6 @@
     out.rejected  the others, with scores and reasons      ┘ and moves where its scores put it
 
 What goes to `out.rejected` is there before `out` loses it: a run that is killed in between loses nothing.
-
-Decided: docs/decisions/teacher.md, “Another threshold selects again from what was made”.
 """
 
 from __future__ import annotations
@@ -14,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from synthesis.fingerprint import Fingerprint
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
 from synthesis.records import Environment, RejectedRecord, Trajectory
+from synthesis.run.fingerprint import Fingerprint
 from synthesis.stage import Rejected, StageReport
 from synthesis.track.run import TrackRun, rejected_beside
 

@@ -22,9 +22,9 @@ from functools import partial
 from hashlib import sha256
 from typing import Final, TextIO
 
-from synthesis.destination import records_of, require_destination
-from synthesis.fingerprint import Fingerprint
 from synthesis.records import Chain, JsonObject, RejectedTrajectory, ServerDocument, Task, ToolDocument, Trajectory
+from synthesis.run.destination import records_of, require_destination
+from synthesis.run.fingerprint import Fingerprint
 from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.protocol import Teacher
 from synthesis.teacher.usage import cost_so_far

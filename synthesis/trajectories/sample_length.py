@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from synthesis.errors import SynthesisError
-from synthesis.fingerprint import digest_of_files
 from synthesis.records import JsonObject, Message, ToolDocument
+from synthesis.run.fingerprint import digest_of_files
 from synthesis.stage import Rejected
 
 _FILES: Final = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")

@@ -10,8 +10,8 @@ import pytest
 from astra_jax.testing import tiny_environment
 from synthesis.by_construction import of_environments, of_trajectories
 from synthesis.environments.statistics import statistics_of
-from synthesis.fingerprint import digest
 from synthesis.records import Environment
+from synthesis.run.fingerprint import digest
 
 QUOTAS = {"scenarios.multi_hop": 0.5, "lookups.multi_hop.2": 1.0, "knowledge": digest([])}
 

@@ -16,7 +16,7 @@ from astra_jax.benchmarks.harnesses import BFCL
 from astra_jax.benchmarks.managed_environment import HarnessMissing, ManagedEnvironment, managed_environment
 from astra_jax.benchmarks.results import BenchmarkFailed, HarnessDocument, read_results
 from astra_jax.cli.command import main
-from astra_jax.training.run_lock import run_lock
+from synthesis.run.lock import run_lock
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
 
 STAND_IN = Path(__file__).with_name("stand_in_bfcl.py")

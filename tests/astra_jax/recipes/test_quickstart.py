@@ -14,8 +14,8 @@ from astra_jax.cli.command import main
 from astra_jax.recipes import quickstart
 from astra_jax.recipes.quickstart import LogitErrors, QuickstartFailed, export_and_compare
 from astra_jax.recipes.stages import Stages, make_room
-from synthesis.destination import DestinationRefused
-from synthesis.fingerprint import MadeOtherwise
+from synthesis.run.destination import DestinationRefused
+from synthesis.run.fingerprint import MadeOtherwise
 
 INPUTS = {"seed": 0, "tool_documents": "1f"}
 
@@ -30,16 +30,6 @@ def test_an_earlier_quickstart_is_moved_aside_whole_however_often(tmp_path):
     assert (tmp_path / "run.1" / "summary.json").read_text() == "0"
     assert (tmp_path / "run.3" / "summary.json").read_text() == "1"
     assert (tmp_path / "run.2").read_text() == "mine"
-
-
-def test_one_of_an_older_version_whose_mark_is_empty_is_moved_aside_and_cannot_be_resumed(tmp_path):
-    out = tmp_path / "run"
-    out.mkdir()
-    (out / ".quickstart").touch()
-    with pytest.raises(MadeOtherwise, match="seed: absent before, 0 now"):
-        make_room(out, INPUTS, resume=True)
-    make_room(out, INPUTS)
-    assert (tmp_path / "run.1" / ".quickstart").read_text() == ""
 
 
 def test_an_empty_folder_is_used_as_it_is(tmp_path):

@@ -27,9 +27,9 @@ from astra_jax.recipes.tiny_base import (
 )
 from astra_jax.sft.conversations import ConversationFile
 from astra_jax.training.run import TrainingRun
-from synthesis.fingerprint import MadeOtherwise
 from synthesis.procedural.made_up_worlds import LOOKUPS, draw_dialogue, label_characters
 from synthesis.procedural.worlds import name_parts
+from synthesis.run.fingerprint import MadeOtherwise
 
 
 @pytest.fixture(scope="module")

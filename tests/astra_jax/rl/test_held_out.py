@@ -29,8 +29,8 @@ from astra_jax.testing import InProcessSandbox, tiny_environment
 from astra_jax.training.termination import Terminated
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
-from synthesis.destination import DestinationRefused
 from synthesis.record_io import write_records
+from synthesis.run.destination import DestinationRefused
 from tests.astra_jax.distractors import with_distractors
 from tests.astra_jax.killed_process import kill_after_steps
 from tests.astra_jax.rl.configs import tiny_rl_config

@@ -15,15 +15,15 @@ from astra_jax.cli.command import main
 from astra_jax.config import load_config
 from astra_jax.evaluate.environments import EvaluationConfig, open_evaluation
 from astra_jax.mesh import hosts
-from astra_jax.rl import config as rl_config_module
 from astra_jax.rl.config import RLConfig, open_rl_run
 from astra_jax.sft.config import SFTConfig, open_sft_run
 from astra_jax.testing import tiny_environment
-from synthesis import fingerprint
-from synthesis.destination import DestinationRefused
-from synthesis.fingerprint import MadeOtherwise
+from astra_jax.training import run_record
 from synthesis.record_io import write_records
-from tests.astra_jax.training.test_run_lock import contents
+from synthesis.run import code
+from synthesis.run.destination import DestinationRefused
+from synthesis.run.fingerprint import MadeOtherwise
+from tests.synthesis.run.test_lock import contents
 
 ROOT = Path(__file__).parents[3]
 
@@ -133,26 +133,20 @@ def test_rl_with_another_config_is_refused_with_what_differs(rl_config, tmp_path
     assert difference in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        "episodes/rewards.py",
-        "episodes/tool_mixing.py",
-        "rl/advantage.py",
-        "rl/batch_filling.py",
-        "rl/grpo_loss.py",
-    ],
-)
-def test_rl_with_an_edited_reward_or_loss_is_refused(rl_config, tmp_path, monkeypatch, file):
+def test_rl_goes_on_after_an_edited_comment_and_is_refused_by_name_after_an_edited_forward_pass(
+    rl_config, tmp_path, monkeypatch
+):
     begun(open_rl_run, rl_config)
-    for name in rl_config_module._SOURCES:
-        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, tmp_path / "tree" / name)
-    monkeypatch.setattr(fingerprint, "ROOT", tmp_path / "tree")
+    for package in ("astra_jax", "synthesis", "sandbox"):
+        shutil.copytree(ROOT / package, tmp_path / "tree" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(code, "ROOT", tmp_path / "tree")
+    schedule, model = (tmp_path / "tree" / "astra_jax" / name for name in ("engine/schedule.py", "model/qwen3.py"))
+    schedule.write_text(schedule.read_text() + "# a comment\n")
     open_rl_run(rl_config)
-    source = tmp_path / "tree" / "astra_jax" / file
-    source.write_text(source.read_text().replace("return", "return 2 *", 1))
-    with pytest.raises(MadeOtherwise, match=f"another: source of astra_jax/{file}: changed"):
+    text = model.read_text()
+    assert "x32 * x32" in text
+    model.write_text(text.replace("x32 * x32", "2 * x32 * x32"))
+    with pytest.raises(MadeOtherwise, match=r"another: source of astra_jax/model/qwen3\.py: changed\. Name"):
         open_rl_run(rl_config)
 
 
@@ -265,6 +259,44 @@ def test_hosts_that_were_begun_with_other_configs_are_refused_before_anything_is
 
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(hosts, "gather_from_hosts", gather)
-    with pytest.raises(DestinationRefused, match=r"same config, data and code on all 2 hosts, .* at host 1; give"):
+    with pytest.raises(DestinationRefused, match=r"of host 1 differs from the first host's; give all 2 hosts"):
         open_rl_run(rl_config)
     assert not rl_config.out.exists()
+
+
+def on_cores(monkeypatch, count: int) -> None:
+    monkeypatch.setattr(run_record.os, "sched_getaffinity", lambda _: set(range(count)))
+
+
+@pytest.mark.parametrize(("open_run", "fixture"), [(open_sft_run, "sft_config"), (open_rl_run, "rl_config")])
+def test_a_run_that_goes_on_with_another_number_of_cores_says_so_in_one_line(
+    open_run, fixture, request, monkeypatch, capsys
+):
+    on_cores(monkeypatch, 4)
+    config = begun(open_run, request.getfixturevalue(fixture))
+    assert open_run(config).figures is None
+    assert not capsys.readouterr().err
+    on_cores(monkeypatch, 2)
+    open_run(config).begin()
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"astra: {config.out}: was computed on 4 CPU cores, now on 2; ")
+    open_run(config)
+    assert not capsys.readouterr().err
+
+
+def test_the_number_of_cores_says_nothing_of_an_accelerator_a_finished_run_or_an_older_record(
+    sft_config, monkeypatch, capsys
+):
+    on_cores(monkeypatch, 4)
+    path = begun(open_sft_run, sft_config).out / "run.json"
+    on_cores(monkeypatch, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "default_backend", lambda: "tpu")
+        assert open_sft_run(sft_config).figures is None
+    older = {key: value for key, value in json.loads(path.read_text()).items() if key != "cpu_cores"}
+    path.write_text(json.dumps(older))
+    open_sft_run(sft_config).finish({"steps": 2})
+    save_product(sft_config.out)
+    on_cores(monkeypatch, 8)
+    assert open_sft_run(sft_config).figures is not None
+    assert not capsys.readouterr().err

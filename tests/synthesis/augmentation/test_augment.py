@@ -22,11 +22,11 @@ from synthesis.augmentation.augment import AUGMENTATION_KINDS, augment_records, 
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.splits import TakenValues, shared_between
 from synthesis.environments.verification import verify_environments
-from synthesis.fingerprint import MadeOtherwise
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.questions.decomposition import QAInstance
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_card, write_records
 from synthesis.records import AugmentationKind, Environment
+from synthesis.run.fingerprint import MadeOtherwise
 from synthesis.stage import NothingKept, StageReport
 from tests.synthesis.environments.conftest import tiny_config
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from synthesis.destination import DestinationRefused
 from synthesis.export import export
 from synthesis.export.export import FORMATS, export_records
 from synthesis.export.openai_rows import ExportImpossible
 from synthesis.record_io import write_records
 from synthesis.records import JsonObject
+from synthesis.run.destination import DestinationRefused
 from tests.synthesis.export.examples import conversation, environments, trajectory
 from tests.synthesis.trajectories.servers import HOTELS
 

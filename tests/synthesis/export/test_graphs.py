@@ -13,10 +13,10 @@ import pytest
 from astra_jax.cli.command import main
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import write_report
-from synthesis.destination import DestinationRefused
 from synthesis.export.graphs import tool_graphs, write_graphml
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordDirectoryError, write_records
+from synthesis.run.destination import DestinationRefused
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.statistics import trajectory_statistics
 from tests.synthesis.export.examples import conversation, environments, trajectory

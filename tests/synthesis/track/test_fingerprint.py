@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from synthesis import fingerprint
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.fingerprint import MadeOtherwise
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import DatasetCard, read_card
+from synthesis.run import code
+from synthesis.run.code import source_of
+from synthesis.run.fingerprint import MadeOtherwise
 from synthesis.stage import StageReport
 from synthesis.teacher.protocol import TeacherUnavailable
-from synthesis.track import fingerprint as track_fingerprint
-from synthesis.track.fingerprint import source_of
 from synthesis.track.journal import Journal
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.journals import finished_items
@@ -30,18 +29,16 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def tree(tmp_path, monkeypatch) -> Path:
     """A copy of the source that fingerprints are taken of, to edit."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "synthesis", tmp_path / "tree" / "synthesis", ignore=ignored)
-    for module in (fingerprint, track_fingerprint):
-        monkeypatch.setattr(module, "ROOT", tmp_path / "tree")
-    track_fingerprint._imported.cache_clear()
-    yield tmp_path / "tree"
-    track_fingerprint._imported.cache_clear()
+    for package in ("synthesis", "sandbox"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, tmp_path / "tree" / package, ignore=ignored)
+    monkeypatch.setattr(code, "ROOT", tmp_path / "tree")
+    return tmp_path / "tree"
 
 
 def edit(tree: Path, name: str) -> None:
     path = tree / name
-    path.write_text(path.read_text(encoding="utf-8") + "# another wording\n", encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8") + "WORDING = 'another'\n", encoding="utf-8")
 
 
 class Outage(ProceduralTeacher):

@@ -5,13 +5,13 @@ import io
 
 import pytest
 
-from synthesis.fingerprint import MadeOtherwise
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.judges import JudgePlanning
 from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
 from synthesis.records import RejectedTrajectory, Trajectory
+from synthesis.run.fingerprint import MadeOtherwise
 from synthesis.stage import NothingKept
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.protocol import BadReply

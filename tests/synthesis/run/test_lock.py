@@ -20,8 +20,8 @@ import pytest
 from astra_jax.cli.command import main
 from astra_jax.metrics_file import read_metrics
 from astra_jax.testing import tiny_environment, tiny_model_config
-from astra_jax.training.run_lock import AnotherRun, run_lock
 from synthesis.record_io import write_records
+from synthesis.run.lock import AnotherRun, run_lock
 from tests.synthesis.journals import num_finished
 
 ROOT = Path(__file__).parents[3]
@@ -190,7 +190,7 @@ def test_the_file_is_taken_away_with_the_lock_also_when_the_run_fails(tmp_path):
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from astra_jax.training.run_lock import run_lock
+from synthesis.run.lock import run_lock
 with run_lock(Path(sys.argv[1])):
     child = subprocess.Popen(["sleep", "60"], close_fds=False, stdout=subprocess.DEVNULL)
     print(child.pid, flush=True)
@@ -219,7 +219,7 @@ def test_a_child_that_outlives_its_run_does_not_hold_the_lock(tmp_path):
 CONTENDER = """
 import sys, time
 from pathlib import Path
-from astra_jax.training.run_lock import AnotherRun, run_lock
+from synthesis.run.lock import AnotherRun, run_lock
 path, alone = Path(sys.argv[1]), Path(sys.argv[1] + ".alone")
 held, end = 0, time.monotonic() + 2
 while time.monotonic() < end:

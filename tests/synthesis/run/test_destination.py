@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from synthesis import destination
-from synthesis.destination import MARK, DestinationRefused, Result, require_destination, whole_file, whole_folder
+from synthesis.run import destination
+from synthesis.run.destination import MARK, DestinationRefused, Result, require_destination, whole_file, whole_folder
 
 TABLE = Result("table", MARK, "table", is_replaced=True)
 RUN = Result("run", "run.json", "run", advice="an older version wrote none")
@@ -85,7 +85,7 @@ def test_what_cannot_be_removed_when_a_block_fails_is_removed_by_the_next_result
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("synthesis.destination._REMOVALS", 1)
+        patch.setattr("synthesis.run.destination._REMOVALS", 1)
         patch.setattr("shutil.rmtree", all_but_one)
         with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "out", TABLE) as folder:
             give_up(folder)

@@ -2,8 +2,6 @@
 
 The lock is the kernel's (flock) on a file that names its holder, so it goes with the process, however that dies. What
 a killed run leaves is a file that nobody holds; a run that ends takes its file away.
-
-Decided: docs/decisions/runs.md, “One run at a time in a folder”.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from astra_jax.errors import UsageError
-from synthesis.destination import DestinationRefused, is_no_lock
+from synthesis.errors import SynthesisError
+from synthesis.run.destination import DestinationRefused, is_no_lock
 
 _MOST_ATTEMPTS = 1000
 """Times that a folder or file may go between being made and being locked: others take and leave the lock as well."""
@@ -27,8 +25,10 @@ _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """What flock fails with where a file system has no locks, e.g. Lustre without its mount option `flock`."""
 
 
-class AnotherRun(UsageError):
+class AnotherRun(SynthesisError):
     """Another run is at work in the same folder; the message says which, and what to do."""
+
+    is_usage = True
 
 
 @contextlib.contextmanager
@@ -60,8 +60,8 @@ def run_lock(path: Path) -> Iterator[None]:
                     "place to write to, or move it away"
                 )
             file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
-            file.flush()
+            with contextlib.suppress(OSError):  # of a full disk the run itself tells more
+                os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
             try:
                 yield
             finally:

@@ -16,7 +16,6 @@ whole: a reader never sees half of one. What a killed process left under such a 
 is told by the mark in it.
 
 Decided: docs/decisions/commands.md, “A destination is new, empty, or an earlier result of the same kind”.
-Decided: docs/decisions/commands.md, “Places are paths of this machine, and one file makes what lies there”.
 """
 
 from __future__ import annotations
@@ -63,8 +62,6 @@ class Result:
     """Files beside those that the manifest names."""
     is_replaced: bool = False
     """Whether a new one takes its place, so that all it holds must be known to be ours."""
-    may_be_empty: bool = False
-    """Whether the manifest of an older version said nothing."""
     advice: str = ""
     """What to do where the manifest is missing, because an older version wrote none."""
 
@@ -242,8 +239,6 @@ def _manifest(folder: Path, result: Result) -> dict[str, Any] | None:
     """Return the manifest of a folder, if it is one of `result`."""
     try:
         text = (folder / result.manifest).read_text(encoding="utf-8")
-        if result.may_be_empty and not text:
-            return {"kind": result.kind}
         manifest = json.loads(text)
     except (OSError, ValueError):
         return None

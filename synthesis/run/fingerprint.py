@@ -11,10 +11,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from synthesis.destination import DestinationRefused
-from synthesis.records import JsonValue, canonical_json
+from synthesis.run.destination import DestinationRefused
+from synthesis.run.json_values import JsonValue, canonical_json
 
-ROOT: Final = Path(__file__).parents[1]
 _SHOWN_AT_ONCE: Final = 8
 _ABSENT: Final = "absent"
 
@@ -99,8 +98,3 @@ def digest_of_files(files: Iterable[Path]) -> str:
             return _ABSENT
         hashed.update(sha256(path.read_bytes()).digest())  # file by file, so that it matters where one ends
     return hashed.hexdigest()[:16]
-
-
-def source_of_files(names: Iterable[str]) -> Fingerprint:
-    """Name source files by their bytes; `names` are their places in the project."""
-    return {f"source of {name}": digest_of_files([ROOT / name]) for name in sorted(names)}

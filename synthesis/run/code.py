@@ -1,0 +1,114 @@
+"""The identity of code: a digest for each file that a module imports, blind to comments and docstrings.
+
+A run that goes on compares these digests. They are found from the imports, so that no list of files has to be kept.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from synthesis.python_source import syntax_tree
+from synthesis.run.fingerprint import Fingerprint, digest_of_files
+
+ROOT: Final = Path(__file__).parents[2]
+"""The folder that holds the packages."""
+_PACKAGES: Final = ("astra_jax", "synthesis", "sandbox")
+
+
+def source_of(*modules: str) -> Fingerprint:
+    """Return the identity of some modules of this project and of all that they import, file by file.
+
+    Imports are followed through all three packages, those inside functions included. Tables (`*.toml`) that lie beside
+    an imported module, or in a folder there that holds no modules, count with their bytes. An edit of a comment or a
+    docstring changes nothing.
+
+    Raises:
+        SyntaxError: a file on the way is not Python.
+    """
+    files = imported_files(*modules)
+    folders = {file.parent for file in files}
+    folders |= {below for folder in folders for below in folder.iterdir() if below.is_dir() and not _is_package(below)}
+    tables = {table for folder in folders for table in folder.glob("*.toml")}
+    named = {file: digest_of_code(file.read_text(encoding="utf-8")) for file in files}
+    named |= {table: digest_of_files([table]) for table in tables}
+    return {f"source of {path.relative_to(ROOT).as_posix()}": named[path] for path in sorted(named)}
+
+
+@lru_cache(maxsize=1024)
+def digest_of_code(source: str) -> str:
+    '''Name Python source by its syntax tree, without comments, docstrings and layout.
+
+    >>> digest_of_code("x = 1  # one") == digest_of_code('"""A number."""\\nx = (1)')
+    True
+    >>> digest_of_code("x = 1") == digest_of_code("x = 2")
+    False
+
+    Raises:
+        SyntaxError: the text is not Python.
+    '''
+    tree = syntax_tree(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            # A module without docstring, a function of nothing but one: an empty body prints as no line at all.
+            node.body = [statement for statement in body if not _is_bare_text(statement)]  # type: ignore[attr-defined]
+    # Printed, not dumped: a dump has other fields from one version of Python to the next.
+    return sha256(ast.unparse(tree).encode()).hexdigest()[:16]
+
+
+def imported_files(*modules: str) -> frozenset[Path]:
+    """Return the files of some modules, of the packages that they lie in, and of all that these import of ours."""
+    found: set[Path] = set()
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        if name.split(".")[0] not in _PACKAGES or (path := _file_of(name)) is None or path in found:
+            continue
+        found.add(path)
+        waiting.append(name.rpartition(".")[0])  # the package's own `__init__` runs with every import from it
+        waiting += _imported_names(path)
+    return frozenset(found)
+
+
+def _imported_names(path: Path) -> list[str]:
+    """Return all that a file imports; an imported name may be a module, or something that a module defines."""
+    names: list[str] = []
+    for node in _statements(syntax_tree(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return names
+
+
+def _is_bare_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _is_package(folder: Path) -> bool:
+    return (folder / "__init__.py").exists()
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield every statement of a module, those inside of others too; expressions hold no import."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, block, ())
+            waiting += inner if isinstance(inner, list) else ()
+
+
+def _file_of(module: str) -> Path | None:
+    path = ROOT.joinpath(*module.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)

@@ -1,0 +1,23 @@
+"""JSON values, and the one form of them that hashes are taken of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, TypeAlias
+
+JsonValue: TypeAlias = Any
+"""Any value that `json.loads` returns."""
+
+JsonObject: TypeAlias = dict[str, Any]
+
+# `json.dumps` would make an encoder for each call, and a run hashes hundreds of thousands of values.
+_CANONICAL: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def canonical_json(value: JsonValue) -> str:
+    """Write a JSON value in the one form that hashes are taken of: sorted keys, no spaces, UTF-8 kept.
+
+    >>> canonical_json({"b": 1, "a": "房"})
+    '{"a":"房","b":1}'
+    """
+    return _CANONICAL.encode(value)

@@ -1,0 +1,84 @@
+"""The identity of code is found from imports, blind to comments and docstrings, and sees all that computes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from synthesis.run import code
+from synthesis.run.code import digest_of_code, source_of
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch) -> Path:
+    """A copy of the packages, to edit."""
+    for package in ("astra_jax", "synthesis", "sandbox"):
+        shutil.copytree(ROOT / package, tmp_path / "tree" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(code, "ROOT", tmp_path / "tree")
+    return tmp_path / "tree"
+
+
+def changed(before: dict, now: dict) -> list[str]:
+    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) >= 1
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+STAGES = ("astra_jax.sft.stage", "astra_jax.rl.stage", "astra_jax.evaluate.environments")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_comments_docstrings_and_layout_change_nothing(tree, stage):
+    before = source_of(stage)
+    for path in tree.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(f"# a comment\n{text}\n\n# another\n", encoding="utf-8")
+    edit(tree / "astra_jax/model/qwen3.py", '"""', '"""In other words: ')
+    assert source_of(stage) == before
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_changed_forward_pass_changes_the_file_it_is_in_alone(tree, stage):
+    before = source_of(stage)
+    edit(tree / "astra_jax/model/qwen3.py", "x32 * x32", "2 * x32 * x32")
+    assert changed(before, source_of(stage)) == ["source of astra_jax/model/qwen3.py"]
+
+
+def test_what_the_imports_reach_is_named_across_packages_and_what_they_do_not_reach_is_not():
+    named = source_of("astra_jax.rl.stage")
+    for file in (
+        *("astra_jax/rl/grpo_loss.py", "astra_jax/model/qwen3.py", "astra_jax/engine/schedule.py"),
+        *("astra_jax/episodes/rewards.py", "synthesis/answers/same_answer.py", "synthesis/records.py"),
+    ):
+        assert f"source of {file}" in named
+    assert not [name for name in named if "/serve/" in name or "/report/" in name or "/prompts/" in name]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("def f():\n    return 1", 'def f():\n    """One."""\n    return 1', True),
+        ("x: int\ny: int", 'x: int\n"""Of x."""\ny: int', True),
+        ("class A:\n    pass", 'class A:\n    """A."""\n    pass', True),
+        ("if a:\n    b()", "if a:\n    b()  # why", True),
+        ("f(1)", "f( 1 )", True),
+        ("f('text')", "f('Text')", False),
+        ("return_ = 'text'", "return_ = 'text '", False),
+        ("a + b * c", "(a + b) * c", False),
+        ("@jit\ndef f(): ...", "def f(): ...", False),
+    ],
+)
+def test_code_is_the_same_if_it_computes_the_same(one, other, is_same):
+    assert (digest_of_code(one) == digest_of_code(other)) is is_same
+
+
+def test_a_body_of_nothing_but_a_docstring_is_digested():
+    assert digest_of_code('class A(Exception):\n    """An error."""') != digest_of_code("x = 1")
