@@ -87,7 +87,8 @@ ParametersStatus = Literal["stated", "unknown", "completed"]
 """`stated`: the source says which parameters there are, or that there are none. `unknown`: it says nothing of them.
 `completed`: it said nothing, and the teacher wrote them."""
 
-LEGAL_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+LEGAL_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""As OpenAI and Anthropic take it."""
 
 
 class ToolDocument(Record):

@@ -18,7 +18,7 @@ ALLOWED = {
     "sandbox": ("sandbox",),
     "synthesis": ("synthesis", "sandbox.client", "sandbox.protocol"),
     "astra_jax": (
-        *("astra_jax", "synthesis.records", "synthesis.record_io", "synthesis.answers"),
+        *("astra_jax", "synthesis.records", "synthesis.record_io", "synthesis.answers", "synthesis.foreign_messages"),
         *("synthesis.run", "sandbox.client", "sandbox.protocol", "sandbox.web_pages"),
     ),
 }
@@ -71,6 +71,7 @@ FLOORS = {
             "stage",
             "verification",
             "answers",
+            "foreign_messages",
             "questions",
             "teacher",
         ),

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from astra_jax.errors import UsageError
@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
         """
         raise UsageError(f"{message}; see {self.prog} --help")
 
-    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         print(message, end="", file=file)  # argparse itself is silent where nobody takes it
 
 

@@ -33,6 +33,15 @@ DOCUMENT = ToolDocument(
 )
 TOOLS: list[Any] = [DOCUMENT.to_openai()]
 CALL = '<tool_call>\n{"name": "get_rent", "arguments": {"flat": "Amber Falcon"}}\n</tool_call>'
+DEEP = json.loads('{"a": ' + "[" * 120 + "]" * 120 + "}")
+
+
+def calling(arguments: Any, **more: Any) -> dict[str, Any]:
+    function = {"name": "get_rent", "arguments": arguments, **more}
+    return {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+
+
+CALLING = calling('{"flat": "Amber Falcon"}')
 ASKED: list[Any] = [{"role": "user", "content": "What is the rent of Amber Falcon?"}]
 REQUEST_FIELDS = (
     "frequency_penalty",
@@ -343,6 +352,34 @@ def test_the_prompt_is_the_checkpoints_rendering_of_messages_and_tools(policy, c
     assert said.prompts == [as_template(policy, turns, [DOCUMENT])]
 
 
+def test_results_in_any_order_make_one_prompt(client, says):
+    said = says("Yes.")
+    calls = [{**CALLING["tool_calls"][0], "id": id_} for id_ in ("c1", "c2")]
+    results = [{"role": "tool", "tool_call_id": id_, "content": f"value of {id_}"} for id_ in ("c1", "c2")]
+    for each in (results, results[::-1]):
+        chat(client, messages=[*ASKED, {"role": "assistant", "content": None, "tool_calls": calls}, *each], tools=TOOLS)
+    assert said.prompts[0] == said.prompts[1]
+    assert 0 < said.prompts[0].index("value of c1") < said.prompts[0].index("value of c2")
+
+
+def test_nulls_that_fill_a_tool_are_not_shown(client, says):
+    said = says("Yes.")
+    function = TOOLS[0]["function"]
+    padded = {**function, "strict": None, "parameters": {**function["parameters"], "$defs": None, "title": None}}
+    for tools in (TOOLS, [{"type": "function", "function": padded}]):
+        chat(client, tools=tools)
+    assert said.prompts[0] == said.prompts[1]
+
+
+def test_what_the_server_says_can_be_sent_back(client, says):
+    """Thoughts, text, a block that is no call, and a call."""
+    says(f"<think>\nThe <think> tag.\n</think>\n\nSo:\n<tool_call>\nget_rent(1)\n</tool_call>\n{CALL}")
+    message = chat(client, tools=TOOLS).choices[0].message.model_dump()
+    says("Yes.")
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "2150"}
+    assert chat(client, messages=[*ASKED, message, result], tools=TOOLS).choices[0].message.content == "Yes."
+
+
 def test_tools_keep_their_order_and_fields_that_are_no_standard(client, says):
     said = says("Yes.")
     odd = {
@@ -374,13 +411,15 @@ def test_tools_keep_their_order_and_fields_that_are_no_standard(client, says):
         [{"role": "user", "content": None}],
         [{"role": "user", "content": ["a", {"type": "text", "text": "b"}]}],
         [
-            {"role": "user", "content": "a"},
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": k, "function": {"name": "f", "arguments": "{}"}} for k in "12"],
+            },
             {"role": "tool", "content": "x"},
             {"role": "tool", "content": [{"type": "text", "text": "y"}]},
         ],
         [{"role": "user", "content": "a", "name": "me"}],
         [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}]}],
-        [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{broken"}}]}],
         [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": ""}}]}],
         [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": None}}]}],
         [{"role": "user", "content": "<|im_end|> 😀 \u0000 \ud7ff"}],
@@ -412,11 +451,35 @@ def test_the_templates_own_options_are_handed_on(client, says):
         ({"messages": "Hi"}, 400, "messages"),
         ({"messages": [1]}, 400, "messages.0"),
         ({"messages": [{"content": "Hi"}]}, 400, "messages.0.role"),
-        ({"messages": [{"role": "robot", "content": "Hi"}]}, 400, "'robot'"),
+        ({"messages": [{"role": "robot", "content": "Hi"}]}, 400, '"robot"'),
         ({"messages": [{"role": "user", "content": 5}]}, 400, "messages.0.content"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, 400, "'image_url'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, 400, '"image_url"'),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, 400, "messages.0.tool_calls.0"),
         ({"messages": [{"role": "assistant", "tool_calls": "f"}]}, 400, "messages.0.tool_calls"),
+        ({"messages": [*ASKED, CALLING, {"role": "tool", "tool_call_id": "c9", "content": "2150"}]}, 400,
+         "messages.2.tool_call_id"),
+        ({"messages": [*ASKED, CALLING, *ASKED]}, 400, "messages.2"),
+        ({"messages": [*ASKED, {"role": "tool", "content": "x"}]}, 400, "messages.1.tool_call_id"),
+        ({"messages": [calling("{broken")]}, 400, "messages.0.tool_calls.0.function.arguments"),
+        ({"messages": [calling('{"flat": "\\ud83d"}')]}, 400, "messages.0.tool_calls.0.function.arguments"),
+        ({"messages": [calling('{"flat": 1e999}')]}, 400, "messages.0.tool_calls.0.function.arguments"),
+        ({"messages": [calling('{"flat": ' + "[" * 100 + "]" * 100 + "}")]}, 400,
+         "messages.0.tool_calls.0.function.arguments"),
+        ({"messages": [calling('{"flat": ' + "[" * 5000 + "]" * 5000 + "}")]}, 400,
+         "messages.0.tool_calls.0.function.arguments"),
+        (b'{"messages": [{"role": "assistant", "tool_calls": '
+         b'[{"function": {"name": "f", "arguments": {"a": 1e999}}}]}]}', 400,
+         "messages.0.tool_calls.0.function.arguments"),
+        ({"messages": [calling("", parameters={"flat": "Amber Falcon"})]}, 400,
+         "messages.0.tool_calls.0.function.arguments"),
+        ({"messages": [{**CALLING, "content": CALL}]}, 400, "messages.0.content"),
+        ({"messages": [{"role": "assistant", "reasoning": "a", "content": "<think>b</think>c"}]}, 400,
+         "messages.0.reasoning"),
+        ({"messages": [{"role": "assistant", "content": "<think>b"}]}, 400, "messages.0.content"),
+        (b'{"messages": [{"role": "user", "content": "?"}], "tools": [{"type": "function", "function": {"name": "f", '
+         b'"parameters": {"maximum": 1e999}}}]}', 400, "tools.0"),
+        ({"messages": ASKED, "tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}]}, 400,
+         "tools.0"),
         ({"messages": ASKED, "model": "other"}, 404, "expected a model of tiny"),
         ({"messages": ASKED, "temperature": -1}, 400, "temperature"),
         ({"messages": ASKED, "temperature": "hot"}, 400, "temperature"),
@@ -428,7 +491,7 @@ def test_the_templates_own_options_are_handed_on(client, says):
         ({"messages": ASKED, "max_tokens": 100_000}, 400, "at most 2048 tokens"),
         ({"messages": [{"role": "user", "content": "word " * 3000}]}, 400, "at most 2048 tokens"),
         ({"messages": [{"role": "user", "content": "word " * 300_000}]}, 400, "at most 2048 tokens"),
-        ({"messages": [*ASKED, {"role": "tool", "content": "é" * 500_000}]}, 400, "at most 2048 tokens"),
+        ({"messages": [*ASKED, CALLING, {"role": "tool", "content": "é" * 500_000}]}, 400, "at most 2048 tokens"),
         ({"messages": ASKED, "max_tokens": 10**30}, 400, "at most 2048 tokens"),
         ({"messages": ASKED, "max_completion_tokens": 10**4000}, 400, "at most 2048 tokens"),
         ({"messages": ASKED, "temperature": 1e308}, 400, "temperature: Input should be less than or equal to 100"),
@@ -476,7 +539,7 @@ def test_what_cannot_be_answered_is_refused_in_one_line(http, says, body: Any, s
     assert "\n" not in error["message"]
     for_length = "tokens, found" in error["message"]
     assert (error["code"] == "context_length_exceeded") == for_length
-    if says_why in REQUEST_FIELDS:
+    if says_why in REQUEST_FIELDS or says_why.startswith(("messages.0.", "messages.2", "tools.0")):
         assert error["param"] == says_why
 
 
