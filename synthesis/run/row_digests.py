@@ -1,6 +1,6 @@
 """Digests beside the rows of an SQLite file, by which a row that was damaged on the disk is known, and never used.
 
-Decided: docs/decisions/teacher.md, “A damaged reply stops the run and is set aside”.
+Decided: docs/decisions/synthesis.md, “A record holds its digest, and `records verify` replays everything it can”.
 """
 
 from __future__ import annotations

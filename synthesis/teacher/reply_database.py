@@ -1,6 +1,6 @@
 """The SQLite file of what was paid for: replies, what was spent, batches under way. Every fault of it is one line.
 
-Decided: docs/decisions/teacher.md, “A damaged reply stops the run and is set aside”.
+Decided: docs/decisions/synthesis.md, “A record holds its digest, and `records verify` replays everything it can”.
 """
 
 from __future__ import annotations

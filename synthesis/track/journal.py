@@ -3,7 +3,7 @@
 The journal makes a stage resumable: `kill -9` loses at most the items in flight, and because every item's outcome
 depends on the item and its seed alone, a resumed run gives the same bytes as an undisturbed one.
 
-Decided: docs/decisions/teacher.md, “A damaged reply stops the run and is set aside”.
+Decided: docs/decisions/synthesis.md, “A record holds its digest, and `records verify` replays everything it can”.
 """
 
 from __future__ import annotations
