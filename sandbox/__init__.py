@@ -17,8 +17,7 @@ What stands between a tool and the machine (tier `namespaces`, the strongest; ev
 Tier `landlock` (no namespaces: containers that refuse them) keeps the last three lines, reads only the standard library
 and those packages, writes nowhere (no /tmp), changes no file's mode, owner, times or attributes, and cannot hide
 whether a path exists, the host's name or the kernel's version. Tier `seccomp` (only when asked for by name) cannot open
-any file. Tier `wasm` (only when asked for by name, and a matter of its own) runs CPython in WebAssembly and relies on
-the runtime instead of the kernel. See `docs/sandbox.md`.
+any file. See `docs/sandbox.md`.
 
 What is NOT protected:
 
@@ -51,5 +50,5 @@ What does NOT repeat, where the same call otherwise gives the same bytes:
 - real time: `time.monotonic`, what `resource` counts, the times of files (in /tmp as well), whose turn it is among
   threads. `time.sleep` takes the time that it says, and the clock goes on by just that;
 - numbers of threads, inodes and devices; the real clock and entropy of the system for C code that is not Python's or
-  SQLite's (`ctypes`, packages), and for SQLite in WebAssembly and in a Python that hides SQLite's symbols.
+  SQLite's (`ctypes`, packages), and for SQLite in a Python that hides SQLite's symbols.
 """

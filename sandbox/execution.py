@@ -14,7 +14,6 @@ from typing import Any
 
 from sandbox.bodies import BodyReader, CallRequest, ProgramRequest, RawJSON, ReplyBody, call_request, encoded
 from sandbox.errors import SandboxError
-from sandbox.isolation import Tier
 from sandbox.jail.tool_call import COMPILED
 from sandbox.jail.zygote import BY_ITSELF, CANCELLED, CPU_LIMIT, WALL_LIMIT
 from sandbox.metrics import Metrics
@@ -217,7 +216,7 @@ class Execution:
             await self._compiling[client, key].wait()
             code = self._code.get(key)
         earlier: list[Outcome] = []  # processes that worked for this call before the one that runs it
-        if code is None and len(source) <= _COMPILED_IN_CALL_BYTES and self.pool.tier is not Tier.WASM:
+        if code is None and len(source) <= _COMPILED_IN_CALL_BYTES:
             outcome = await self._compile_and_run(client, key, source, call, max_reply_bytes + _MOST_CODE_BYTES)
             if outcome.code is not None or outcome.why in (WALL_LIMIT, CPU_LIMIT):
                 self.metrics.queue.observe(max(0.0, outcome.queue_seconds))

@@ -6,7 +6,6 @@ reports what succeeded. One success, and the tier does not count.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import secrets
@@ -198,67 +197,6 @@ def probe(canary, outside, tmp):
     return escapes
 """
 
-WASM_PROBE = """
-import os, socket, sys
-
-def probe(canary, outside, tmp):
-    escapes = []
-    for name in ("ctypes", "_ctypes", "resource", "mmap", "fcntl", "pydantic", "wasmtime"):
-        try:
-            __import__(name)
-            escapes.append(f"the module {name} can be imported")
-        except ImportError:
-            pass
-    for family in range(64):
-        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, 3):
-            try:
-                socket.socket(family, kind).close()
-                escapes.append(f"a socket of family {family} can be made")
-            except OSError:
-                pass
-    for path in (canary, outside, "/", ".", "/tmp", "/python", "/etc/passwd", "/proc/self/environ", "/dev/null"):
-        for flags in (os.O_RDONLY, os.O_CREAT | os.O_WRONLY):
-            try:
-                os.close(os.open(path, flags))
-                escapes.append(f"{path if path not in (canary, outside) else 'a path of the host'} can be opened")
-            except OSError:
-                pass
-        try:
-            os.stat(path)
-            escapes.append(f"{path} can be looked at")
-        except OSError:
-            pass
-    for name, words in (("fork", ()), ("execv", ("/bin/sh", ["sh"])), ("posix_spawn", ("/bin/sh", ["sh"], {})),
-                        ("kill", (1, 0)), ("symlink", (outside, "link")), ("listdir", (outside,)), ("utime", (canary,)),
-                ("chmod", (canary, 0o666)), ("truncate", (canary, 0)), ("rename", (canary, outside + "/other")),
-                ("remove", (canary,))):
-        try:
-            getattr(os, name)(*words)
-            escapes.append(f"os.{name} works")
-        except (OSError, AttributeError):
-            pass
-    try:
-        import _thread
-        _thread.start_new_thread(print, ())
-        escapes.append("a thread can be started")
-    except RuntimeError:
-        pass
-    if os.environ:
-        escapes.append("an environment is visible")
-    for fd in range(3, 256):
-        try:
-            os.fstat(fd)
-            escapes.append(f"descriptor {fd} is inherited")
-        except OSError:
-            pass
-    try:
-        bytearray(1 << 30)
-        escapes.append("the memory limit does not hold")
-    except MemoryError:
-        pass
-    return escapes
-"""
-
 PACKAGE_PROBE = """
 import importlib, os, sys
 
@@ -345,21 +283,6 @@ class Isolation:
     """Those that tools may import, each of which was probed."""
 
 
-async def establish_wasm() -> Isolation:
-    """Establish the tier `wasm`, which is never a substitute for another.
-
-    Raises:
-        IsolationUnavailable: its component cannot be built, or it does not hold.
-    """
-    from sandbox.wasm.component import ComponentUnavailable, compiled_component
-
-    try:
-        await asyncio.to_thread(compiled_component)
-        return Isolation(Tier.WASM, *await _probe(Tier.WASM))
-    except (ComponentUnavailable, ServiceFault) as error:
-        raise IsolationUnavailable(str(error)) from None
-
-
 async def establish(minimum: Tier, packages: AllowedPackages = NO_PACKAGES) -> Isolation:
     """Establish the strongest tier that withstands the probe, and that tools may import each of the packages there.
 
@@ -442,7 +365,7 @@ async def _probe(tier: Tier, packages: AllowedPackages = NO_PACKAGES) -> tuple[d
         await pool.start()
         with _bait() as (canary, outside):
             request = ExecuteRequest(
-                source=WASM_PROBE if tier is Tier.WASM else PROBE,
+                source=PROBE,
                 function="probe",
                 arguments={"canary": canary, "outside": outside, "tmp": tier is Tier.NAMESPACES},
                 limits=Limits(wall_seconds=20, cpu_seconds=10),
@@ -460,7 +383,7 @@ async def _probe(tier: Tier, packages: AllowedPackages = NO_PACKAGES) -> tuple[d
             raise ServiceFault("the self-test escaped: it changed a file of the host and did not say so")
         python = await execution.execute("self-test", ExecuteRequest(source=_PYTHON, function="version"))
         worker = pool.workers[0]
-        probed = {"seccomp": tier is not Tier.WASM, "no_new_privs": True, "rlimits": True}
+        probed = {"seccomp": True, "no_new_privs": True, "rlimits": True}
         return layers_of(tier, worker.process.pid) | worker.layers | probed, str(python["value"])
     finally:
         await pool.close()

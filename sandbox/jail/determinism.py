@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import gc
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -78,8 +77,7 @@ def install() -> Callable[[int], None]:
     os.urandom = urandom
     if hasattr(os, "getrandom"):
         os.getrandom = lambda size, flags=0: urandom(size)
-    if sys.platform != "wasi":  # where there is no ctypes to reach it with
-        _replace_chance_and_time_of_sqlite(urandom)
+    _replace_chance_and_time_of_sqlite(urandom)
     random._urandom = urandom  # type: ignore[attr-defined]
     random.Random.seed = seed_from_entropy  # type: ignore[method-assign]
     random.seed = random._inst.seed
@@ -181,8 +179,10 @@ def _replace_datetime() -> None:
     """Teach the C classes themselves, so that types, repr and arithmetic stay what they are.
 
     A static type's attributes cannot be assigned; its dictionary, found behind the read-only proxy, can. Then the
-    interpreter must forget what it looked up before. WebAssembly has no ctypes to say so, but there nothing has yet.
+    interpreter must forget what it looked up before.
     """
+
+    import ctypes
 
     def now(cls: type[datetime.datetime], tz: datetime.tzinfo | None = None) -> datetime.datetime:
         return cls.fromtimestamp(_now(), tz)
@@ -201,7 +201,4 @@ def _replace_datetime() -> None:
         attributes = gc.get_referents(kind.__dict__)[0]
         for name, function in replacements.items():
             attributes[name] = classmethod(function)
-        if sys.platform != "wasi":
-            import ctypes
-
-            ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))

@@ -1,7 +1,7 @@
 """A call of a tool inside a Python that is isolated already: compile, run, and say in one body of JSON what came of it.
 
-The jails and the WebAssembly component share it, so that both give the same answers. All that it needs after the tool
-has run is bound before, and the builtins are a private copy: a tool's patches do not reach it.
+All that it needs after the tool has run is bound before, and the builtins are a private copy: a tool's patches do not
+reach it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
 
 TOOL_FILE = "<tool>"
 _MESSAGE_CHARACTERS = 2000
-_IN_WEBASSEMBLY = sys.platform == "wasi"  # where no process, no socket and no path exists
-_FORBIDDEN_ERRNOS = frozenset({errno.EPERM, errno.EACCES, errno.EROFS}) | (
-    {errno.ENOTSUP, errno.EAFNOSUPPORT} if _IN_WEBASSEMBLY else set()
-)
+_FORBIDDEN_ERRNOS = frozenset({errno.EPERM, errno.EACCES, errno.EROFS})
 COMPILED = b"\x01"
 _OUT_OF_MEMORY = {"status": "error", "error": {"kind": "memory", "message": "out of memory"}}
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
@@ -237,9 +234,7 @@ def _is_forbidden(error: BaseException) -> bool:
         path = os.fsdecode(path)
     if error.errno != errno.ENOENT or not isinstance(path, str) or not path.startswith("/"):
         return False
-    return (
-        _IN_WEBASSEMBLY or os.path.commonpath(("/tmp", os.path.normpath(path))) != "/tmp"
-    )  # a path outside of what it may see
+    return os.path.commonpath(("/tmp", os.path.normpath(path))) != "/tmp"  # a path outside of what it may see
 
 
 def reply_encoder(streams: Streams) -> Callable[[Any], bytes]:

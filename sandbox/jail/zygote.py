@@ -171,14 +171,11 @@ def _jail(plan: dict, drop: Callable[[], None]) -> harness.Jail:
 class Zygote:
     """Forks, watches and buries the processes of one worker's calls."""
 
-    def __init__(self, control_fd: int, slots: list[list[int]], tmp_bytes: int, *, own_rss_bytes: int = 0) -> None:
-        """Take over the control socket and the slots, of which the first is the zygote's own.
-
-        `own_rss_bytes` is what every call's process has in common with this one and is not counted as its use.
-        """
+    def __init__(self, control_fd: int, slots: list[list[int]], tmp_bytes: int) -> None:
+        """Take over the control socket and the slots, of which the first is the zygote's own."""
         self._control = socket.socket(fileno=control_fd)
         self._control.setblocking(False)
-        self._tmp_bytes, self._own_rss_bytes = tmp_bytes, own_rss_bytes
+        self._tmp_bytes, self._own_rss_bytes = tmp_bytes, 0
         self._demoted_niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + _DEMOTED_BY)
         self._children: dict[int, _Child] = {}
         self._pid_of_call: dict[int, int] = {}
@@ -193,7 +190,7 @@ class Zygote:
 
     def leave_out(self, own_rss_bytes: int) -> None:
         """Count so much less as a call's use of memory: every call's process has it in common with this one."""
-        self._own_rss_bytes += own_rss_bytes
+        self._own_rss_bytes = own_rss_bytes
 
     def ask_for_threads(self, threads: Threads) -> None:
         """Have `threads` answer when a call wants to start one."""

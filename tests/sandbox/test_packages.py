@@ -289,8 +289,6 @@ def refused(*options: str, folder: Path, cwd: Path = ROOT) -> str:
 
 def test_a_service_without_a_package_does_not_start(tmp_path: Path) -> None:
     assert "expected the package gliders, found none" in refused("--package", "gliders", folder=tmp_path)
-    line = refused("--tier", "wasm", "--package", "numpy", folder=tmp_path)
-    assert "expected no packages in the tier `wasm`" in line
 
 
 def test_a_package_that_starts_threads_is_not_loaded_before_the_calls(tmp_path: Path) -> None:
