@@ -16,8 +16,8 @@ What stands between a tool and the machine (tier `namespaces`, the strongest; ev
 
 Tier `landlock` (no namespaces: containers that refuse them) keeps the last three lines, reads only the standard library
 and those packages, writes nowhere (no /tmp), changes no file's mode, owner, times or attributes, and cannot hide
-whether a path exists, the host's name or the kernel's version. Tier `seccomp` (only when asked for by name) cannot open
-any file. See `docs/sandbox.md`.
+whether a path exists, the host's name or the kernel's version.
+See `docs/sandbox.md`.
 
 What is NOT protected:
 

@@ -26,7 +26,6 @@ class Tier(StrEnum):
 
     NAMESPACES = "namespaces"
     LANDLOCK = "landlock"
-    SECCOMP = "seccomp"
 
 
 @dataclass(frozen=True)

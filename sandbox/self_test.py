@@ -262,9 +262,7 @@ _FIXES = {
         "Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK and `landlock` in the kernel's `lsm=` list, seccomp "
         "allowed, and a Python that every user may read (or start the service as an ordinary user)"
     ),
-    Tier.SECCOMP: "a kernel and a container runtime that let a process install a seccomp filter",
 }
-_ORDER = (Tier.NAMESPACES, Tier.LANDLOCK, Tier.SECCOMP)
 
 
 class IsolationUnavailable(SandboxError):
@@ -291,7 +289,7 @@ async def establish(minimum: Tier, packages: AllowedPackages = NO_PACKAGES) -> I
         PackageUnavailable: the tier withstands it without packages, and one of these cannot be had there.
     """
     refused: dict[str, str] = {}
-    for tier in _ORDER[: _ORDER.index(minimum) + 1]:
+    for tier in [Tier.NAMESPACES] if minimum is Tier.NAMESPACES else Tier:
         try:
             layers, python = await _probe(tier)
         except ServiceFault as error:
@@ -303,8 +301,6 @@ async def establish(minimum: Tier, packages: AllowedPackages = NO_PACKAGES) -> I
     lines = [f"no isolation of at least the tier `{minimum}` holds on this machine"]
     for name, why in refused.items():
         lines += [f"  {name}: {why}", f"    to have it: {_FIXES[Tier(name)]}"]
-    if minimum is not Tier.SECCOMP:
-        lines.append("  a weaker tier must be asked for by name: --min-tier seccomp")
     raise IsolationUnavailable("\n".join(lines))
 
 
@@ -317,11 +313,6 @@ async def _probe_with_packages(tier: Tier, packages: AllowedPackages) -> None:
         PackageUnavailable: the message names the package.
     """
     where = f"in the tier `{tier}`"
-    if tier is Tier.SECCOMP and packages.is_lazy:
-        raise PackageUnavailable(
-            f"expected packages that are loaded before the calls {where}, where no call can open a file, found "
-            "--lazy-packages: leave it out"
-        )
     # Where the weaker tiers show paths of the host: files of ours, and of what we import ourselves.
     modules_outside, files_outside = outside(packages, in_namespaces=tier is Tier.NAMESPACES)
     files_outside += [__file__, *([] if "pydantic" in packages.modules else [pydantic.__file__])]

@@ -108,7 +108,7 @@ def keep_channel_free(control_fd: int) -> int:
 
 
 def _launch_without(plan: dict) -> NoReturn:
-    """The weaker tiers: the zygote is an ordinary process of an unprivileged user on the host's file system."""
+    """The tier `landlock`: the zygote is an ordinary process of an unprivileged user on the host's file system."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)

@@ -117,7 +117,7 @@ def _instruction(code: int, k: int, jump_true: int = 0, jump_false: int = 0) -> 
 _ALLOW, _REFUSE = _instruction(_RET_K, _RET_ALLOW), _instruction(_RET_K, _RET_ERRNO | errno.EPERM)
 
 
-def filter_programs(machine: str, *, files: bool = True, changes: bool = True) -> tuple[bytes, bytes]:
+def filter_programs(machine: str, *, changes: bool = True) -> tuple[bytes, bytes]:
     """Return two BPF programs that together allow what a tool needs and answer EPERM to everything else.
 
     The first is for the zygote: it allows what the zygote itself does besides. Its calls inherit it, and add the
@@ -125,14 +125,13 @@ def filter_programs(machine: str, *, files: bool = True, changes: bool = True) -
 
     Args:
       machine: `x86_64` or `aarch64`.
-      files: whether the calls that open or look up paths are allowed at all (the seccomp-only tier says no).
       changes: whether files may be written, made, moved and given other modes and times (only where they are its own).
 
     >>> [len(program) // 8 for program in filter_programs("aarch64")]
     [352, 90]
     """
     column = 0 if machine == "x86_64" else 1
-    rules = _rules(column, files=files, changes=changes)
+    rules = _rules(column, changes=changes)
     of_the_zygote = [numbers[column] for numbers in _ZYGOTE.values() if numbers[column] >= 0]
     first = rules | {number: [_ALLOW] for number in of_the_zygote}
     last = {number: rules.get(number, [_REFUSE]) for number in of_the_zygote}
@@ -157,9 +156,9 @@ def _program(machine: str, rules: dict[int, list[bytes]], otherwise: bytes) -> b
     return b"".join([*program, otherwise])
 
 
-def _rules(column: int, *, files: bool, changes: bool) -> dict[int, list[bytes]]:
+def _rules(column: int, *, changes: bool) -> dict[int, list[bytes]]:
     """What a tool's system calls are answered, by number, the commonest first; each rule ends with a verdict."""
-    refused = (frozenset() if files else _PATH_CALLS) | (frozenset() if changes else _CHANGING_CALLS | {*_OPENING})
+    refused = frozenset() if changes else _CHANGING_CALLS | {*_OPENING}
     allowed = sorted(
         (numbers[column] for name, numbers in _ALLOWED.items() if numbers[column] >= 0 and name not in refused),
         key=_hot_first(column),
@@ -178,7 +177,7 @@ def _rules(column: int, *, files: bool, changes: bool) -> dict[int, list[bytes]]
         _ALLOW,
         _REFUSE,
     ]
-    if files and not changes:
+    if not changes:
         for name, argument in _OPENING.items():
             rules[_ALLOWED[name][column]] = [
                 _instruction(_LD_W_ABS, _offset_argument(argument)),
@@ -235,15 +234,6 @@ _CHANGING_CALLS = frozenset(
     {
         "truncate", "rename", "mkdir", "rmdir", "creat", "link", "unlink", "symlink", "chmod", "fchmod", "mkdirat",
         "unlinkat", "renameat", "linkat", "symlinkat", "fchmodat", "utimensat", "renameat2",
-    }
-)  # fmt: skip
-_PATH_CALLS = frozenset(
-    {
-        "open", "stat", "lstat", "access", "truncate", "chdir", "rename",
-        "mkdir", "rmdir", "creat", "link", "unlink", "symlink", "readlink",
-        "chmod", "statfs", "openat", "mkdirat", "newfstatat", "unlinkat", "renameat",
-        "linkat", "symlinkat", "readlinkat", "fchmodat", "faccessat", "utimensat", "renameat2",
-        "statx", "faccessat2",
     }
 )  # fmt: skip
 _HOT = ("read", "write", "mmap", "munmap", "brk", "madvise", "openat", "fstat", "newfstatat", "lseek", "close")

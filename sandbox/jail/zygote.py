@@ -60,9 +60,7 @@ _PRELOADED = (
     "textwrap threading time timeit traceback types typing unicodedata urllib.parse uuid warnings weakref zlib "
     "zoneinfo encodings.latin_1 encodings.ascii encodings.utf_16 "
 )
-# Every call's process is a copy of all this, so what few tools import is loaded by those that do; where a tool has no
-# files, nothing more can be.
-_PRELOADED_WITHOUT_FILES = "asyncio concurrent.futures.thread html html.parser tempfile bz2 lzma encodings.idna "
+# Every call's process is a copy of all this, so a module that few tools import is loaded by the calls that import it.
 
 
 class _Slot:
@@ -120,8 +118,8 @@ def main() -> NoReturn:
     os.dup2(0, 2)  # no tool writes into the server's log
     try:
         zygote = Zygote(plan["control_fd"], plan["slots"], plan["tmp_bytes"])
-        files, changes = plan["tier"] != "seccomp", plan["tier"] == "namespaces"
-        own_filter, filter_of_calls = seccomp.filter_programs(linux.machine(), files=files, changes=changes)
+        changes = plan["tier"] == "namespaces"
+        own_filter, filter_of_calls = seccomp.filter_programs(linux.machine(), changes=changes)
         jail = _jail(dict(plan), linux.dropper(filter_of_calls))
         zygote.leave_out(jail.shared_bytes)
         if plan["tier"] != "namespaces":
@@ -148,7 +146,7 @@ def _jail(plan: dict, drop: Callable[[], None]) -> harness.Jail:
         encode_reply=tool_call.reply_encoder(standard_streams),
         ruleset=landlock.ruleset(plan["tier"], plan["readable"], plan["listed"]),
     )
-    for name in f"{_PRELOADED}{_PRELOADED_WITHOUT_FILES if plan['tier'] == 'seccomp' else ''}".split():
+    for name in _PRELOADED.split():
         __import__(name)
     if plan["packages"]["modules"]:
         before = _resident_bytes_of_a_child()

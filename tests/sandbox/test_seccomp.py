@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sandbox.jail import seccomp
 
 MACHINES = ("x86_64", "aarch64")
-TIERS = ({"files": True, "changes": True}, {"files": True, "changes": False}, {"files": False, "changes": False})
+TIERS = ({"changes": True}, {"changes": False})
 ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x80000000
 
 
@@ -52,13 +52,10 @@ def of_a_tool(machine: str, tier: dict[str, bool], number: int, arguments: tuple
     low = [argument & 0xFFFFFFFF for argument in arguments]
     names = {numbers[column]: name for name, numbers in seccomp._ALLOWED.items() if numbers[column] >= 0}
     name = names.get(number)
-    if name in seccomp._OPENING and tier["files"] and not tier["changes"]:
+    if name in seccomp._OPENING and not tier["changes"]:
         return EPERM if low[seccomp._OPENING[name]] & seccomp._OPENS_TO_CHANGE else ALLOW
     if name is not None:
-        refused = (not tier["files"] and name in seccomp._PATH_CALLS) or (
-            not tier["changes"] and name in seccomp._CHANGING_CALLS
-        )
-        return EPERM if refused else ALLOW
+        return EPERM if not tier["changes"] and name in seccomp._CHANGING_CALLS else ALLOW
     for *numbers, argument, values in seccomp._ALLOWED_WITH_ARGUMENT.values():
         if number == numbers[column]:
             return ALLOW if low[argument] in values else EPERM

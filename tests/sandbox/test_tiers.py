@@ -322,29 +322,6 @@ def test_below_the_minimum_tier_the_service_refuses_and_says_what_is_missing() -
     assert "unshare(0x10000000): Operation not permitted" in log
     assert "this kernel has no Landlock" in log
     assert "to have it: Linux 5.13 or newer" in log
-    assert "--min-tier seccomp" in log
-
-
-@x86_only
-def test_seccomp_alone_is_used_only_when_asked_for_by_name() -> None:
-    process = server(world_readable_python(), "--min-tier", "seccomp", refused={**DOCKER_REFUSES, **LANDLOCK})
-    try:
-        url = url_of(process)
-        assert httpx.get(f"{url}/health").json()["tier"] == Tier.SECCOMP
-        with SandboxClient(url) as client:
-            assert datagrams_that_arrive(client) == []
-            assert client.execute("import json\ndef f():\n    return json.loads('[1]')\n", "f", {}).value == [1]
-            assert client.execute(HONEST_THREADS, "f", {}).value == 45  # whose module is loaded when it is first named
-            error = client.execute("def f():\n    open('/etc/passwd')\n", "f", {}).error
-            assert error is not None
-            assert error.kind == "forbidden"
-            with file_of_the_service(as_user=True) as path:
-                before = path.stat()
-                attack = dataclasses.replace(CHANGES[0], arguments={"path": str(path)})
-                assert attack.check(client) is None
-                assert path.stat() == before
-    finally:
-        stop(process)
 
 
 @x86_only
