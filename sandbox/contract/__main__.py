@@ -21,14 +21,16 @@ def main() -> None:
     options = parser.parse_args()
     broken = 0
     with SandboxClient(options.url) as client:
-        for promise in PROMISES:
+        in_namespaces = client.health()["tier"] == "namespaces"
+        promises = [promise for promise in PROMISES if in_namespaces or not promise.needs_namespaces]
+        for promise in promises:
             try:
                 found = promise.check(client)
             except SandboxUnavailable as error:
                 found = str(error)
             broken += found is not None
             print(f"{'broken' if found else 'kept  '}  {promise.name}{': ' + found if found else ''}", flush=True)
-    print(f"{len(PROMISES) - broken}/{len(PROMISES)} promises kept")
+    print(f"{len(promises) - broken}/{len(promises)} promises kept")
     raise SystemExit(1 if broken else 0)
 
 

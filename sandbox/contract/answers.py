@@ -180,6 +180,7 @@ SOURCES = [
         "ok",
         "import sys\nopen('/tmp/mine.py', 'w').write('x = 5')\nsys.path.insert(0, '/tmp')\nimport mine\nreturn mine.x",
         value=5,
+        needs_namespaces=True,
     ),
     module(
         "dataclasses with postponed annotations work",

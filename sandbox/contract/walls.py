@@ -1,6 +1,6 @@
 """Promises about files, the network, secrets, and what one call leaves to the next."""
 
-from sandbox.contract.promise import promise
+from sandbox.contract.promise import SAME, promise
 
 FILES = [
     promise("the host's files cannot be read", "forbidden", "return open('/etc/passwd').read()"),
@@ -21,17 +21,25 @@ FILES = [
         "a file that fills the disk is stopped",
         "exception",
         "with open('/tmp/big', 'wb') as file:\n    while True: file.write(bytes(1 << 20))",
+        needs_namespaces=True,
     ),
-    promise("a sparse giant is stopped", "exception", "with open('/tmp/big', 'wb') as file: file.truncate(1 << 40)"),
+    promise(
+        "a sparse giant is stopped",
+        "exception",
+        "with open('/tmp/big', 'wb') as file: file.truncate(1 << 40)",
+        needs_namespaces=True,
+    ),
     promise(
         "a flood of files is stopped",
         "exception",
         "for index in range(100_000): open(f'/tmp/{index}', 'w').close()",
+        needs_namespaces=True,
     ),
     promise(
         "a deep tree of directories is harmless",
         "ok exception",
         "import os\nfor _ in range(900):\n    os.mkdir('d')\n    os.chdir('d')\nreturn 1",
+        needs_namespaces=True,
     ),
     promise(
         "a private /tmp can be used",
@@ -39,6 +47,7 @@ FILES = [
         "import tempfile\nwith tempfile.TemporaryFile() as file:\n    file.write(b'abc')\n    file.seek(0)\n"
         "    return file.read().decode()",
         value="abc",
+        needs_namespaces=True,
     ),
 ]
 
@@ -165,6 +174,7 @@ SECRETS = [
         "ok",
         "import sys, os\nreturn [sys.argv, sys.executable, sys.prefix, os.getcwd(), sys.path[-1][:8]]",
         value=[[""], "", "/python", "/tmp", "/python/"],
+        needs_namespaces=True,
     ),
     promise(
         "no descriptor is inherited",
@@ -265,6 +275,7 @@ LEFTOVERS = [
         "import os\nfound = os.stat('/tmp')\nreturn found.st_atime_ns == found.st_mtime_ns",
         *["import os\nos.listdir('/tmp')\nreturn 1"] * 8,
         value=True,
+        needs_namespaces=True,
     ),
     promise(
         "how many calls went before cannot be told by numbers of processes",
@@ -281,6 +292,7 @@ LEFTOVERS = [
         _LOOK,
         *[_LEAVE] * 8,
         value=[[], True, False, False, {}, False, 0.8444218515250481, "0o700", "/tmp"],
+        needs_namespaces=True,
     ),
     promise(
         "the same call gives the same randomness and the same time",
@@ -288,5 +300,6 @@ LEFTOVERS = [
         "import datetime, os, random, secrets, time, uuid\n"
         "return [str(uuid.uuid4()), secrets.token_hex(4), os.urandom(4).hex(), random.Random().random(), time.time(),\n"
         "        datetime.datetime.now().isoformat(), datetime.date.today().isoformat(), hash('a') % 9, os.getpid()]",
+        value=SAME,
     ),
 ]
