@@ -191,6 +191,16 @@ MEMORY = [
     ),
     promise("deep recursion is an exception", "exception", "def g(n): return g(n + 1)\nreturn g(0)"),
     promise(
+        "so it is through C, in a thread as well",
+        "ok",
+        "import threading\nfound = []\nclass A:\n    def __getattr__(self, name): return getattr(self, name)\n"
+        "def run():\n    try: A().x\n"
+        "    except RecursionError: found.append('an exception')\n"
+        "run()\nthread = threading.Thread(target=run)\nthread.start(), thread.join()\nreturn found",
+        value=["an exception"] * 2,
+        limits=ROOMY.model_copy(update={"memory_bytes": 256 << 20}),
+    ),
+    promise(
         "recursion without a limit ends",
         "crashed memory timeout",
         "import sys\nsys.setrecursionlimit(10 ** 9)\ndef g(n): return g(n + 1)\nreturn g(0)",
@@ -226,6 +236,17 @@ PROCESSES = [
         "with ThreadPoolExecutor(4) as pool: return sum(pool.map(abs, range(-9, 1)))",
         value=45,
     ),
+    *[
+        promise(
+            f"sixty-four threads work in {megabytes} MB",
+            "ok",
+            _MANY_THREADS,
+            value=64,
+            limits=ROOMY.model_copy(update={"memory_bytes": megabytes << 20}),
+        )
+        for megabytes in (64, 128, 256, 512, 1024, 2048)
+    ],
+    promise("all threads of a call have its 64 descriptors together", "ok", _OWN_DESCRIPTORS, value=[]),
     promise("killing everybody is forbidden", "forbidden", "import os\nos.kill(-1, 9)"),
     promise("killing the parent is forbidden", "forbidden", "import os\nos.kill(1, 9)"),
     promise("raising a priority is forbidden", "forbidden", "import os\nos.nice(-5)"),

@@ -77,6 +77,7 @@ def zygote_environment(home: str, libraries: str) -> dict[str, str]:
         "PYTHONUTF8": "1",
         "LD_LIBRARY_PATH": libraries,
         "LD_BIND_NOW": "1",  # what is bound at its first use, every call's process would bind for itself
+        "MALLOC_ARENA_MAX": "1",  # each thread's arena would take up to 128 MB of a call's address space
         "TZ": "UTC",
         "LC_ALL": "C.UTF-8",
     }
