@@ -101,7 +101,7 @@ def start_jail(
         "readable": readable,
         "places": packages.places,
         "packages": packages.plan(in_namespaces=in_namespaces),
-        "code_directory": "/harness" if in_namespaces else str(_JAIL.parent.parent),
+        "code_directory": "/harness" if in_namespaces else str(_JAIL.parent.parent.resolve()),
     }
     program = (
         f"import sys; sys.path.insert(0, {str(_JAIL.parent.parent)!r}); from sandbox.jail import launcher; "

@@ -163,6 +163,40 @@ NETWORK = [
     ),
 ]
 
+# Looks for paths other than those of the interpreter, and for words of the plan of the zygote.
+_READ_START = """
+import ctypes, os, re, sys
+libc = ctypes.CDLL(None, use_errno=True)
+page = ctypes.cast(ctypes.c_void_p.in_dll(libc, 'program_invocation_name').value, ctypes.c_void_p).value & ~4095
+reader, writer = os.pipe()
+text = b''
+for step in (4096, -4096):  # a write from where no memory is fails
+    at = page if step > 0 else page - 4096
+    while libc.write(writer, ctypes.c_void_p(at), ctypes.c_size_t(4096)) == 4096 and len(text) < 1 << 20:
+        got = os.read(reader, 4096)
+        text, at = (text + got if step > 0 else got + text), at + step
+known = tuple(os.fsencode(path) for path in (sys.prefix, os.path.dirname(os.__file__), '/python', '/lib', '/harness'))
+found = [path for path in re.findall(rb'(?:/[A-Za-z0-9_.@+-]+){2,}', text) if not path.startswith(known)]
+found += [word for word in (b'control_fd', b'slots', b'readable', b'tmp_bytes', b'.so', b'packages') if word in text]
+return [len(text) > 0, sorted({each.decode('latin-1') for each in found})]
+"""
+_ABOUT_MACHINE = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+told = []
+if libc.sysinfo(ctypes.create_string_buffer(256)) != -1 or ctypes.get_errno() != errno.EPERM: told.append('sysinfo')
+for name in ('SC_PHYS_PAGES', 'SC_AVPHYS_PAGES', os.sysconf_names['SC_PHYS_PAGES']):
+    try: told.append([name, os.sysconf(name)])
+    except PermissionError: pass
+try: told.append(os.getloadavg())
+except OSError: pass
+# The C library's own sort asks for the memory of the machine; it does without.
+numbers = (ctypes.c_int * 5000)(*(n * 7919 % 5003 for n in range(5000)))
+compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int))
+libc.qsort(numbers, ctypes.c_size_t(5000), ctypes.c_size_t(4), compare(lambda a, b: a[0] - b[0]))
+return [told, list(numbers) == sorted(numbers), os.sysconf('SC_PAGE_SIZE') > 0]
+"""
+
 SECRETS = [
     promise("the environment is empty", "ok", "import os\nreturn dict(os.environ)", value={}),
     promise("the process's environment is hidden", "forbidden", "return open('/proc/self/environ').read()"),
@@ -183,6 +217,8 @@ SECRETS = [
         "    except OSError: pass\nreturn found",
         value=[],
     ),
+    promise("what the process was started with says nothing about the host", "ok", _READ_START, value=[True, []]),
+    promise("the memory and the load of the machine are hidden", "ok", _ABOUT_MACHINE, value=[[], True, True]),
     promise("the service's own packages are not there", "exception", "import pydantic"),
     promise("nor is the harness", "exception", "import sandbox"),
 ]

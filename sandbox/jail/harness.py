@@ -70,7 +70,7 @@ def forget_the_outside(plan: dict) -> None:
     sys.executable = ""
     for name in [name for name in sys.modules if name == "sandbox" or name.startswith("sandbox.")]:
         del sys.modules[name]
-    for name in ("heap", "zygote"):
+    for name in ("heap", "posix", "zygote"):
         del sys.modules["__main__"].__dict__[name]
     plan.clear()
 

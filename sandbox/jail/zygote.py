@@ -113,7 +113,9 @@ class _Child:
 def main() -> NoReturn:
     """Serve calls until the server goes away."""
     linux.die_with_parent()  # becoming another user has undone the launcher's
-    plan = json.loads(sys.argv[1])
+    with open(int(sys.argv[1])) as file:
+        plan = json.load(file)
+    os.chdir("/")  # out of the folder of this code
     log = os.fdopen(os.dup(2), "w", buffering=1)
     os.dup2(0, 2)  # no tool writes into the server's log
     try:
