@@ -46,7 +46,7 @@ NUMBERS = {  # x86_64, aarch64
     "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "fchmodat2": (452, 452),
     "file_setattr": (469, 469), "openat2": (437, 437), "fallocate": (285, 47), "getpriority": (140, 141),
     "connect": (42, 203), "bind": (49, 200), "sendmsg": (46, 211), "sendmmsg": (307, 269), "recvmsg": (47, 212),
-    "get_robust_list": (274, 100), "mincore": (27, 232), "fadvise64": (221, 223),
+    "get_robust_list": (274, 100), "mincore": (27, 232), "fadvise64": (221, 223), "sysinfo": (99, 179),
 }
 CHANGES = {  # which only a tool with files of its own may make
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "utimensat": (280, 88), "truncate": (76, 45),

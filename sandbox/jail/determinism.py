@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import gc
 import os
 import time
@@ -46,6 +47,7 @@ def install() -> Callable[[int], None]:
     os.times = lambda: os.times_result((0.0, 0.0, 0.0, 0.0, _now()))
     machine = os.uname().machine
     os.uname = lambda: os.uname_result(("Linux", "sandbox", "0", "0", machine))
+    os.sysconf = _without_the_machines_memory(os.sysconf)
     import platform
     import random
     import socket
@@ -99,6 +101,18 @@ def _replace_clocks() -> None:
     strftime, asctime, gmtime = time.strftime, time.asctime, time.gmtime
     time.strftime = lambda format, t=None: strftime(format, gmtime() if t is None else t)  # noqa: A006
     time.asctime = lambda t=None: asctime(gmtime() if t is None else t)
+
+
+def _without_the_machines_memory(sysconf: Callable[[str | int], int]) -> Callable[[str | int], int]:
+    """Refuse the memory of the machine: tools may not ask the kernel, and the C library then returns any number."""
+    hidden = {name: os.sysconf_names.get(name) for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES")}
+
+    def refusing(name: str | int) -> int:
+        if name in hidden or name in hidden.values():
+            raise PermissionError(errno.EPERM, "the memory of the machine is hidden from tools")
+        return sysconf(name)
+
+    return refusing
 
 
 def _with_default_moment(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -51,7 +51,7 @@ _ALLOWED: dict[str, tuple[int, int]] = {
     # who and where am I
     "getpid": (39, 172), "getppid": (110, 173), "gettid": (186, 178), "getuid": (102, 174), "getgid": (104, 176),
     "geteuid": (107, 175), "getegid": (108, 177), "getresuid": (118, 148), "getresgid": (120, 150),
-    "getgroups": (115, 158), "getpgrp": (111, -1), "uname": (63, 160), "sysinfo": (99, 179), "getrlimit": (97, 163),
+    "getgroups": (115, 158), "getpgrp": (111, -1), "uname": (63, 160), "getrlimit": (97, 163),
     "getrusage": (98, 165), "getcpu": (309, 168), "arch_prctl": (158, -1),
 }  # fmt: skip
 
