@@ -268,6 +268,45 @@ for fd in (0, 1, 2):
 os.listdir('/tmp')
 return 1
 """
+_NUMBER_IN_TMP = """
+import os
+with open('/tmp/one', 'w') as file: return os.fstat(file.fileno()).st_ino
+"""
+_WITHOUT_A_NAME = """
+import os
+for _ in range(99):
+    try: os.close(os.open('/tmp', os.O_TMPFILE | os.O_RDWR))
+    except OSError: pass
+"""
+_MADE_AND_REMOVED = [
+    "import tempfile\nfor _ in range(99): tempfile.TemporaryFile().close()",
+    """
+import os
+for _ in range(99):
+    open('/tmp/a', 'w').close(), os.remove('/tmp/a')
+    os.mkdir('/tmp/a'), os.rmdir('/tmp/a')
+    os.symlink('b', '/tmp/a'), os.rename('/tmp/a', '/tmp/b'), os.remove('/tmp/b')
+""",
+    """
+import os
+for name in ('a' * 256, 'a/b', '', '.'):
+    for make in (os.mkdir, os.mkfifo, lambda path: os.symlink('x', path), lambda path: os.link('/tmp', path),
+                 lambda path: os.symlink('x' * 5000, '/tmp/a')):
+        try: make('/tmp/' + name)
+        except OSError: pass
+""",
+]
+_COUNTERS = """
+import gc
+return [gc.get_count(), gc.get_stats(), len(gc.get_objects()), gc.get_threshold(), gc.isenabled(), gc.garbage]
+"""
+_BUSY_WITH_MEMORY = [
+    "import gc\nkept = [[n] for n in range(5000)]\ngc.set_threshold(7)\ngc.collect()\ngc.freeze()\nreturn 1",
+    "import gc\ngc.disable()\nreturn [{'n': n} for n in range(99)]",
+    "class A: pass\nfor _ in range(999):\n    a = A()\n    a.itself = a\nreturn 1",
+    "import threading\nfor _ in range(9): threading.Thread(target=list).start()\nreturn 1",
+    "raise ValueError",
+]
 _ON_LIBRARY = """
 import ctypes, errno, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -319,6 +358,19 @@ LEFTOVERS = [
         "import ctypes, threading\nreturn [ctypes.CDLL(None).getpid(), threading.get_native_id()]",
         *["return 1"] * 2,
         value=[1, 1],
+        needs_namespaces=True,
+    ),
+    promise(
+        "a file's number in /tmp does not tell what earlier calls made there",
+        "ok",
+        _NUMBER_IN_TMP,
+        *[source for each in (*_MADE_AND_REMOVED, _WITHOUT_A_NAME) for source in [each] * 4],
+        value=SAME,
+        needs_namespaces=True,
+        seconds_between=0.06,  # sooner than that, /tmp is new for each call
+    ),
+    promise(
+        "the collector of garbage counts the same whatever ran before", "ok", _COUNTERS, *_BUSY_WITH_MEMORY, value=SAME
     ),
     promise("no call wakes another on a page that both have", "ok", _ON_LIBRARY, value=[[-1, True], [0, False]]),
     promise("nothing is said about other processes", "ok", _ABOUT_OTHERS, value=[]),

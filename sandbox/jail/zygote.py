@@ -159,9 +159,11 @@ def _jail(plan: dict, drop: Callable[[], None]) -> harness.Jail:
     harness.forget_the_outside(plan)
     harness.rehearse(jail)
     standard_streams.install()
+    gc.unfreeze()  # the rehearsals have frozen what they left
     gc.collect()
     heap.fill_holes()
     gc.freeze()
+    gc.disable()  # calls inherit the collector's counters, which would tell them how many there were before
     heap.collapse()
     machine_code.hand_on()
     jail.address_space_bytes = address_space_bytes()
