@@ -172,7 +172,7 @@ def stack_setter() -> Callable[[int], None]:
     number = libc.pthread_attr_init(attributes)
 
     def set_bytes(size: int) -> None:
-        error = number or set_size(attributes, ctypes.c_size_t(size // 4096 * 4096)) or set_default(attributes)
+        error = number or set_size(attributes, ctypes.c_size_t(size)) or set_default(attributes)
         if error:
             raise OSError(error, f"pthread_setattr_default_np: {os.strerror(error)}")
 

@@ -60,12 +60,8 @@ _AF_UNIX = 1
 _CLOCKS = tuple(range(12))  # the system's; all above are clocks of devices and of one process, which may be another's
 _ALLOWED_WITH_ARGUMENT: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     "socketpair": (53, 199, 0, (_AF_UNIX,)),
-    "close_range": (
-        436,
-        436,
-        2,
-        (0, 4),
-    ),  # CLOSE_RANGE_CLOEXEC; CLOSE_RANGE_UNSHARE makes a second table of descriptors
+    # none or CLOSE_RANGE_CLOEXEC; CLOSE_RANGE_UNSHARE gives a thread descriptors of its own
+    "close_range": (436, 436, 2, (0, 4)),
     "prlimit64": (302, 261, 0, (0,)),  # only one's own limits, and so on
     "getpgid": (121, 155, 0, (0,)),
     "getsid": (124, 156, 0, (0,)),
