@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandbox.client import SandboxClient
-from sandbox.protocol import Limits
+from sandbox.protocol import ExecuteReply, Limits
 
 ANY = object()  # any value will do
 SAME = object()  # the value of the first call, which is of the same source
@@ -39,7 +39,7 @@ class Promise:
         Raises:
             SandboxUnavailable: the service gave no answer.
         """
-        replies = []
+        replies: list[ExecuteReply] = []
         for source in self.sources:
             time.sleep(self.seconds_between if replies else 0)
             replies.append(client.execute(source, "f", self.arguments, state=self.state, limits=self.limits))
