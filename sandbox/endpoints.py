@@ -147,16 +147,6 @@ class Service:
         self._execution.sources.put(expected, data)
         return Response(status_code=204)
 
-    async def run_code(self, request: Request) -> Response:
-        """Answer `POST /run_code`, as SandboxFusion has it.
-
-        Raises:
-            InvalidRequest, QueueFull, ServiceFault: as `Execution.run_code`, or for a body that is not what it must be.
-        """
-        body = await _body(request, self._execution.max_body_bytes)
-        program = await _read(self._execution.bodies.program(body))
-        return _JSON(await _while_connected(request, self._execution.run_code(_client(request), program)))
-
     async def health(self, request: Request) -> Response:
         """Answer `GET /health`: the isolation that holds, the workers, the queue, the limits."""
         pool, isolation = self._execution.pool, self._isolation
@@ -280,7 +270,6 @@ def application(execution: Execution, isolation: Isolation | None = None, token:
         Route("/v1/execute", guard(service.execute), methods=["POST"]),
         Route("/v1/execute_batch", guard(service.execute_batch), methods=["POST"]),
         Route("/v1/sources/{sha256}", guard(service.put_source), methods=["PUT"]),
-        Route("/run_code", guard(service.run_code), methods=["POST"]),
         # Open to all: load balancers have no token, and a caller without one learns that somebody is there.
         Route("/health", guard(service.health, open_to_all=True), methods=["GET"]),
         Route("/metrics", guard(service.metrics), methods=["GET"]),
