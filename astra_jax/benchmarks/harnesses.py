@@ -30,8 +30,6 @@ class Harness:
     stubs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Modules that it imports at its start and that nothing which is run calls, with the names that it asks them for:
     empty ones stand in their place."""
-    bare: tuple[str, ...] = ()
-    """Packages that are installed without their own, too."""
 
 
 _OF_BFCL: Final = (
@@ -72,25 +70,4 @@ ACEBENCH: Final = Harness(
     stubs=(("vllm", ("LLM", "SamplingParams")), ("google.generativeai", ())),
 )
 
-EVALSCOPE: Final = Harness(
-    name="evalscope",
-    package="evalscope",
-    version="1.14.1",
-    # With all that it asks for; BFCL's data and verdicts it takes from BFCL's own package, whose numpy it cannot share.
-    requirements=("evalscope==1.14.1", *_OF_BFCL),
-    bare=(f"{BFCL.package}=={BFCL.version}",),
-    imports="evalscope.run, evalscope.benchmarks.bfcl.v4.bfcl_v4_adapter, bfcl_eval.constants.model_config",
-)
-"""A second harness of BFCL and AIME."""
-
-INSPECT_EVALS: Final = Harness(
-    name="inspect-evals",
-    package="inspect-evals",
-    version="0.26.0",
-    # With all that it asks for. What it writes is inspect-ai's, and that asks for OpenAI's client when it is named.
-    requirements=("inspect-evals==0.26.0", "inspect-ai==0.3.285", "openai"),
-    imports="inspect_evals.tau2, inspect_ai.model._providers.openai_compatible",
-)
-"""A second harness of τ²-bench."""
-
-HARNESSES: Final = {harness.name: harness for harness in (BFCL, TAU2, ACEBENCH, EVALSCOPE, INSPECT_EVALS)}
+HARNESSES: Final = {harness.name: harness for harness in (BFCL, TAU2, ACEBENCH)}

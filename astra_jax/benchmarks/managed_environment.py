@@ -160,7 +160,7 @@ def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
     install = [str(python), "-m", "pip", "install", "--quiet"]
     if checkout is None:
         # The harness without what it asks for: pip takes the newest of the rest that fit one another.
-        _run([*install, "--no-deps", pinned, *harness.bare], f"the package {pinned}", by_hand)
+        _run([*install, "--no-deps", pinned], f"the package {pinned}", by_hand)
         _run([*install, *harness.requirements], f"what {pinned} needs", by_hand)
     elif harness.commit is None:
         _run([*install, str(checkout.folder.resolve()), *harness.requirements], f"what {pinned} needs", by_hand)
@@ -208,7 +208,6 @@ def _run(command: list[str], wanted: str, advice: str) -> str:
 def _recipe(harness: Harness) -> str:
     recipe = [harness.package, harness.version, sorted(harness.requirements), list(sys.version_info[:2])]
     recipe += [harness.commit, harness.stubs] if harness.commit else []
-    recipe += [harness.bare] if harness.bare else []
     return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
 
 
