@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ from astra_jax.benchmarks.results import BenchmarkFailed, ProgramFailed
 AGENT_PORT: Final = 8001
 USER_PORT: Final = 8002
 """Of the loopback that a program has to itself: the same in every run."""
+_SANDBOX_UID: Final = 65534  # as sandbox.jail.launcher has it
 _END_SECONDS: Final = 10.0
 _MOST_MESSAGE_BYTES: Final = 4096
 _START: Final = "import sys; sys.path.insert(0, {root!r}); from sandbox.jail import program; program.main()"
@@ -50,13 +51,13 @@ async def run_harness(
     relays: Mapping[int, Relay] | None = None,
     said: str = "",
     cpu_seconds: int | None = None,
-    memory_bytes: int | None = None,
+    memory_bytes: int = 16 << 30,
 ) -> None:
     """Run one program that is told `said`; what it prints is added to `log`.
 
     It may read what is `readable` and the interpreter, write into `folder`, and ask `relays`, by the port of its
     loopback. `cpu_seconds` and `memory_bytes` bound each of its processes. Cancelled, it ends the program and all that
-    it started.
+    it started. Started by root, it runs as the sandbox's user, who owns the files of `folder` for that time.
 
     It gets PATH, a home below `folder` and `variables`, and nothing else: no key, no proxy, no setting of the user.
 
@@ -90,7 +91,7 @@ async def run_harness(
         "memory_bytes": memory_bytes,
         "command": list(command),
     }
-    with ours, log.open("ab") as output:
+    with ours, log.open("ab") as output, _handed_over(folder):
         try:
             process = await asyncio.create_subprocess_exec(
                 *(_interpreter(), "-I", "-S", "-c", _START.format(root=_package_root()), json.dumps(plan)),
@@ -125,6 +126,29 @@ async def run_harness(
             f"expected {Path(command[0]).name} {command[1]} to end well, found exit code {code}: "
             f"{last_line(log)}; see {log}"
         )
+
+
+@contextlib.contextmanager
+def _handed_over(folder: Path) -> Iterator[None]:
+    """Have root's files of a folder belong to the sandbox's user for a while; other users start programs as themselves.
+
+    By descriptors, so that a link which the program leaves leads nowhere else.
+    """
+
+    def hand_over(giver: int, taker: int) -> None:
+        for _, folders, files, here in os.fwalk(folder):
+            for name in (".", *folders, *files):
+                if os.stat(name, dir_fd=here, follow_symlinks=False).st_uid == giver:
+                    os.chown(name, taker, taker, dir_fd=here, follow_symlinks=False)
+
+    if os.geteuid():
+        yield
+        return
+    hand_over(0, _SANDBOX_UID)
+    try:
+        yield
+    finally:
+        hand_over(_SANDBOX_UID, 0)
 
 
 def last_line(log: Path) -> str:

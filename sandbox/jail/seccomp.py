@@ -97,6 +97,38 @@ _ZYGOTE = {
 }  # fmt: skip
 # Probed by libraries which fall back when told "not there"; EPERM would be taken for an error.
 _ABSENT = {"clone3": _CLONE3}
+# Calls that a harness's program may make and a tool may not: (x86_64, aarch64, the reason).
+_OPEN_TO_PROGRAMS: dict[str, tuple[int, int, str]] = {
+    "execve": (59, 221, "a console script starts its interpreter, and a program starts others"),
+    "fork": (57, -1, "a program has child processes"),
+    "vfork": (58, -1, "Python's subprocess starts its children so"),
+    "wait4": (61, 260, "a program waits for its children"),
+    "waitid": (247, 95, "subprocess looks so whether a child has ended"),
+    "kill": (62, 129, "a program ends its children; its PID namespace holds nobody else"),
+    "setsid": (112, 157, "subprocess's start_new_session; the namespace ends what leaves the session"),
+    "connect": (42, 203, "the model is asked through a relay on the loopback of the program's own network namespace"),
+    "bind": (49, 200, "the resolver and servers within the program; the namespace has nothing but that loopback"),
+    "listen": (50, 201, "a server within the program, as for bind"),
+    "accept": (43, 202, "a server within the program, as for bind"),
+    "accept4": (288, 242, "a server within the program, as for bind"),
+    "sendmsg": (46, 211, "asyncio writes several buffers at once"),
+    "recvmsg": (47, 212, "the other half of sendmsg"),
+    "flock": (73, 32, "filelock guards files of the run's folder"),
+    "listxattr": (194, 11, "shutil.copy2 stops at an EPERM here; to set an attribute stays closed"),
+    "llistxattr": (195, 12, "shutil.copy2 of a link, as for listxattr"),
+    "sched_getaffinity": (204, 123, "pthread_getattr_np asks for a thread by its number"),
+}
+# Values of an argument that a program may give beside a tool's, and the reason.
+_VALUES_FOR_PROGRAMS: dict[str, tuple[tuple[int, ...], str]] = {
+    "fcntl": ((5, 6, 7), "SQLite's locks of files"),
+    "setsockopt": (
+        (1, 2, 4, 5, 6, 9),
+        "no delay, reuse of an address and keep-alive of HTTP clients; no buffers, no BPF",
+    ),
+}
+_SOCKET = (41, 198)  # AF_UNIX, AF_INET and AF_INET6 alone, by TCP or UDP: another protocol would load a module
+_FAMILIES_FOR_PROGRAMS, _PROTOCOLS_FOR_PROGRAMS = (_AF_UNIX, 2, 10), (0, 6, 17)
+_FUTEX_WAKE = 1  # the locks of multiprocessing, which tqdm makes; glibc aborts if it is refused
 
 _LD_W_ABS, _JMP_JEQ_K, _JMP_JGE_K, _JMP_JSET_K, _RET_K = 0x20, 0x15, 0x35, 0x45, 0x06
 _RET_ALLOW = 0x7FFF0000
@@ -166,10 +198,7 @@ def _rules(column: int, *, files: bool, changes: bool) -> dict[int, list[bytes]]
     )
     rules = {_FUTEX[column]: _futex_rule()} | {number: [_ALLOW] for number in allowed}
     for x86_64, aarch64, argument, values in _ALLOWED_WITH_ARGUMENT.values():
-        rule = [_instruction(_LD_W_ABS, _offset_argument(argument))]
-        for value in values:
-            rule += [_instruction(_JMP_JEQ_K, value, 0, 1), _ALLOW]
-        rules[(x86_64, aarch64)[column]] = [*rule, _REFUSE]
+        rules[(x86_64, aarch64)[column]] = _one_of(argument, values)
     rules[_SENDTO[column]] = [
         _instruction(_LD_W_ABS, _offset_argument(_ADDRESS_OF_SENDTO)),
         _instruction(_JMP_JEQ_K, 0, 0, 3),
@@ -198,15 +227,54 @@ def _rules(column: int, *, files: bool, changes: bool) -> dict[int, list[bytes]]
     return {number: rule for number, rule in rules.items() if number >= 0}
 
 
-def _futex_rule() -> list[bytes]:
+def _one_of(argument: int, values: tuple[int, ...]) -> list[bytes]:
+    """Return the rule that allows a call if one of its arguments has one of these values."""
+    rule = [_instruction(_LD_W_ABS, _offset_argument(argument))]
+    for value in values:
+        rule += [_instruction(_JMP_JEQ_K, value, 0, 1), _ALLOW]
+    return [*rule, _REFUSE]
+
+
+def _futex_rule(operations: tuple[int, ...] = _FUTEX_WAITS) -> list[bytes]:
     rule = [
         _instruction(_LD_W_ABS, _offset_argument(_OPERATION_OF_FUTEX)),
         _instruction(_JMP_JSET_K, _FUTEX_PRIVATE, 0, 1),
         _ALLOW,
     ]
-    for operation in _FUTEX_WAITS:
+    for operation in operations:
         rule += [_instruction(_JMP_JEQ_K, operation, 0, 1), _ALLOW]
     return [*rule, _REFUSE]
+
+
+def whole_program_filter(machine: str) -> bytes:
+    """Return the BPF program of a harness's program: a tool's calls and those of the two tables for programs.
+
+    Everything else fails with EPERM, as it does for a tool.
+
+    >>> len(whole_program_filter("aarch64")) // 8 < 4096  # the kernel's maximum
+    True
+    """
+    column = 0 if machine == "x86_64" else 1
+    rules = _rules(column, files=True, changes=True)
+    rules |= {numbers[column]: [_ALLOW] for *numbers, _ in _OPEN_TO_PROGRAMS.values() if numbers[column] >= 0}
+    for name, (values, _) in _VALUES_FOR_PROGRAMS.items():
+        *numbers, argument, of_tools = _ALLOWED_WITH_ARGUMENT[name]
+        rules[numbers[column]] = _one_of(argument, (*of_tools, *values))
+    rules[_FUTEX[column]] = _futex_rule((*_FUTEX_WAITS, _FUTEX_WAKE))
+    # The protocol is looked at only after the family: each comparison skips those that are left and the refusal.
+    families = [
+        _instruction(_JMP_JEQ_K, family, len(_FAMILIES_FOR_PROGRAMS) - index, 0)
+        for index, family in enumerate(_FAMILIES_FOR_PROGRAMS)
+    ]
+    family_first = [_instruction(_LD_W_ABS, _offset_argument(0)), *families, _REFUSE]
+    rules[_SOCKET[column]] = [*family_first, *_one_of(2, _PROTOCOLS_FOR_PROGRAMS)]
+    rules[_CLONE[column]] = [
+        _instruction(_LD_W_ABS, _offset_argument(0)),
+        _instruction(_JMP_JSET_K, _NEW_NAMESPACES, 0, 1),
+        _REFUSE,
+        _ALLOW,
+    ]
+    return _program(machine, rules, _REFUSE)
 
 
 def thread_filter_program(machine: str) -> bytes:
