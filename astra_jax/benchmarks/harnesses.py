@@ -1,7 +1,8 @@
-"""The official harnesses: which package of which version, what it needs, and how one sees that it is there.
+"""The official harnesses: which package of which version, and how one sees that it is there.
 
-Only what the categories that are run import is asked for: BFCL's own list has torch and a search engine's client, which
-multi-turn cases never touch.
+`locks/NAME.in` lists the packages that a harness needs, and `locks/NAME.txt` has their versions and the digests of
+their wheels. `uv pip compile --universal --generate-hashes --only-binary :all: --python-version 3.11 --no-annotate`
+makes the second of the first.
 
 Decided: docs/decisions/benchmarks.md, “A harness has an environment of its own, and its code stays there”.
 """
@@ -14,37 +15,30 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Harness:
-    """What an environment is made of."""
+    """What an environment is made of, beside the lock of its name."""
 
     name: str
     package: str
     version: str
-    requirements: tuple[str, ...]
-    """Beside the package, which is installed without its own."""
     imports: str
     """The modules that must be importable in the end."""
     source: str | None = None
-    """Where it is in no package index: what a checkout of it is called. `version` is how that begins then."""
+    """A harness that no package index has: the description of its checkout. `version` is how its version begins."""
     commit: str | None = None
-    """Where it is no package at all: the commit whose files are taken from a checkout, as they are."""
+    """The one commit of a checkout whose files are taken; None takes the commit that is checked out."""
+    modules: str = "."
+    """The folder of a checkout in which its modules lie."""
+    program: tuple[str, str] | None = None
+    """The name of a checkout's program, and the module that it runs."""
     stubs: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Modules that it imports at its start and that nothing which is run calls, with the names that it asks them for:
-    empty ones stand in their place."""
+    """Modules that it imports at its start and never calls, with the names that it imports from them; empty modules
+    stand in their place."""
 
 
-_OF_BFCL: Final = (
-    *("requests", "tqdm", "pandas", "pydantic", "python-dotenv", "tabulate", "typer", "openai"),
-    *("tree_sitter==0.21.3", "tree-sitter-java==0.21.0", "tree-sitter-javascript==0.21.4", "tenacity", "overrides"),
-    *("datamodel-code-generator==0.25.7", "mpmath==1.3.0", "filelock==3.20.0"),
-    # Its table of models imports every vendor's client.
-    *("anthropic", "mistralai==1.7.0", "cohere==5.18.0", "google-genai", "writer-sdk", "boto3", "qwen-agent"),
-    "soundfile",  # which qwen-agent imports and does not declare
-)
 BFCL: Final = Harness(
     name="bfcl",
     package="bfcl-eval",
     version="2026.3.23",
-    requirements=(*_OF_BFCL, "numpy==1.26.4"),
     imports="bfcl_eval.constants.model_config",
 )
 
@@ -52,9 +46,10 @@ TAU2: Final = Harness(
     name="tau2",
     package="tau2",  # on the index that name is another project's
     version="0.2",
-    requirements=("litellm>=1.80.15,<1.82.7",),
     imports="tau2.cli",
     source="τ²-bench (sierra-research/tau2-bench) at its tag v0.2.0, the line that the paper can have used",
+    modules="src",
+    program=("tau2", "tau2.cli"),
 )
 
 _ACEBENCH_COMMIT: Final = "56dd66cf6439b0d9655ee1b353e4cd745c6f664e"
@@ -62,7 +57,6 @@ ACEBENCH: Final = Harness(
     name="acebench",
     package="ACEBench",
     version=_ACEBENCH_COMMIT[:7],
-    requirements=("openai==1.64.0", "httpx<0.28", "python-dotenv", "tqdm", "wcwidth", "openpyxl", "pandas"),
     imports="model_inference.inference_map, model_eval.evaluation_helper",
     source=f"ACEBench (ACEBench/ACEBench) that has its commit {_ACEBENCH_COMMIT[:7]} of 2025-10-29",
     commit=_ACEBENCH_COMMIT,

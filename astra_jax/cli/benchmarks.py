@@ -20,7 +20,8 @@ def add_benchmarks(evaluate: Commands) -> None:
     setup = evaluate.add_parser(
         "setup",
         help="the official harness of a benchmark, in an environment of its own",
-        description="Makes the environment of a harness in the user's cache (XDG_CACHE_HOME is heeded), once.",
+        description="Makes the environment of a harness in the user's cache (XDG_CACHE_HOME is heeded), once. pip gets "
+        "proxies, certificates and PIP_INDEX_URL, not the settings in your home; PIP_CONFIG_FILE names those.",
     )
     setup.add_argument(
         "name",
