@@ -138,8 +138,9 @@ def _handed_over(folder: Path) -> Iterator[None]:
     def hand_over(giver: int, taker: int) -> None:
         for _, folders, files, here in os.fwalk(folder):
             for name in (".", *folders, *files):
-                if os.stat(name, dir_fd=here, follow_symlinks=False).st_uid == giver:
-                    os.chown(name, taker, taker, dir_fd=here, follow_symlinks=False)
+                with contextlib.suppress(FileNotFoundError):  # a program that is ending removes its files
+                    if os.stat(name, dir_fd=here, follow_symlinks=False).st_uid == giver:
+                        os.chown(name, taker, taker, dir_fd=here, follow_symlinks=False)
 
     if os.geteuid():
         yield

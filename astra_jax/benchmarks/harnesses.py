@@ -22,6 +22,8 @@ class Harness:
     version: str
     imports: str
     """The modules that must be importable in the end."""
+    writes_to: str | None = None
+    """The variable that names the folder into which it writes while it is imported."""
     source: str | None = None
     """A harness that no package index has: the description of its checkout. `version` is how its version begins."""
     commit: str | None = None
@@ -40,6 +42,7 @@ BFCL: Final = Harness(
     package="bfcl-eval",
     version="2026.3.23",
     imports="bfcl_eval.constants.model_config",
+    writes_to="BFCL_PROJECT_ROOT",
 )
 
 TAU2: Final = Harness(

@@ -192,7 +192,9 @@ def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
     if checkout is not None:
         _take_files(harness, checkout, environment)
     imports = [str(python), "-I", "-c", f"import {harness.imports}"]
-    _confined(imports, [folder], f"a {harness.package} {harness.version} that imports", f"make {folder} again")
+    variables = {} if harness.writes_to is None else {harness.writes_to: "."}
+    advice = f"see whether {lock} or the checkout lacks a module"
+    _confined(imports, [folder], f"a {harness.package} {harness.version} that imports", advice, variables)
     document = HarnessDocument(
         package=harness.package,
         version=harness.version if checkout is None else checkout.version,
@@ -207,16 +209,17 @@ def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
 def _take_files(harness: Harness, checkout: _Checkout, environment: ManagedEnvironment) -> None:
     """Copy the files of a checkout's commit and nothing that lies beside them, such as keys; write what runs them."""
     source = environment.source()
-    if checkout.commit is None:
-        hidden, as_links = shutil.ignore_patterns(".*"), True  # a link may lead to a file of the user's
-        shutil.copytree(checkout.folder, source, as_links, hidden, copy_function=shutil.copyfile)
-    else:
-        archive = _git(checkout.folder, "archive", "--format=tar", checkout.commit)
-        try:
+    try:
+        if checkout.commit is None:
+            hidden = shutil.ignore_patterns(".*")
+            # Links stay links: one may lead to a file of the user's.
+            shutil.copytree(checkout.folder, source, symlinks=True, ignore=hidden, copy_function=shutil.copyfile)
+        else:
+            archive = _git(checkout.folder, "archive", "--format=tar", checkout.commit)
             with tarfile.open(fileobj=io.BytesIO(archive)) as files:
                 files.extractall(source, filter="data")
-        except tarfile.TarError as error:
-            raise HarnessMissing(f"expected files of {harness.source}, found: {error}; get another checkout") from None
+    except (tarfile.TarError, OSError) as error:
+        raise HarnessMissing(f"expected the files of {harness.source}, found: {error}; get another checkout") from None
     for module, names in harness.stubs:
         path = environment.stubs() / f"{module.replace('.', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -247,7 +250,13 @@ def _run(command: list[str], wanted: str, advice: str) -> None:
         raise HarnessMissing(f"expected {wanted}, found: {reason}; {advice}")
 
 
-def _confined(command: Sequence[str], readable: Sequence[Path], wanted: str, advice: str) -> bytes:
+def _confined(
+    command: Sequence[str],
+    readable: Sequence[Path],
+    wanted: str,
+    advice: str,
+    variables: Mapping[str, str] | None = None,
+) -> bytes:
     """Run one command that runs code of others in the jail, where there is no network; return what it printed.
 
     Raises:
@@ -258,7 +267,7 @@ def _confined(command: Sequence[str], readable: Sequence[Path], wanted: str, adv
         log, folder = Path(place) / "log", Path(place) / "folder"
         folder.mkdir()
         try:
-            asyncio.run(run_harness(command, folder=folder, log=log, variables={}, readable=readable))
+            asyncio.run(run_harness(command, folder=folder, log=log, variables=variables or {}, readable=readable))
         except ProgramFailed:
             raise HarnessMissing(f"expected {wanted}, found: {last_line(log)}; {advice}") from None
         return log.read_bytes()

@@ -126,8 +126,14 @@ _VALUES_FOR_PROGRAMS: dict[str, tuple[tuple[int, ...], str]] = {
         "no delay, reuse of an address and keep-alive of HTTP clients; no buffers, no BPF",
     ),
 }
-_SOCKET = (41, 198)  # AF_UNIX, AF_INET and AF_INET6 alone, by TCP or UDP: another protocol would load a module
-_FAMILIES_FOR_PROGRAMS, _PROTOCOLS_FOR_PROGRAMS = (_AF_UNIX, 2, 10), (0, 6, 17)
+# A socket is of AF_UNIX, AF_INET or AF_INET6, a stream or datagrams, of TCP or UDP: another would load a kernel module.
+_SOCKET = (41, 198)
+_SOCKET_FLAGS = (0, 0x800, 0x80000, 0x80800)  # SOCK_NONBLOCK, SOCK_CLOEXEC
+_SOCKETS_OF_PROGRAMS = (
+    (0, (_AF_UNIX, 2, 10)),
+    (1, tuple(kind | flags for kind in (1, 2) for flags in _SOCKET_FLAGS)),
+    (2, (0, 6, 17)),
+)
 _FUTEX_WAKE = 1  # the locks of multiprocessing, which tqdm makes; glibc aborts if it is refused
 
 _LD_W_ABS, _JMP_JEQ_K, _JMP_JGE_K, _JMP_JSET_K, _RET_K = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -198,7 +204,10 @@ def _rules(column: int, *, files: bool, changes: bool) -> dict[int, list[bytes]]
     )
     rules = {_FUTEX[column]: _futex_rule()} | {number: [_ALLOW] for number in allowed}
     for x86_64, aarch64, argument, values in _ALLOWED_WITH_ARGUMENT.values():
-        rules[(x86_64, aarch64)[column]] = _one_of(argument, values)
+        rule = [_instruction(_LD_W_ABS, _offset_argument(argument))]
+        for value in values:
+            rule += [_instruction(_JMP_JEQ_K, value, 0, 1), _ALLOW]
+        rules[(x86_64, aarch64)[column]] = [*rule, _REFUSE]
     rules[_SENDTO[column]] = [
         _instruction(_LD_W_ABS, _offset_argument(_ADDRESS_OF_SENDTO)),
         _instruction(_JMP_JEQ_K, 0, 0, 3),
@@ -227,14 +236,6 @@ def _rules(column: int, *, files: bool, changes: bool) -> dict[int, list[bytes]]
     return {number: rule for number, rule in rules.items() if number >= 0}
 
 
-def _one_of(argument: int, values: tuple[int, ...]) -> list[bytes]:
-    """Return the rule that allows a call if one of its arguments has one of these values."""
-    rule = [_instruction(_LD_W_ABS, _offset_argument(argument))]
-    for value in values:
-        rule += [_instruction(_JMP_JEQ_K, value, 0, 1), _ALLOW]
-    return [*rule, _REFUSE]
-
-
 def _futex_rule(operations: tuple[int, ...] = _FUTEX_WAITS) -> list[bytes]:
     rule = [
         _instruction(_LD_W_ABS, _offset_argument(_OPERATION_OF_FUTEX)),
@@ -244,6 +245,16 @@ def _futex_rule(operations: tuple[int, ...] = _FUTEX_WAITS) -> list[bytes]:
     for operation in operations:
         rule += [_instruction(_JMP_JEQ_K, operation, 0, 1), _ALLOW]
     return [*rule, _REFUSE]
+
+
+def _all_of(*arguments: tuple[int, tuple[int, ...]]) -> list[bytes]:
+    """Return the rule that allows a call if each of these arguments has one of its values."""
+    rule = []
+    for argument, values in arguments:
+        # A value that is one of them skips the comparisons that are left, and the refusal.
+        found = [_instruction(_JMP_JEQ_K, value, len(values) - index, 0) for index, value in enumerate(values)]
+        rule += [_instruction(_LD_W_ABS, _offset_argument(argument)), *found, _REFUSE]
+    return [*rule, _ALLOW]
 
 
 def whole_program_filter(machine: str) -> bytes:
@@ -259,15 +270,9 @@ def whole_program_filter(machine: str) -> bytes:
     rules |= {numbers[column]: [_ALLOW] for *numbers, _ in _OPEN_TO_PROGRAMS.values() if numbers[column] >= 0}
     for name, (values, _) in _VALUES_FOR_PROGRAMS.items():
         *numbers, argument, of_tools = _ALLOWED_WITH_ARGUMENT[name]
-        rules[numbers[column]] = _one_of(argument, (*of_tools, *values))
+        rules[numbers[column]] = _all_of((argument, (*of_tools, *values)))
     rules[_FUTEX[column]] = _futex_rule((*_FUTEX_WAITS, _FUTEX_WAKE))
-    # The protocol is looked at only after the family: each comparison skips those that are left and the refusal.
-    families = [
-        _instruction(_JMP_JEQ_K, family, len(_FAMILIES_FOR_PROGRAMS) - index, 0)
-        for index, family in enumerate(_FAMILIES_FOR_PROGRAMS)
-    ]
-    family_first = [_instruction(_LD_W_ABS, _offset_argument(0)), *families, _REFUSE]
-    rules[_SOCKET[column]] = [*family_first, *_one_of(2, _PROTOCOLS_FOR_PROGRAMS)]
+    rules[_SOCKET[column]] = _all_of(*_SOCKETS_OF_PROGRAMS)
     rules[_CLONE[column]] = [
         _instruction(_LD_W_ABS, _offset_argument(0)),
         _instruction(_JMP_JSET_K, _NEW_NAMESPACES, 0, 1),

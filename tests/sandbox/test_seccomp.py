@@ -133,7 +133,8 @@ def of_a_program(machine: str, number: int, arguments: tuple[int, ...]) -> int:
         if number == numbers[column] and low[argument] in values:
             return ALLOW
     if number == seccomp._SOCKET[column]:
-        return ALLOW if low[0] in (1, 2, 10) and low[2] in (0, 6, 17) else EPERM
+        is_plain = low[0] in (1, 2, 10) and low[1] & ~0x80800 in (1, 2) and low[2] in (0, 6, 17)
+        return ALLOW if is_plain else EPERM
     if number == seccomp._CLONE[column]:
         return EPERM if low[0] & seccomp._NEW_NAMESPACES else ALLOW
     if number == seccomp._FUTEX[column] and low[1] == seccomp._FUTEX_WAKE:
@@ -147,7 +148,7 @@ def test_a_whole_program_may_make_a_tool_s_calls_and_those_of_its_tables_alone(m
     flags = (0, 1, 2, 5, 6, 9, 10, 16, 17, 22, 26, 40, 50, 128, 132, 1 << 9, 1031, 0x5401, 0x00010000, 0x10000011)
     for number in (*range(600), 0x40000000, 0x40000101):
         for flag in flags:
-            for arguments in ((flag, 0, 0, 0, 0, 0), (0, flag, 0, 0, 0, 0), (2, 0, flag, 0, flag, 0)):
+            for arguments in ((flag, 1, 0, 0, 0, 0), (2, flag, 0, 0, 0, 0), (2, 0x80801, flag, 0, flag, 0)):
                 expected = of_a_program(machine, number, arguments)
                 assert verdict(program, machine, number, arguments) == expected, (number, arguments)
 

@@ -255,7 +255,9 @@ def checkout(tmp_path, monkeypatch):
     (source / ".env").write_text("KEY=secret")
     (source / "model_eval" / "helper.py").write_text("changed since")
     stubs = (("vllm", ("LLM",)), ("google.generativeai", ()))
-    harness = Harness("acebench", "ACEBench", commit[:7], "model_eval.helper", "ACEBench", commit, stubs=stubs)
+    harness = Harness(
+        "acebench", "ACEBench", commit[:7], "model_eval.helper", source="ACEBench", commit=commit, stubs=stubs
+    )
     monkeypatch.setitem(harnesses.HARNESSES, "acebench", harness)
     return source, harness
 

@@ -56,6 +56,7 @@ one, other = socket.socketpair()
 attempts = {
     **{f'family {family}': made(family, kind, protocol) for family in range(50) if family not in (1, 2, 10)
        for kind, protocol in ((1, 0), (2, 0), (3, 0), (5, 0))},
+    **{f'kind {kind}': made(family, kind, 0) for kind in (3, 4, 5, 6, 10) for family in (1, 2, 10)},
     **{f'protocol {number}': made(2, kind, number) for number in (1, 33, 132, 136, 255, 262) for kind in (1, 2, 3)},
     **{f'namespace {flag:#x}': lambda flag=flag: call(clone, flag | 17) for flag in
        (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)},

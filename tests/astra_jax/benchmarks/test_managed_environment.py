@@ -38,6 +38,7 @@ def steps(monkeypatch, cache):
     ran: list[list[str]] = []
 
     def run(command, *rest):
+        rest = [each for each in rest if isinstance(each, str)]
         ran.append(command)
         (cache / "lib" / "python3" / "site-packages").mkdir(parents=True, exist_ok=True)
         (cache / f"step{len(ran)}").touch()
