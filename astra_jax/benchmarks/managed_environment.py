@@ -23,7 +23,7 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -278,8 +278,7 @@ def _lock(harness: Harness) -> Path:
 
 
 def _recipe(harness: Harness) -> str:
-    recipe = [harness.package, harness.version, _lock(harness).read_text(encoding="utf-8"), harness.commit]
-    recipe += [harness.stubs, harness.modules, harness.program, list(sys.version_info[:2])]
+    recipe = [asdict(harness), _lock(harness).read_text(encoding="utf-8"), sys.version_info[:2]]
     return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
 
 
