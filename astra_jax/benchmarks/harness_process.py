@@ -15,10 +15,11 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from astra_jax.benchmarks.relay import Relay
 from astra_jax.benchmarks.results import BenchmarkFailed, ProgramFailed
@@ -80,6 +81,7 @@ async def run_harness(
         **variables,
     }
     relays = relays or {}
+    output = _opened(log)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     plan = {
         "control_fd": theirs.fileno(),
@@ -91,7 +93,7 @@ async def run_harness(
         "memory_bytes": memory_bytes,
         "command": list(command),
     }
-    with ours, log.open("ab") as output, _handed_over(folder):
+    with ours, output, _lent(folder):
         try:
             process = await asyncio.create_subprocess_exec(
                 *(_interpreter(), "-I", "-S", "-c", _START.format(root=_package_root()), json.dumps(plan)),
@@ -129,27 +131,52 @@ async def run_harness(
 
 
 @contextlib.contextmanager
-def _handed_over(folder: Path) -> Iterator[None]:
-    """Have root's files of a folder belong to the sandbox's user for a while; other users start programs as themselves.
+def _lent(folder: Path) -> Iterator[None]:
+    """Lend a folder to a program, and take it back without the links, pipes and sockets that the program has made.
 
-    By descriptors, so that a link which the program leaves leads nowhere else.
+    Through one of these this process would later read or write somewhere else. If this process is root's, root's files
+    in the folder belong to the sandbox's user meanwhile.
     """
-
-    def hand_over(giver: int, taker: int) -> None:
-        for _, folders, files, here in os.fwalk(folder):
-            for name in (".", *folders, *files):
-                with contextlib.suppress(FileNotFoundError):  # a program that is ending removes its files
-                    if os.stat(name, dir_fd=here, follow_symlinks=False).st_uid == giver:
-                        os.chown(name, taker, taker, dir_fd=here, follow_symlinks=False)
-
-    if os.geteuid():
-        yield
-        return
-    hand_over(0, _SANDBOX_UID)
+    giver = os.geteuid()
+    taker = giver or _SANDBOX_UID
+    known = set(_hand_over(folder, giver, taker, None))
     try:
         yield
     finally:
-        hand_over(_SANDBOX_UID, 0)
+        _hand_over(folder, taker, giver, known)
+
+
+def _hand_over(folder: Path, giver: int, taker: int, known: set[tuple[str, str]] | None) -> list[tuple[str, str]]:
+    """Change the owner of a folder's files, remove the links that are not known, return the others with their targets.
+
+    Names are looked up in open folders, so that no link leads out of it.
+    """
+    links = []
+    for top, folders, files, here in os.fwalk(folder):
+        for name in (".", *folders, *files):
+            with contextlib.suppress(FileNotFoundError):  # a program that is ending removes its files
+                found = os.stat(name, dir_fd=here, follow_symlinks=False)
+                if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+                    target = os.readlink(name, dir_fd=here) if stat.S_ISLNK(found.st_mode) else ""
+                    if known is not None and (f"{top}/{name}", target) not in known:
+                        os.unlink(name, dir_fd=here)
+                        continue
+                    links.append((f"{top}/{name}", target))
+                if found.st_uid == giver != taker:
+                    os.chown(name, taker, taker, dir_fd=here, follow_symlinks=False)
+    return links
+
+
+def _opened(log: Path) -> BinaryIO:
+    """Open a log that lies in a program's folder: never through a link that an earlier program has put there.
+
+    Raises:
+        BenchmarkFailed: it is such a link.
+    """
+    try:
+        return open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "ab")
+    except OSError as error:
+        raise BenchmarkFailed(f"expected to write {log}, found: {error.strerror}; remove it") from None
 
 
 def last_line(log: Path) -> str:
