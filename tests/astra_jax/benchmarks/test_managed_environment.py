@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,16 @@ def test_real_packages_are_installed_and_one_that_is_missing_is_one_line(tmp_pat
     assert main(["evaluate", "setup", "bfcl"]) == 0
     assert "was there" in capsys.readouterr().out
     assert ["toy_needs", "3"] in json.loads((cache / "whole.json").read_text())["packages"]
+
+
+@pytest.mark.slow
+def test_a_harness_may_write_into_the_folder_that_its_variable_names_while_it_is_imported(tmp_path, cache, wheels):
+    text = "import os\nos.mkdir(os.environ.get('TOY_ROOT', os.path.dirname(__file__)) + '/result')\n"
+    lock_of(tmp_path, wheel(wheels, "toy_harness", "1.2", text=text))
+    with pytest.raises(HarnessMissing, match="Read-only file system"):
+        set_up(HARNESS)
+    assert set_up(replace(HARNESS, writes_to="TOY_ROOT"))[1]
+    assert not list(cache.rglob("result"))
 
 
 @pytest.mark.slow
