@@ -27,7 +27,6 @@ POLICIES = {
     "sft": "SFT",
     "rl": "RL",
     "lexical": "`lexical`",
-    "every_tool": "`every_tool`",
 }
 _HEAD = (
     "| seed | policy | temperature | F1, unseen worlds | F1, unseen tools | F1, unseen domains | final answer right | "

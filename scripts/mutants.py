@@ -1389,8 +1389,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # A program that learns nothing is shown the same distractors.
     Mutant(
         "astra_jax/evaluate/baselines.py",
-        "irrelevant_per_band=config.irrelevant_per_band, seed=config.seed)",
-        "irrelevant_per_band={}, seed=config.seed)",
+        "irrelevant_per_band=bands, seed=seed)",
+        "irrelevant_per_band={}, seed=seed)",
         ("tests/astra_jax/evaluate/test_baselines.py::test_a_program_is_shown_the_distractors_that_a_policy_is_shown",),
     ),
     # The interval has two sides.

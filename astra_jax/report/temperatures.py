@@ -55,6 +55,28 @@ def by_temperature(settings: Sequence[Mapping[str, PolicyFigures]]) -> list[Bloc
     return blocks
 
 
+def n_in_words(by_policy: Mapping[str, PolicyFigures]) -> str:
+    """Say how many environments figures were taken on; each policy's number, if they are not equal.
+
+    >>> n_in_words({"sft": {"n": 256, "n_unseen_tools": 128}, "rl": {"n": 256, "n_unseen_tools": 128}})
+    'n = 256 unseen worlds, 128 unseen tools'
+    >>> n_in_words({"untrained": {"environments": 16}, "sft": {"environments": 256}})
+    'n = 16 (untrained), 256 (sft) environments'
+    """
+    found = []
+    for kind, words in KINDS.items():
+        counts = {policy: number(figures, f"n{kind}") for policy, figures in by_policy.items()}
+        if not kind and None in counts.values():  # an evaluation of one record directory
+            words = "environments"
+            counts = {policy: number(figures, words) for policy, figures in by_policy.items()}
+        told = {policy: f"{count:.0f}" for policy, count in counts.items() if count is not None}
+        same = set(told.values())
+        if same:
+            numbers = same if len(same) == 1 else (f"{count} ({policy})" for policy, count in told.items())
+            found.append(f"{', '.join(numbers)} {words}")
+    return f"n = {', '.join(found)}" if found else ""
+
+
 _MISSING: Final = "–"
 
 
