@@ -10,13 +10,18 @@ Failures are closed. `BadReply`: this question got no usable answer; the record 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonObject
+
+EMBEDDED: Final = "procedural"
+"""Name of the embedded teacher, in records too."""
+MADE_BY_TEMPLATES: Final = "made by templates, for trying the machinery; name a [teacher] for data to train on"
+"""Notice that stands wherever data of the embedded teacher is shown."""
 
 Reply = TypeVar("Reply", bound=BaseModel)
 
@@ -105,7 +110,23 @@ class Teacher(Protocol):
 
 def reads_prompts(teacher: Teacher) -> bool:
     """Say whether it matters to a teacher how a question is put; the embedded one computes from the fields alone."""
-    return teacher.name != "procedural"
+    return teacher.name != EMBEDDED
+
+
+def records_made_by_templates(teachers: Mapping[str, int], records: str = "records") -> str:
+    """Say how many records the embedded teacher made, by the number of records of each teacher; empty for none.
+
+    >>> records_made_by_templates({"procedural": 3, "openai:gpt-4.1": 21}).partition(",")[0]
+    '3 of 24 records are made by templates'
+    """
+    if not (number := teachers.get(EMBEDDED, 0)):
+        return ""
+    return f"{number:,} of {sum(teachers.values()):,} {records} are {MADE_BY_TEMPLATES}"
+
+
+def made_by(teacher: Teacher) -> str:
+    """Return the notice on the data that a teacher makes; empty unless it is the embedded one."""
+    return MADE_BY_TEMPLATES if teacher.name == EMBEDDED else ""
 
 
 class JointTeacher(Protocol):
