@@ -14,7 +14,7 @@ from typing import Final
 from synthesis.environments.statistics import EnvironmentStatistics
 from synthesis.fingerprint import digest
 from synthesis.records import JsonValue
-from synthesis.teacher.protocol import EMBEDDED, records_made_by_templates
+from synthesis.teacher.protocol import EMBEDDED, made_by
 from synthesis.trajectories.statistics import TrajectoryStatistics
 
 CATCH_RATES: Final = "see docs/experiments.md, Catch rates"
@@ -25,7 +25,8 @@ _NO_MODEL: Final = "no language model was asked: tokens, cost and speed say noth
 def of_environments(counted: EnvironmentStatistics, made_with: Mapping[str, JsonValue]) -> list[str]:
     """Say what is so by construction in a set of environments, one sentence each."""
     said = shares_by_quota(made_with)
-    said += _made_by_templates(counted.teachers)
+    if notice := made_by(counted.teachers):
+        said.append(notice)
     if _is_embedded(counted.teachers):
         said += [own_judgement({"all four quality scores": counted.quality_mean}), _NO_MODEL]
     if counted.similarity == "lexical":
@@ -43,7 +44,8 @@ def of_trajectories(counted: TrajectoryStatistics, made_with: Mapping[str, JsonV
     said = []
     if counted.injected_failure_rate is not None and "failure_rate" in made_with:
         said.append(f"emulated calls are made to fail at a rate that is set ({made_with['failure_rate']})")
-    said += _made_by_templates(counted.teachers)
+    if notice := made_by(counted.teachers):
+        said.append(notice)
     if _is_embedded(counted.teachers):
         axes = {axis: mean for axis, mean in counted.reward.items() if axis != "mean"}
         said += [own_judgement(axes | counted.task_scores), _NO_MODEL]
@@ -81,10 +83,6 @@ def own_judgement(means: Mapping[str, float]) -> str:
     never_fall = [name.replace("_", " ") for name, mean in means.items() if mean == 1.0]
     found = f", here with 1.0 on every record for {', '.join(never_fall)}" if never_fall else ""
     return f"the embedded teacher judges its own work{found} ({CATCH_RATES})"
-
-
-def _made_by_templates(teachers: Mapping[str, int]) -> list[str]:
-    return [notice] if (notice := records_made_by_templates(teachers)) else []
 
 
 def _is_embedded(teachers: Mapping[str, int]) -> bool:

@@ -61,18 +61,13 @@ def lexical(
     return _filled(question, matching, returned)
 
 
-def is_solvable(start: Start) -> bool:
-    """Say whether an environment has something to solve."""
-    return has_sub_task(start.environment)
-
-
 async def evaluate_program(
     decide: Decide,
     environments: Sequence[Environment],
     config: EvaluationConfig,
     sandbox: AsyncSandboxClient,
     *,
-    can_run: Callable[[Start], bool] = is_solvable,
+    can_run: Callable[[Start], bool] = lambda start: has_sub_task(start.environment),
 ) -> Evaluation:
     """Let a program act in every environment, once, with the tools and within the turns that a policy has.
 

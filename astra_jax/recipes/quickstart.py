@@ -34,7 +34,7 @@ from astra_jax.checkpoints.checkpoint import read_model
 from astra_jax.checkpoints.convert import hf_to_orbax
 from astra_jax.checkpoints.hf import load_hf, save_hf
 from astra_jax.checkpoints.model_card import MODEL_CARD, model_card
-from astra_jax.checkpoints.policy import Policy, load_policy, read_policy, save_policy
+from astra_jax.checkpoints.policy import Policy, load_policy, save_policy
 from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.episodes.log import write_episodes
 from astra_jax.errors import AstraError
@@ -84,7 +84,6 @@ _MOST_TIMES_THEIR_ERROR = 1.5
 makes it 4.6 times."""
 _REPLAY = "made_up.jsonl"
 QUESTION = "question.json"
-"""A request with the question and the tools of one held-out environment."""
 _CARD, _WEIGHTS = "dataset.json", "params.whole.json"
 """What is written last into a record directory and into a policy folder."""
 
@@ -126,7 +125,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         beginnings = {name: out / name for name in ("untrained", "base")}
         makes = [*(folder / _WEIGHTS for folder in beginnings.values()), out / _REPLAY]
         stages.run("base", lambda: _begin(**beginnings, replay=out / _REPLAY, seed=seed), makes=makes)
-        baselines = stages.run("evaluate_baselines", lambda: _evaluate_baselines(out, config_path, seed, url))
+        baselines = stages.run("evaluate_baselines", lambda: evaluate_baselines(out, config_path, seed=seed, url=url))
         evaluations = {}
         for name, folder in (*beginnings.items(), ("sft", out / "sft/policy"), ("rl", out / "rl/policy")):
             if name == "sft":
@@ -167,10 +166,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
 
 
 def a_question(environments: Sequence[Environment]) -> JsonObject:
-    """Return a chat request to `astra serve`, to be sampled greedily.
-
-    It has the question and the tools of the first environment in English, or of the first one if none is in English.
-    """
+    """Return a chat request for `astra serve`: question and tools of an environment, in English if there is one."""
     environment = min(environments, key=lambda each: each.language != "en")
     tools = [tool.document.to_openai() for tool in environment.tools]
     question = {"role": "user", "content": environment.question}
@@ -178,19 +174,12 @@ def a_question(environments: Sequence[Environment]) -> JsonObject:
 
 
 def how_to_talk(out: Path) -> str:
-    r"""Return the lines that say where the trained model of a quickstart lies and how to ask it something.
-
-    >>> print(how_to_talk(Path("runs/quickstart")))
-    the trained model, as a HuggingFace folder: runs/quickstart/hf
-    to talk to it:     astra serve runs/quickstart/hf
-    and, beside that:  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \
-                         -d @runs/quickstart/question.json
-    """
+    """Return the lines that say where the trained model of a quickstart lies and how to ask it something."""
     folder, question = (shlex.quote(str(out / name)) for name in ("hf", QUESTION))
+    curl = "curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json'"
     return f"""the trained model, as a HuggingFace folder: {folder}
 to talk to it:     astra serve {folder}
-and, beside that:  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
-                     -d @{question}"""
+and, beside that:  {curl} -d @{question}"""
 
 
 def checked_inputs(seed: int, tool_documents: Sequence[Path]) -> Fingerprint:
@@ -269,11 +258,6 @@ def _sft_config(out: Path, seed: int) -> SFTConfig:
             "conversations": (out / _REPLAY,),
         }
     )
-
-
-def _evaluate_baselines(out: Path, config_path: Path, seed: int, url: str) -> dict[str, JsonObject]:
-    model, tokenizer = read_policy(out / "base")
-    return evaluate_baselines(out, config_path, model=model, tokenizer=tokenizer, seed=seed, url=url)
 
 
 async def _run_rl(out: Path, seed: int, url: str) -> dict[str, Any]:

@@ -20,14 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.checkpoints.policy import Policy
+from astra_jax.checkpoints.policy import Policy, read_policy
 from astra_jax.config import load_config
 from astra_jax.episodes.rollout import RolloutEngine
 from astra_jax.evaluate.baselines import evaluate_program, lexical
 from astra_jax.evaluate.conduct import figures_of, summed
 from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_temperatures, logged_episodes
-from astra_jax.model.config import ModelConfig
 from astra_jax.report.temperatures import n_in_words
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
@@ -83,12 +81,10 @@ def evaluate_policy(
     return asyncio.run(_evaluate(policy, name, out, config, seed=seed, url=url))
 
 
-def evaluate_baselines(
-    out: Path, config_path: Path, *, model: ModelConfig, tokenizer: Tokenizer, seed: int, url: str
-) -> dict[str, JsonObject]:
+def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: str) -> dict[str, JsonObject]:
     """Return the figures of `lexical`, by its name, on the environments that policies have figures of.
 
-    An environment whose prompt is too long for a policy is left out for the program, too.
+    An environment whose prompt is too long for the policy in `out/base` is left out for the program, too.
 
     Raises:
         ConfigError: the config at `config_path` cannot be used.
@@ -99,7 +95,7 @@ def evaluate_baselines(
     async def run() -> JsonObject:
         by_split = {}
         async with AsyncSandboxClient(url) as sandbox:
-            engine = RolloutEngine(model, tokenizer, sandbox, config.rollout)
+            engine = RolloutEngine(*read_policy(out / "base"), sandbox, config.rollout)
             for split in ("heldout", *UNSEEN.values()):
                 environments = list(RecordSource(out / split, Environment))
                 by_split[split] = await evaluate_program(lexical, environments, config, sandbox, can_run=engine.can_run)

@@ -64,16 +64,11 @@ def n_in_words(by_policy: Mapping[str, PolicyFigures]) -> str:
     'n = 16 (untrained), 256 (sft) environments'
     """
     found = []
-    for kind, words in KINDS.items():
-        counts = {policy: number(figures, f"n{kind}") for policy, figures in by_policy.items()}
-        if not kind and None in counts.values():  # an evaluation of one record directory
-            words = "environments"
-            counts = {policy: number(figures, words) for policy, figures in by_policy.items()}
-        told = {policy: f"{count:.0f}" for policy, count in counts.items() if count is not None}
-        same = set(told.values())
-        if same:
-            numbers = same if len(same) == 1 else (f"{count} ({policy})" for policy, count in told.items())
-            found.append(f"{', '.join(numbers)} {words}")
+    for key, words in {**{f"n{kind}": words for kind, words in KINDS.items()}, "environments": "environments"}.items():
+        counts = {name: f"{count:.0f}" for name, each in by_policy.items() if (count := number(each, key)) is not None}
+        if counts and not (key == "environments" and found):  # which an evaluation of one record directory has alone
+            each_own = (f"{count} ({name})" for name, count in counts.items())
+            found.append(f"{', '.join(set(counts.values()) if len(set(counts.values())) == 1 else each_own)} {words}")
     return f"n = {', '.join(found)}" if found else ""
 
 

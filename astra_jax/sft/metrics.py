@@ -32,17 +32,12 @@ def sft_metrics(
 
     A kind of row without a token to learn in the step has no loss there.
     """
+    sums, counts = (of_step[name].tolist() for name in ("loss_by_kind", "loss_tokens_by_kind"))
     tokens, loss_tokens = int(np.sum(segment_tokens)), int(of_step["loss_tokens"])
     mfu = model_flops_utilisation(model_config, segment_tokens, seconds, logits_tokens=loss_tokens, devices=num_devices)
     return {
         "loss": of_step["loss"].item(),
-        **{
-            name: loss / count
-            for name, loss, count in zip(
-                LOSSES, of_step["loss_by_kind"].tolist(), of_step["loss_tokens_by_kind"].tolist(), strict=True
-            )
-            if count
-        },
+        **{name: loss / count for name, loss, count in zip(LOSSES, sums, counts, strict=True) if count},
         "grad_norm": of_step["grad_norm"].item(),
         "applied": int(of_step["applied"]),
         "learning_rate": learning_rate,

@@ -77,7 +77,7 @@ def sft_step(
     loss_of = functools.partial(
         sft_loss, model_config=model_config, num_loss_tokens=num_loss_tokens, chunk_tokens=chunk_tokens
     )
-    (loss, loss_by_kind), gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation, has_aux=True)
+    (loss, loss_by_kind), gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation)
     optimizer = make_optimizer(optimizer_config, steps)
     params, optimizer_state, metrics = update_if_finite(optimizer, loss, gradients, params, optimizer_state)
     has_loss_BT = batch.loss_mask_BT > 0

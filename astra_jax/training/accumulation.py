@@ -21,16 +21,15 @@ def loss_and_gradients(
     batch: Batch,
     *,
     parts: int,
-    has_aux: bool = False,
     skips_empty: bool = False,
 ) -> tuple[Any, Params]:
     """Sum `loss_of(params, part)` and its gradients over the `parts` of a batch; part i has the rows i, i + parts, ….
 
     So no row moves to another device. A loss that is a mean must divide by what the whole batch has: a mean of the
-    parts' means would weigh short parts too much. With `has_aux`, as in `jax.value_and_grad`, the arrays
-    that are told beside the loss are summed, too. With `skips_empty` nothing is computed for a part that has no loss.
+    parts' means would weigh short parts too much. `loss_of` returns the loss and arrays beside it, which are summed as
+    well. With `skips_empty` nothing is computed for a part that has no loss.
     """
-    of_part: Any = jax.value_and_grad(loss_of, has_aux=has_aux)
+    of_part: Any = jax.value_and_grad(loss_of, has_aux=True)
     if parts == 1:
         return of_part(params, batch)
 
@@ -45,12 +44,9 @@ def loss_and_gradients(
 
     # Zeros belong nowhere by themselves: pinned, the sum that the scan carries lies where the parameters lie.
     of_parts = _parts_of(batch, parts)
-    told = jax.eval_shape(loss_of, params, jax.tree.map(lambda x_PBT: x_PBT[0], of_parts))
-    nothing = (
-        jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), told),
-        constrain_params(jax.tree.map(jnp.zeros_like, params)),
-    )
-    return jax.lax.scan(add_part, nothing, of_parts)[0]
+    shapes = jax.eval_shape(of_part, params, jax.tree.map(lambda x_PBT: x_PBT[0], of_parts))
+    losses, gradients = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(add_part, (losses, constrain_params(gradients)), of_parts)[0]
 
 
 def per_token_in_parts(per_token_of: Callable[[Batch], jax.Array], batch: Batch, *, parts: int) -> jax.Array:

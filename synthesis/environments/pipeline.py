@@ -93,9 +93,9 @@ async def synthesize_environments(
     selection = selection_of(config, track_run)
     finished = selection.again(track_run) if selection.is_due(track_run) else track_run.finished_report()
     if finished is not None:
-        finished.seconds, finished.made_by = time.monotonic() - started, made_by(teacher)
+        finished.seconds, finished.made_by = time.monotonic() - started, made_by([teacher.name])
         return finished
-    report = StageReport("environments", out=str(config.out), made_by=made_by(teacher))
+    report = StageReport("environments", out=str(config.out), made_by=made_by([teacher.name]))
     async with AsyncExitStack() as stack:
         drafted_journal, proven_journal, mixed_journal = stack.enter_context(track_run.open_journals())
         opened = partial(opened_worker, config, TakenValues(config.disjoint_from, config.unseen), sandbox_url)

@@ -10,7 +10,7 @@ Failures are closed. `BadReply`: this question got no usable answer; the record 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
@@ -20,8 +20,6 @@ from synthesis.records import JsonObject
 
 EMBEDDED: Final = "procedural"
 """Name of the embedded teacher, in records too."""
-MADE_BY_TEMPLATES: Final = "made by templates, for trying the machinery; name a [teacher] for data to train on"
-"""Notice that stands wherever data of the embedded teacher is shown."""
 
 Reply = TypeVar("Reply", bound=BaseModel)
 
@@ -113,20 +111,16 @@ def reads_prompts(teacher: Teacher) -> bool:
     return teacher.name != EMBEDDED
 
 
-def records_made_by_templates(teachers: Mapping[str, int], records: str = "records") -> str:
-    """Say how many records the embedded teacher made, by the number of records of each teacher; empty for none.
+def made_by(teachers: Collection[str]) -> str:
+    """Return the notice on data that these teachers made; empty unless the embedded one is among them.
 
-    >>> records_made_by_templates({"procedural": 3, "openai:gpt-4.1": 21}).partition(",")[0]
-    '3 of 24 records are made by templates'
+    >>> made_by(["procedural", "openai:gpt-4.1"]).partition(",")[0]
+    'in part made by templates'
     """
-    if not (number := teachers.get(EMBEDDED, 0)):
+    if EMBEDDED not in teachers:
         return ""
-    return f"{number:,} of {sum(teachers.values()):,} {records} are {MADE_BY_TEMPLATES}"
-
-
-def made_by(teacher: Teacher) -> str:
-    """Return the notice on the data that a teacher makes; empty unless it is the embedded one."""
-    return MADE_BY_TEMPLATES if teacher.name == EMBEDDED else ""
+    notice = "made by templates, for trying the machinery; name a [teacher] for data to train on"
+    return notice if len(teachers) == 1 else f"in part {notice}"
 
 
 class JointTeacher(Protocol):

@@ -101,7 +101,7 @@ async def synthesize_trajectories(
         selection = selection_of(config)
         finished = selection.again(track_run) if selection.is_due(track_run) else track_run.finished_report()
         if finished is not None:
-            finished.seconds, finished.made_by = time.monotonic() - started, made_by(teacher)
+            finished.seconds, finished.made_by = time.monotonic() - started, made_by([teacher.name])
             return finished
         workers: Workers[TrajectoriesWorker]
         if config.ray is None:
@@ -131,7 +131,7 @@ async def synthesize_trajectories(
         track_run.close(report)
     finally:
         clear_workspaces(work_directory)
-    report.out, report.seconds, report.made_by = str(config.out), time.monotonic() - started, made_by(teacher)
+    report.out, report.seconds, report.made_by = str(config.out), time.monotonic() - started, made_by([teacher.name])
     return report
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from astra_jax.checkpoints.policy import save_policy
 from astra_jax.recipes.quickstart_evaluation import (
     CANDIDATE_TEMPERATURES,
     HELD_OUT_SPLITS,
@@ -45,8 +46,8 @@ def summary(taught, tmp_path_factory):
             name: evaluate_policy(policy, name, out, out / "evaluation.toml", seed=0, url=url)
             for name, policy in (("untrained", taught), ("base", taught), ("sft", taught), ("rl", taught))
         }
-        how = {"model": taught.model_config, "tokenizer": taught.tokenizer, "seed": 0, "url": url}
-        baselines = evaluate_baselines(out, out / "evaluation.toml", **how)
+        save_policy(taught, out / "base")
+        baselines = evaluate_baselines(out, out / "evaluation.toml", seed=0, url=url)
     return summarised(evaluations, baselines), evaluations
 
 

@@ -263,7 +263,7 @@ def test_the_page_of_a_run_says_which_of_its_data_is_made_by_templates(tmp_path:
     environment = environment.model_copy(update={"provenance": embedded})
     write_records(tmp_path / "run" / "environments", [environment], kind="environment")
     page = write_report(tmp_path / "run").read_text()
-    assert page.count("1 of 1 records are made by templates, for trying the machinery") == 1
+    assert page.count("<li>made by templates, for trying the machinery") == 1
     assert "procedural (templates)" in page
 
 

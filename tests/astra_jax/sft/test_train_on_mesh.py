@@ -186,7 +186,7 @@ def test_the_parts_of_a_batch_add_up_to_it(untrained, accumulation):
     loss_of = functools.partial(
         sft_loss, model_config=untrained.model_config, num_loss_tokens=batch.loss_mask_BT.sum(), chunk_tokens=128
     )
-    step = jax.jit(functools.partial(loss_and_gradients, loss_of, has_aux=True), static_argnames="parts")
+    step = jax.jit(functools.partial(loss_and_gradients, loss_of), static_argnames="parts")
 
     def worked_through(parts: int):
         return step(untrained.params, batch, parts=parts)

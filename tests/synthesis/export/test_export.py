@@ -161,10 +161,8 @@ def test_the_card_says_which_rows_are_made_by_templates(
     records = [other, other.model_copy(update={"id": "made", "digest": "", "provenance": embedded})]
     write_records(tmp_path / "records", records, kind="environment")
     text = (exported(tmp_path / "records", tmp_path / "out", name) / "README.md").read_text()
-    assert (
-        "**1 of 2 rows are made by templates, for trying the machinery; name a [teacher] for data to train on.**"
-        in text
-    )
+    notice = "made by templates, for trying the machinery; name a [teacher] for data to train on"
+    assert f"**The rows are in part {notice}.**" in text
     without = (exported(directories["environment"], tmp_path / "other", name) / "README.md").read_text()
     assert "templates" not in without
 

@@ -18,7 +18,7 @@ from synthesis.fingerprint import MadeOtherwise
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import DatasetCard, read_card
 from synthesis.stage import StageReport
-from synthesis.teacher.protocol import MADE_BY_TEMPLATES, TeacherUnavailable
+from synthesis.teacher.protocol import TeacherUnavailable, made_by
 from synthesis.track import fingerprint as track_fingerprint
 from synthesis.track.fingerprint import source_of
 from synthesis.track.journal import Journal
@@ -130,8 +130,8 @@ def test_a_finished_synthesis_is_already_complete_and_with_another_config_refuse
     )  # fmt: skip
     assert again.closing_line().startswith(f"trajectories: already complete, kept 6 of {first.read}")
     for report in (first, again):
-        assert report.closing_line().endswith(" s]; " + MADE_BY_TEMPLATES)
-        assert json.loads(report.json_line())["made_by"] == MADE_BY_TEMPLATES
+        assert report.closing_line().endswith(" s]; " + made_by(["procedural"]))
+        assert json.loads(report.json_line())["made_by"] == made_by(["procedural"])
     with pytest.raises(MadeOtherwise, match=r"count: 6 before, 7 now; failure_rate: 0\.2 before, 0\.5 now"):
         trajectories(out, count=7, failure_rate=0.5)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
