@@ -786,9 +786,16 @@ MUTANTS: tuple[Mutant, ...] = (
     # Only what the assistant says has loss.
     Mutant(
         "astra_jax/sft/train.py",
-        "-(logprobs_BT * batch.loss_mask_BT).sum() / num_loss_tokens",
-        "-logprobs_BT.sum() / num_loss_tokens",
+        "weighted_BT = logprobs_BT * batch.loss_mask_BT",
+        "weighted_BT = logprobs_BT",
         ("tests/astra_jax/sft/test_train.py::test_the_loss_is_the_mean_over_the_tokens_the_assistant_said",),
+    ),
+    # A kind of row has the loss of its own tokens.
+    Mutant(
+        "astra_jax/sft/train.py",
+        "jnp.where(batch.kinds_BT == kind, values_BT, 0)",
+        "jnp.where(batch.kinds_BT >= kind, values_BT, 0)",
+        ("tests/astra_jax/sft/test_train.py::test_a_step_tells_the_loss_of_each_kind_of_row",),
     ),
     # An update moves the weights.
     Mutant(
