@@ -63,13 +63,16 @@ def n_in_words(by_policy: Mapping[str, PolicyFigures]) -> str:
     >>> n_in_words({"untrained": {"environments": 16}, "sft": {"environments": 256}})
     'n = 16 (untrained), 256 (sft) environments'
     """
-    found = []
-    for key, words in {**{f"n{kind}": words for kind, words in KINDS.items()}, "environments": "environments"}.items():
+
+    def told(key: str, words: str) -> str:
         counts = {name: f"{count:.0f}" for name, each in by_policy.items() if (count := number(each, key)) is not None}
-        if counts and not (key == "environments" and found):  # which an evaluation of one record directory has alone
-            each_own = (f"{count} ({name})" for name, count in counts.items())
-            found.append(f"{', '.join(set(counts.values()) if len(set(counts.values())) == 1 else each_own)} {words}")
-    return f"n = {', '.join(found)}" if found else ""
+        each_own = [f"{count} ({name})" for name, count in counts.items()]
+        numbers = set(counts.values()) if len(set(counts.values())) == 1 else each_own
+        return f"{', '.join(numbers)} {words}" if counts else ""
+
+    by_kind = filter(None, (told(f"n{kind}", words) for kind, words in KINDS.items()))
+    found = ", ".join(by_kind) or told("environments", "environments")  # an evaluation of one record directory
+    return f"n = {found}" if found else ""
 
 
 _MISSING: Final = "–"
