@@ -8,9 +8,10 @@ Decoders sample no model: lengths of messages and times of tools are drawn, a st
 (`astra_jax/engine/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. The same command draws the same numbers.
 
 An episode of the pod has as many turns as the paper's trajectories have calls: lognormal, 4.42 on average, at most 5 in
-72 % of them, and never more than 32. The pod runs twice: with two episodes for each row, so that another one takes the
-place of one that has ended, and, as `of_the_recipe`, with the episodes and rows of configs/paper_rl_14b.toml. That
-recipe starts as many groups as a step learns from and has a row for each of their episodes. One JSON line:
+three of four (the paper: 72.2 %), and never more than 32. The pod runs twice: with two episodes for each row, so that
+another one takes the place of one that has ended, and, as `of_the_recipe`, with the episodes and rows of
+configs/paper_rl_14b.toml. That recipe starts as many groups as a step learns from, and has a row for each of their
+episodes. One JSON line:
 
     step_seconds              of all hosts: steps that sample, of 20 ms each; `read_seconds`: what is read in between
     scheduler_share_of_steps  CPU seconds of `Schedule`, what it takes over reads included ÷ `step_seconds`
