@@ -292,7 +292,7 @@ def mixed_run(config: SFTConfig, folder: Path, **changes) -> SFTConfig:
     return config.model_copy(update=sources | shape | changes)
 
 
-def test_a_kind_without_a_row_in_a_step_has_no_loss_there(undisturbed, capsys):
+def test_a_kind_without_a_row_in_a_step_has_no_loss_there(undisturbed):
     lines = read_metrics(undisturbed.out / "metrics.jsonl")
     assert all(line["loss_environments"] == pytest.approx(line["loss"], rel=1e-6) for line in lines)
     assert not any("loss_trajectories" in line or "loss_conversations" in line for line in lines)
