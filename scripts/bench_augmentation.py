@@ -29,7 +29,7 @@ from typing import Any
 from astra_jax.config import load_config
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.evaluate.baselines import evaluate_baseline
+from astra_jax.evaluate.baselines import evaluate_program, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
@@ -79,7 +79,7 @@ async def share_of_lexical(environments: Sequence[Environment], sandbox: AsyncSa
             "rollout": {"max_prompt_tokens": 1, "max_response_tokens": 1, "max_turns": 12},
         }
     )
-    evaluation = await evaluate_baseline("lexical", environments, config, sandbox)
+    evaluation = await evaluate_program(lexical, environments, config, sandbox)
     counts = [episode.counts for group in evaluation.groups for episode in group]
     return sum(each.num_solved for each in counts) / max(1, sum(each.num_subtasks for each in counts))
 

@@ -93,7 +93,7 @@ def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
     config = config.model_copy(update={"tokenizer": config.out / "tokenizer"})
     parts = checked_parts(config)
     batches = MadeUpBatches(config, parts.tokenizer)
-    with TrainingRun("pre-training", config, parts, num_steps=len(batches), shown=SHOWN) as run:
+    with TrainingRun("pre-training", config, parts, num_steps=len(batches), shown=("loss", *SHOWN)) as run:
         state = run.restore(lambda: first_state(config, parts, len(batches)))
         state = train_sft(config, parts, state, batches, run)
     figures = {"steps": len(batches), "loss": run.closing_metric("loss")}

@@ -12,7 +12,7 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.config import ConfigError
-from astra_jax.evaluate.baselines import evaluate_baseline
+from astra_jax.evaluate.baselines import evaluate_program, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
 from astra_jax.rl.config import HeldOutConfig, RLConfig
 from astra_jax.rl.held_out import held_out_environments
@@ -189,7 +189,7 @@ def test_a_matcher_of_words_is_led_astray_by_other_words(augmented: Path, sandbo
 
     async def share_solved(of: list[Environment]) -> float:
         async with AsyncSandboxClient(sandbox_url) as sandbox:
-            evaluation = await evaluate_baseline("lexical", of, config, sandbox)
+            evaluation = await evaluate_program(lexical, of, config, sandbox)
         counts = [episode.counts for group in evaluation.groups for episode in group]
         return sum(each.num_solved for each in counts) / sum(each.num_subtasks for each in counts)
 
