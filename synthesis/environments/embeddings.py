@@ -28,7 +28,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue, ToolDocument
 from synthesis.run.fingerprint import digest_of_files
-from synthesis.teacher.address import require_address
+from synthesis.teacher.client import require_address
 from synthesis.teacher.protocol import TeacherUnavailable
 from synthesis.teacher.status_rules import rule_of
 

@@ -27,8 +27,6 @@ class Completion:
     is_cut: bool = False
     """Whether it ended at the token limit."""
     is_refused: bool = False
-    is_new: bool = True
-    """Whether its tokens were not counted before, by an earlier command."""
 
 
 def completion_of(body: JsonValue) -> Completion | None:

@@ -41,8 +41,6 @@ class RoleConfig(BaseModel):
     extra_body: JsonObject | None = None
     usd_per_million_prompt_tokens: float | None = Field(default=None, ge=0)
     usd_per_million_completion_tokens: float | None = Field(default=None, ge=0)
-    batch: bool | None = None
-    batch_price_share: float | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _key_of_its_own(self) -> RoleConfig:
@@ -101,16 +99,6 @@ class OpenAITeacherConfig(BaseModel):
     """The same in tokens, of prompts and replies together."""
     usd_per_million_prompt_tokens: float = Field(default=0.0, ge=0)
     usd_per_million_completion_tokens: float = Field(default=0.0, ge=0)
-    batch: bool = False
-    """Whether calls are sent by the endpoint's batch API: cheaper, and each may take a day."""
-    batch_price_share: float = Field(default=1.0, ge=0)
-    """What a token costs in a batch, as a share of the prices; OpenAI says 0.5 of its own."""
-    batch_questions: int = Field(default=10_000, ge=1, le=50_000)
-    """A batch leaves with so many calls of one model,"""
-    batch_wait_seconds: float = Field(default=30.0, ge=0)
-    """or when its first call has waited so long."""
-    batch_poll_seconds: float = Field(default=30.0, gt=0)
-    """How often a batch that is under way is asked for."""
 
     @model_validator(mode="after")
     def _dollars_need_prices(self) -> OpenAITeacherConfig:
@@ -127,15 +115,6 @@ class OpenAITeacherConfig(BaseModel):
             raise ValueError(
                 "expected keep_replies beside max_usd or max_tokens, found keep_replies = false; what was spent is "
                 "counted beside the replies, and each command would have the whole budget again: leave one out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _batches_need_a_place(self) -> OpenAITeacherConfig:
-        if not self.keep_replies and any(self.of(role).batch for role in get_args(Role)):
-            raise ValueError(
-                "expected keep_replies beside batch, found keep_replies = false; batches under way are written down "
-                "beside the replies, and a run that is started again would pay for them twice: leave one out"
             )
         return self
 
@@ -171,12 +150,9 @@ class OpenAITeacherConfig(BaseModel):
         >>> prices = {"usd_per_million_prompt_tokens": 2, "usd_per_million_completion_tokens": 8}
         >>> OpenAITeacherConfig(model="m", **prices).cost_usd(500_000, 125_000)
         2.0
-        >>> OpenAITeacherConfig(model="m", batch=True, batch_price_share=0.5, **prices).cost_usd(500_000, 125_000)
-        1.0
         """
         prompt_cost = prompt_tokens * self.usd_per_million_prompt_tokens
-        share = self.batch_price_share if self.batch else 1.0
-        return share * (prompt_cost + completion_tokens * self.usd_per_million_completion_tokens) / 1e6
+        return (prompt_cost + completion_tokens * self.usd_per_million_completion_tokens) / 1e6
 
     @property
     def name(self) -> str:
@@ -210,13 +186,11 @@ def _without_our_fields(extra_body: JsonObject) -> JsonObject:
 
 
 def require_one_purse(config: OpenAITeacherConfig | None, *, is_on_ray: bool) -> None:
-    """Require that whoever spends counts what all have spent, and knows what all have sent.
+    """Require that a budget is counted in one place.
 
     Raises:
-        ValueError: nodes of a cluster would each count, and fill batches, for themselves.
+        ValueError: the nodes of a cluster would each count alone.
     """
-    if is_on_ray and config is not None and any(config.of(role).batch for role in get_args(Role)):
-        raise ValueError("expected no teacher.batch with ray, whose nodes would each fill batches alone; leave one out")
     if is_on_ray and config is not None and (config.max_usd is not None or config.max_tokens is not None):
         raise ValueError(
             "expected no teacher.max_usd or max_tokens with ray, whose nodes each count alone; leave one out"

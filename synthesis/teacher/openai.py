@@ -18,7 +18,6 @@ from typing import Any, Final, NoReturn, cast, get_args
 
 from synthesis.records import JsonObject
 from synthesis.teacher.asking import call_of, name_of
-from synthesis.teacher.batch_endpoint import BatchEndpoint
 from synthesis.teacher.budget import Budget
 from synthesis.teacher.cache import CachedReply, ReplyCache, ReplyFile
 from synthesis.teacher.completion import Completion
@@ -49,12 +48,12 @@ class OpenAITeacher:
         self.config = config
         self.name = config.name
         self.ledger = Ledger()
-        self._endpoints: dict[tuple[str, str, bool], Endpoint] = {}
-        """By address, key and whether in batches: roles that share these share its connections and its concurrency."""
+        self._endpoints: dict[tuple[str, str], Endpoint] = {}
+        """By address and key: roles that share these share its connections and its concurrency."""
         for asked in map(config.of, get_args(Role)):
-            place = (asked.base_url, asked.api_key_env, asked.batch)
+            place = (asked.base_url, asked.api_key_env)
             if place not in self._endpoints:
-                self._endpoints[place] = (BatchEndpoint if asked.batch else Endpoint)(*place[:2], config)
+                self._endpoints[place] = Endpoint(*place, config)
         is_here = cache is None
         self._cache = ReplyFile(config.cache) if is_here and config.cache is not None else cache
         self.budget = Budget(config.max_usd, config.max_tokens, config.cache if is_here else None)
@@ -137,8 +136,7 @@ class OpenAITeacher:
                 costs.cached += 1
                 reply = kept
             else:
-                in_time = None if self.config.of(request.role).batch else self.config.deadline_seconds
-                async with asyncio.timeout(in_time):  # a batch has a time limit of its own
+                async with asyncio.timeout(self.config.deadline_seconds):
                     reply = await self._valid_reply(request, seed)
                 if cache is not None:
                     await cache.put(name, reply)
@@ -236,7 +234,7 @@ class OpenAITeacher:
         """
         question, config = type(request).__name__, self.config.of(request.role)
         costs = self.ledger.of(question)
-        endpoint = self._endpoints[config.base_url, config.api_key_env, config.batch]
+        endpoint = self._endpoints[config.base_url, config.api_key_env]
         for limit in (config.max_completion_tokens, _LARGER * config.max_completion_tokens):
             sent = {**call, "max_completion_tokens": limit}
             answered = await endpoint.completed(question, sent, costs, lambda: not self.budget.is_used_up)
@@ -244,9 +242,8 @@ class OpenAITeacher:
             spent = Usage(completion.prompt_tokens, completion.completion_tokens, 0.0)
             spent.cost_usd = config.cost_usd(spent.prompt_tokens, spent.completion_tokens)
             usage.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
-            if completion.is_new:
-                self.budget.spend(spent)
-                costs.usage.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
+            self.budget.spend(spent)
+            costs.usage.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
             if not completion.is_cut:
                 break
             costs.cut_off += 1

@@ -32,7 +32,7 @@ KEY = "sk-test-0123456789-secret"
 @pytest.fixture(autouse=True)
 def key(monkeypatch):
     monkeypatch.setenv("TEST_KEY", KEY)
-    monkeypatch.setattr("synthesis.teacher.endpoint._FIRST_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
 
 
 def scored(_: dict) -> str:
@@ -154,7 +154,7 @@ async def test_one_call_is_retried_at_most_three_times_and_a_dead_endpoint_stops
 
 
 async def test_the_wait_that_the_endpoint_asks_for_is_kept(monkeypatch):
-    monkeypatch.setattr("synthesis.teacher.endpoint._FIRST_DELAY_SECONDS", 30.0)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 30.0)
     async with MockEndpoint(scored, fault_rate=1.0, faults=("429",)).serving() as endpoint:
         teacher = teacher_of(endpoint)
         started = time.monotonic()
