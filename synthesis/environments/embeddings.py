@@ -12,14 +12,11 @@ Decided: docs/decisions/environments.md, “Similarity of tools is lexical unles
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
-import httpx
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 from scipy.sparse import csr_matrix
@@ -28,9 +25,8 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue, ToolDocument
 from synthesis.run.fingerprint import digest_of_files
-from synthesis.teacher.client import require_address
+from synthesis.teacher.client import open_client
 from synthesis.teacher.protocol import TeacherUnavailable
-from synthesis.teacher.status_rules import rule_of
 
 if TYPE_CHECKING:
     from model2vec import StaticModel
@@ -41,7 +37,7 @@ _LEXICAL: Final = HashingVectorizer(
 )
 _TEXTS_PER_REQUEST: Final = 256
 _ENDPOINT_SECONDS: Final = 60.0
-_DELAYS_SECONDS: Final = (0.5, 1.0, 2.0, 4.0)
+_MAX_RETRIES: Final = 4
 _NUMBERS_SHOWN: Final = 8
 _CHECK: Final = "check embedding.model, embedding.url and the key that embedding.api_key_env names"
 _MODEL_FILES: Final = ("model.safetensors", "tokenizer.json", "config.json")
@@ -59,6 +55,7 @@ class EmbeddingEndpoint(BaseModel):
     url: str
     model: str
     api_key_env: str = ""
+    """The environment variable that holds the key; empty for an endpoint without one."""
 
 
 class EmbeddingModel(BaseModel):
@@ -168,10 +165,8 @@ def _opened(folder: Path) -> StaticModel:
 
 
 def _ask(endpoint: EmbeddingEndpoint, texts: list[str]) -> list[list[float]]:
-    require_address(endpoint.url, "embedding.url")
-    response = _response(endpoint, texts, _headers(endpoint))
     try:
-        data = _Embeddings.model_validate_json(response.content).data
+        data = _Embeddings.model_validate_json(_content(endpoint, texts)).data
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         found = ": ".join(filter(None, ("/".join(map(str, first["loc"])), first["msg"])))
@@ -188,44 +183,32 @@ def _ask(endpoint: EmbeddingEndpoint, texts: list[str]) -> list[list[float]]:
     return [item.embedding for item in data]
 
 
-def _headers(endpoint: EmbeddingEndpoint) -> dict[str, str]:
-    key = os.environ.get(endpoint.api_key_env, "") if endpoint.api_key_env else ""
-    if not (key.isascii() and key.isprintable() and key == key.strip()):  # the client would say it aloud
-        raise TeacherUnavailable(
-            f"expected the key of {endpoint.url} in {endpoint.api_key_env} as one line of ASCII without spaces around "
-            "it, found others; set it anew"
-        )
-    return {"authorization": f"Bearer {key}"} if key else {}
+def _content(endpoint: EmbeddingEndpoint, texts: list[str]) -> bytes:
+    """Return the body of the answer to one request."""
+    client = open_client(
+        "OpenAI",
+        endpoint.url,
+        endpoint.api_key_env,
+        "embedding.url",
+        request_seconds=_ENDPOINT_SECONDS,
+        max_retries=_MAX_RETRIES,
+    )
+    import httpx
+    import openai
 
-
-def _response(endpoint: EmbeddingEndpoint, texts: list[str], headers: dict[str, str]) -> httpx.Response:
-    """Return the answer to one request; what may pass is asked again, a little later each time."""
-    delays = iter(_DELAYS_SECONDS)
-    while True:
-        try:
-            return httpx.post(
-                f"{endpoint.url.rstrip('/')}/embeddings",
-                json={"model": endpoint.model, "input": texts},
-                headers=headers,
-                timeout=_ENDPOINT_SECONDS,
-            ).raise_for_status()
-        except httpx.HTTPError as error:
-            delay = next(delays, None) if _may_pass(error) else None
-            if delay is None:
-                raise TeacherUnavailable(f"no embeddings from {endpoint.url}: {_said(error)}; {_CHECK}") from error
-        time.sleep(delay)
-
-
-def _said(error: httpx.HTTPError) -> str:
-    if isinstance(error, httpx.HTTPStatusError):
-        return f"HTTP {error.response.status_code}"
-    return " ".join(f"{type(error).__name__} {error}".split())
-
-
-def _may_pass(error: httpx.HTTPError) -> bool:
-    if isinstance(error, httpx.HTTPStatusError):
-        return rule_of(error.response.status_code, None, ()).action == "again"
-    return not isinstance(error, httpx.ConnectError)  # nobody is there
+    try:
+        with client:
+            # The typed `embeddings.create` asks for base64, and does not look at the numbers of the vectors.
+            body = {"model": endpoint.model, "input": texts}
+            without_key: Any = {} if endpoint.api_key_env else {"headers": {"Authorization": openai.Omit()}}
+            response = client.post("/embeddings", body=body, cast_to=httpx.Response, options=without_key)
+    except openai.APIStatusError as error:
+        raise TeacherUnavailable(f"no embeddings from {endpoint.url}: HTTP {error.status_code}; {_CHECK}") from None
+    except openai.APIConnectionError as error:  # httpx's error says more, and holds no key
+        said = " ".join(f"{type(error.__cause__).__name__} {error.__cause__}".split())
+        raise TeacherUnavailable(f"no embeddings from {endpoint.url}: {said}; {_CHECK}") from None
+    content: bytes = response.content
+    return content
 
 
 class _Embedding(BaseModel):

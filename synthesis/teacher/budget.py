@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from synthesis.teacher.reply_database import ReplyDatabase
+from synthesis.teacher.cache import ReplyDatabase
 from synthesis.teacher.usage import Usage
 
 
@@ -25,8 +25,9 @@ class Budget:
         self.spent = Usage()
         self._database: ReplyDatabase | None = None
         if file is not None:
+            self._database = ReplyDatabase(file)
             columns = "(prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cost_usd REAL NOT NULL)"
-            self._database = ReplyDatabase(file, {"spent": columns})
+            self._database.rows(f"CREATE TABLE IF NOT EXISTS spent {columns}")
             (row,) = self._database.rows(
                 "SELECT total(prompt_tokens), total(completion_tokens), total(cost_usd) FROM spent"
             )

@@ -21,8 +21,8 @@ def open_client(
 ) -> Any:
     """Return `openai.AsyncOpenAI` or `openai.OpenAI`, as `client` says, for one address and key.
 
-    `setting` says where the address was named; `http` are further arguments of the httpx client. Without `api_key_env`
-    no key is sent. The client holds the key in memory; it is written nowhere.
+    `setting` says where the address was named; `http` are further arguments of the httpx client. The client holds the
+    key in memory; it is written nowhere.
 
     Raises:
         TeacherUnavailable: the `openai` package or the key is missing, the key cannot be sent, or the address is not
@@ -43,7 +43,6 @@ def open_client(
         max_retries=max_retries,
         timeout=openai.Timeout(request_seconds, connect=min(_CONNECT_SECONDS, request_seconds)),
         http_client=http_clients[client](**http),
-        default_headers={} if api_key_env else {"Authorization": openai.Omit()},
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,7 +12,6 @@ from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup, require
 from synthesis.trajectories.reward_axes import RewardThresholds
 from synthesis.trajectories.task_scores import TaskThresholds
 from synthesis.workers import RayConfig
-
 
 
 class TrajectoriesConfig(BaseModel):

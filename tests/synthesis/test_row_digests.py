@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
 from synthesis.run.fingerprint import MadeOtherwise
-from synthesis.teacher.cache import CachedReply, ReplyFile
-from synthesis.teacher.reply_database import ReplyFileError
+from synthesis.teacher.cache import CachedReply, ReplyFile, ReplyFileError
 from synthesis.track.journal import Journal, JournalError
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.test_openai import SCORES, key, question, scored, teacher_of  # noqa: F401 - a fixture

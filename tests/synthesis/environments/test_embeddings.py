@@ -126,9 +126,11 @@ class Busy(BaseHTTPRequestHandler):
     turned_away = 0
     patience = 2
     said: ClassVar[list[str]] = []
+    keys: ClassVar[list[str | None]] = []
 
     def do_POST(self) -> None:
         texts = json.loads(self.rfile.read(int(self.headers["content-length"])))["input"]
+        self.keys.append(self.headers["authorization"])
         is_busy = Busy.turned_away < Busy.patience
         Busy.turned_away += is_busy
         self.send_response(503 if is_busy else 200)
@@ -142,7 +144,9 @@ class Busy(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddingEndpoint]:
-    monkeypatch.setattr(embeddings, "_DELAYS_SECONDS", (0.0, 0.0))
+    pytest.importorskip("openai", reason="the extra `openai` is not installed")
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setenv("TEST_KEY", "sk-test")
     monkeypatch.setattr(Busy, "turned_away", 0)
     with HTTPServer(("127.0.0.1", 0), Busy) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -158,7 +162,18 @@ def test_an_endpoint_that_is_busy_is_asked_again_and_not_for_ever(
     monkeypatch.setattr(Busy, "patience", 99)
     with pytest.raises(TeacherUnavailable, match="503"):
         embed([RENT], endpoint)
-    assert Busy.turned_away == 2 + 3
+    assert Busy.turned_away == 2 + 5
+
+
+def test_an_endpoint_without_a_key_gets_none_and_a_key_that_is_not_set_is_asked_for(
+    endpoint: EmbeddingEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed([RENT], endpoint)
+    embed([RENT], endpoint.model_copy(update={"api_key_env": ""}))
+    assert Busy.keys[-2:] == ["Bearer sk-test", None]
+    monkeypatch.delenv("TEST_KEY")
+    with pytest.raises(TeacherUnavailable, match="in the environment variable TEST_KEY, found none; set it"):
+        embed([RENT], endpoint)
 
 
 @pytest.mark.parametrize("key", ["secret\nkey", "secret-key ", "schlüssel-secret"])

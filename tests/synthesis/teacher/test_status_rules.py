@@ -181,7 +181,12 @@ async def test_any_other_status_rejects_the_item_and_many_in_a_row_stop_the_run(
     assert "3 questions in a row" in str(outcome)
 
 
-@pytest.mark.parametrize("body", ["", "{", "\ufffd", [], {}, {"choices": []}, {"choices": [{"message": None}]}, "null"])
+MISCOUNTED = {"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": -100}}
+
+
+@pytest.mark.parametrize(
+    "body", ["", "{", "\ufffd", [], {}, {"choices": []}, {"choices": [{"message": None}]}, "null", MISCOUNTED]
+)
 async def test_a_200_without_a_message_is_asked_again(body):
     refused = iter([True, False])
     outcome, calls, _ = await outcome_of(refusing(200, body, unless=lambda _: not next(refused)))
