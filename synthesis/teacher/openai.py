@@ -57,7 +57,7 @@ class OpenAITeacher:
         is_here = cache is None
         self._cache = ReplyFile(config.cache) if is_here and config.cache is not None else cache
         self.budget = Budget(config.max_usd, config.max_tokens, config.cache if is_here else None)
-        self._in_flight: dict[str, asyncio.Future[CachedReply]] = {}
+        self._in_flight: dict[str, asyncio.Task[CachedReply]] = {}
         self._num_being_answered = 0
         self._none_being_answered = asyncio.Event()
 
@@ -104,7 +104,11 @@ class OpenAITeacher:
         ]
 
     async def close(self) -> None:
-        """Close the connections, the cache and the count of what was spent."""
+        """End the questions in flight; close the connections, the cache and the budget."""
+        answering = list(self._in_flight.values())
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
         for endpoint in self._endpoints.values():
             await endpoint.close()
         if self._cache is not None:
@@ -112,52 +116,39 @@ class OpenAITeacher:
         self.budget.close()
 
     async def _reply(self, request: Request[Any], seed: int, *, is_kept: bool = True) -> CachedReply:
-        """Return the reply to a question; who asks what is being asked shares its answer."""
-        name = name_of(request, self.config, seed=seed)
-        while name in self._in_flight:
-            shared = self._in_flight[name]
-            try:
-                return await asyncio.shield(shared)  # which the others keep if we are cancelled
-            except asyncio.CancelledError:
-                if not shared.cancelled() or cast(asyncio.Task[Any], asyncio.current_task()).cancelling():
-                    raise
-                # Whoever asked it was cancelled, and we were not: ask ourselves.
-        return await self._answered_once(name, request, seed, is_kept=is_kept)
+        """Return the reply to a question; all who ask the same question at once share it.
 
-    async def _answered_once(self, name: str, request: Request[Any], seed: int, *, is_kept: bool) -> CachedReply:
-        shared: asyncio.Future[CachedReply] = asyncio.get_running_loop().create_future()
-        shared.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody need wait for it
-        self._in_flight[name] = shared
+        A question that was sent is answered and kept even if the one who asked it is cancelled.
+        """
+        name = name_of(request, self.config, seed=seed)
+        if (answering := self._in_flight.get(name)) is None:
+            answering = asyncio.create_task(self._answered(name, request, seed, is_kept=is_kept))
+            self._in_flight[name] = answering
+            answering.add_done_callback(lambda done: (self._in_flight.pop(name), done.cancelled() or done.exception()))
+        return await asyncio.shield(answering)
+
+    async def _answered(self, name: str, request: Request[Any], seed: int, *, is_kept: bool) -> CachedReply:
         costs = self.ledger.of(type(request).__name__)
         cache = self._cache if is_kept else None
         self._num_being_answered += 1
         try:
             if cache is not None and (kept := await cache.get(name)) is not None:
                 costs.cached += 1
-                reply = kept
-            else:
-                async with asyncio.timeout(self.config.deadline_seconds):
-                    reply = await self._valid_reply(request, seed)
-                if cache is not None:
-                    await cache.put(name, reply)
-        except TimeoutError as error:
-            failed: Exception = BadReply(f"no usable reply within {self.config.deadline_seconds:g} s")
-            if self.budget.is_used_up:  # it waited for the others to come back
-                failed = self._used_up()
-            shared.set_exception(failed)
-            costs.bad_replies += isinstance(failed, BadReply)
-            raise failed from error
-        except BaseException as error:
-            if isinstance(error, Exception):
-                shared.set_exception(error)
-            else:  # this task was cancelled: no answer comes for those who share it
-                shared.cancel()
-            costs.bad_replies += isinstance(error, BadReply)
+                return kept
+            async with asyncio.timeout(self.config.deadline_seconds):
+                reply = await self._valid_reply(request, seed)
+            if cache is not None:
+                await cache.put(name, reply)
+        except BadReply:
+            costs.bad_replies += 1
             raise
+        except TimeoutError as error:
+            if self.budget.is_used_up:  # it waited for the others to come back
+                raise self._used_up() from error
+            costs.bad_replies += 1
+            raise BadReply(f"no usable reply within {self.config.deadline_seconds:g} s") from error
         finally:
-            del self._in_flight[name]
             self._count_answered()
-        shared.set_result(reply)
         return reply
 
     def _count_answered(self) -> None:

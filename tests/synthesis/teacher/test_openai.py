@@ -236,6 +236,33 @@ async def test_whoever_shares_an_answer_gets_it_although_the_one_who_asked_is_ca
         await teacher.close()
 
 
+async def test_a_question_whose_asker_is_cancelled_is_answered_and_kept(tmp_path):
+    async with MockEndpoint(scored, latency_seconds=0.1).serving() as endpoint:
+        teacher = teacher_of(endpoint, request_seconds=5, cache=tmp_path / "replies.sqlite")
+        asker = asyncio.create_task(teacher.ask(question(), seed=0))
+        await asyncio.sleep(0.05)
+        asker.cancel()
+        await asyncio.gather(asker, return_exceptions=True)
+        async with asyncio.timeout(10):
+            while teacher._in_flight:
+                await asyncio.sleep(0.01)
+        assert await teacher.ask(question(), seed=0) == SCORES
+        assert len(endpoint.bodies) == 1
+        assert 0.1 <= teacher.ledger.of("ScoreTask").seconds < 1
+        await teacher.close()
+
+
+async def test_a_teacher_that_is_closed_ends_its_questions():
+    async with MockEndpoint(scored, latency_seconds=60).serving() as endpoint:
+        teacher = teacher_of(endpoint, request_seconds=60)
+        asker = asyncio.create_task(teacher.ask(question(), seed=0))
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(10):
+            await teacher.close()
+            await asyncio.gather(asker, return_exceptions=True)
+        assert asker.cancelled()
+
+
 async def test_what_was_paid_for_is_never_asked_again_and_its_cost_is_remembered(tmp_path):
     settings = {"cache": tmp_path / "replies.sqlite", "usd_per_million_prompt_tokens": 1.0}
     usages = []
