@@ -49,8 +49,7 @@ from astra_jax.config import load_config
 from astra_jax.metrics_file import read_metrics
 from astra_jax.report.ablations import AblationRow, calls_by_arm
 from astra_jax.report.charts import line_chart
-from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.held_out import RL_SPLIT, held_out_configs
+from synthesis.environments.config import RL_SPLIT, EnvironmentsConfig, held_out_configs
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment, IrrelevantTool
 from synthesis.run.destination import whole_file

@@ -58,11 +58,11 @@ from pydantic import ValidationError
 
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
-from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.proof import prove
-from synthesis.environments.qa_instances import check_structure
-from synthesis.environments.quality import check_dependencies
+from synthesis.environments.proving.call_batches import CallBatches, Sandbox
+from synthesis.environments.proving.proof import prove
+from synthesis.environments.questions.qa_instances import check_structure
+from synthesis.environments.questions.quality import check_dependencies
 from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decomposition_quality import JudgeDecomposition

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from synthesis.environments.statistics import EnvironmentStatistics
+from synthesis.environments.selection.statistics import EnvironmentStatistics
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.records import JsonValue
 from synthesis.run.fingerprint import digest

@@ -426,7 +426,7 @@ class QualityScore(Record):
 
 
 Habit = Literal["calls_distractor", "repeats_call", "stops_early", "one_call_too_many", "gives_up", "recovers"]
-"""How a demonstration differs from the gold episode (`environments/demonstrations.py`)."""
+"""How a demonstration differs from the gold episode (`environments/proving/demonstrations.py`)."""
 
 
 class StateCondition(Record):

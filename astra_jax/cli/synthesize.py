@@ -83,8 +83,8 @@ def _trajectories(options: argparse.Namespace) -> None:
 
 def _environments(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
-    from synthesis.environments.frontier import read_frontier
     from synthesis.environments.pipeline import ENVIRONMENTS, EnvironmentsConfig, synthesize_environments
+    from synthesis.environments.selection.frontier import read_frontier
 
     config = load_config(EnvironmentsConfig, options.config, options.overrides)
     frontier = None if options.from_run is None else read_frontier(options.from_run, config.disjoint_from)

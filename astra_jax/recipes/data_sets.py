@@ -16,8 +16,8 @@ from astra_jax.report.data_sets import Bar, DataSet, Distribution, Figure, distr
 from astra_jax.report.graphs import Drawing, draw
 from synthesis import by_construction
 from synthesis.diversity import Diversity
-from synthesis.environments import statistics as environments
-from synthesis.environments.statistics import EnvironmentStatistics, environment_statistics
+from synthesis.environments.selection import statistics as environments
+from synthesis.environments.selection.statistics import EnvironmentStatistics, environment_statistics
 from synthesis.export.graphs import dependency_graphs, tool_graphs
 from synthesis.record_io import DatasetCard, RecordDirectoryError, read_card
 from synthesis.trajectories import statistics as trajectories

@@ -19,9 +19,9 @@ from typing import Final, get_args
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.augmentation.variants import make_variant
-from synthesis.environments.call_batches import CallBatches
-from synthesis.environments.irrelevant_tools import ToolPool
-from synthesis.environments.needed_packages import packages_of_sandbox
+from synthesis.environments.distractors.irrelevant_tools import ToolPool
+from synthesis.environments.proving.call_batches import CallBatches
+from synthesis.environments.proving.needed_packages import packages_of_sandbox
 from synthesis.environments.verification import ExecutableTools
 from synthesis.record_io import RecordSource, require_records
 from synthesis.records import SCHEMA_VERSION, AugmentationKind, Environment, JsonValue

@@ -15,10 +15,10 @@ from typing import Final
 
 from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
-from synthesis.environments.call_batches import Sandbox
-from synthesis.environments.other_rows import calls_for_other_rows
-from synthesis.environments.proof import PROOF_LIMITS
-from synthesis.environments.qa_instances import mentions, ways_to_answer
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.other_rows import calls_for_other_rows
+from synthesis.environments.proving.proof import PROOF_LIMITS
+from synthesis.environments.questions.qa_instances import mentions, ways_to_answer
 from synthesis.questions.decomposition import depths, scenario_of
 from synthesis.records import (
     LEGAL_TOOL_NAME,

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from synthesis.answers.same_answer import same_answer
-from synthesis.environments.qa_instances import mentions, ways_to_answer
+from synthesis.environments.questions.qa_instances import mentions, ways_to_answer
 from synthesis.procedural.hard_questions import hard_question
 from synthesis.procedural.worlds import Fact, World, domains, world_of
 from synthesis.records import Environment, SubQuestion

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from synthesis.environments.irrelevant_tools import BANDS, ToolPool
+from synthesis.environments.distractors.irrelevant_tools import BANDS, ToolPool
 from synthesis.records import Environment, IrrelevantTool
 from synthesis.stage import Rejected
 

@@ -8,8 +8,8 @@ from synthesis.augmentation.derived_argument import derive_argument
 from synthesis.augmentation.indirect_wording import word_indirectly
 from synthesis.augmentation.more_tools import add_tools
 from synthesis.augmentation.unreliable_tools import make_unreliable
-from synthesis.environments.call_batches import Sandbox
-from synthesis.environments.irrelevant_tools import ToolPool
+from synthesis.environments.distractors.irrelevant_tools import ToolPool
+from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.records import Augmentation, AugmentationKind, Environment, Provenance, record_id
 from synthesis.stage import Rejected

@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from synthesis.cost.estimate import CostEstimate, MeteringTeacher
-from synthesis.environments.frontier import Frontier
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.environments.selection.frontier import Frontier
 from synthesis.procedural.worlds import domains
 from synthesis.questions.knowledge import Knowledge
 from synthesis.teacher.protocol import Request

@@ -1,19 +1,36 @@
-"""The configuration of the environments track."""
+"""The configuration of the environments track, and those of the splits beside one training split.
+
+training ◄── rl_environments  other worlds of its domains: RL practises where SFT has seen no gold episode
+both     ◄── heldout          further worlds
+         ◄── selection        further worlds, apart from heldout: choices made here have seen nothing of heldout
+         ◄── heldout_tools    tools that none of training, RL and selection has, of the training's domains
+         ◄── heldout_domains  domains that none of them has
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from synthesis.environments.embeddings import Embedding
-from synthesis.environments.quality import Percentile
-from synthesis.environments.quotas import Variety
+from synthesis.embeddings import Embedding
+from synthesis.environments.selection.quotas import Variety
+from synthesis.environments.selection.thresholds import Percentile
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import AugmentationKind, Difficulty, Habit, Language, Scenario, SimilarityBand
 from synthesis.teacher.config import OpenAITeacherConfig, require_one_purse
 from synthesis.workers import RayConfig
+
+RL_SPLIT: Final = "rl_environments"
+NUM_RL: Final = 640
+NUM_HELD_OUT: Final = 256
+"""Many, each tried once: what goes wrong in an environment mostly goes wrong in all of its episodes."""
+NUM_UNSEEN: Final = 48
+NUM_SELECTION: Final = 128
+"""Temperatures are chosen by differences in F1 of a few hundredths."""
+_SEED_OFFSET: Final = 1_000_000
 
 
 class EnvironmentsConfig(BaseModel):
@@ -68,8 +85,8 @@ class EnvironmentsConfig(BaseModel):
     stateful_tools: int = Field(default=2, ge=2)
     """The fewest tools of a stateful environment; those that its task does not need read and change the same state."""
     demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
-    """Shares of the environments whose demonstration has a habit (`environments/demonstrations.py` says of each what it
-    is); the rest, and those that have no room for theirs, demonstrate their gold episode."""
+    """Shares of the environments whose demonstration has a habit; `proving/demonstrations.py` describes each habit. The
+    others, and those without room for their habit, demonstrate their gold episode."""
     augmentation: dict[AugmentationKind, Annotated[float, Field(ge=0, le=1)]] = {}
     """Shares of the kept environments of which a variant of each kind is made: the same gold, and no teacher asked.
     Beside `out`, which stays as it is, `<out>.augmented` has all environments, each followed by its variants."""
@@ -123,3 +140,51 @@ class EnvironmentsConfig(BaseModel):
     def _one_purse(self) -> EnvironmentsConfig:
         require_one_purse(self.teacher, is_on_ray=self.ray is not None)
         return self
+
+
+def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConfig]:
+    """Return the config of each further split by the name of its folder beside the training's, in order of synthesis.
+
+    The shares and sizes are the training's, but none has demonstrations or variants. Unseen domains are all of
+    `EnvironmentsConfig`'s default domains that the training does not have, in equal shares.
+
+    >>> training = EnvironmentsConfig(seed=0, count=1000, out="runs/train", domains={"library": 1.0})
+    >>> splits = held_out_configs(training)
+    >>> [(name, split.count, split.unseen) for name, split in splits.items()]
+    [('rl_environments', 640, 'worlds'), ('heldout', 256, 'worlds'), ('selection', 128, 'worlds'), \
+('heldout_tools', 48, 'tools'), ('heldout_domains', 48, 'domains')]
+    >>> str(splits["heldout"].out), "library" in splits["heldout_domains"].domains
+    ('runs/heldout', False)
+
+    Raises:
+        ValueError: the training has all domains, so that none is unseen; or it is hard, which unseen tools cannot be.
+    """
+    if training.difficulty == "hard":
+        raise ValueError('expected difficulty = "plain", found "hard", for which there are no unseen tools')
+    names = (RL_SPLIT, "heldout", "selection", "heldout_tools", "heldout_domains")
+    out = {name: training.out.with_name(name) for name in names}
+    known: Mapping[str, float] = EnvironmentsConfig.model_fields["domains"].default
+    others = {domain: 1.0 for domain in known if domain not in training.domains}
+    if not others:
+        raise ValueError(f"expected a default domain that is not among {sorted(training.domains)}, found none")
+    learnt_from = (training.out, out[RL_SPLIT])
+    chosen = (*learnt_from, out["selection"])
+    changes: dict[str, dict[str, Any]] = {
+        RL_SPLIT: {"count": NUM_RL, "disjoint_from": (training.out,)},
+        "heldout": {"count": NUM_HELD_OUT, "disjoint_from": learnt_from},
+        "selection": {"count": NUM_SELECTION, "disjoint_from": (*learnt_from, out["heldout"])},
+        "heldout_tools": {"count": NUM_UNSEEN, "disjoint_from": chosen, "unseen": "tools"},
+        "heldout_domains": {"count": NUM_UNSEEN, "disjoint_from": chosen, "unseen": "domains", "domains": others},
+    }
+    return {
+        name: training.model_copy(
+            update={
+                "seed": training.seed + number * _SEED_OFFSET,
+                "out": out[name],
+                "demonstrations": {},
+                "augmentation": {},
+                **changes[name],
+            }
+        )
+        for number, name in enumerate(names, start=1)
+    }

@@ -23,17 +23,16 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
+from synthesis.embeddings import EmbeddingModel
 from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.demonstrations import draw_habit
-from synthesis.environments.drafts import Draft
-from synthesis.environments.embeddings import EmbeddingModel
-from synthesis.environments.frontier import Frontier
-from synthesis.environments.irrelevant_tools import ToolPool
-from synthesis.environments.quality import least_quality
-from synthesis.environments.quotas import EnvironmentPlan, PlanImpossible, Variety, plan_environments
-from synthesis.environments.refusals import withhold_tool
-from synthesis.environments.selection import REJECTED_KIND, rejection, selection_of, too_low
-from synthesis.environments.splits import TakenValues
+from synthesis.environments.distractors.irrelevant_tools import ToolPool
+from synthesis.environments.proving.demonstrations import draw_habit
+from synthesis.environments.questions.drafts import Draft
+from synthesis.environments.questions.refusals import withhold_tool
+from synthesis.environments.selection.frontier import Frontier
+from synthesis.environments.selection.quotas import EnvironmentPlan, PlanImpossible, Variety, plan_environments
+from synthesis.environments.selection.splits import TakenValues
+from synthesis.environments.selection.thresholds import REJECTED_KIND, least_quality, rejection, selection_of, too_low
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
 from synthesis.questions.knowledge import Knowledge, read_knowledge
 from synthesis.record_io import read_card
@@ -90,7 +89,7 @@ async def synthesize_environments(
         {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")},
     )
     require_destination(rejected_beside(config.out), records_of(REJECTED_KIND))
-    selection = selection_of(config, track_run)
+    selection = selection_of(config.quality_threshold, track_run)
     finished = selection.again(track_run) if selection.is_due(track_run) else track_run.finished_report()
     if finished is not None:
         finished.seconds = time.monotonic() - started

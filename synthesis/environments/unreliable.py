@@ -1,4 +1,4 @@
-"""Unreliable tools: some replies are bad, the same call once more has the answer, and the gold episode shows both.
+"""Unreliable tools: some replies are bad, and the same call once more has the answer.
 
     state["unreliable"]: [rent]     rent(…) ─► {"error": "timed out, try again"}     state["unreliable"]: []
                             []      rent(…) ─► 950                                                        []
@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from sandbox.client import ExecuteReply, ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.tool_response import tool_response
-from synthesis.environments.call_batches import Sandbox
-from synthesis.environments.proof import PROOF_LIMITS
-from synthesis.environments.qa_instances import ways_to_answer
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.proof import PROOF_LIMITS
+from synthesis.environments.questions.qa_instances import ways_to_answer
 from synthesis.records import UNRELIABLE, Environment, JsonObject, JsonValue, SubQuestion, ToolCall
 from synthesis.stage import Rejected
 

@@ -1,4 +1,4 @@
-"""Verification of finished environments: every promise of the record, replayed on the final artefact."""
+"""Verification of finished environments: every promise of the record, replayed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 from synthesis.answers.same_answer import same_answer
-from synthesis.environments.call_batches import CallBatches, Sandbox
-from synthesis.environments.demonstrations import verify_demonstration
-from synthesis.environments.irrelevant_tools import BANDS
-from synthesis.environments.needed_packages import packages_of_sandbox, require_listed
-from synthesis.environments.other_rows import calls_for_other_rows, is_constant
-from synthesis.environments.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
-from synthesis.environments.qa_instances import mentions
-from synthesis.environments.siblings import tried_on_gold_calls
-from synthesis.environments.state_proof import check_conditions, prove_further_tools
-from synthesis.environments.stateful import prove_stateful
-from synthesis.environments.tool_source import check_source
+from synthesis.environments.distractors.irrelevant_tools import BANDS
+from synthesis.environments.distractors.siblings import tried_on_gold_calls
+from synthesis.environments.proving.call_batches import CallBatches, Sandbox
+from synthesis.environments.proving.demonstrations import verify_demonstration
+from synthesis.environments.proving.needed_packages import packages_of_sandbox, require_listed
+from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
+from synthesis.environments.proving.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
+from synthesis.environments.proving.tool_source import check_source
+from synthesis.environments.questions.qa_instances import mentions
+from synthesis.environments.state.state_proof import check_conditions, prove_further_tools
+from synthesis.environments.state.stateful import prove_stateful
 from synthesis.environments.unreliable import prove_bad_replies
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards

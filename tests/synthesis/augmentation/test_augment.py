@@ -20,7 +20,7 @@ from sandbox.client import AsyncSandboxClient
 from synthesis.augmentation import augment as augment_module
 from synthesis.augmentation.augment import AUGMENTATION_KINDS, augment_records, augmented_beside
 from synthesis.environments.pipeline import synthesize_environments
-from synthesis.environments.splits import TakenValues, shared_between
+from synthesis.environments.selection.splits import TakenValues, shared_between
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.questions.decomposition import QAInstance

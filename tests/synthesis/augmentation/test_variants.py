@@ -21,9 +21,9 @@ from synthesis.augmentation.indirect_wording import word_indirectly
 from synthesis.augmentation.more_tools import add_tools
 from synthesis.augmentation.unreliable_tools import Fault, make_unreliable, with_fault
 from synthesis.augmentation.variants import make_variant
-from synthesis.environments.frontier import kind_of
-from synthesis.environments.irrelevant_tools import ToolPool
-from synthesis.environments.statistics import statistics_of
+from synthesis.environments.distractors.irrelevant_tools import ToolPool
+from synthesis.environments.selection.frontier import kind_of
+from synthesis.environments.selection.statistics import statistics_of
 from synthesis.environments.unreliable import prove_bad_replies
 from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.records import AugmentationKind, Composition, Environment, Message, ToolCall

@@ -16,9 +16,9 @@ import pytest
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from synthesis.environments import embeddings
+from synthesis import embeddings
+from synthesis.embeddings import EmbeddingEndpoint, EmbeddingModel, EmbeddingModelMissing, embed
 from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.embeddings import EmbeddingEndpoint, EmbeddingModel, EmbeddingModelMissing, embed
 from synthesis.environments.pipeline import fingerprint_of, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.records import ToolDocument

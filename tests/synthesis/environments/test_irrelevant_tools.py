@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from astra_jax.testing import tiny_environment
-from synthesis.environments import irrelevant_tools
-from synthesis.environments.embeddings import EmbeddingEndpoint, embed
-from synthesis.environments.irrelevant_tools import BANDS, ToolPool, as_siblings, normalised
+from synthesis.embeddings import EmbeddingEndpoint, embed
+from synthesis.environments.distractors import irrelevant_tools
+from synthesis.environments.distractors.irrelevant_tools import BANDS, ToolPool, as_siblings, normalised
 from synthesis.records import Environment, EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.teacher.protocol import TeacherUnavailable
 

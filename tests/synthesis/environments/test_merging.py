@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from synthesis.environments import merging
-from synthesis.environments.embeddings import EmbeddingEndpoint, embed
-from synthesis.environments.merging import merge_sub_environments
-from synthesis.environments.proof import prove
-from synthesis.environments.sub_environments import SubEnvironment
+from synthesis.embeddings import EmbeddingEndpoint, embed
+from synthesis.environments.proving import merging
+from synthesis.environments.proving.merging import merge_sub_environments
+from synthesis.environments.proving.proof import prove
+from synthesis.environments.proving.sub_environments import SubEnvironment
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.tool_implementation_writing import ToolImplementation
 from synthesis.prompts.tool_merging import FindHomogeneousTool, HomogeneousTool, MergeTools

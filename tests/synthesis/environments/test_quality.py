@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.quality import Percentile, least_quality
+from synthesis.environments.selection.thresholds import Percentile, least_quality
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
 from synthesis.prompts.tool_implementation_writing import WriteToolImplementation

@@ -4,8 +4,7 @@ import pytest
 
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import synthesize_environments
-from synthesis.environments.quality import Percentile
-from synthesis.environments.selection import drafted_scores
+from synthesis.environments.selection.thresholds import Percentile, drafted_scores
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
 from synthesis.prompts.tool_call_writing import WriteToolCall

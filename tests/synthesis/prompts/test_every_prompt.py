@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
-from synthesis.environments.qa_instances import check_languages, check_structure
-from synthesis.environments.state_proof import prove_further_tools
+from synthesis.environments.questions.qa_instances import check_languages, check_structure
+from synthesis.environments.state.state_proof import prove_further_tools
 from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
 from synthesis.procedural import environments, trajectories
 from synthesis.prompts.agent_turn import TakeTurn

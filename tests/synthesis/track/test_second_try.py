@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from synthesis.environments.qa_instances import write_qa_instance
-from synthesis.environments.quotas import EnvironmentPlan
-from synthesis.environments.sub_environments import write_document
+from synthesis.environments.questions.qa_instances import write_qa_instance
+from synthesis.environments.questions.tool_documents import write_document
+from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.chain_proposal import ProposeChains, ProposedChain, ProposedChains

@@ -1,4 +1,4 @@
-"""Packages that tools need beside the standard library: those that the sandbox lets them import, and nobody else's.
+"""Packages beside the standard library that the sandbox has and tools may import.
 
     config names them ─► the sandbox has them, in one version ─► the teacher is told ─► each tool says which it imports
 

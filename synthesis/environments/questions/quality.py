@@ -1,41 +1,17 @@
-"""The quality score QS(τ) of a decomposition: rules first, the teacher's judgement for what no rule can see.
+"""The quality score QS(τ) of a decomposition: rules first, then the teacher's judgement.
 
 Decided: docs/decisions/environments.md, “A quality threshold sees every draft before any tool is written”.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
-
-from synthesis.environments.qa_instances import mentions, ways_to_answer
+from synthesis.environments.questions.qa_instances import mentions, ways_to_answer
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import QualityScore
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
-
-
-class Percentile(BaseModel):
-    """A threshold relative to all scores of a run: the percentage of them that lies below it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    percentile: float = Field(ge=0, lt=100)
-
-
-def least_quality(scores: Sequence[float], threshold: float | Percentile) -> float:
-    """Return the least score that is kept; equal scores are kept or rejected together.
-
-    >>> least_quality([0.5, 0.75, 1.0], 0.9), least_quality([0.5, 0.75, 1.0], Percentile(percentile=50))
-    (0.9, 0.75)
-    """
-    if isinstance(threshold, float):
-        return threshold
-    return float(np.percentile(scores, threshold.percentile)) if scores else 0.0
 
 
 async def score_quality(teacher: Teacher, knowledge: Knowledge, instance: QAInstance, *, seed: int) -> QualityScore:

@@ -1,4 +1,4 @@
-"""The proof of a tool: its gold call, run in the sandbox exactly as in RL, gives the gold answer; nothing else does.
+"""The proof of a tool: in the sandbox its gold call gives the gold answer, and no changed call does.
 
 An alias of the gold answer counts as the gold answer. Per sub-question, in one batch:
 
@@ -23,11 +23,11 @@ from typing import Final, Literal, TypeAlias
 
 from sandbox.client import ExecuteReply, ExecuteRequest, Limits
 from synthesis.answers.same_answer import same_answer
-from synthesis.environments.call_batches import Sandbox
-from synthesis.environments.other_rows import calls_for_other_rows, is_constant
-from synthesis.environments.qa_instances import ways_to_answer
-from synthesis.environments.tool_scaling import documented_defaults
-from synthesis.environments.tool_source import check_source
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
+from synthesis.environments.proving.tool_source import check_source
+from synthesis.environments.questions.qa_instances import ways_to_answer
+from synthesis.environments.questions.tool_documents import documented_defaults
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion
 from synthesis.stage import Rejected
 

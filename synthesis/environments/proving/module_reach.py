@@ -1,4 +1,4 @@
-"""What a tool's code reaches through the modules that it imports: other modules, and functions that read text as code.
+"""The reach of a tool's code through its imports: other modules, and functions that run text as code.
 
 `enum.sys.modules['os']`, `from statistics import random`, `codes = re.enum`: every allowed module holds others that are
 not. The check resolves names and attributes against the real modules. It finds what a model writes, not what a

@@ -1,4 +1,4 @@
-"""Splits that share nothing: what other splits hold must not occur in this one, up to the level that is asked for.
+"""Splits that share nothing: no world, tool or domain of another split occurs in this one.
 
     worlds    entities and answers
     tools     and the tools: their names, their documents, and the wording of each description and parameter

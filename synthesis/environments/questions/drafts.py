@@ -1,4 +1,4 @@
-"""Drafts: questions that are written and scored, before anything is made executable."""
+"""Drafts: questions that are written and scored before any tool is made."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 
 from pydantic import Field
 
-from synthesis.environments.qa_instances import write_qa_instance
-from synthesis.environments.quality import score_quality
-from synthesis.environments.quotas import EnvironmentPlan
-from synthesis.environments.splits import TakenValues
-from synthesis.environments.sub_environments import write_document
+from synthesis.environments.questions.qa_instances import write_qa_instance
+from synthesis.environments.questions.quality import score_quality
+from synthesis.environments.questions.tool_documents import write_document
+from synthesis.environments.selection.quotas import EnvironmentPlan
+from synthesis.environments.selection.splits import TakenValues
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import QualityScore, Record, ToolDocument

@@ -1,4 +1,4 @@
-"""What a tool's code may be: a function of JSON arguments over its tables, checked on its syntax tree.
+"""The rules for a tool's code: one function of JSON arguments, checked on its syntax tree.
 
 The check tells honest tools from slips and shortcuts; it is not what keeps code in. That is the sandbox.
 """
@@ -10,8 +10,8 @@ from collections.abc import Sequence, Set
 from typing import Final
 
 from synthesis.answers.same_answer import same_answer
-from synthesis.environments.module_reach import check_reach
-from synthesis.environments.needed_packages import module_roots
+from synthesis.environments.proving.module_reach import check_reach
+from synthesis.environments.proving.needed_packages import module_roots
 from synthesis.python_source import tool_syntax_tree
 from synthesis.records import JsonValue, NeededPackage, ToolDocument
 from synthesis.stage import Rejected

@@ -1,4 +1,4 @@
-"""Stateful environments (beyond the paper): tools change the episode's state, and later reads depend on the change.
+"""Stateful environments (beyond the paper): tools change a state that later calls read.
 
     state ── call of q1 ─► state' ── call of q2 ─► state'' = final_state, a further sub-task of the episode
 
@@ -19,15 +19,15 @@ from typing import TypeVar
 
 from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
-from synthesis.environments.call_batches import Sandbox
-from synthesis.environments.needed_packages import with_needed_packages
-from synthesis.environments.proof import Trial, check_replies, trials
-from synthesis.environments.qa_instances import check_structure, ways_to_answer
-from synthesis.environments.quotas import EnvironmentPlan
-from synthesis.environments.state_proof import check_conditions, prove_further_tools
-from synthesis.environments.sub_environments import MAX_REQUESTS
-from synthesis.environments.tool_scaling import documented_defaults, scale_document
-from synthesis.environments.tool_source import check_source
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.needed_packages import with_needed_packages
+from synthesis.environments.proving.proof import Trial, check_replies, trials
+from synthesis.environments.proving.sub_environments import MAX_REQUESTS
+from synthesis.environments.proving.tool_source import check_source
+from synthesis.environments.questions.qa_instances import check_structure, ways_to_answer
+from synthesis.environments.questions.tool_documents import documented_defaults, scale_document
+from synthesis.environments.selection.quotas import EnvironmentPlan
+from synthesis.environments.state.state_proof import check_conditions, prove_further_tools
 from synthesis.prompts.state_conditions import WriteStateConditions
 from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
 from synthesis.prompts.stateful_tools import FurtherTools, ScaledTool, WriteFurtherTools, WriteScaledTool

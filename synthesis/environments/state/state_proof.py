@@ -1,4 +1,4 @@
-"""What else is proven of a stateful task: conditions that agree with its last state, and tools that it does not need.
+"""Proofs of a stateful task: its conditions agree with the last state, and further tools use the state.
 
 conditions     hold of the last state, not of the first one, nor of the last one with anything changed in it
 further tool   has two calls on the first state that end differently, and again so under another seed;
@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from sandbox.client import ExecuteReply, ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.state_conditions import meets_conditions
-from synthesis.environments.call_batches import Sandbox
-from synthesis.environments.proof import PROOF_LIMITS, changed_argument, other_settings
-from synthesis.environments.tool_scaling import documented_defaults
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.proof import PROOF_LIMITS, changed_argument, other_settings
+from synthesis.environments.questions.tool_documents import documented_defaults
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, StateCondition, ToolCall
 from synthesis.stage import Rejected, all_in_order
 

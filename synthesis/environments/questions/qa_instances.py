@@ -1,4 +1,4 @@
-"""QA instances: a main question with its decomposition, written by the teacher, its structure checked by rule.
+"""QA instances: a main question with its decomposition, its structure checked by rule.
 
 The structural validator asks no language model. Each rule has a name; an instance that breaks one is rejected under it.
 """
@@ -11,7 +11,7 @@ from typing import Final
 from networkx import find_cycle, is_directed_acyclic_graph
 
 from synthesis.answers.same_answer import same_answer
-from synthesis.environments.quotas import EnvironmentPlan
+from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.nfkc import nfkc
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.questions.decomposition import (

@@ -1,13 +1,14 @@
-"""Which environments of a finished run reach another quality threshold; their distractors stay as they were drawn."""
+"""The quality threshold, and a selection from a finished run under another threshold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.quality import least_quality
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
 from synthesis.records import Environment, JsonObject, RejectedEnvironment, record_id
 from synthesis.stage import Rejected
 from synthesis.track.run import TrackRun
@@ -17,8 +18,27 @@ REJECTED_KIND: Final = "rejected_environment"
 TOO_LOW: Final = "quality below threshold"
 
 
-def selection_of(config: EnvironmentsConfig, run: TrackRun) -> Selection[Environment, RejectedEnvironment]:
-    """Return how a run with this configuration selects; a percentile is one of all that was scored.
+class Percentile(BaseModel):
+    """A threshold relative to all scores of a run: the percentage of them that lies below it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    percentile: float = Field(ge=0, lt=100)
+
+
+def least_quality(scores: Sequence[float], threshold: float | Percentile) -> float:
+    """Return the least score that is kept; equal scores are kept or rejected together.
+
+    >>> least_quality([0.5, 0.75, 1.0], 0.9), least_quality([0.5, 0.75, 1.0], Percentile(percentile=50))
+    (0.9, 0.75)
+    """
+    if isinstance(threshold, float):
+        return threshold
+    return float(np.percentile(scores, threshold.percentile)) if scores else 0.0
+
+
+def selection_of(threshold: float | Percentile, run: TrackRun) -> Selection[Environment, RejectedEnvironment]:
+    """Return how a run with this quality threshold selects; a percentile counts the scores of all drafts.
 
     Raises:
         RecordDirectoryError: one of the directories is damaged.
@@ -39,7 +59,7 @@ def selection_of(config: EnvironmentsConfig, run: TrackRun) -> Selection[Environ
     if not any_quality.is_due(run):
         return any_quality
     scores = drafted_scores(item for _, item in any_quality.items(run))
-    return selection(least_quality(scores, config.quality_threshold))
+    return selection(least_quality(scores, threshold))
 
 
 def drafted_scores(items: Iterable[Environment | RejectedEnvironment]) -> list[float]:

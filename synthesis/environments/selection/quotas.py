@@ -1,4 +1,4 @@
-"""Quotas: which scenario, language, domain and size each environment is to have, so that the shares come out exact."""
+"""Quotas: the scenario, language, domain and size of each environment, so that shares are exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Irrelevant tools: executable distractors of other domains and siblings, in bands of similarity to the own tools.
+"""Irrelevant tools: executable distractors, in bands of similarity to an environment's own tools.
 
 Similarity is the cosine of the documents' embeddings, min-max normalised over each tool's row of candidates; candidates
 of the tool's own domain are left out (ASTRA, section on irrelevant tools). Bands: high > 0.85, medium 0.4-0.85,
@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from synthesis.environments.embeddings import Embedding, embed
+from synthesis.embeddings import Embedding, embed
 from synthesis.records import (
     Environment,
     EnvironmentTool,

@@ -1,4 +1,4 @@
-"""Siblings of an environment's tools: distractors of the same parameters that answer something else, as is proven here.
+"""Siblings: distractors with the parameters of an own tool that give another answer, as proven here.
 
 each own tool ─► siblings written ─► their code is allowed, and they run ─► none gives one of the answers
 """
@@ -10,12 +10,12 @@ from typing import Final, Literal
 
 from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
-from synthesis.environments.call_batches import Sandbox
-from synthesis.environments.needed_packages import with_needed_packages
-from synthesis.environments.other_rows import calls_for_other_rows, is_constant
-from synthesis.environments.proof import PROOF_LIMITS
-from synthesis.environments.qa_instances import ways_to_answer
-from synthesis.environments.tool_source import check_source
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.needed_packages import with_needed_packages
+from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
+from synthesis.environments.proving.proof import PROOF_LIMITS
+from synthesis.environments.proving.tool_source import check_source
+from synthesis.environments.questions.qa_instances import ways_to_answer
 from synthesis.prompts.sibling_tools import WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, EnvironmentTool, JsonObject, JsonValue, SubQuestion

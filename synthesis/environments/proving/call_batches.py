@@ -1,4 +1,4 @@
-"""Call batches: what many proofs ask of the sandbox at one moment travels in one request."""
+"""Call batches: the calls of many proofs at one moment travel to the sandbox in one request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls for other rows of a tool's data: what shows that a tool looks something up, and does not only know its name.
+"""Calls for other rows of a tool's data, which tell a lookup from a constant.
 
 A row is what stands under a key, an object of a list, or a name in one. Rows of other data than the one that is asked
 for are taken; of a tool whose data do not hold an argument, as of one that computes, there are none.

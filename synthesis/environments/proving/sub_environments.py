@@ -1,4 +1,4 @@
-"""Sub-environments: for each sub-question that needs one a tool, its gold call, and the proof that it answers.
+"""Sub-environments: a tool, its gold call and the proof, for each sub-question that needs a tool.
 
 tool necessity ─► tool document ─► scaling ─► call ─► implementation ─► proof ─┐
                                                            ▲                   │ not accepted: the failure goes back
@@ -12,22 +12,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from synthesis.answers.schema_fault import schema_fault
-from synthesis.environments.call_batches import Sandbox
-from synthesis.environments.needed_packages import with_needed_packages
-from synthesis.environments.proof import prove
-from synthesis.environments.tool_scaling import scale_document
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.needed_packages import with_needed_packages
+from synthesis.environments.proving.proof import prove
+from synthesis.environments.questions.tool_documents import write_document
 from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
-from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
 from synthesis.prompts.tool_necessity import JudgeToolNecessity
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import EnvironmentTool, JsonValue, Language, SubQuestion, ToolCall, ToolDocument
+from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher.protocol import Teacher
-from synthesis.tools.written_documents import check_written
 from synthesis.track.second_try import accepted_reply
-from synthesis.written_language import foreign_passages, texts_in
 
 MAX_REQUESTS: Final = 12
 """Questions to the teacher per sub-question: necessity where it is asked, document, scaling, call, and for what is left
@@ -81,39 +78,6 @@ async def build_sub_environments(
         return await _build_tool(teacher, sandbox, knowledge, node, document, seed=seed + position, max_requests=left)
 
     return await all_in_order(build(position, node) for position, node in enumerate(instance.nodes))
-
-
-async def write_document(
-    teacher: Teacher, knowledge: Knowledge, node: DecompositionNode, *, seed: int, scaled: float
-) -> ToolDocument:
-    """Have the document of a sub-question's tool written; a share of all documents is scaled.
-
-    Raises:
-        BadReply: the teacher has no such document.
-        Rejected: its schema cannot be used, it is described in another language, or the scaled document breaks a rule.
-        TeacherUnavailable: the teacher cannot be asked.
-    """
-    request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
-
-    def checked(document: ToolDocument) -> ToolDocument:
-        check_written(document)
-        check_description(document, knowledge.language, [node.question])
-        return document
-
-    document = await accepted_reply(teacher, request, checked, seed=seed)
-    return await scale_document(teacher, knowledge, document, share=scaled)
-
-
-def check_description(document: ToolDocument, language: Language, given: list[JsonValue]) -> None:
-    """Check that what a document says of its tool is in a language; names in `given` may be in any.
-
-    Raises:
-        Rejected: with the words of another one.
-    """
-    if foreign := foreign_passages(document.description, language, given=texts_in(given)):
-        expected = "English" if language == "en" else "Chinese"
-        found = f"expected {expected}, found {'; '.join(foreign)[:80]!r} of {document.name}"
-        raise Rejected("description in another language", found)
 
 
 async def _build_tool(

@@ -1,4 +1,4 @@
-"""More of what a policy solves sometimes: a plan of environments like those of a training run's frontier.
+"""Frontier: a plan of more environments of the kinds that a training run solves sometimes.
 
     RUN/solved_rates.jsonl ─┐
                             ├► kinds, each with its solved rate ─► those from 0.2 to 0.8 ─► plans like their members
@@ -22,7 +22,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from synthesis.environments.quotas import EnvironmentPlan, PlanImpossible, Variety, apportion
+from synthesis.environments.selection.quotas import EnvironmentPlan, PlanImpossible, Variety, apportion
 from synthesis.record_io import RecordDirectoryError, RecordSource
 from synthesis.records import Environment, Expectation, JsonObject, Language, Scenario
 

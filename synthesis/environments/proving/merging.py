@@ -19,11 +19,11 @@ from typing import Final
 
 import numpy as np
 
-from synthesis.environments.call_batches import Sandbox
-from synthesis.environments.embeddings import Embedding, embed
-from synthesis.environments.needed_packages import with_needed_packages
-from synthesis.environments.proof import prove, replay_gold_calls
-from synthesis.environments.sub_environments import SubEnvironment
+from synthesis.embeddings import Embedding, embed
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.needed_packages import with_needed_packages
+from synthesis.environments.proving.proof import prove, replay_gold_calls
+from synthesis.environments.proving.sub_environments import SubEnvironment
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.records import EnvironmentTool, NeededPackage, SubQuestion
 from synthesis.stage import Rejected

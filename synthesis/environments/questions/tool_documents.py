@@ -1,9 +1,9 @@
-"""Complexity scaling: a tool's document gets optional parameters, the stage between document and call.
+"""Tool documents of sub-questions: written by the teacher, and for a share of them scaled.
 
-    get_rent(apartment)  ─►  get_rent(apartment, unit = "thousand")
+    sub-question ─► get_rent(apartment)  ─►  get_rent(apartment, unit = "thousand")
 
-What makes the tool answer stays: its name and its required parameters. The proof then holds the implementation to the
-defaults that the document promises.
+Scaling (the paper's complexity scaling) keeps the name and the required parameters of a tool. The proof holds the
+implementation to each default that the scaled document promises.
 
 Decided: docs/decisions/environments.md, “Half of the paper-like environments have scaled tool documents”.
 """
@@ -14,12 +14,48 @@ import random
 
 from synthesis.answers.schema_fault import schema_fault
 from synthesis.prompts.tool_document_scaling import ScaleToolDocument
+from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import ToolDocument
+from synthesis.records import JsonValue, Language, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.tools.written_documents import check_written
 from synthesis.track.second_try import accepted_reply
+from synthesis.written_language import foreign_passages, texts_in
+
+
+async def write_document(
+    teacher: Teacher, knowledge: Knowledge, node: DecompositionNode, *, seed: int, scaled: float
+) -> ToolDocument:
+    """Have the document of a sub-question's tool written; a share of all documents is scaled.
+
+    Raises:
+        BadReply: the teacher has no such document.
+        Rejected: its schema cannot be used, it is described in another language, or the scaled document breaks a rule.
+        TeacherUnavailable: the teacher cannot be asked.
+    """
+    request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
+
+    def checked(document: ToolDocument) -> ToolDocument:
+        check_written(document)
+        check_description(document, knowledge.language, [node.question])
+        return document
+
+    document = await accepted_reply(teacher, request, checked, seed=seed)
+    return await scale_document(teacher, knowledge, document, share=scaled)
+
+
+def check_description(document: ToolDocument, language: Language, given: list[JsonValue]) -> None:
+    """Check that what a document says of its tool is in a language; names in `given` may be in any.
+
+    Raises:
+        Rejected: with the words of another one.
+    """
+    if foreign := foreign_passages(document.description, language, given=texts_in(given)):
+        expected = "English" if language == "en" else "Chinese"
+        found = f"expected {expected}, found {'; '.join(foreign)[:80]!r} of {document.name}"
+        raise Rejected("description in another language", found)
 
 
 async def scale_document(

@@ -1,4 +1,4 @@
-"""Demonstrations: how an agent with a habit goes through an environment, beside the gold episode.
+"""Demonstrations: episodes of an agent with a known habit, beside the gold episode.
 
     calls_distractor    asks a tool that cannot help before it goes on as the gold episode does
     repeats_call        makes its first call a second time
@@ -25,10 +25,10 @@ from sandbox.client import ExecuteReply, ExecuteRequest
 from sandbox.protocol import ErrorKind
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.tool_response import tool_response
-from synthesis.environments.call_batches import Sandbox
-from synthesis.environments.other_rows import calls_for_other_rows
-from synthesis.environments.proof import PROOF_LIMITS
-from synthesis.environments.qa_instances import ways_to_answer
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.other_rows import calls_for_other_rows
+from synthesis.environments.proving.proof import PROOF_LIMITS
+from synthesis.environments.questions.qa_instances import ways_to_answer
 from synthesis.records import (
     Demonstration,
     Environment,
