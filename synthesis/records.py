@@ -389,8 +389,6 @@ class SubQuestion(Record):
     depends_on: tuple[str, ...] = ()
     call: ToolCall | None = None
     """The gold call; None where no tool is needed."""
-    bad_replies: tuple[JsonValue, ...] = Field(default=(), exclude_if=lambda replies: not replies)
-    """What an unreliable tool returns to the gold call, each time that it is made, before it returns the answer."""
 
 
 Operation = Literal[
@@ -439,22 +437,6 @@ class StateCondition(Record):
     value: JsonValue = None
 
 
-AugmentationKind = Literal["unreliable_tools", "indirect_wording", "derived_argument", "more_tools"]
-"""How a proven environment is made another one with the same gold answers (`synthesis/augmentation`)."""
-
-UNRELIABLE: Final = "unreliable"
-"""Key of an episode's state: the tools whose next reply is bad, each as often as that will happen."""
-
-
-class Augmentation(Record):
-    """What an environment was made another one by, without asking a teacher."""
-
-    kind: AugmentationKind
-    seed: int
-    source: str
-    """Id of the environment that it was made from."""
-
-
 class Demonstration(Record):
     """An episode of an environment as an agent with a habit runs it: what SFT imitates instead of the gold one."""
 
@@ -496,7 +478,6 @@ class Environment(KeptRecord):
     the question back ends the episode."""
     demonstration: Demonstration | None = Field(default=None, exclude_if=lambda demonstration: demonstration is None)
     """Without one, the gold episode is what is demonstrated."""
-    augmentation: Augmentation | None = Field(default=None, exclude_if=lambda augmentation: augmentation is None)
     quality: QualityScore
     entities: tuple[str, ...] = ()
     """Every entity name of the world that the question, calls or answers mention; splits share none."""
@@ -531,8 +512,6 @@ class Environment(KeptRecord):
                 f"calls exactly where the value left out is told, found {self.expectation}, missing {self.missing!r}, "
                 f"left out {self.left_out!r}, {len(self.sub_tasks)} calls"
             )
-        if self.is_unreliable and not isinstance((self.state or {}).get(UNRELIABLE), list):
-            raise ValueError(f"environment {self.id}: expected the tools whose replies are bad in its state")
         if self.left_out is not None and self.expectation != "ask_back":
             raise ValueError(f"environment {self.id}: expected `left_out` for `ask_back` alone: {self.expectation}")
         return self
@@ -565,19 +544,9 @@ class Environment(KeptRecord):
         return tuple(sub_question for sub_question in self.sub_questions if sub_question.call is not None)
 
     @property
-    def origin(self) -> str:
-        """Id of the environment that it was made from; its own where it is no variant. Splits must not share one."""
-        return self.id if self.augmentation is None else self.augmentation.source
-
-    @property
     def is_stateful(self) -> bool:
         """Whether a perfect episode leaves a state behind that is checked."""
         return self.final_state is not None
-
-    @property
-    def is_unreliable(self) -> bool:
-        """Whether some replies of its tools are bad."""
-        return self.augmentation is not None and self.augmentation.kind == "unreliable_tools"
 
     def gold_levels(self) -> list[list[SubQuestion]]:
         """Return the sub-tasks by dependency level: all that those of a level depend on is answered in those before."""
@@ -594,24 +563,18 @@ class Environment(KeptRecord):
     def gold_messages(self) -> tuple[Message, ...]:
         """Return the perfect episode: the calls of one dependency level side by side in one turn, then the answer.
 
-        Calls that had a bad reply are made again, before the next level. Tool responses read as they do in a rollout:
-        the JSON text of the tool's value. Where the question leaves a value out, the user is asked for it first.
+        Tool responses read as they do in a rollout: the JSON text of the tool's value. Where the question leaves a
+        value out, the user is asked for it first.
         """
         messages = [Message(role="user", content=self.question)]
         if self.user_reply is not None:
             messages += [self._question_back(), Message(role="user", content=self.user_reply)]
         for level in self.gold_levels():
-            made = 0
-            while called := [(task.call, task) for task in level if task.call and len(task.bad_replies) >= made]:
-                calls = tuple(
-                    call.model_copy(update={"id": f"{call.id}_{made + 1}"}) if made else call for call, _ in called
-                )
-                messages.append(Message(role="assistant", reasoning_content=self.reasoning_of(calls), tool_calls=calls))
-                for call, (_, task) in zip(calls, called, strict=True):
-                    value = (*task.bad_replies, task.answer)[made]
-                    content = json.dumps(value, ensure_ascii=False)
-                    messages.append(Message(role="tool", content=content, tool_call_id=call.id))
-                made += 1
+            calls = tuple(task.call for task in level if task.call is not None)
+            messages.append(Message(role="assistant", reasoning_content=self.reasoning_of(calls), tool_calls=calls))
+            for call, task in zip(calls, level, strict=True):
+                content = json.dumps(task.answer, ensure_ascii=False)
+                messages.append(Message(role="tool", content=content, tool_call_id=call.id))
         messages.append(self.final_message(self.answer))
         return tuple(messages)
 

@@ -102,15 +102,6 @@ def _environments(options: argparse.Namespace) -> None:
     sources = (*config.knowledge, *config.disjoint_from, *([options.from_run] if options.from_run else []))
     with lock_beside(config.out, ENVIRONMENTS, sources), sandbox_for(options, config.packages) as url:
         report = asyncio.run(run(url))
-        if config.augmentation:
-            from synthesis.augmentation.augment import augment_records, augmented_beside
-
-            augmented = augmented_beside(config.out)
-            with lock_beside(augmented, ENVIRONMENTS, [config.out]):
-                variants = asyncio.run(
-                    augment_records(config.out, augmented, config.augmentation, seed=config.seed, sandbox_url=url)
-                )
-            print(variants.json_line() if options.json else variants.closing_line())
     print(report.json_line() if options.json else report.closing_line())
 
 

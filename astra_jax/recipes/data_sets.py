@@ -197,11 +197,6 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
             table.figure("answers that are computed", "computed_answers_share", SHARE),
             *(Figure(f"difficulty {name}", SHARE.format(share)) for name, share in counted.difficulties.items()),
             table.figure("stateful", "stateful_share", SHARE),
-            *(
-                Figure(f"variant: {kind}", SHARE.format(share))
-                for kind, share in counted.augmentations.items()
-                if kind != "none"
-            ),
             *(Figure(f"frontier: {kind}", f"{planned:,} planned") for kind, planned in counted.frontier.items()),
             Figure("mean quality score", f"{counted.quality_mean:.3f}"),
             *_diversity(counted.diversity),

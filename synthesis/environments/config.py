@@ -19,7 +19,7 @@ from synthesis.embeddings import Embedding
 from synthesis.environments.selection.quotas import Variety
 from synthesis.environments.selection.thresholds import Percentile
 from synthesis.questions.knowledge import Unseen
-from synthesis.records import AugmentationKind, Difficulty, Habit, Language, Scenario, SimilarityBand
+from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
 from synthesis.teacher.config import OpenAITeacherConfig, require_one_purse
 from synthesis.workers import RayConfig
 
@@ -87,9 +87,6 @@ class EnvironmentsConfig(BaseModel):
     demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
     """Shares of the environments whose demonstration has a habit; `proving/demonstrations.py` describes each habit. The
     others, and those without room for their habit, demonstrate their gold episode."""
-    augmentation: dict[AugmentationKind, Annotated[float, Field(ge=0, le=1)]] = {}
-    """Shares of the kept environments of which a variant of each kind is made: the same gold, and no teacher asked.
-    Beside `out`, which stays as it is, `<out>.augmented` has all environments, each followed by its variants."""
     difficulty: Difficulty = "plain"
     """`hard`: questions in other words than the tools' documents, and siblings of the tools among the distractors."""
     max_hops: int = Field(default=5, ge=1)
@@ -145,7 +142,7 @@ class EnvironmentsConfig(BaseModel):
 def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConfig]:
     """Return the config of each further split by the name of its folder beside the training's, in order of synthesis.
 
-    The shares and sizes are the training's, but none has demonstrations or variants. Unseen domains are all of
+    The shares and sizes are the training's, but none has demonstrations. Unseen domains are all of
     `EnvironmentsConfig`'s default domains that the training does not have, in equal shares.
 
     >>> training = EnvironmentsConfig(seed=0, count=1000, out="runs/train", domains={"library": 1.0})
@@ -182,7 +179,6 @@ def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConf
                 "seed": training.seed + number * _SEED_OFFSET,
                 "out": out[name],
                 "demonstrations": {},
-                "augmentation": {},
                 **changes[name],
             }
         )

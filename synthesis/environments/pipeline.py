@@ -292,5 +292,4 @@ def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher, frontier: Front
         contents["embedding"] = config.embedding.contents()
     if frontier is not None:
         contents["frontier"] = frontier.contents()
-    # What is made of the records afterwards decides nothing of them.
-    return synthesis_fingerprint(__name__, config.model_copy(update={"augmentation": {}}), teacher, contents)
+    return synthesis_fingerprint(__name__, config, teacher, contents)

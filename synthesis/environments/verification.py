@@ -18,7 +18,6 @@ from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import mentions
 from synthesis.environments.state.state_proof import check_conditions, prove_further_tools
 from synthesis.environments.state.stateful import prove_stateful
-from synthesis.environments.unreliable import prove_bad_replies
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, canonical_json
@@ -65,8 +64,6 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
         await _verify_states(environment, sandbox)
     else:
         await prove(sandbox, proofs_of(environment))
-    if environment.is_unreliable:
-        await prove_bad_replies(environment, sandbox)
     await executable.check(_unused(environment), environment.irrelevant_tools)
     await verify_demonstration(environment, sandbox)
     if environment.difficulty == "hard":
@@ -137,8 +134,8 @@ def check_shape(environment: Environment) -> None:
         if not above < irrelevant.similarity <= upto:
             detail = f"{irrelevant.tool.document.name}: {irrelevant.similarity} is not {irrelevant.band}"
             raise Rejected("wrong similarity band", detail)
-    if (environment.state is not None) != (environment.is_stateful or environment.is_unreliable):
-        raise Rejected("state without use", f"{environment.id}: no final state, and no unreliable tool")
+    if (environment.state is not None) != environment.is_stateful:
+        raise Rejected("state without use", f"{environment.id}: a state and a final state belong together")
     if environment.expectation != "answer":
         if environment.missing in {tool.document.name for tool in environment.all_tools}:
             raise Rejected("withheld tool is there", f"{environment.missing}")

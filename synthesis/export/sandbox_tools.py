@@ -43,8 +43,7 @@ def ground_truth(environment: Environment) -> str:
     `sub_tasks` are solved each by one call of its `tool` that returns `answer`; the episode is to end as `expectation`
     says, with `final_state` where one is asked for; `answer` is the whole question's. Where there are any:
     `aliases` are further texts that mean the answer beside them; `user_reply` is what the user says to the first
-    message that asks back, and the episode goes on; `state_conditions` hold of the last state, too; and `arguments` of
-    a sub-task say that its tool is unreliable: a call with them is counted only where it returns `answer`.
+    message that asks back, and the episode goes on; and `state_conditions` hold of the last state, too.
     """
     truth = {
         "sub_tasks": [
@@ -52,7 +51,6 @@ def ground_truth(environment: Environment) -> str:
                 "tool": sub_task.call.name,
                 "answer": sub_task.answer,
                 **_aliases(sub_task),
-                **({"arguments": sub_task.call.arguments} if environment.is_unreliable else {}),
             }
             for sub_task in environment.sub_tasks
             if sub_task.call is not None

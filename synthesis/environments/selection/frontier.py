@@ -61,17 +61,14 @@ class Kind:
     scenario: Scenario
     hops: int
     variety: Variety
-    augmentation: str = ""
-    """The kind of a variant, which is a kind of its own; empty for what is no variant."""
 
     def __str__(self) -> str:
-        """Return it in words.
+        """Return the kind in words.
 
-        >>> str(Kind("travel", "multi_hop", 3, "plain")), str(Kind("travel", "multi_hop", 3, "plain", "more_tools"))
-        ('travel, multi_hop, 3 hops, plain', 'travel, multi_hop, 3 hops, plain, more_tools')
+        >>> str(Kind("travel", "multi_hop", 3, "plain"))
+        'travel, multi_hop, 3 hops, plain'
         """
-        words = f"{self.domain}, {self.scenario}, {self.hops} hops, {self.variety}"
-        return f"{words}, {self.augmentation}" if self.augmentation else words
+        return f"{self.domain}, {self.scenario}, {self.hops} hops, {self.variety}"
 
 
 @dataclass(frozen=True, order=True)
@@ -100,11 +97,8 @@ class KindRate:
 
     @property
     def is_on_frontier(self) -> bool:
-        """Whether the policy solves the kind sometimes, and neither nearly always nor nearly never.
-
-        A variant is not planned: it is made of an environment that was.
-        """
-        return LOW <= self.solved_rate <= HIGH and not self.kind.augmentation
+        """Whether the policy solves the kind sometimes, and neither nearly always nor nearly never."""
+        return LOW <= self.solved_rate <= HIGH
 
     @property
     def weight(self) -> float:
@@ -238,8 +232,7 @@ def _read_rates(path: Path) -> dict[str, SolvedRate]:
 def kind_of(environment: Environment) -> Kind:
     """Return which kind an environment is of."""
     variety = "stateful" if environment.is_stateful else _VARIETIES[environment.expectation]
-    augmentation = environment.augmentation.kind if environment.augmentation is not None else ""
-    return Kind(environment.domain, environment.scenario, environment.hops, variety, augmentation)
+    return Kind(environment.domain, environment.scenario, environment.hops, variety)
 
 
 def pattern_of(environment: Environment) -> Pattern:

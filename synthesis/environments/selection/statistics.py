@@ -62,8 +62,6 @@ class EnvironmentStatistics(BaseModel):
     """Share of the tool calls that can run beside another one: their dependency level has several."""
     tools_mean: float
     difficulties: dict[str, float]
-    augmentations: dict[str, float]
-    """Shares of the kinds of variants; `none`: those that variants are made of, and all others."""
     demonstrations: dict[str, float]
     """Shares of the habits that SFT imitates, good and bad; `gold`: none."""
     computed_answers_share: float
@@ -143,7 +141,6 @@ def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
         kinds["scenario"][environment.scenario] += 1
         kinds["expectation"][environment.expectation] += 1
         kinds["difficulty"][environment.difficulty] += 1
-        kinds["augmentation"][environment.augmentation.kind if environment.augmentation else "none"] += 1
         kinds["demonstration"][environment.demonstration.habit if environment.demonstration else "gold"] += 1
         num_computed += environment.composition is not None and environment.composition.operation not in _HANDED_ON
         own_parameters = {name for tool in environment.tools for name in tool.document.required}
@@ -182,7 +179,6 @@ def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
         parallel_share=num_parallel / max(1, num_calls),
         tools_mean=num_tools / count,
         difficulties=_shares(kinds["difficulty"]),
-        augmentations=_shares(kinds["augmentation"]),
         demonstrations=_shares(kinds["demonstration"]),
         computed_answers_share=num_computed / count,
         irrelevant_tools_by_band=dict(sorted(kinds["band"].items())),

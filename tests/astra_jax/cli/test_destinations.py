@@ -22,7 +22,6 @@ COMMANDS = {
     "synthesize environments": [
         "synthesize", "environments", f"{CONFIGS}/tiny_environments.toml", "knowledge=['SRC']", "out=OUT",
     ],
-    "records augment": ["records", "augment", "SRC", "--out", "OUT"],
     "records export": ["records", "export", "SRC", "--out", "OUT"],
     "records graph": ["records", "graph", "SRC", "--out", "OUT"],
     "records import": ["records", "import", "SRC/rows.jsonl", "--out", "OUT"],

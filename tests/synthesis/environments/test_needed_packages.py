@@ -300,7 +300,6 @@ def test_a_sandbox_without_it_ends_in_one_line_before_any_call(
     before = calls_of(services["without"])
     for command in (
         ["records", "verify", str(records)],
-        ["records", "augment", str(records), "--out", str(tmp_path / "augmented")],
         ["evaluate", "environments", f"{CONFIGS}/tiny_evaluation.toml", "--baseline", "lexical", *told],
         ["rl", f"{CONFIGS}/tiny_rl.toml", f"init={tmp_path / 'nobody'}", *told],
         ["synthesize", "environments", str(synthesis)],
