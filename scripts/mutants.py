@@ -2129,7 +2129,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # A sample fits the student.
     Mutant(
-        "synthesis/trajectories/sample_length.py",
+        "synthesis/trajectories/selection.py",
         "if count > self._max_tokens:",
         "if False:",
         ("tests/synthesis/teacher/test_turns.py",),
@@ -2222,7 +2222,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # A task must reach the threshold of each quality.
     Mutant(
-        "synthesis/trajectories/task_scores.py",
+        "synthesis/trajectories/tasks.py",
         "if (score := getattr(scores, quality)) < getattr(thresholds, quality):",
         "if False:",
         ("tests/synthesis/trajectories/test_tasks.py",),

@@ -81,6 +81,7 @@ FLOORS = {
             "tools",
             "trajectories",
             "environments",
+            "audit",
             "procedural",
             "by_construction",
             "export",

@@ -136,8 +136,8 @@ def _verify(options: argparse.Namespace) -> int | None:
 
 
 def _audit(options: argparse.Namespace) -> None:
+    from synthesis.audit.audit import as_json, audit, table
     from synthesis.procedural.teacher import ProceduralTeacher
-    from synthesis.trajectories.audit import as_json, audit, table
     from synthesis.trajectories.reward_axes import RewardThresholds
 
     judge, thresholds = ProceduralTeacher(), RewardThresholds()

@@ -1,4 +1,4 @@
-"""Chains: candidates are verified first by rule, then by votes; what fails is dropped and counted.
+"""Chains: candidates are verified by rule, then by votes; a failing chain is dropped and counted.
 
 By rule: every required argument must be bound to a constant of the schema, to a fact of the task (a slot), or to an
 output of an earlier call. The bindings stay in the chain. By vote: the whole must be coherent; votes stop early.

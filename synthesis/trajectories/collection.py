@@ -1,4 +1,4 @@
-"""Collection: the teacher as agent and a tool backend talk, turn by turn, until a turn has no tool call."""
+"""Collection: the teacher as agent and a tool backend talk, until a turn has no tool call."""
 
 from __future__ import annotations
 

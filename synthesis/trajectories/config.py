@@ -11,7 +11,7 @@ from synthesis.teacher.config import OpenAITeacherConfig, require_one_purse
 from synthesis.tools.documents import ToolDocumentFilters
 from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup, require_groups_of
 from synthesis.trajectories.reward_axes import RewardThresholds
-from synthesis.trajectories.task_scores import TaskThresholds
+from synthesis.trajectories.tasks import TaskThresholds
 from synthesis.workers import RayConfig
 
 _BATCH_SECONDS: Final = 86_400

@@ -1,4 +1,4 @@
-"""Follow-ups: a chain that is asked for in several requests, the later ones said by a simulated user.
+"""Follow-ups: later requests of a conversation, which ask for the rest of its chain.
 
     request ─► calls 1 … k ─► answer ─► follow-up ─► calls k+1 … n ─► answer
 

@@ -1,8 +1,6 @@
-"""The trajectories track, in the order of its stages:
+"""The trajectories track in stage order: tool documents in, a record directory of judged conversations out.
 
     tool documents ─► tools completed ─► tool graph, chains ─► tasks ─► conversations, reward axes ─► trajectory records
-    (tools.ingestion) (tool_graph, chains)  (tasks, augmentation, (collection, reward_axes,
-                                             task_scores)          tools.backends)
 
 This file says in which order; `worker.py` does the work on one item, in this process or on the nodes of a Ray cluster.
 Work that is finished is journalled beside `out`; the same command after a crash goes on where it stopped and writes the
@@ -47,9 +45,7 @@ from synthesis.track.run import TrackRun, rejected_beside
 from synthesis.track.seeds import derived_random
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import requests_of
-from synthesis.trajectories.near_duplicate_tasks import near_duplicates
-from synthesis.trajectories.sample_length import contents_of
-from synthesis.trajectories.selection import REJECTED_KIND, rejection, selection_of
+from synthesis.trajectories.selection import REJECTED_KIND, contents_of, near_duplicates, rejection, selection_of
 from synthesis.trajectories.worker import TrajectoriesWorker, opened_worker
 from synthesis.workers import WorkerHere, Workers, workers_on_ray
 

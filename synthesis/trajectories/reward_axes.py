@@ -1,4 +1,4 @@
-"""The seven reward axes. What a rule can decide is decided by rule; the teacher judges the rest; nothing has a default.
+"""The seven reward axes: decided by rule where a rule can, else by the teacher; none has a default.
 
     query understanding                    judge, per request; sees the assistant's reaction and nothing after it
     planning                               judge, sees the whole

@@ -1,4 +1,4 @@
-"""Statistics of a set of trajectories: the paper's table (ASTRA, SFT data), read in one pass."""
+"""Statistics of a set of trajectories, in the figures of the paper's table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool graph: consecutive tools of proposed chains are directed edges, weighted by how often they were proposed.
+"""The tool graph: consecutive tools of proposed chains are edges, weighted by number of proposals.
 
 Candidate chains are length-bounded random walks on it, biased by edge weight (ASTRA, SFT data, step 2). Each walk costs
 time linear in its length; nothing is enumerated. It is networkx's weighted `DiGraph`: `starts` of a node says how often

@@ -1,4 +1,4 @@
-"""Verification of trajectories: what their tools, their failures and their scores promise, replayed where that can be.
+"""Verification of trajectories: calls, failures and scores of the record, replayed where possible.
 
     shape       the task's request comes first; each call has its response; the last message has no call
     calls       each was possible by its tool's document, or its response says that it was not

@@ -1,4 +1,4 @@
-"""Work on one item of the trajectories track: a server's chains, a slot's task, a task's conversation and reward."""
+"""Work on one item of the track: a server's chains, a task, or a task's conversation and reward."""
 
 from __future__ import annotations
 
@@ -46,16 +46,14 @@ from synthesis.tools.parameter_completion import complete_tool
 from synthesis.track.metering import metered_item
 from synthesis.track.second_try import accepted_reply
 from synthesis.track.seeds import derived_random, derived_seed
-from synthesis.trajectories.augmentation import augment_task
+from synthesis.trajectories.augmentation import augment_task, draw_persona
 from synthesis.trajectories.chains import bind_chain, usable_proposals, vote_on_chain, with_optional_arguments
 from synthesis.trajectories.collection import Conversation, collect_conversation, offered_tools
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import calls_per_request, first_calls, requests_of, task_so_far, write_follow_ups
-from synthesis.trajectories.personas import draw_persona
 from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
-from synthesis.trajectories.sample_length import SampleLength
-from synthesis.trajectories.task_scores import score_task
-from synthesis.trajectories.tasks import askable_slots, write_task
+from synthesis.trajectories.selection import SampleLength
+from synthesis.trajectories.tasks import askable_slots, score_task, write_task
 from synthesis.trajectories.tool_graph import (
     as_json,
     build_tool_graph,

@@ -1,4 +1,4 @@
-"""The audit of a judge: what passes of trajectories as they are, and of the same with badness planted into them.
+"""The audit of a judge: the share that passes of sound trajectories, and of each kind of planted fault.
 
     trajectories ─► a sample ─┬─► judged again ─────────────────────────┬─► passes of each kind
                               └─► nine kinds planted ─► judged as well ─┘   AUC of each axis against the unmodified
@@ -15,11 +15,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from synthesis.audit.planted import KINDS, Elsewhere, planted
 from synthesis.record_io import RecordSource, check_shards, require_records
 from synthesis.records import JsonObject, RewardAxes, Trajectory
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher.protocol import Teacher
-from synthesis.trajectories.planted import KINDS, Elsewhere, planted
 from synthesis.trajectories.reward_axes import RewardThresholds, check_thresholds, judge_axes
 
 UNMODIFIED: Final = "unmodified"

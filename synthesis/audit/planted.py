@@ -1,4 +1,4 @@
-"""Badness that is planted into sound trajectories, nine kinds, to see what the judges make of it.
+"""Faults planted into sound trajectories: nine kinds, each in values and calls of other conversations.
 
     numbers made up    the answer tells a number that nobody returned
     words made up      the answer tells a name or a word that nobody returned

@@ -12,14 +12,14 @@ from random import Random
 import pytest
 
 from astra_jax.cli.command import main
+from synthesis.audit.audit import audit
+from synthesis.audit.planted import KINDS, Elsewhere, answered_calls, planted, scalars
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts import judges
 from synthesis.record_io import RecordDirectoryError, RecordSource, write_records
 from synthesis.records import RewardAxes, Trajectory
 from synthesis.teacher.protocol import Reply, Request
-from synthesis.trajectories.audit import audit
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
-from synthesis.trajectories.planted import KINDS, Elsewhere, answered_calls, planted, scalars
 from synthesis.trajectories.reward_axes import RewardThresholds
 from synthesis.trajectories.verification import check_calls, check_shape
 
