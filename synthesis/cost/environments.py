@@ -29,7 +29,7 @@ async def estimate_costs(
     sample = min(SAMPLE, config.count)
     teacher = MeteringTeacher(_with_known_knowledge, config.teacher)
     with TemporaryDirectory() as folder:
-        # No endpoint for embeddings is asked, and the splits to stay apart from need not be there yet.
+        # No embedding model is opened, and the splits to stay apart from need not be there yet.
         changes = {
             "count": sample,
             "out": Path(folder) / "estimate",

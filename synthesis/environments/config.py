@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from synthesis.embeddings import Embedding
+from synthesis.embeddings import EmbeddingModel
 from synthesis.environments.selection.quotas import Variety
 from synthesis.environments.selection.thresholds import Percentile
 from synthesis.questions.knowledge import Unseen
@@ -96,11 +96,10 @@ class EnvironmentsConfig(BaseModel):
     """Share of the tools whose documents get optional parameters, such as units and pages."""
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
     """K: the most distractors of each similarity band that an environment has."""
-    embedding: Embedding | None = None
-    """Who says how similar tools are, for bands of irrelevant tools and for merging: `{ folder = "DIR" }`, a static
-    embedding model that model2vec has saved, or `{ url = "URL", model = "NAME" }`, an OpenAI-compatible endpoint. Left
-    out, similarity is lexical: shared letters of names, descriptions and parameters, which know no synonyms. For data
-    to train on, name one."""
+    embedding: EmbeddingModel | None = None
+    """Static embedding model that gives the similarity of tools, for bands of irrelevant tools and for merging:
+    `{ folder = "DIR" }`, as model2vec saves it. Without a model similarity is lexical: shared letters of names,
+    descriptions and parameters, without synonyms. For data to train on, name a model."""
     packages: tuple[str, ...] = Field(default=(), exclude_if=lambda packages: not packages)
     """Packages that the code of tools may import, such as `["numpy"]`: the teacher is told of them, the sandbox must
     let tools have them (`astra sandbox serve --package numpy`), and each tool's record says which it needs."""

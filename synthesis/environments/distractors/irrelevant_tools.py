@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from synthesis.embeddings import Embedding, embed
+from synthesis.embeddings import EmbeddingModel, embed
 from synthesis.records import (
     Environment,
     EnvironmentTool,
@@ -35,7 +35,7 @@ BANDS: Final[Mapping[SimilarityBand, tuple[float, float]]] = {
 class ToolPool:
     """The tools that distractors are drawn from: of several with one name the first, and none that needs a state."""
 
-    def __init__(self, environments: Sequence[Environment], embedding: Embedding | None = None):
+    def __init__(self, environments: Sequence[Environment], embedding: EmbeddingModel | None = None):
         """Embed the tools of the environments, and the siblings that they carry, all at once.
 
         Raises:

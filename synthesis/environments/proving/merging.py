@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from synthesis.embeddings import Embedding, embed
+from synthesis.embeddings import EmbeddingModel, embed
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.proof import prove, replay_gold_calls
@@ -51,7 +51,7 @@ async def merge_sub_environments(
     sub_environments: Sequence[SubEnvironment],
     *,
     seed: int,
-    embedding: Embedding | None = None,
+    embedding: EmbeddingModel | None = None,
     packages: tuple[NeededPackage, ...] = (),
 ) -> tuple[tuple[SubQuestion, ...], tuple[EnvironmentTool, ...]]:
     """Join the tools of homogeneous sub-questions; return the sub-questions, in order, and the tools they call.
@@ -109,7 +109,7 @@ async def _joined(
     return asked
 
 
-async def _cosines(sub_environments: Sequence[SubEnvironment], embedding: Embedding | None) -> np.ndarray:
+async def _cosines(sub_environments: Sequence[SubEnvironment], embedding: EmbeddingModel | None) -> np.ndarray:
     """Return [sub-environments, sub-environments] similarities of their tools' documents; 0 where one has none."""
     cosines = np.zeros((len(sub_environments), len(sub_environments)))
     documents = {index: each.tool.document for index, each in enumerate(sub_environments) if each.tool is not None}

@@ -31,7 +31,7 @@ PAPER: Final[Mapping[str, Any]] = {
 """What ASTRA (arXiv 2601.21558) says of its 6,596 environments, under the names of `EnvironmentStatistics`."""
 
 
-Similarity = Literal["lexical", "local model", "endpoint"]
+Similarity = Literal["lexical", "local model"]
 
 _HANDED_ON: Final = ("same", "list")
 
@@ -95,14 +95,14 @@ def environment_statistics(directory: Path) -> EnvironmentStatistics:
 
 
 def similarity_of(made_with: Mapping[str, JsonValue]) -> Similarity | None:
-    """Return what said how similar tools are, by the settings that a set was made with.
+    """Return the kind of similarity of tools in a set, read from its settings; None if they do not say.
 
-    >>> similarity_of({"embedding": None}), similarity_of({"embedding": "1f"}), similarity_of({"embedding.url": "2e"})
-    ('lexical', 'local model', 'endpoint')
+    >>> similarity_of({"embedding": None}), similarity_of({"embedding": "1f"}), similarity_of({})
+    ('lexical', 'local model', None)
     """
-    if "embedding" in made_with:
-        return "lexical" if made_with["embedding"] is None else "local model"
-    return "endpoint" if "embedding.url" in made_with else None
+    if "embedding" not in made_with:
+        return None
+    return "lexical" if made_with["embedding"] is None else "local model"
 
 
 def _frontier(directory: Path) -> dict[str, int]:
