@@ -24,8 +24,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, TypeVarTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from synthesis.errors import SynthesisError
-from synthesis.second_tries import SecondTry, note_second_tries, noted_second_tries
-from synthesis.stage import Rejected
+from synthesis.stage import Rejected, SecondTry, note_second_tries, noted_second_tries
 from synthesis.teacher.cache import CachedReply, ReplyFile
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.openai import OpenAITeacher

@@ -66,7 +66,6 @@ FLOORS = {
             "diversity",
             "nfkc",
             "written_language",
-            "second_tries",
             "stage",
             "verification",
             "answers",

@@ -22,8 +22,7 @@ from tqdm import tqdm
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue
 from synthesis.run.fingerprint import MadeOtherwise, require_same
-from synthesis.second_tries import SecondTry, noted_second_tries
-from synthesis.stage import Rejected, StageReport
+from synthesis.stage import Rejected, SecondTry, StageReport, noted_second_tries
 
 Item = TypeVar("Item")
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from synthesis.prompts.correction import Correctable
-from synthesis.second_tries import SecondTry, note_second_tries
-from synthesis.stage import Rejected
+from synthesis.stage import Rejected, SecondTry, note_second_tries
 from synthesis.teacher.protocol import Reply, Teacher, reads_prompts
 
 Checked = TypeVar("Checked")

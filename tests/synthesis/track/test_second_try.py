@@ -19,8 +19,7 @@ from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Composition, ToolDocument
-from synthesis.second_tries import SecondTry, noted_second_tries
-from synthesis.stage import Rejected, StageReport
+from synthesis.stage import Rejected, SecondTry, StageReport, noted_second_tries
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.track.journal import Journal, run_stage

@@ -1,30 +1,43 @@
-"""What a run would ask a language model, before anything is spent.
+"""An estimate of what a run would ask a language model, before anything is spent.
 
-A small run with the embedded teacher is metered and scaled up to the run that is wanted. Prompts are rendered in full;
-replies are as short as the embedded teacher's, and retries and repairs are not counted: a model that thinks aloud
-writes several times as much.
+A small run with the embedded teacher is metered and scaled up to the run that is wanted. Prompts are rendered in full.
+Replies are as short as the embedded teacher's, each implementation of a tool passes at the first try, and retries,
+repairs and embeddings are not counted: a model that thinks aloud writes several times as much.
 
 Decided: docs/decisions/synthesis.md, “An estimate is a small metered run”.
 """
 
 from __future__ import annotations
 
+import io
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, get_args
 
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.environments.selection.frontier import Frontier
 from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.procedural.worlds import domains
+from synthesis.prompts.chain_proposal import ProposeChains
+from synthesis.prompts.chain_vote import VoteOnChain
+from synthesis.prompts.parameter_completion import CompleteParameters
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import canonical_json
 from synthesis.teacher.asking import call_of
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.protocol import Reply, Request, Role
+from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 
 BYTES_PER_TOKEN: Final = 3.5
-"""Of UTF-8; with Qwen3's tokenizer the prompts and replies of both tracks, English and Chinese, have 3.3 to 4."""
-
-
+"""UTF-8 bytes per token; prompts and replies of both tracks have 3.3 to 4 with Qwen3's tokenizer, in both languages."""
+_SAMPLE_TRAJECTORIES: Final = 100
+_SAMPLE_ENVIRONMENTS: Final = 50
+_PER_SERVER: Final = frozenset({CompleteParameters.__name__, ProposeChains.__name__, VoteOnChain.__name__})
+"""Questions that are asked per server, however many trajectories are wanted."""
 _NO_PRICES: Final = (
     "a cost needs prices: set teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens"
 )
@@ -52,7 +65,7 @@ class Questions:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What a run would ask, by kind of question, and in which role each is asked."""
+    """Calls and tokens of a run by kind of question, and the role in which each kind is asked."""
 
     questions: dict[str, Questions]
     roles: dict[str, Role]
@@ -138,9 +151,9 @@ class MeteringTeacher:
     """The embedded teacher, with every prompt rendered and every reply measured as a language model's would be."""
 
     stand_in: Callable[[Request[Any]], Request[Any]] = lambda request: request
-    """Gives the question that is answered in the place of one that only a language model can answer."""
+    """Replaces a question that only a language model can answer by one that the embedded teacher answers."""
     config: OpenAITeacherConfig | None = None
-    """Who would be asked."""
+    """Settings of the language model that would be asked."""
     name: str = "estimate"
     _asked: defaultdict[str, Questions] = field(default_factory=lambda: defaultdict(Questions))
     _roles: dict[str, Role] = field(default_factory=dict)
@@ -181,8 +194,8 @@ class MeteringTeacher:
 
 
 def _read_by_a_model(request: Request[Any], config: OpenAITeacherConfig | None) -> str:
-    """Return what of a call its model reads: the messages, whose first one holds the schema, and tools if any."""
-    # Of the request itself: a stand-in only serves to get an answer.
+    """Return the text of a call that its model reads: the messages, whose first one holds the schema, and tools."""
+    # The text of the request itself: a stand-in only serves to get an answer.
     call = call_of(request, config or OpenAITeacherConfig(model="any"), seed=0)
     rest = [{name: value for name, value in message.items() if name != "content"} for message in call["messages"]]
     texts = [str(message.get("content") or "") for message in call["messages"]]
@@ -196,3 +209,53 @@ def num_tokens(text: str) -> int:
     (6, 8)
     """
     return round(len(text.encode()) / BYTES_PER_TOKEN)
+
+
+async def estimate_trajectories(config: TrajectoriesConfig) -> CostEstimate:
+    """Estimate calls and tokens of the trajectories track.
+
+    Raises:
+        SourceMissing, ToolServerUnavailable, NoToolDocuments, NothingKept: as the run itself would.
+    """
+    sample = min(_SAMPLE_TRAJECTORIES, config.count)
+    teacher = MeteringTeacher(config=config.teacher)
+    with TemporaryDirectory() as folder:
+        small = config.model_copy(update={"count": sample, "out": Path(folder) / "estimate", "ray": None})
+        await synthesize_trajectories(small, teacher, progress=io.StringIO())
+    return teacher.estimate().scaled(config.count / sample, fixed=_PER_SERVER)
+
+
+async def estimate_environments(
+    config: EnvironmentsConfig, sandbox_url: str, frontier: Frontier | None = None
+) -> CostEstimate:
+    """Estimate calls and tokens of the environments track.
+
+    Raises:
+        KnowledgeError, PlanImpossible, NothingKept, SandboxUnavailable: as the run itself would.
+    """
+    sample = min(_SAMPLE_ENVIRONMENTS, config.count)
+    teacher = MeteringTeacher(_with_known_knowledge, config.teacher)
+    with TemporaryDirectory() as folder:
+        # No embedding model is opened, and the splits to stay apart from need not exist yet.
+        changes = {
+            "count": sample,
+            "out": Path(folder) / "estimate",
+            "embedding": None,
+            "disjoint_from": (),
+            "ray": None,
+        }
+        await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url, frontier)
+    return teacher.estimate().scaled(config.count / sample)
+
+
+def _with_known_knowledge(request: Request[Any]) -> Request[Any]:
+    """Replace prose, and a domain that the embedded teacher does not know, by a domain that it knows."""
+    knowledge: Knowledge | None = getattr(request, "knowledge", None)
+    if (
+        knowledge is None
+        or knowledge.kind == "tables"
+        or (knowledge.kind == "domain" and knowledge.domain in domains())
+    ):
+        return request
+    known = knowledge.model_copy(update={"kind": "domain", "domain": next(iter(domains())), "text": ""})
+    return request.model_copy(update={"knowledge": known})
