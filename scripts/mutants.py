@@ -2279,7 +2279,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- synthesis/export ---
     # What is JSON is text in a Parquet file, digits and all.
     Mutant(
-        "synthesis/export/parquet_rows.py",
+        "synthesis/export/columns.py",
         'return json.dumps(value, ensure_ascii=False) if feature == "json" else value',
         'return str(value) if feature == "json" else value',
         ("tests/synthesis/export/test_parquet_rows.py",),

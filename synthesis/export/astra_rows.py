@@ -19,8 +19,7 @@ from pydantic import ValidationError
 
 from synthesis.errors import SynthesisError
 from synthesis.export.openai_rows import Row
-from synthesis.export.sandbox_tools import sorted_tools, tool_schemas
-from synthesis.export.verl_rows import PromptMessage
+from synthesis.export.rl_rows import PromptMessage, sorted_tools, tool_schemas
 from synthesis.records import Environment, JsonObject, JsonValue
 
 

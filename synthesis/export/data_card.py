@@ -1,4 +1,4 @@
-"""The data card of an export: `README.md` with the YAML head that the Hugging Face hub and `datasets` read.
+"""The data card of an export: `README.md` with the YAML head that the Hugging Face hub reads.
 
 The head names licence, languages, split, counts and the type of every column; the text says how the rows were made.
 """

@@ -1,4 +1,4 @@
-"""Records as a TensorFlow data set that is read without TensorFlow: `tfds.data_source`, from ArrayRecord files.
+"""Records as a data set for `tfds.data_source`, which needs no TensorFlow.
 
     out/astra_environment/2.0.0/…      name and version (that of the records) as `tensorflow-datasets` looks for them
 

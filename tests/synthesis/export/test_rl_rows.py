@@ -9,9 +9,7 @@ import pytest
 
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.answers.counting import is_solved
-from synthesis.export.sandbox_tools import ground_truth
-from synthesis.export.trl_rows import trl_row
-from synthesis.export.verl_rows import verl_row
+from synthesis.export.rl_rows import ground_truth, trl_row, verl_row
 from synthesis.records import Environment, StateCondition
 from tests.synthesis.export.examples import environments
 
