@@ -27,7 +27,7 @@ UNMODIFIED: Final = "unmodified"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a judge made of one trajectory."""
+    """The verdict of a judge on one trajectory."""
 
     reward: RewardAxes | None
     """None where a rule rejected it before any axis was judged."""
@@ -36,13 +36,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class KindAudit:
-    """What became of the trajectories with one kind of badness."""
+    """The result for all trajectories with one kind of fault."""
 
     kind: str
     count: int
     passes: int
     auc: dict[str, float | None]
-    """By axis; None where no trajectory of the kind has it."""
+    """AUC by axis; None if no trajectory of the kind has the axis."""
 
     @property
     def share(self) -> float:

@@ -43,7 +43,7 @@ _NUMBER: Final = re.compile(r"(?<![\w.:-])\d+(?:\.\d+)?(?![\w:-]|\.\d)")
 
 
 class Elsewhere:
-    """What other conversations hold: values by field, calls with their responses by tool."""
+    """Values by field, and calls with their responses by tool, of all other conversations."""
 
     def __init__(self, trajectories: Iterable[Trajectory]):
         self._values: dict[tuple[Language, str, type], list[JsonValue]] = defaultdict(list)
@@ -59,13 +59,13 @@ class Elsewhere:
     def value(
         self, language: Language, field: str, value: JsonValue, known: Callable[[JsonValue], bool], rng: Random
     ) -> JsonValue:
-        """Draw a value that others have in a field, of the same type and not `known`; None where there is none."""
+        """Draw a value of other conversations in a field, of the same type and not `known`; None if there is none."""
         others = self._values.get((language, field, type(value)), [])
         fresh = [other for other in others if other != value and not known(other)]
         return rng.choice(fresh) if fresh else None
 
     def call(self, tool: ToolDocument, rng: Random) -> tuple[ToolCall, str] | None:
-        """Draw a successful call of a tool and what it returned; other servers may have others of its name."""
+        """Draw a successful call of a tool with its response; None if there is none that the tool's document allows."""
         calls = self._calls.get(tool.name, [])
         drawn = rng.choice(calls) if calls else None
         return drawn if drawn is not None and argument_error(tool, drawn[0].arguments) is None else None
@@ -128,7 +128,7 @@ def numbers_made_up(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -
 
 
 def words_made_up(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> Messages | None:
-    """Tell in the last answer what another conversation has in the same field, which stands nowhere before."""
+    """Replace a word of the last answer by another conversation's in the same field, which stands nowhere before."""
     answer, before = trajectory.messages[-1].content, _said_before(trajectory)
     places = [
         (field, value)
@@ -185,7 +185,7 @@ def needless_calls(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) ->
 
 
 def skipped_step(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> Messages | None:
-    """Take out a call that succeeded, its failures before, and what the answer tells of it."""
+    """Take out a successful call, its failures before, and its part of the answer."""
     done = [call for call, response in answered_calls(trajectory.messages) if not response.is_error]
     if len(done) < 2:
         return None
@@ -195,7 +195,7 @@ def skipped_step(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> M
 
 
 def ignored_failure(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> Messages | None:
-    """Take out what followed a failed call: it is not made again, and the answer does not tell of it."""
+    """Take out the calls after a failed call and their part of the answer, as if nothing had failed."""
     calls = list(answered_calls(trajectory.messages))
     failed = [
         (place, call)
@@ -304,7 +304,7 @@ def _telling(trajectory: Trajectory, language: Language, rng: Random) -> str:
 
 
 def _without_calls(trajectory: Trajectory, ids: set[str], rng: Random) -> Messages:
-    """Take calls and their responses out, and what the answer tells of them alone."""
+    """Take out calls, their responses, and the parts of the answer that only they support."""
     kept: list[Message] = []
     gone, known = [], [message.content for message in trajectory.messages if message.role == "user"]
     for message in trajectory.messages:
@@ -333,7 +333,7 @@ def _without_values(answer: str, values: Sequence[JsonValue], language: Language
 
 
 def _with_argument(messages: Messages, call: ToolCall, arguments: JsonObject, old: str, new: str) -> Messages:
-    """Change a call's arguments, and what its response and all that was said later make of the old value."""
+    """Change a call's arguments, and replace the old value in its response and in all later messages."""
     changed: list[Message] = []
     is_later = False
     for message in messages:

@@ -26,7 +26,8 @@ from synthesis.workers import RayConfig
 RL_SPLIT: Final = "rl_environments"
 NUM_RL: Final = 640
 NUM_HELD_OUT: Final = 256
-"""Many, each tried once: what goes wrong in an environment mostly goes wrong in all of its episodes."""
+"""Environments in each held-out split, each tried once: an environment mostly fails in all of its episodes or in
+none."""
 NUM_UNSEEN: Final = 48
 NUM_SELECTION: Final = 128
 """Temperatures are chosen by differences in F1 of a few hundredths."""
@@ -34,7 +35,8 @@ _SEED_OFFSET: Final = 1_000_000
 
 
 class EnvironmentsConfig(BaseModel):
-    """What to synthesise; by default with the paper's shares of languages, domains and parallel multi-hop questions."""
+    """Settings of the environments track; by default the paper's shares of languages, domains and parallel multi-hop
+    questions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,8 +50,8 @@ class EnvironmentsConfig(BaseModel):
     disjoint_from: tuple[Path, ...] = ()
     """Record directories of environments with which no entity and no answer may be shared."""
     unseen: Unseen = "worlds"
-    """What else may not be shared with them: `tools` excludes tools (names, documents, parameters), `domains` also
-    domains."""
+    """Further things that may not be shared with `disjoint_from`: `tools` excludes tools (names, documents,
+    parameters), `domains` also domains."""
     scenarios: dict[Scenario, float] = {
         "single_hop": 0.174,
         "parallel_single_hop": 0.174,
@@ -79,11 +81,11 @@ class EnvironmentsConfig(BaseModel):
     computations: float = Field(default=0.59, ge=0, le=1)
     """Share of the parallel environments that end in a sub-question that needs no tool."""
     name_parts: dict[Language, int] = {}
-    """How many first and second parts entity names are made of, where it is to be fewer than there are."""
+    """Number of first and of second parts of entity names by language; without an entry all parts are used."""
     varieties: dict[Variety, float] = {"plain": 1.0}
     """Shares of stateful environments, and of those where a tool is withheld or a parameter is left out."""
     stateful_tools: int = Field(default=2, ge=2)
-    """The fewest tools of a stateful environment; those that its task does not need read and change the same state."""
+    """Least number of tools of a stateful environment; tools that its task does not need use the same state."""
     demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
     """Shares of the environments whose demonstration has a habit; `proving/demonstrations.py` describes each habit. The
     others, and those without room for their habit, demonstrate their gold episode."""
@@ -91,7 +93,8 @@ class EnvironmentsConfig(BaseModel):
     """`hard`: questions in other words than the tools' documents, and siblings of the tools among the distractors."""
     max_hops: int = Field(default=5, ge=1)
     quality_threshold: Annotated[float, Field(ge=0, le=1)] | Percentile = 0.9
-    """The least QS(τ) that is kept: a value, or `{ percentile = 10 }`, below which lies a tenth of what was scored."""
+    """Least QS(τ) of a kept environment: a value, or `{ percentile = 10 }`, which rejects the lowest tenth of all
+    scores."""
     scaled_documents: float = Field(default=0.0, ge=0, le=1)
     """Share of the tools whose documents get optional parameters, such as units and pages."""
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
@@ -104,7 +107,7 @@ class EnvironmentsConfig(BaseModel):
     """Packages that the code of tools may import, such as `["numpy"]`: the teacher is told of them, the sandbox must
     let tools have them (`astra sandbox serve --package numpy`), and each tool's record says which it needs."""
     concurrency: int = Field(default=16, ge=1)
-    """How many items are worked on at once."""
+    """Items that are worked on at once."""
     ray: RayConfig | None = None
     """A cluster to work on; without one this machine does all the work. The records are the same."""
 

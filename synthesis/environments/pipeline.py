@@ -50,7 +50,7 @@ from synthesis.workers import WorkerHere, Workers, workers_on_ray
 __all__ = ["ENVIRONMENTS", "EnvironmentsConfig", "fingerprint_of", "synthesize_environments"]
 
 ENVIRONMENTS: Final = records_of("environment")
-"""What the track makes."""
+"""Record directory of the track."""
 
 
 async def synthesize_environments(
@@ -179,14 +179,14 @@ async def _draft_all(
 
 
 def _drafted(draft: Draft | None) -> JsonObject:
-    """Return what there is of an item whose draft was not made executable."""
+    """Return the unfinished parts of an item whose draft was not made executable."""
     return {} if draft is None else {"quality": draft.quality, "draft": draft.model_dump(mode="json")}
 
 
 def _note_rejected(
     journal: Journal, items: Sequence[tuple[int, JsonObject]], rejected: dict[int, RejectedEnvironment]
 ) -> None:
-    """Note what a stage rejected: its items, in order, are slots and what there was of each."""
+    """Note the rejections of a stage; `items` are, in order, slots and the unfinished parts of each item."""
     for number, (slot, made) in enumerate(items):
         outcome = journal.read(number)
         if "rejected" in outcome:
@@ -278,7 +278,7 @@ async def _mix_all(
 
 
 def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher, frontier: Frontier | None = None) -> Fingerprint:
-    """Return what decides the records; what was read stands in the place of paths.
+    """Return the settings and inputs that decide the records; the contents of files replace their paths.
 
     Raises:
         KnowledgeError: a file of `knowledge` is missing or cannot be read.

@@ -112,7 +112,7 @@ async def opened_worker(
 
 
 class EnvironmentsWorker:
-    """Works on items of the track; what they become depends on the configuration, its seed and the item alone."""
+    """Worker on items of the track; a result depends on the configuration, its seed and the item alone."""
 
     def __init__(
         self,

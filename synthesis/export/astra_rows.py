@@ -35,7 +35,7 @@ class AstraRow(Row):
     tool_dict: str
     sub_qa_dict: str
     environment: str
-    """The JSON text of the record, without what the other columns hold."""
+    """JSON text of the record, without the contents of the other columns."""
 
 
 def astra_row(environment: Environment) -> AstraRow:

@@ -114,7 +114,7 @@ def _arrow_type(feature: JsonValue, json_type: Any) -> Any:
 
 
 def _stored(value: JsonValue, feature: JsonValue) -> JsonValue:
-    """Return a value as Arrow takes it: what is `json` as its text."""
+    """Return a value as Arrow takes it; a `json` value becomes its text."""
     if value is None:
         return None
     if isinstance(feature, list):

@@ -21,12 +21,12 @@ from synthesis.run.fingerprint import digest
 DATA_CARD: Final = "README.md"
 _TEMPLATE: Final = Path(__file__).with_name("data_card.md.jinja")
 _SIZES: Final = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
-"""The hub's names of sizes, by what they stay below."""
+"""Names of the hub's size categories, by the count that they stay below."""
 
 
 @dataclass
 class Contents:
-    """What the records of an export are, counted while they are written."""
+    """Counts over the records of an export, taken while they are written."""
 
     languages: Counter[str] = field(default_factory=Counter)
     domains: Counter[str] = field(default_factory=Counter)

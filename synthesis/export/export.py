@@ -52,7 +52,7 @@ class Format:
     row: Callable[[Any, int, str], BaseModel]
     """Makes the row of a record, its number and the name of the split."""
     notes: tuple[str, ...] = ()
-    """What a reader of the rows must know, and what they do not carry."""
+    """Notes for a reader of the rows, such as parts of a record that they do not carry."""
     write: Callable[[Path, str, type[BaseModel], Iterator[BaseModel]], Path] = _write_lines
     """Writes rows of a class as a split into a folder; returns the file, or folder, that holds them."""
     has_reader: bool = True

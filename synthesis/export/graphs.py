@@ -1,4 +1,4 @@
-"""The graphs of a record directory as networkx's `DiGraph`, and all of them as one GraphML file for other programs.
+"""The graphs of a record directory, as one GraphML file for other programs.
 
     trajectories   each server's tool graph, as the run has written it down: what was proposed to follow what, how often
     environments   each question's dependency graph: which sub-question needs the answer of which
@@ -43,7 +43,7 @@ def tool_graphs(directory: Path) -> list[tuple[str, ToolGraph]]:
 
 
 def dependency_graphs(directory: Path) -> Iterator[tuple[str, DiGraph[str]]]:
-    """Yield each environment's id and dependency graph; a node says what is asked, and by which tool it is answered.
+    """Yield each environment's id and dependency graph; a node has a question and the tool that answers it.
 
     Raises:
         RecordDirectoryError: the directory is missing, damaged or of another kind.

@@ -109,8 +109,8 @@ class ExtraInfo(Row):
     """Id of the environment."""
     need_tools_kwargs: bool = True
     tools_kwargs: JsonObject
-    """Tool name to `create_kwargs`: `source` and `function` as the sandbox client takes them, and the JSON text of `state`
-    if there is one."""
+    """Tool name to `create_kwargs`: `source` and `function` as the sandbox client takes them, and the JSON text of a
+    `state`."""
     tool_selection: list[str]
     """Names of the offered tools."""
     tools: str

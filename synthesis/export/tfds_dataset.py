@@ -24,7 +24,7 @@ from synthesis.records import SCHEMA_VERSION, Environment, Trajectory
 
 
 class TrajectoryExample(Row):
-    """A trajectory, and what one chooses trajectories by."""
+    """A trajectory, with columns to choose trajectories by."""
 
     id: str
     server: str
@@ -37,7 +37,7 @@ class TrajectoryExample(Row):
 
 
 class EnvironmentExample(Row):
-    """An environment, and what one chooses environments by."""
+    """An environment, with columns to choose environments by."""
 
     id: str
     domain: str

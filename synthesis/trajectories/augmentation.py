@@ -33,7 +33,7 @@ class _Knowledge(BaseModel):
 
 
 class _Traits(BaseModel):
-    """What personas of one language are made of."""
+    """The traits that personas of one language are drawn from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,7 +50,7 @@ def _traits() -> dict[str, _Traits]:
 
 
 def draw_persona(language: Language, rng: Random) -> Persona:
-    """Draw a person who speaks a language.
+    """Draw a persona who speaks a language.
 
     >>> draw_persona("en", Random(0)) == draw_persona("en", Random(0)), draw_persona("zh", Random(0)).language
     (True, 'zh')
@@ -77,7 +77,7 @@ async def augment_task(
     seed: int,
     persona: Persona | None = None,
 ) -> Task:
-    """Return the task in new words, everything else as it was, save who says it on the axis `persona`.
+    """Return the task in new words, otherwise unchanged; on the axis `persona` another speaker says it.
 
     Raises:
         Rejected: the variant lost a fact, told a hidden one, changed the language, named a tool, or is no variant.

@@ -246,7 +246,7 @@ def with_optional_arguments(chain: Chain, server: ServerDocument, rng: Random, *
 
 
 def task_slots(chain: Chain, server: ServerDocument) -> dict[str, tuple[ToolDocument, str, JsonObject]]:
-    """Return what the task must state: slot name to the (tool, argument, schema) that first takes it."""
+    """Return the facts that the task must state: slot name to the (tool, argument, schema) that first takes it."""
     documents = {tool.name: tool for tool in server.tools}
     slots: dict[str, tuple[ToolDocument, str, JsonObject]] = {}
     for binding in chain.bindings:

@@ -154,7 +154,7 @@ async def next_request(
 async def answer_of_user(
     task: Task, messages: Sequence[Message], tools: tuple[ToolDocument, ...], teacher: Teacher, *, seed: int
 ) -> str:
-    """Let the simulated user tell what the agent asks back for.
+    """Let the simulated user tell the value that the agent asks for.
 
     Raises:
         Rejected: the user says it in another language.
@@ -170,5 +170,5 @@ async def answer_of_user(
 
 
 def _heard(task: Task, messages: Sequence[Message]) -> list[JsonValue]:
-    """Return what the user may repeat in whatever language: the facts, and what the conversation says."""
+    """Return the texts that the user may repeat in any language: the facts, and the conversation."""
     return [task.slots, task.hidden_parameters, [message.content for message in messages]]

@@ -52,7 +52,7 @@ from synthesis.workers import WorkerHere, Workers, workers_on_ray
 __all__ = ["TRAJECTORIES", "NoToolDocuments", "TrajectoriesConfig", "synthesize_tools", "synthesize_trajectories"]
 
 TRAJECTORIES: Final = records_of("trajectory")
-"""What the track makes."""
+"""Record directory of the track."""
 
 
 async def synthesize_trajectories(
@@ -132,7 +132,7 @@ async def synthesize_trajectories(
 
 
 def run_report(unknown: StageReport, servers: StageReport, tool_graphs: Sequence[JsonObject]) -> str:
-    """Return what stands beside the records: what became of tools of unknown parameters, and the tool graphs."""
+    """Return the report beside the records: tools of unknown parameters, servers left out, and the tool graphs."""
     counts = {"read": unknown.read, "completed": unknown.kept, "rejected": dict(sorted(unknown.rejected.items()))}
     weights = Counter(weight for graph in tool_graphs for _, _, weight in graph["edges"])
     report = {
@@ -146,7 +146,7 @@ def run_report(unknown: StageReport, servers: StageReport, tool_graphs: Sequence
 
 
 def fingerprint_of(config: TrajectoriesConfig, teacher: Teacher, documents: Sequence[ServerDocument]) -> Fingerprint:
-    """Return what decides the records; the documents that were read stand in the place of their paths."""
+    """Return the settings and inputs that decide the records; the contents of documents replace their paths."""
     contents = {
         "tool_documents": [document.model_dump(mode="json") for document in documents],
         "student": contents_of(config.student),
@@ -155,7 +155,7 @@ def fingerprint_of(config: TrajectoriesConfig, teacher: Teacher, documents: Sequ
 
 
 class _Run:
-    """One run of the track: its journals, and what each item consists of."""
+    """One run of the track, with its journals and the work of each stage."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class _Run:
         """The servers that are worked on, their tools completed."""
         self._chains: list[list[Chain]] = []
         self.tool_graphs: list[JsonObject] = []
-        """What was proposed of each server that has chains."""
+        """Tool graph of each server that has chains."""
         self._order: list[int] = []
         self._duplicates: dict[int, str] = {}
         self._num_slots = 0
@@ -197,7 +197,7 @@ class _Run:
     # --- tools of unknown parameters ---
 
     async def complete_tools(self) -> tuple[StageReport, StageReport]:
-        """Have the parameters written of every tool of which they are unknown; leave out what stays unknown.
+        """Have the parameters written of every tool without known parameters; leave out tools that stay without.
 
         Returns what became of these tools, and of all servers.
         """
@@ -311,21 +311,22 @@ class _Run:
         return await self.workers.do(TrajectoriesWorker.trajectory, slot, server, task)
 
     def trajectories(self) -> Iterator[Trajectory]:
-        """Read what was kept from the journal, in the order of the slots."""
+        """Read the kept trajectories from the journal, in the order of the slots."""
         for slot in range(self._num_slots):
             outcome: JsonObject = self._trajectories_journal.read(slot)
             if "result" in outcome:
                 yield self._with_cost(slot, outcome["result"])
 
     def rejected(self) -> Iterator[RejectedTrajectory]:
-        """Read from the journal what was not kept, and what was made of it, in the order of the slots."""
+        """Read the rejected items with their unfinished parts from the journal, in the order of the slots."""
         for slot, outcome in self._trajectories_journal.rejected():
             made = outcome.get("made", {})
             judged = {"trajectory": self._with_cost(slot, made)} if "trajectory" in made else {}
             yield rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made | judged))
 
     def _with_cost(self, slot: int, made: JsonObject) -> Trajectory:
-        """Return the trajectory of a slot with what its task cost, too; a server's chains are shared and left out."""
+        """Return the trajectory of a slot with the cost of its task added; servers share chains, whose cost is left
+        out."""
         trajectory = Trajectory.model_validate(made["trajectory"])
         task_usage = self._tasks_journal.read(slot)["result"]["usage"]
         total = {name: spent + task_usage[name] for name, spent in made["usage"].items()}

@@ -57,7 +57,7 @@ class SampleLength:
         self._max_tokens = max_tokens
 
     def require_fits(self, messages: Sequence[Message], tools: Sequence[ToolDocument]) -> None:
-        """Require that a sample is no longer than what the student learns from.
+        """Require that a sample fits the student's limit.
 
         Raises:
             Rejected: it is; the detail says by how much.
@@ -81,7 +81,7 @@ class SampleLength:
 
 
 def contents_of(folder: Path | None) -> str | None:
-    """Name what of a student's folder decides lengths; None without one."""
+    """Return a digest of the files of a student's folder that decide lengths; None without a student."""
     return None if folder is None else digest_of_files([path for name in _FILES if (path := folder / name).is_file()])
 
 
@@ -120,7 +120,7 @@ def shingles(text: str) -> frozenset[str]:
 
 
 def similarity(some: frozenset[str], others: frozenset[str]) -> float:
-    """Return the Jaccard similarity of two sets of shingles: what they share over what they hold together.
+    """Return the Jaccard similarity of two sets of shingles: the size of their intersection over that of their union.
 
     >>> similarity(frozenset("abc"), frozenset("bcd"))
     0.5
@@ -203,7 +203,7 @@ def _kept(config: TrajectoriesConfig, item: Trajectory | RejectedTrajectory, num
 
 
 def rejection(slot: int, rejected: Rejected, item: Trajectory | RejectedTrajectory | None = None) -> RejectedTrajectory:
-    """Return the record of what was not kept, with what was made of it."""
+    """Return the record of a rejected item, with its unfinished parts."""
     if isinstance(item, RejectedTrajectory):
         return item.model_copy(update={"reason": rejected.reason, "detail": rejected.detail, "digest": ""})
     made = {name: part for name, part in rejected.made.items() if name != "usage"}

@@ -68,7 +68,7 @@ def check_facts(
     needed: Mapping[str, tuple[ToolDocument, str, JsonObject]],
     hidden_slots: tuple[str, ...] = (),
 ) -> None:
-    """Check that a request states every needed slot with an allowed value, and hides what it was to hide.
+    """Check that a request states every needed slot with an allowed value, and no hidden one.
 
     `needed` is of the form that `chains.task_slots` returns.
 
@@ -142,7 +142,7 @@ def check_text(text: str, server: ServerDocument, facts: JsonValue) -> None:
 
 
 def check_language(text: str, language: Language, given: JsonValue, terms: Iterable[str] = ()) -> None:
-    """Check that a request is in its language, names and what is given left out of account.
+    """Check that a request is in its language; names and texts in `given` may be in any.
 
     Raises:
         Rejected: with the words of another one.
@@ -153,7 +153,7 @@ def check_language(text: str, language: Language, given: JsonValue, terms: Itera
 
 
 def terms_of(tools: tuple[ToolDocument, ...]) -> list[str]:
-    """Return the texts whose words a request may use as terms: names of tools and arguments, and what they do."""
+    """Return the texts whose words a request may use as terms: names and descriptions of tools and arguments."""
     named = [[tool.name, *tool.parameters.get("properties", {})] for tool in tools]
     return list(texts_in([named, *([tool.description, tool.parameters] for tool in tools)]))
 
@@ -183,7 +183,7 @@ def askable_slots(chain: Chain, server: ServerDocument) -> set[str]:
 
 
 def argument_error(tool: ToolDocument, arguments: JsonObject) -> str | None:
-    """Say what is wrong with a call's arguments by the tool's schema; None if nothing is."""
+    """Return the fault of a call's arguments by the tool's schema; None if there is none."""
     return schema_fault(tool.parameters, arguments, "arguments")
 
 
@@ -222,7 +222,7 @@ async def score_task(
 
 
 def check_scores(scores: TaskScores, shown: str, thresholds: TaskThresholds) -> None:
-    """Keep only what reaches every threshold; `shown` is what the reason shows of the task.
+    """Check that scores reach every threshold; `shown` is the part of the task that the reason shows.
 
     Raises:
         Rejected: a score stays below its own; the scores come with it.

@@ -30,7 +30,7 @@ from synthesis.verification import VerificationReport, check_digest, verify_reco
 
 
 async def verify_trajectories(directory: Path, embedded: Teacher) -> VerificationReport:
-    """Verify every trajectory of a record directory; what the `embedded` teacher said is asked of it again.
+    """Verify every trajectory of a record directory; replies of the `embedded` teacher are asked for again.
 
     Raises:
         RecordDirectoryError: the directory is missing or damaged.
@@ -85,7 +85,7 @@ def check_shape(trajectory: Trajectory) -> None:
 
 
 def check_calls(trajectory: Trajectory) -> None:
-    """Check every call against its tool's document, and every failure against what was injected.
+    """Check every call against its tool's document, and every failure against the injected ones.
 
     Raises:
         Rejected: a call that no tool could take has a response all the same, or an injected failure is none.

@@ -70,9 +70,10 @@ PROMPTS: Final[tuple[type[Request[Any]], ...]] = (
 )  # fmt: skip
 """Every question that any run of the track asks."""
 FOLLOW_UP_PROMPTS: Final[tuple[type[Request[Any]], ...]] = (WriteFollowUp, ContinueAsUser)
-"""What is asked besides where tasks have follow-ups."""
+"""Questions that a run asks only if tasks have follow-ups."""
 _EMBEDDED_VERSIONS: Final = {False: "404758c73f41", True: "109de969cbec"}
-"""Without and with follow-ups: stands where the wording would, so that the embedded teacher's records hang on none.
+"""Version of prompts in records of the embedded teacher, without and with follow-ups; their ids do not depend on
+wording.
 
 Decided: docs/decisions/teacher.md, “The embedded teacher's records hang on no wording”.
 """
@@ -89,7 +90,7 @@ def prompt_version_of(config: TrajectoriesConfig, teacher: Teacher) -> str:
 
 
 def _said(task: Task, conversation: Conversation) -> JsonObject:
-    """Return what there is of a conversation that was not judged."""
+    """Return the unfinished parts of a conversation that was not judged."""
     messages = [message.model_dump(mode="json") for message in conversation.messages]
     return {"task": task.model_dump(mode="json"), "messages": messages}
 
@@ -116,7 +117,7 @@ async def opened_worker(
 
 
 def _metered(work: Callable[Item, Awaitable[JsonObject]]) -> Callable[Item, Coroutine[Any, Any, JsonObject]]:
-    """Add to the result of the work what it cost; a reply without use rejects the item."""
+    """Add the cost of the work to its result; an unusable reply rejects the item."""
 
     @wraps(work)
     async def metered(*item: Item.args, **named: Item.kwargs) -> JsonObject:
@@ -132,7 +133,7 @@ def _metered(work: Callable[Item, Awaitable[JsonObject]]) -> Callable[Item, Coro
 
 
 class TrajectoriesWorker:
-    """Works on items of the track; what they become depends on the configuration, its seed and the item alone."""
+    """Worker on items of the track; a result depends on the configuration, its seed and the item alone."""
 
     def __init__(self, config: TrajectoriesConfig, teacher: Teacher, groups: Mapping[str, McpGroup]):
         """`groups` are the real tool servers, by the ids of their documents."""
@@ -269,7 +270,7 @@ class TrajectoriesWorker:
         return {"task": task.model_dump(mode="json", exclude_defaults=True)}
 
     def _drawn_persona(self, language: Language, slot: int, *names: str) -> Persona | None:
-        """Draw who speaks, if the teacher reads it."""
+        """Draw the speaker, if the teacher reads personas."""
         if not reads_prompts(self._teacher):
             return None
         return draw_persona(language, derived_random(self._config.seed, "persona", slot, *names))

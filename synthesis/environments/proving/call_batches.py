@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 
 MAX_CALLS: Final = 1024
-"""Of one request, as the service takes them."""
+"""Most calls of one request that the service takes."""
 
 
 class Sandbox(Protocol):

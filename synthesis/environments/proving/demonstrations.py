@@ -184,7 +184,8 @@ def _calls_of_distractors(environment: Environment) -> list[ToolCall]:
 
 
 def _arguments(tool: EnvironmentTool, gold: ToolCall) -> JsonObject:
-    """Fill what the tool requires with what the gold call says, by name where it has the name."""
+    """Return arguments for all required parameters, with the values of the gold call for parameters of the same
+    name."""
     values = cycle(gold.arguments.values())
     return {name: gold.arguments.get(name, next(values)) for name in tool.document.required}
 

@@ -30,14 +30,15 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Teacher
 
 LEAST_COSINE: Final = 0.4
-"""Of what is less similar nobody is asked. Lexically, documents of one property in other words had at least 0.6."""
+"""Least cosine at which the teacher is asked. With lexical similarity, documents of one property in other words have at
+least 0.6."""
 MAX_CANDIDATES: Final = 3
 """The most tools that the teacher compares one with: where one does the same it was the nearest in 182 of 184."""
 
 
 @dataclass
 class _Slot:
-    """A tool of the merged environment, and what it answers."""
+    """A tool of the merged environment, and the sub-questions that it answers."""
 
     first: int
     """The sub-environment that its document is of."""

@@ -72,7 +72,7 @@ def module_roots(packages: Sequence[NeededPackage]) -> set[str]:
 
 
 def require_listed(tools: Sequence[EnvironmentTool], allowed: Mapping[str, NeededPackage]) -> None:
-    """Check that what tools of a record say they need is what the sandbox has under that name, versions apart.
+    """Check that the sandbox has each package that a record's tools need, with the same modules; versions may differ.
 
     Raises:
         Rejected: a package was not asked of the sandbox, or the record gives it other modules.

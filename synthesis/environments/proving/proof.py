@@ -41,14 +41,14 @@ PROOF_LIMITS: Final = Limits(wall_seconds=30, cpu_seconds=1)
 
 @dataclass(frozen=True)
 class Trial:
-    """One call of a proof, and what it is to show."""
+    """One call of a proof, and the promise that it tests."""
 
     promise: Literal["gold", "repeat", "changed", "missing", "row", "omitted", "default"]
     tool: EnvironmentTool
     sub_question: SubQuestion
     arguments: JsonObject
     varied: str | None = None
-    """For `row`: the argument that names the row."""
+    """Argument that names the row, for kind `row`."""
 
     def request(self) -> ExecuteRequest:
         """Return the call for the sandbox."""
@@ -95,7 +95,7 @@ def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
 
 
 def check_replies(listed: Sequence[Trial], replies: Sequence[ExecuteReply], others: Sequence[SubQuestion] = ()) -> None:
-    """Check what the calls that prove one gold call came to; `others` are the tool's other sub-questions.
+    """Check the replies to all calls that prove one gold call; `others` are the tool's other sub-questions.
 
     Raises:
         Rejected: with the name of the first promise that is broken.
@@ -113,7 +113,7 @@ def check_replies(listed: Sequence[Trial], replies: Sequence[ExecuteReply], othe
 
 
 def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion] = ()) -> None:
-    """Check what one call of a proof came to; `others` are the tool's other sub-questions.
+    """Check the reply to one call of a proof; `others` are the tool's other sub-questions.
 
     Raises:
         Rejected: with the name of the promise that is broken.

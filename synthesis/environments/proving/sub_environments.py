@@ -27,7 +27,7 @@ from synthesis.teacher.protocol import Teacher
 from synthesis.track.second_try import accepted_reply
 
 MAX_REQUESTS: Final = 12
-"""Questions to the teacher per sub-question: necessity where it is asked, document, scaling, call, and for what is left
+"""Questions to the teacher per sub-question: necessity if it is asked, document, scaling, call; the rest are
 implementations."""
 
 

@@ -26,7 +26,7 @@ TOOL: Final = "tool of another split"
 
 
 class Draft(Record):
-    """A question with its decomposition, its score, and what both have cost."""
+    """A question with its decomposition, its score, and the cost of both."""
 
     seed: int
     instance: QAInstance

@@ -67,7 +67,7 @@ async def write_qa_instance(
 
 
 def check_languages(instance: QAInstance, language: Language) -> None:
-    """Check that every question is in its language; names, and what is answered, may be in any.
+    """Check that every question is in its language; names and answers may be in any language.
 
     Raises:
         Rejected: with the words of another one.

@@ -27,7 +27,7 @@ async def score_quality(teacher: Teacher, knowledge: Knowledge, instance: QAInst
 
 
 def check_dependencies(instance: QAInstance) -> None:
-    """Check that each sub-question needs what it depends on, and can name nothing that is not known in its turn.
+    """Check that each sub-question uses the answers it depends on, and names nothing before it is known.
 
     Raises:
         Rejected: a dependency whose answer the question does not use, or a name that is used before it was found.

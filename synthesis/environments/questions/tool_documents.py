@@ -47,7 +47,7 @@ async def write_document(
 
 
 def check_description(document: ToolDocument, language: Language, given: list[JsonValue]) -> None:
-    """Check that what a document says of its tool is in a language; names in `given` may be in any.
+    """Check that the description of a tool is in a language; names in `given` may be in any language.
 
     Raises:
         Rejected: with the words of another one.
@@ -104,7 +104,7 @@ def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:
 
 
 def documented_defaults(document: ToolDocument) -> dict[str, object]:
-    """Return the optional parameters of which a document says what leaving them out means.
+    """Return the optional parameters that have a default in a document, with their defaults.
 
     Raises:
         Rejected: the document's schema cannot be used.

@@ -38,7 +38,7 @@ _HANDED_ON: Final = ("same", "list")
 
 
 class SolvedRate(BaseModel):
-    """What a line of the file says of one environment."""
+    """One line of the file: an environment's id, its episodes and the solved ones among them."""
 
     model_config = ConfigDict(frozen=True)  # what else it says, such as a mean reward, is left alone
 
@@ -55,7 +55,7 @@ class SolvedRate(BaseModel):
 
 @dataclass(frozen=True, order=True)
 class Kind:
-    """What environments have in common that a policy may solve alike."""
+    """A group of environments that a policy probably solves alike."""
 
     domain: str
     scenario: Scenario
@@ -73,7 +73,7 @@ class Kind:
 
 @dataclass(frozen=True, order=True)
 class Pattern:
-    """What is planned again of one environment, besides what its kind says."""
+    """Properties of one environment that a plan repeats, beside its kind."""
 
     language: Language
     num_lookups: int
@@ -102,7 +102,7 @@ class KindRate:
 
     @property
     def weight(self) -> float:
-        """Variance of solving, p(1 - p), for each environment: what a group of episodes has to tell."""
+        """Variance of solving, p(1 - p), summed over the environments of the kind."""
         return self.solved_rate * (1 - self.solved_rate) * len(self.patterns)
 
 
@@ -160,7 +160,7 @@ class Frontier:
         return [asdict(each) for each in self.kinds]
 
     def report(self, count: int) -> JsonObject:
-        """Return what stands beside the records: each kind, how often it was solved, and how many were planned."""
+        """Return the report beside the records: each kind, its solved rate, and the number of planned environments."""
         planned = self.planned(count)
         kinds = [
             {
@@ -176,7 +176,7 @@ class Frontier:
 
 
 def read_frontier(run: Path, records: Sequence[Path]) -> Frontier:
-    """Read what a training run solved, and of what kinds that was; `records` are directories that it learnt from.
+    """Read the solved rates of a training run by kind; `records` are directories that it learnt from.
 
     Raises:
         RecordDirectoryError: the run has no solved rates, or they cannot be read; a directory is missing or damaged; or
@@ -236,7 +236,7 @@ def kind_of(environment: Environment) -> Kind:
 
 
 def pattern_of(environment: Environment) -> Pattern:
-    """Return what another one like it is planned with; calls that were taken away were lookups once."""
+    """Return the pattern for planning another environment like this one; a withheld call counts as a lookup."""
     composition = environment.composition
     with_computation = (
         composition is not None

@@ -13,20 +13,20 @@ from synthesis.records import Language, Scenario
 Choice = TypeVar("Choice")
 
 Variety = Literal["plain", "stateful", "withheld_tool", "missing_parameter"]
-"""What is particular about an environment; the paper's are all plain."""
+"""The particular property of an environment; the paper's environments are all plain."""
 
 PARALLEL_SCENARIOS: tuple[Scenario, ...] = ("parallel_single_hop", "parallel_multi_hop")
 
 
 class PlanImpossible(SynthesisError, ValueError):
-    """The shares of a config contradict one another; the message says which and what to change."""
+    """The shares of a config contradict one another; the message names them and says how to change them."""
 
     is_usage = True
 
 
 @dataclass(frozen=True)
 class EnvironmentPlan:
-    """What one environment is to be."""
+    """The planned properties of one environment."""
 
     index: int
     scenario: Scenario

@@ -30,13 +30,13 @@ APART: Final[Mapping[Unseen, tuple[str, ...]]] = {
     "tools": ("entities", "answers", "tool_names", "tool_documents", "tool_wordings"),
     "domains": ("entities", "answers", "tool_names", "tool_documents", "tool_wordings", "domains"),
 }
-"""What two splits may not share at each level, under the names of `SharedCounts`."""
+"""Contents that two splits may not share at each level, under the names of `SharedCounts`."""
 _DESCRIBED: Final = ("title", "description")
 
 
 @dataclass
 class SplitContents:
-    """What environments hold at each level, as texts of which equal ones count as shared."""
+    """Contents of environments at each level, as texts; equal texts count as shared."""
 
     entities: set[str] = field(default_factory=set)
     """Those of questions, and all texts that the calls of a demonstration and their responses name.
@@ -51,7 +51,7 @@ class SplitContents:
     domains: set[str] = field(default_factory=set)
 
     def add(self, environment: Environment) -> None:
-        """Add what one environment holds, its distractors included."""
+        """Add the contents of one environment, its distractors included."""
         self.entities |= _value_keys(environment.entities) | _value_keys(_demonstrated(environment))
         self.answers |= _value_keys(_ways_to_answer(environment, environment.sub_questions))
         self.add_tools(tool.document for tool in environment.all_tools)
@@ -68,7 +68,7 @@ class SplitContents:
 
 
 class SharedCounts(BaseModel):
-    """How many different entities, answers, tools and domains two splits share; 0 everywhere where they are apart."""
+    """Numbers of entities, answers, tools and domains that two splits share; 0 everywhere if they share nothing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -81,7 +81,7 @@ class SharedCounts(BaseModel):
 
 
 def shared_between(split_a: Path, split_b: Path) -> SharedCounts:
-    """Count what the records of two directories of environments share, distractors included.
+    """Count the contents that two directories of environments share, distractors included.
 
     Raises:
         RecordDirectoryError: a directory is missing, damaged or of another kind.
@@ -91,7 +91,7 @@ def shared_between(split_a: Path, split_b: Path) -> SharedCounts:
 
 
 def contents_of(directories: Sequence[Path]) -> SplitContents:
-    """Read what record directories of environments hold.
+    """Read the contents of record directories of environments.
 
     Raises:
         RecordDirectoryError: a directory is missing, damaged or of another kind.
@@ -104,7 +104,7 @@ def contents_of(directories: Sequence[Path]) -> SplitContents:
 
 
 class TakenValues:
-    """What other splits hold, and what of it may not occur in this one."""
+    """Contents of other splits that may not occur in this one."""
 
     def __init__(self, directories: Sequence[Path], unseen: Unseen = "worlds"):
         """Read the record directories of the other splits.
@@ -143,7 +143,7 @@ def _ways_to_answer(
 
 
 def _demonstrated(environment: Environment) -> Iterator[str]:
-    """Yield the texts in what a demonstration calls with and is told: a call too many asks for a row of its own."""
+    """Yield the texts in the calls and responses of a demonstration; a call too many asks for a row of its own."""
     for message in environment.demonstration.messages if environment.demonstration is not None else ():
         yield from texts_in([call.arguments for call in message.tool_calls])
         if message.role == "tool" and not message.is_error:

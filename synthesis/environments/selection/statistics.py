@@ -28,7 +28,7 @@ PAPER: Final[Mapping[str, Any]] = {
     "domains": {"real_estate": 0.156, "ecommerce": 0.106, "healthcare": 0.081},
     "scenarios": {"parallel_multi_hop": 0.478},
 }
-"""What ASTRA (arXiv 2601.21558) says of its 6,596 environments, under the names of `EnvironmentStatistics`."""
+"""Figures of ASTRA's (arXiv 2601.21558) 6,596 environments, under the names of `EnvironmentStatistics`."""
 
 
 Similarity = Literal["lexical", "local model"]
@@ -43,7 +43,7 @@ class EnvironmentStatistics(BaseModel):
 
     environments: int
     teachers: dict[str, int]
-    """Environments by who answered the questions they came from."""
+    """Environments by teacher."""
     languages: dict[str, float]
     domains: dict[str, float]
     scenarios: dict[str, float]
@@ -65,14 +65,14 @@ class EnvironmentStatistics(BaseModel):
     demonstrations: dict[str, float]
     """Shares of the habits that SFT imitates, good and bad; `gold`: none."""
     computed_answers_share: float
-    """Share of the environments whose Φ does more than hand on what tools return."""
+    """Share of the environments whose Φ computes, instead of passing on a tool's value."""
     similarity: Similarity | None = None
-    """What the bands of irrelevant tools, and merging, call similar; None where the card does not say."""
+    """Kind of similarity in the bands of irrelevant tools and in merging; None if the card does not say."""
     irrelevant_tools_by_band: dict[str, int]
     cosine_mean_by_band: dict[str, float]
     """Mean cosine of distractors to the own tool that they are nearest to, before it is normalised."""
     high_with_own_parameter_share: float | None
-    """Of the distractors called high: how many take a parameter of one of the environment's own tools."""
+    """Share of the distractors in the band `high` that take a parameter of one of the environment's own tools."""
     expectations: dict[str, float]
     stateful_share: float
     quality_mean: float
@@ -82,7 +82,7 @@ class EnvironmentStatistics(BaseModel):
 
 
 def environment_statistics(directory: Path) -> EnvironmentStatistics:
-    """Count what a record directory of environments holds.
+    """Count the environments of a record directory.
 
     Raises:
         RecordDirectoryError: the directory is missing, damaged, of another kind, or holds no record.
@@ -106,7 +106,7 @@ def similarity_of(made_with: Mapping[str, JsonValue]) -> Similarity | None:
 
 
 def _frontier(directory: Path) -> dict[str, int]:
-    """Read what the run planned, which stands beside its records; empty where no training run was read."""
+    """Read the kinds that a run planned from the report beside its records; empty if no training run was read."""
     path = directory / "report.json"
     if not path.is_file():
         return {}

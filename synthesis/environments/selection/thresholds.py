@@ -73,7 +73,7 @@ def drafted_scores(items: Iterable[Environment | RejectedEnvironment]) -> list[f
 
 
 def too_low(quality: float, least: float, made: JsonObject | None = None) -> Rejected:
-    """Return the reason of what lies below the threshold."""
+    """Return the rejection of an environment below the threshold."""
     return Rejected(TOO_LOW, f"QS {quality:.2f} < {least:.2f}", made)
 
 
@@ -99,7 +99,7 @@ def _kept(least: float, item: Environment | RejectedEnvironment, num_kept: int) 
 def rejection(
     slot: int, rejected: Rejected, item: Environment | RejectedEnvironment | None = None
 ) -> RejectedEnvironment:
-    """Return the record of what was not kept, with what was made of it."""
+    """Return the record of a rejected item, with its unfinished parts."""
     if isinstance(item, RejectedEnvironment):
         return item.model_copy(update={"reason": rejected.reason, "detail": rejected.detail, "digest": ""})
     made = dict(rejected.made)

@@ -76,7 +76,7 @@ def _changed(value: JsonValue) -> JsonValue:
 
 
 def _paths(node: JsonValue) -> Iterator[tuple[str | int, ...]]:
-    """Yield the paths to all values that hold no others, and to those that could hold some and are empty."""
+    """Yield the paths to all scalars and to all empty lists and objects."""
     items = list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []
     for key, value in items:
         if isinstance(value, dict | list) and value:

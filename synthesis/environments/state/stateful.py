@@ -218,7 +218,7 @@ async def _until_proven(
     proven: Callable[[Written], Awaitable[ProvenTask]],
     nothing: str,
 ) -> ProvenTask:
-    """Have it written until it is proven: what was wrong goes back with the last try."""
+    """Have a part written again until its proof passes; each failure goes back with the last try."""
     last_try: Written | None = None
     failure: Rejected | None = None
     for _ in range(MAX_REQUESTS):
