@@ -100,11 +100,11 @@ class Task(Record):
     expectation: Expectation = "answer"
     chain: Chain | None = None
     """Calls that the author expects; for `refuse`, the tool of the last one is not offered."""
-    slots: JsonObject = Field(default_factory=dict)
+    slots: JsonObject = Field(default={})
     """Facts that the request states, by slot name; they become arguments of the calls."""
     augmentation: Literal["original", "diversity", "complexity", "persona"] = "original"
     scores: TaskScores
-    hidden_parameters: JsonObject = Field(default_factory=dict)
+    hidden_parameters: JsonObject = Field(default={})
     """Facts that the simulated user tells only when asked, for `ask_back` tasks."""
     follow_ups: tuple[FollowUp, ...] = Field(default=(), exclude_if=lambda follow_ups: not follow_ups)
     """Further requests, for the last calls of the chain; `text` asks for those before them."""

@@ -38,7 +38,7 @@ class EnvironmentTool(Record):
     document: ToolDocument
     source: str
     """Module text with one function named as the document; it reads its data from the global `TABLES`."""
-    tables: JsonObject = Field(default_factory=dict)
+    tables: JsonObject = Field(default={})
     """Data of the tool, apart from its code: table name to rows."""
     # Not in the JSON schema: a teacher that writes a tool does not choose versions.
     packages: SkipJsonSchema[tuple[NeededPackage, ...]] = Field(default=(), exclude_if=lambda packages: not packages)
@@ -58,7 +58,7 @@ class IrrelevantTool(Record):
     """Cosine of the documents in [0, 1], min-max normalised over the candidates of the own tool."""
     cosine: float | None = Field(default=None, exclude_if=lambda cosine: cosine is None)
     """Cosine before normalisation; None in records that are older than this field."""
-    arguments: JsonObject = Field(default_factory=dict)
+    arguments: JsonObject = Field(default={})
     """Arguments of a call that the tool answers, which shows that it works."""
 
 
