@@ -1771,13 +1771,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         ("tests/synthesis/environments/test_qa_instances.py::test_a_dependency_whose_answer_is_not_used_is_rejected",),
     ),
-    # A percentile is of all scores.
-    Mutant(
-        "synthesis/environments/questions/quality.py",
-        "np.percentile(scores, threshold.percentile)",
-        "threshold.percentile / 100",
-        ("synthesis/environments/questions/quality.py",),
-    ),
     # Other splits are read: what they hold is taken.
     Mutant(
         "synthesis/environments/pipeline.py",

@@ -1,4 +1,4 @@
-"""`astra records show|stats|verify|audit|graph|export|import`: look at, count, verify, make and read them."""
+"""`astra records show|stats|verify|audit|export|import`: look at, count, verify, make and read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from synthesis.records import KeptRecord
 def add_records(commands: Commands) -> None:
     """Add the eight commands."""
     records = commands.add_parser(
-        "records", help="look at, count, verify, audit, draw, export and import records"
+        "records", help="look at, count, verify, audit, export and import records"
     ).add_subparsers(dest="action", required=True, metavar="ACTION")
     show = records.add_parser("show", help="print the first records")
     show.add_argument("--count", type=whole_number(1), default=1, help="how many")
@@ -49,16 +49,11 @@ def add_records(commands: Commands) -> None:
     export.add_argument("--license", default="unknown", metavar="NAME", help="for the data card, e.g. apache-2.0")
     export.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     export.set_defaults(run=_export)
-    graph = records.add_parser(
-        "graph", help="write the tool graphs of trajectories, or the dependency graphs of environments, as GraphML"
-    )
-    graph.add_argument("--out", type=Path, required=True, metavar="FILE")
-    graph.set_defaults(run=_graph)
     read = records.add_parser("import", help="read environments from rows of the format astra")
     read.add_argument("file", type=Path, metavar="FILE")
     read.add_argument("--out", type=Path, required=True, metavar="DIR")
     read.set_defaults(run=_import)
-    for command in (show, stats, verify, audit, export, graph):
+    for command in (show, stats, verify, audit, export):
         command.add_argument("directory", type=Path, metavar="DIR")
 
 
@@ -158,12 +153,6 @@ def _export(options: argparse.Namespace) -> None:
         options.directory, options.out, format_name=options.format, split=options.split, licence=options.license
     )
     print(f"exported {count} records -> {options.out}")
-
-
-def _graph(options: argparse.Namespace) -> None:
-    from synthesis.export.graphs import write_graphml
-
-    print(f"wrote {write_graphml(options.directory, options.out)} graphs -> {options.out}")
 
 
 def _import(options: argparse.Namespace) -> None:

@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.embeddings import EmbeddingModel
 from synthesis.environments.selection.quotas import Variety
-from synthesis.environments.selection.thresholds import Percentile
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
 from synthesis.teacher.config import OpenAITeacherConfig, require_one_purse
@@ -92,9 +91,8 @@ class EnvironmentsConfig(BaseModel):
     difficulty: Difficulty = "plain"
     """`hard`: questions in other words than the tools' documents, and siblings of the tools among the distractors."""
     max_hops: int = Field(default=5, ge=1)
-    quality_threshold: Annotated[float, Field(ge=0, le=1)] | Percentile = 0.9
-    """Least QS(τ) of a kept environment: a value, or `{ percentile = 10 }`, which rejects the lowest tenth of all
-    scores."""
+    quality_threshold: float = Field(default=0.9, ge=0, le=1)
+    """Least QS(τ) of a kept environment."""
     scaled_documents: float = Field(default=0.0, ge=0, le=1)
     """Share of the tools whose documents get optional parameters, such as units and pages."""
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}

@@ -32,7 +32,7 @@ from synthesis.environments.questions.refusals import withhold_tool
 from synthesis.environments.selection.frontier import Frontier
 from synthesis.environments.selection.quotas import EnvironmentPlan, PlanImpossible, Variety, plan_environments
 from synthesis.environments.selection.splits import TakenValues
-from synthesis.environments.selection.thresholds import REJECTED_KIND, least_quality, rejection, selection_of, too_low
+from synthesis.environments.selection.thresholds import REJECTED_KIND, rejection, selection_of, too_low
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
 from synthesis.questions.knowledge import Knowledge, read_knowledge
 from synthesis.record_io import read_card
@@ -89,7 +89,7 @@ async def synthesize_environments(
         {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")},
     )
     require_destination(rejected_beside(config.out), records_of(REJECTED_KIND))
-    selection = selection_of(config.quality_threshold, track_run)
+    selection = selection_of(config.quality_threshold)
     finished = selection.again(track_run) if selection.is_due(track_run) else track_run.finished_report()
     if finished is not None:
         finished.seconds = time.monotonic() - started
@@ -166,13 +166,11 @@ async def _draft_all(
     results = await run_stage(report, plans, write, journal=journal, concurrency=config.concurrency, cost=cost)
     # Rejected items are left out of the results, so each result names its plan.
     drafts = [(plans[result["index"]], result["draft"] and Draft.model_validate(result["draft"])) for result in results]
-    scores = [draft.quality.mean for _, draft in drafts if draft is not None]
-    least = least_quality(scores, config.quality_threshold)
     _note_rejected(journal, [(plan.index, {}) for plan in plans], rejected)
-    good = [(plan, draft) for plan, draft in drafts if draft is None or draft.quality.mean >= least]
+    good = [(plan, draft) for plan, draft in drafts if draft is None or draft.quality.mean >= config.quality_threshold]
     for plan, draft in drafts:
-        if draft is not None and draft.quality.mean < least:
-            reason = too_low(draft.quality.mean, least, _drafted(draft))
+        if draft is not None and draft.quality.mean < config.quality_threshold:
+            reason = too_low(draft.quality.mean, config.quality_threshold, _drafted(draft))
             report.reject(reason)
             rejected[plan.index] = rejection(plan.index, reason)
     return good

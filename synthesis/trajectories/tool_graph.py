@@ -10,12 +10,15 @@ Decided: docs/decisions/synthesis.md, “Graphs are networkx's, and it is import
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
+from synthesis.record_io import RecordDirectoryError
 from synthesis.records import JsonObject
 
 if TYPE_CHECKING:
@@ -134,3 +137,19 @@ def _starts(graph: ToolGraph) -> dict[str, int]:
 
 def _draw(weights: Mapping[str, int], rng: Random) -> str:
     return rng.choices(list(weights), weights=list(weights.values()))[0]
+
+
+def read_tool_graphs(directory: Path) -> list[tuple[str, ToolGraph]]:
+    """Return each server's name and tool graph from the report beside a run's records; none without a report.
+
+    Raises:
+        RecordDirectoryError: the report is damaged.
+    """
+    path = directory / "report.json"
+    if not path.is_file():
+        return []
+    try:
+        written = json.loads(path.read_text(encoding="utf-8")).get("tool_graphs", [])
+        return [(str(graph["server"]), from_json(graph)) for graph in written]
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise RecordDirectoryError(f"expected the tool graphs of a run in {path}, found others: {error}") from error
