@@ -1,4 +1,4 @@
-"""What a stage of synthesis says of its items: kept, or rejected with a reason; the report that counts them."""
+"""The report of a stage: items that were kept, and rejections by reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the items of a stage are worked on: in this process, or on every node of a Ray cluster.
+"""The workers of a stage: in this process, or on every node of a Ray cluster.
 
     run ── journal, order of items ──► do(work, item) ──► worker: teacher, tool servers, client of the sandbox
                                                           (here, or some on each node)

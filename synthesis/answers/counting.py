@@ -1,4 +1,4 @@
-"""What the F1 reward counts: the sub-tasks that an episode solved, all sub-tasks, and the tool calls.
+"""The counts of the F1 reward: solved sub-tasks, all sub-tasks, and tool calls.
 
 Decided: docs/decisions/rl.md, “A sub-task is solved by its own tool, and a call solves at most one”.
 """

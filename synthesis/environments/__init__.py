@@ -7,7 +7,6 @@ proving/      Proving: Python source for each sub-question, run in the sandbox u
 questions/    Questions: QA instances with their decompositions, scored, and the documents of their tools.
 selection/    Selection: quotas of what is made, splits that share nothing, thresholds, and counts.
 state/        Stateful environments: tools that change the episode's state, and the proofs of them.
-unreliable    Unreliable tools: some replies are bad, and the same call once more has the answer.
 verification  Verification of finished environments: every promise of the record, replayed.
 worker        Work on one item of the environments track: a draft, its proof, a finished environment.
 """

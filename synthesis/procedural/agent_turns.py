@@ -1,4 +1,4 @@
-"""The embedded teacher as agent: it calls what the task needs, tries again after passing failures, and sums up.
+"""The embedded teacher as agent: it makes the calls of the task, repeats failed ones, and sums up.
 
 It reads the typed task where a language model would read the user's words, and the conversation for everything else:
 an argument that comes from an earlier output is taken from the response that stands there.

@@ -1,4 +1,4 @@
-"""The embedded teacher as a tool's server: responses by the tool's output schema, entities kept in the session's state.
+"""The embedded teacher as tool server: responses by output schema, entities kept in the state.
 
 What is written is read again: an id that a call gave out stands for the same fields ever after; an id that was deleted
 is not found. What the state does not know is drawn from the call itself, so the same call gives the same response.

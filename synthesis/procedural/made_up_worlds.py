@@ -1,4 +1,4 @@
-"""Made-up worlds: types, properties, names and tool wording drawn anew for each; none can be learnt by heart.
+"""Made-up worlds: types, properties, names and tool wording drawn anew for each.
 
     words ─► types, properties ─► entities, values ─► tool documents in a wording of their own ─► gold episodes
 

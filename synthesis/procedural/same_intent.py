@@ -1,4 +1,4 @@
-"""Whether two tools do the same, by their documents alone: the nouns of their names, and the kinds of what they take.
+"""Whether two tools do the same: by the nouns of their names and the kinds of their parameters.
 
 A language model reads meaning; this reads words, and takes two words for one thing for two things.
 """

@@ -1,5 +1,4 @@
-"""Optional parameters of generated tools: units, pages, precisions and masks, by the kind of what a tool returns; and
-dry runs of tools that change a state.
+"""Optional parameters of generated tools: units, pages, precisions and masks, and dry runs of changes.
 
 An option is written into the document, and everything else follows from there: the call sets it where the default
 does not give the plain value, the code obeys it, and the tables hold what the code needs for it.

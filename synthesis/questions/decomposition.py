@@ -1,4 +1,4 @@
-"""Decompositions: a main question taken apart into sub-questions, their dependency graph, and Φ that joins the answers.
+"""Decompositions: a main question's sub-questions, their dependency graph, and Φ that joins answers.
 
 q0  What is the wage of the manager of project Amber Fox?      a0 = Φ({a_i}, G)
 q1  Who is the manager of project Amber Fox?   a1 ─┐

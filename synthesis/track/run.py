@@ -1,4 +1,4 @@
-"""One run of a track: what is already there, its journals, and the records that it writes when all is done."""
+"""One run of a track: an earlier result, its journals, and the records that it writes at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reply that breaks a rule of structure is asked for once more, with the reason quoted; the second one decides."""
+"""A reply that breaks a rule of structure is asked for once more, with the reason quoted."""
 
 from __future__ import annotations
 

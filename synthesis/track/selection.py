@@ -1,4 +1,4 @@
-"""Selecting again, from what a finished run made, under other thresholds: nobody is asked anything.
+"""Selection from a finished run under other thresholds, without asking the teacher.
 
     out           records that reach the thresholds        ┐ every slot of the run is in one of the two,
     out.rejected  the others, with scores and reasons      ┘ and moves where its scores put it
