@@ -1270,7 +1270,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # To ask again what failed is no repetition.
     Mutant(
         "astra_jax/evaluate/conduct.py",
-        "        if _is_answered(episode, outcome):\n            asked.add(call)",
+        "        if outcome.ok:\n            asked.add(call)",
         "        asked.add(call)",
         ("tests/astra_jax/evaluate/test_conduct.py",),
     ),

@@ -536,7 +536,6 @@ def test_output_that_nobody_takes_is_one_line(tmp_path, tail, words):
     [
         ["synthesize", "tools", f"{ROOT}/synthesis/tools/examples", "--out", "out"],
         ["records", "export", "records", "--out", "out"],
-        ["records", "graph", "records", "--out", "out"],
         pytest.param(
             ["synthesize", "trajectories", f"{CONFIGS}/tiny_trajectories.toml", "mcp_servers=[]", "out=out"],
             marks=pytest.mark.slow,
