@@ -87,6 +87,10 @@ FLOORS = {
             "cost",
         ),
     ),
+    "synthesis.trajectories": (
+        *("tool_graph", "chains", "tasks", "augmentation", "follow_ups", "collection", "reward_axes", "verification"),
+        *("config", "selection", "statistics", "worker", "pipeline"),
+    ),
     "synthesis.environments": (
         *(
             "selection",

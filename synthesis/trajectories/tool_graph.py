@@ -118,19 +118,6 @@ def sample_candidate_chains(
     return list(dict.fromkeys(walk for walk in walks if walk is not None))
 
 
-def edge_coverage(graph: ToolGraph, chains: Iterable[Sequence[str]]) -> float:
-    """Return the share of the graph's edges that the chains use; 1 for a graph without edges.
-
-    >>> edge_coverage(build_tool_graph([["a", "b"], ["b", "c"]]), [["a", "b"]])
-    0.5
-    """
-    if not graph.number_of_edges():
-        return 1.0
-    used = {edge for chain in chains for edge in pairwise(chain)}
-    # Only edges of this graph count: the chains may come from elsewhere.
-    return sum(graph.has_edge(*edge) for edge in used) / graph.number_of_edges()
-
-
 def _starts(graph: ToolGraph) -> dict[str, int]:
     return {tool: count for tool, count in graph.nodes(data="starts", default=0) if count}
 

@@ -57,7 +57,6 @@ from synthesis.trajectories.tasks import askable_slots, score_task, write_task
 from synthesis.trajectories.tool_graph import (
     as_json,
     build_tool_graph,
-    edge_coverage,
     proposals_per_draw,
     sample_candidate_chains,
 )
@@ -191,9 +190,7 @@ class TrajectoriesWorker:
                 chains.append(chain)
         return {
             "chains": [chain.model_dump(mode="json", exclude_defaults=True) for chain in chains],
-            "candidates": len(candidates),
             "dropped": dropped,
-            "edge_coverage": edge_coverage(graph, candidates),
             "graph": as_json(graph),
         }
 
