@@ -29,7 +29,7 @@ NUM_HELD_OUT: Final = 256
 none."""
 NUM_UNSEEN: Final = 48
 NUM_SELECTION: Final = 128
-"""Temperatures are chosen by differences in F1 of a few hundredths."""
+"""Environments of the split on which temperatures are chosen; their F1 differ by a few hundredths."""
 _SEED_OFFSET: Final = 1_000_000
 
 
