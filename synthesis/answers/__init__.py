@@ -6,6 +6,6 @@ final_answer      The final answer: whether the message that ends an episode tel
 same_answer       The one rule of "the same answer": the same value in any notation, or a stated alias; no substring.
 schema_fault      The fault of a value by a JSON Schema: arguments by a tool's parameters, a response by its output.
 state_conditions  Conditions on the last state of an episode, as data: no code runs to check them.
-tool_response     What an agent is shown of a tool's reply.
+tool_response     The text of a tool's reply, as an agent reads it.
 written_values    The value of a text: a number, a quantity with its unit, a date, or the text itself.
 """

@@ -48,7 +48,7 @@ def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str,
 
 
 class EpisodeCounts(NamedTuple):
-    """What the F1 reward of an episode is made of: n̂, n and c."""
+    """The counts n̂, n and c of an episode's F1 reward."""
 
     num_solved: int
     num_subtasks: int

@@ -178,7 +178,7 @@ class Quantity:
     number: int | Decimal
     """Exact; an integer where it is whole."""
     what: str = ""
-    """The kind of unit in capitals, or what was counted in lower case; empty for a number alone."""
+    """Kind of the unit in capitals, or the counted noun in lower case; empty for a number alone."""
 
 
 @lru_cache(maxsize=8192)  # one gold answer is compared with every tool response of its episodes

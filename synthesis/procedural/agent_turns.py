@@ -68,10 +68,10 @@ _PHRASES: Final[dict[Language, dict[str, tuple[str, ...]]]] = {
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a conversation has come along the chain of its task."""
+    """The progress of a conversation along the chain of its task."""
 
     responses: dict[int, JsonValue]
-    """Position in the chain to what the successful call returned."""
+    """Position in the chain to the response of the successful call."""
     failures: Counter[int]
     last_error: dict[int, str]
 

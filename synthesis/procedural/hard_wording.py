@@ -42,7 +42,7 @@ class HardWording:
     """The words of one world."""
 
     year: str
-    """Parameter of what changes by year."""
+    """Name of the parameter for a property that changes by year."""
     parameters: Mapping[str, str]
     """Type to the parameter that takes an entity's name."""
     kinds: Mapping[str, tuple[str, ...]]

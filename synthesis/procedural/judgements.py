@@ -30,7 +30,7 @@ _FAILED: Final = re.compile(r"\b(?:could not|couldn't)\b|未能|没有办成|做
 
 
 FAULT: Final = 0.4
-"""The best score of what has a fault: below every default threshold, however much else is right."""
+"""Best score of a conversation with a fault: below every default threshold."""
 
 
 def graded(share: float) -> float:

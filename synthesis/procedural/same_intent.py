@@ -15,7 +15,7 @@ _SAYS_NOTHING: Final = frozenset({
     "get", "find", "fetch", "retrieve", "look", "lookup", "up", "query", "search", "show", "check", "tell", "read",
     "return", "list", "of", "the", "a", "an", "for", "by", "which", "name",
 })  # fmt: skip
-"""Verbs of looking up, and what stands between nouns."""
+"""Verbs of looking up, and words between nouns."""
 
 
 def find_homogeneous_tool(request: FindHomogeneousTool, seed: int) -> HomogeneousTool:

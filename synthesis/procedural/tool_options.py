@@ -24,12 +24,12 @@ class Option:
     plain: JsonValue
     """The setting at which a tool returns a property as it stands in the world."""
     defaults: tuple[JsonValue, ...]
-    """What leaving it out may mean."""
+    """Values that an omitted parameter may have."""
     annotation: str
     schema: JsonObject
     descriptions: Mapping[Language, str]
     code: str
-    """Lines that make of the looked-up `value` what the option asks for."""
+    """Lines that turn the looked-up `value` into the value that the option asks for."""
     tables: JsonObject = field(default_factory=dict)
     """Data that the code reads."""
 

@@ -30,7 +30,7 @@ NUMERIC_KINDS: Final = frozenset({"amount", "funds", "decimal", "yearly"})
 
 
 class EntityType(BaseModel):
-    """What all entities of one type have: attributes of their own, and relations to entities of other types."""
+    """Common properties of the entities of one type: attributes, and relations to entities of other types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

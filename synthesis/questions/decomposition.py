@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class DecompositionNode(Record):
-    """One sub-question: what it asks, its answer, and the sub-questions whose answers it needs."""
+    """One sub-question with its answer and the sub-questions that it depends on."""
 
     id: str
     question: str
@@ -38,7 +38,7 @@ class DecompositionNode(Record):
 
 
 class QAInstance(Record):
-    """A main question, its answer, the decomposition τ, and what is claimed of its shape."""
+    """A main question with its answer, the decomposition τ, and its claimed shape."""
 
     question: str
     answer: JsonValue

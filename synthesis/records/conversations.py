@@ -91,7 +91,7 @@ class Persona(Record):
 
 
 class Task(Record):
-    """A user's request, and those that follow it in the same conversation."""
+    """A user's request with the later requests of the same conversation."""
 
     id: str
     text: str
@@ -155,7 +155,7 @@ class InjectedFailure(Record):
 
 
 class Trajectory(KeptRecord):
-    """Messages kept as data: a task, the tools that were offered, what was said and called, and its reward axes."""
+    """A conversation kept as data: its task, the offered tools, the messages, and the reward axes."""
 
     server: str
     domain: str

@@ -63,7 +63,7 @@ class IrrelevantTool(Record):
 
 
 class SubQuestion(Record):
-    """One node of a decomposition: a question, what it depends on, its gold answer and the call that answers it."""
+    """One node of a decomposition: a question with its dependencies, its gold answer and its gold call."""
 
     id: str
     question: str
@@ -224,7 +224,7 @@ class Environment(KeptRecord):
 
     @property
     def sub_tasks(self) -> tuple[SubQuestion, ...]:
-        """The sub-questions that need a tool call: what the F1 reward counts (n)."""
+        """Sub-questions that need a tool call: n of the F1 reward."""
         return tuple(sub_question for sub_question in self.sub_questions if sub_question.call is not None)
 
     @property
