@@ -1,5 +1,4 @@
 # The whole process: setup, check, test, quickstart. Everything lives in .venv; nothing else is touched.
-# Decided: docs/decisions/packaging.md, “make test takes a CPU torch, make quickstart none”.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +15,7 @@ SLOW_3 := astra_jax/benchmarks astra_jax/cli astra_jax/engine astra_jax/episodes
 SLOW_4 := synthesis sandbox
 SLOW_PART ?= $(shell cat .ci/slow_part)
 
-.PHONY: setup check test slow mutation quickstart
+.PHONY: setup check test slow mutation quickstart lock sbom
 
 setup: $(VENV)/installed-dev
 
@@ -44,12 +43,10 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_import_rules.py
 
-# Decided: docs/decisions/tests.md, “What tests have compiled is kept from one run to the next”.
 test: setup
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10
 
 # What compiles for a TPU where there is none, of the version that jax 0.10.2 is made for.
-# Decided: docs/decisions/tests.md, “The slow tests compile for a TPU”.
 $(VENV)/tpu_compiler: $(VENV)/installed-dev
 	$(PIP) --no-deps --upgrade --target $@ "libtpu==0.0.42.*" \
 	|| { rm -rf $@; echo "no TPU compiler from pip: tests that compile for a TPU are skipped" >&2; mkdir $@; }
@@ -60,10 +57,24 @@ slow: setup $(VENV)/tpu_compiler
 	$(error expected a part from 1 to 4 in SLOW_PART or .ci/slow_part, found "$(SLOW_PART)")))
 
 # How many mutants of the arithmetic the fast tests kill: minutes, so not one of them.
-# Decided: docs/decisions/tests.md, “mutmut mutates the arithmetic, our own table what it cannot reach”.
 mutation: setup
 	$(PIP) -e ".[mutation]"
 	$(BIN)/python scripts/mutation_score.py
 
 quickstart: $(VENV)/installed
 	$(BIN)/astra quickstart $(QUICKSTART)
+
+# The packages of the development environment on Linux, Python 3.11, without torch: each version with its hashes, and
+# without the address of an index, which a `pylock.toml` would hold.
+LOCK := .ci/lock-py311.txt
+lock: $(VENV)/installed
+	$(PIP) uv
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra mcp --extra dev --python-version 3.11 --upgrade \
+	--generate-hashes --no-annotate --no-header --output-file $(LOCK)
+
+# CycloneDX, as JSON: what the lock file names, for programs that look up known faults.
+sbom: $(VENV)/installed
+	$(PIP) --upgrade --target $(VENV)/cyclonedx "cyclonedx-bom>=7,<8"
+	mkdir -p runs
+	PYTHONPATH=$(VENV)/cyclonedx $(BIN)/python -m cyclonedx_py requirements --pyproject pyproject.toml \
+	--output-reproducible --output-file runs/sbom.cdx.json $(LOCK)

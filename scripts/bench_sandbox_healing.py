@@ -1,6 +1,6 @@
 """Kills workers of a loaded sandbox with signal 9 and prints how long the pool took to heal, as one JSON line.
 
-    python scripts/bench_sandbox_healing.py [--kills 10] [--clients 16] [--tier wasm]
+    python scripts/bench_sandbox_healing.py [--kills 10] [--clients 16]
 
 Healed is when every worker takes calls again by the service's own account, which is asked every 5 ms. Every answer is
 checked; the calls that were in flight are repeated by their clients.
@@ -54,11 +54,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--tier", choices=["wasm"], default=None)
     options = parser.parse_args()
     stop, answers, wrong = threading.Event(), [0] * options.clients, [0] * options.clients
     with (
-        local_sandbox(2, options=("--tier", options.tier) if options.tier else ()) as url,
+        local_sandbox(2) as url,
         SandboxClient(url) as sandbox,
         httpx.Client(trust_env=False, timeout=60) as client,
         ThreadPoolExecutor(options.clients) as threads,

@@ -786,9 +786,16 @@ MUTANTS: tuple[Mutant, ...] = (
     # Only what the assistant says has loss.
     Mutant(
         "astra_jax/sft/train.py",
-        "-(logprobs_BT * batch.loss_mask_BT).sum() / num_loss_tokens",
-        "-logprobs_BT.sum() / num_loss_tokens",
+        "weighted_BT = logprobs_BT * batch.loss_mask_BT",
+        "weighted_BT = logprobs_BT",
         ("tests/astra_jax/sft/test_train.py::test_the_loss_is_the_mean_over_the_tokens_the_assistant_said",),
+    ),
+    # A kind of row has the loss of its own tokens.
+    Mutant(
+        "astra_jax/sft/train.py",
+        "jnp.where(batch.kinds_BT == kind, values_BT, 0)",
+        "jnp.where(batch.kinds_BT >= kind, values_BT, 0)",
+        ("tests/astra_jax/sft/test_train.py::test_a_step_tells_the_loss_of_each_kind_of_row",),
     ),
     # An update moves the weights.
     Mutant(
@@ -1375,8 +1382,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # A program that learns nothing is shown the same distractors.
     Mutant(
         "astra_jax/evaluate/baselines.py",
-        "irrelevant_per_band=config.irrelevant_per_band, seed=config.seed)",
-        "irrelevant_per_band={}, seed=config.seed)",
+        "irrelevant_per_band=bands, seed=seed)",
+        "irrelevant_per_band={}, seed=seed)",
         ("tests/astra_jax/evaluate/test_baselines.py::test_a_program_is_shown_the_distractors_that_a_policy_is_shown",),
     ),
     # The interval has two sides.

@@ -7,7 +7,7 @@
 The same command again goes on where it stopped: a batch is a pure function of seed and step. The folder is shipped as
 `astra_jax/tiny_base`.
 
-Decided: docs/decisions/tiny.md, “SFT starts from a base that was pre-trained on made-up worlds”.
+Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
     config = config.model_copy(update={"tokenizer": config.out / "tokenizer"})
     parts = checked_parts(config)
     batches = MadeUpBatches(config, parts.tokenizer)
-    with TrainingRun("pre-training", config, parts, num_steps=len(batches), shown=SHOWN) as run:
+    with TrainingRun("pre-training", config, parts, num_steps=len(batches), shown=("loss", *SHOWN)) as run:
         state = run.restore(lambda: first_state(config, parts, len(batches)))
         state = train_sft(config, parts, state, batches, run)
     figures = {"steps": len(batches), "loss": run.closing_metric("loss")}
@@ -191,5 +191,10 @@ if __name__ == "__main__":
     config = load_config(TinyBaseConfig, arguments.config, arguments.overrides)
     figures = pretrain(config)
     policy = load_policy(config.out / "policy")
-    save_hf(policy.params, policy.model_config, arguments.to, dtype="bfloat16", companions=config.out / "policy")
+    save_hf(
+        *(policy.params, policy.model_config, arguments.to),
+        dtype="bfloat16",
+        companions=config.out / "policy",
+        license_id="apache-2.0",
+    )
     print({"figure": "pretrain_tiny_base", **figures, "to": str(arguments.to)})

@@ -16,10 +16,7 @@ from synthesis.records import JsonObject
 
 
 class SecondTry(NamedTuple):
-    """One reply that broke a rule and was asked for once more.
-
-    Decided: docs/decisions/teacher.md, “What breaks a rule of structure is asked for once more”.
-    """
+    """One reply that broke a rule and was asked for once more."""
 
     reason: str
     """Reason for which the first reply was rejected."""
@@ -99,6 +96,8 @@ class StageReport:
     """Those of them whose second try broke none."""
     usage: JsonObject = field(default_factory=dict)
     """What a language model was asked for it, by kind of question; empty without one."""
+    made_by: str = ""
+    """Notice on the data, if the embedded teacher made it."""
     already_complete: bool = False
     """Whether an earlier run with equal config did it, and this one only says so."""
 
@@ -170,7 +169,8 @@ class StageReport:
         where = f" -> {self.out}" if self.out else ""
         complete = "already complete, " if self.already_complete else ""
         became = f"kept {self.kept} of {self.read}{repaired}{rejected}{again}{where}"
-        return f"{self.stage}: {complete}{became} [{self.seconds:.1f} s]"
+        notice = f"; {self.made_by}" if self.made_by else ""
+        return f"{self.stage}: {complete}{became} [{self.seconds:.1f} s]{notice}"
 
     def json_line(self) -> str:
         """Return the machine-readable last line of `astra synthesize … --json`."""
@@ -185,6 +185,7 @@ class StageReport:
                 "seconds": round(self.seconds, 3),
                 **({"asked_again": self._second_tries()} if self.asked_again else {}),
                 **({"usage": self.usage} if self.usage else {}),
+                **({"made_by": self.made_by} if self.made_by else {}),
                 **({"already_complete": True} if self.already_complete else {}),
             }
         )

@@ -17,8 +17,6 @@ the pages.
 
 Pages may hold int8: then each token's keys of a head, and its values, have a scale of their own, and whoever attends
 them gets what was rounded, in the call that adds a token as in all later ones.
-
-Decided: docs/decisions/rl.md, “Cached keys and values may be int8, each token and head with a scale of its own”.
 """
 
 from __future__ import annotations
@@ -505,8 +503,6 @@ def attend_pages(
     Every query must see a key of `fresh`. Of a row's queries the first so many count, or all; what comes out of others
     means nothing. Pages are laid side by side so many at a time that their scores stay in a cache, and nothing is
     computed behind the longest row or the last query that counts.
-
-    Decided: docs/decisions/serve.md, “What was read before is attended to a few pages at a time, as far as it goes”.
     """
     rows, num_queries, heads, _ = q_RQNH.shape
     kv_heads, page_tokens = pages.keys.shape[2], pages.values.shape[3]
@@ -596,8 +592,6 @@ def attend(q_RQNH: jax.Array, behind: Sequence[Behind], fresh: Part) -> jax.Arra
 
     Every query must see a key of `fresh`. Each stretch has its own scores and its own sum of values; those of a row are
     then added up in their order, so that it changes nothing who else is in the list.
-
-    Decided: docs/decisions/rl.md, “Where rows differ in length, decoding reads a list of the pages that there are”.
     """
     rows, num_queries, heads, head_dim = q_RQNH.shape
     kv_heads = fresh.kv.keys.shape[1]
@@ -640,7 +634,7 @@ def attend_in_place(q_RQNH: jax.Array, pages: KV, histories: Histories, fresh: P
 
     Every query must see a key of `fresh`.
 
-    Decided: docs/decisions/rl.md, “On a GPU sampled tokens attend to pages where these lie”.
+    Decided: docs/decisions/rl.md, “A GPU kernel of our own reads pages in place”.
     """
     rows, page_tokens = len(q_RQNH), pages.values.shape[3]
     q_RKYH = _of_key_heads(q_RQNH, pages.keys.shape[2])

@@ -1,6 +1,8 @@
 """The tiny Qwen3 that quickstarts begin with, shipped with its tokenizer, and dialogues like those that it has read.
 
 `scripts/pretrain_tiny_base.py` pre-trains it on such dialogues, which are about made-up worlds.
+
+Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _REPLAYED: Final = 1500
 def write_replay(path: Path, *, seed: int) -> None:
     """Write made-up conversations in OpenAI's form, for SFT to read beside its own data.
 
-    Without them 80 steps on four domains' tools take the reading of others away (docs/experiments.md).
+    Without them 80 steps on four domains' tools take the reading of others away (docs/log/2026-11-26-quickstart.md).
     """
     with whole_file(path) as file, file.open("w", encoding="utf-8") as lines:
         for number in range(_REPLAYED):

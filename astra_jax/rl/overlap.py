@@ -9,8 +9,6 @@ The batch of the next step is begun when the update of this one is, with the wei
 update is made in a thread, so that tools are waited for and tokens sampled meanwhile. When it is done, whoever samples
 is given a copy of the new weights: episodes under way go on with these, and each token has the version that it was
 sampled with. There is never more than one batch on its way, so its oldest tokens are one update old.
-
-Decided: docs/decisions/rl.md, “The next rollouts may overlap the update”.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 RLIMIT_NPROC counts all threads of a user, whoever started them. Where a worker has no user namespace of its own that
 would make a tool's failure of what others do. There the limit stays as it is, and the kernel asks, by a filter.
-
-Decided: docs/decisions/sandbox.md, “Without namespaces the zygote is asked for each thread”.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import resource
 
 from sandbox.jail import linux, seccomp
 
-THREADS_OF_A_CALL = 64
+THREADS_OF_A_CALL = 64  # besides its first
 _TEXT_BYTES = 8192
 
 
@@ -41,7 +39,7 @@ class Threads:
             raise
         process, threads = int(status["Tgid"]), int(status["Threads"])
         has_room = self._has_room()
-        linux.answer(self.listener, call, 0 if threads < THREADS_OF_A_CALL and has_room else errno.EAGAIN)
+        linux.answer(self.listener, call, 0 if threads <= THREADS_OF_A_CALL and has_room else errno.EAGAIN)
         return process, has_room
 
     def _has_room(self) -> bool:

@@ -1,6 +1,6 @@
 """The one rule of "the same answer": the same value in any notation, or a stated alias; no substring.
 
-Decided: docs/decisions/figures.md, “Answers are compared by what they say”.
+Decided: docs/decisions/figures.md, “Answers are compared by value: numbers, quantities with units, dates”.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from synthesis.records import Environment, JsonObject, JsonValue, RejectedEnviro
 from synthesis.run.destination import records_of, require_destination
 from synthesis.run.fingerprint import Fingerprint
 from synthesis.stage import Rejected, StageReport
-from synthesis.teacher.protocol import Teacher
+from synthesis.teacher.protocol import Teacher, made_by
 from synthesis.teacher.usage import cost_so_far
 from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.track.journal import Journal, StageResults, run_stage
@@ -92,9 +92,9 @@ async def synthesize_environments(
     selection = selection_of(config.quality_threshold)
     finished = selection.again(track_run) if selection.is_due(track_run) else track_run.finished_report()
     if finished is not None:
-        finished.seconds = time.monotonic() - started
+        finished.seconds, finished.made_by = time.monotonic() - started, made_by([teacher.name])
         return finished
-    report = StageReport("environments", out=str(config.out))
+    report = StageReport("environments", out=str(config.out), made_by=made_by([teacher.name]))
     async with AsyncExitStack() as stack:
         drafted_journal, proven_journal, mixed_journal = stack.enter_context(track_run.open_journals())
         opened = partial(opened_worker, config, TakenValues(config.disjoint_from, config.unseen), sandbox_url)

@@ -17,6 +17,7 @@ import yaml
 from synthesis.record_io import DatasetCard
 from synthesis.records import Environment, JsonObject, KeptRecord, ServerDocument, Trajectory
 from synthesis.run.fingerprint import digest
+from synthesis.teacher.protocol import made_by
 
 DATA_CARD: Final = "README.md"
 _TEMPLATE: Final = Path(__file__).with_name("data_card.md.jinja")
@@ -90,6 +91,7 @@ def data_card(
             "prompts' version": contents.prompt_versions,
         },
         columns=[(column["name"], _type_in_words(column)) for column in columns],
+        made_by=made_by(contents.teachers),
         num_names=len(contents.documents),
         num_ambiguous_names=sum(len(documents) > 1 for documents in contents.documents.values()),
         format_name=format_name,

@@ -5,8 +5,6 @@ text, or tables of text, so that no type changes on the way. verl has five colum
 tool-calling loop, and `extra_info` with the arguments of `create` of each tool; it knows tools by name for a whole run,
 so a name with several documents in a set needs a choice. TRL passes the columns of a row by name to the environment's
 `reset` and to reward functions.
-
-Decided: docs/decisions/synthesis.md, “Rows for other RL say only what its documents say”.
 """
 
 from __future__ import annotations

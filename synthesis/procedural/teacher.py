@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from synthesis.procedural import trajectories
-from synthesis.teacher.protocol import Reply, Request
+from synthesis.teacher.protocol import EMBEDDED, Reply, Request
 
 
 def answer_to(kind: type[Request[Any]]) -> Callable[[Any, int], Any]:
@@ -30,7 +30,7 @@ def answer_to(kind: type[Request[Any]]) -> Callable[[Any, int], Any]:
 class ProceduralTeacher:
     """Answers every kind of request of both tracks; the same request and seed give the same reply."""
 
-    name = "procedural"
+    name = EMBEDDED
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         """Answer one question.

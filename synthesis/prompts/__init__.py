@@ -2,8 +2,6 @@
 
 The instructions of each end with one worked example, which says that it is one.
 
-Decided: docs/decisions/teacher.md, “A prompt shows one worked example of a world of kites”.
-
 agent_turn                   The agent's turn: a chat completion with the offered tools, reasoning included.
 augmentation                 The question for a request in other words, with more constraints, or by another speaker.
 chain_proposal               The question which tools of a server are used one after another, and for what.

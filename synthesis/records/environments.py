@@ -1,7 +1,4 @@
-"""Environments: a question whose sub-answers are proven by running Python tools, and the gold episode.
-
-Decided: docs/decisions/tiny.md, “Gold episodes name what they look up before they call”.
-"""
+"""Environments: a question whose sub-answers are proven by running Python tools, and the gold episode."""
 
 from __future__ import annotations
 
@@ -318,7 +315,6 @@ def reasoning_before(calls: Sequence[ToolCall], language: Language, documents: M
 
     Names of tools are English. If the question is not, each call's words follow the description of the tool, which is
     in the question's language.
-    Decided: docs/decisions/tiny.md, “Gold episodes in Chinese quote a tool's document before its name”.
     """
     if language == "en":
         return plain_calls(calls)
@@ -339,8 +335,6 @@ def answer_message(answer: JsonValue, language: Language) -> Message:
 
 def plain_calls(calls: Sequence[ToolCall]) -> str:
     """Say in words what calls of one turn look up.
-
-    Decided: docs/decisions/tiny.md, “The reasoning before a call joins words and arguments by a colon”.
 
     >>> plain_calls([ToolCall(id="1", name="get_monthly_rent", arguments={"apartment": "Amber Falcon"})])
     'monthly rent: Amber Falcon'

@@ -41,7 +41,7 @@ class Record(BaseModel):
 class KeptRecord(Record):
     """A record that directories hold, with its schema version and the digest of its content.
 
-    Decided: docs/decisions/synthesis.md, “A record holds its digest, and what can be replayed is replayed”.
+    Decided: docs/decisions/synthesis.md, “A record holds its digest, and `records verify` replays everything it can”.
     """
 
     schema_version: Literal[2] = SCHEMA_VERSION
@@ -75,7 +75,8 @@ ParametersStatus = Literal["stated", "unknown", "completed"]
 """Origin of a tool's parameters. `stated`: the source lists them, or says that there are none. `unknown`: the source
 does not mention them. `completed`: the source does not mention them, and the teacher wrote them."""
 
-LEGAL_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+LEGAL_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names that OpenAI and Anthropic accept."""
 
 
 class ToolDocument(Record):

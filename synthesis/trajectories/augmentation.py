@@ -3,8 +3,6 @@
 A persona (who asks, for which purpose, in which manner, with which knowledge) is drawn for every task that a language
 model writes. The task writer puts the request in the persona's words, and the simulated user goes on as the same
 person. The embedded teacher reads no persona, so its tasks have none.
-
-Decided: docs/decisions/teacher.md, “A persona is drawn for every task, and speaks to its end”.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from synthesis.records import Chain, JsonObject, RejectedTrajectory, ServerDocum
 from synthesis.run.destination import records_of, require_destination
 from synthesis.run.fingerprint import Fingerprint
 from synthesis.stage import Rejected, StageReport
-from synthesis.teacher.protocol import Teacher
+from synthesis.teacher.protocol import Teacher, made_by
 from synthesis.teacher.usage import cost_so_far
 from synthesis.tools.ingestion import (
     JOURNALS,
@@ -97,7 +97,7 @@ async def synthesize_trajectories(
         selection = selection_of(config)
         finished = selection.again(track_run) if selection.is_due(track_run) else track_run.finished_report()
         if finished is not None:
-            finished.seconds = time.monotonic() - started
+            finished.seconds, finished.made_by = time.monotonic() - started, made_by([teacher.name])
             return finished
         workers: Workers[TrajectoriesWorker]
         if config.ray is None:
@@ -127,7 +127,7 @@ async def synthesize_trajectories(
         track_run.close(report)
     finally:
         clear_workspaces(work_directory)
-    report.out, report.seconds = str(config.out), time.monotonic() - started
+    report.out, report.seconds, report.made_by = str(config.out), time.monotonic() - started, made_by([teacher.name])
     return report
 
 

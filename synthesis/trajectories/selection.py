@@ -3,8 +3,6 @@
 MinHash signatures in bands (locality-sensitive hashing) name candidates for near-duplicates. The exact Jaccard
 similarity of their shingles decides, so no task is lost to a chance collision. Of two near-duplicates the first is
 kept. The length of a conversation is counted in tokens of the model that is to learn from it; ASTRA keeps at most 20k.
-
-Decided: docs/decisions/trajectories.md, “Near-duplicate tasks are found server by server”.
 """
 
 from __future__ import annotations

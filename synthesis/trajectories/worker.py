@@ -73,8 +73,6 @@ FOLLOW_UP_PROMPTS: Final[tuple[type[Request[Any]], ...]] = (WriteFollowUp, Conti
 _EMBEDDED_VERSIONS: Final = {False: "404758c73f41", True: "109de969cbec"}
 """Version of prompts in records of the embedded teacher, without and with follow-ups; their ids do not depend on
 wording.
-
-Decided: docs/decisions/teacher.md, “The embedded teacher's records hang on no wording”.
 """
 _AUGMENTATION_AXES: Final[tuple[Axis, ...]] = ("diversity", "complexity", "persona")
 _TRIES_PER_DEAD_SERVER: Final = 3

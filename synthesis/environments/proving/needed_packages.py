@@ -1,8 +1,6 @@
 """Packages beside the standard library that the sandbox has and tools may import.
 
-    config names them ─► the sandbox has them, in one version ─► the teacher is told ─► each tool says which it imports
-
-Decided: docs/decisions/synthesis.md, “A tool says which packages it needs, and a sandbox without them ends the run”.
+config names them ─► the sandbox has them, in one version ─► the teacher is told ─► each tool says which it imports
 """
 
 from __future__ import annotations

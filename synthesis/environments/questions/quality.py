@@ -1,7 +1,4 @@
-"""The quality score QS(τ) of a decomposition: rules first, then the teacher's judgement.
-
-Decided: docs/decisions/environments.md, “A quality threshold sees every draft before any tool is written”.
-"""
+"""The quality score QS(τ) of a decomposition: rules first, then the teacher's judgement."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@
 
 Scaling (the paper's complexity scaling) keeps the name and the required parameters of a tool. The proof holds the
 implementation to each default that the scaled document promises.
-
-Decided: docs/decisions/environments.md, “Half of the paper-like environments have scaled tool documents”.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import shutil
 import sqlite3
 from contextlib import closing
@@ -18,7 +19,7 @@ from synthesis.run import code
 from synthesis.run.code import source_of
 from synthesis.run.fingerprint import MadeOtherwise
 from synthesis.stage import StageReport
-from synthesis.teacher.protocol import TeacherUnavailable
+from synthesis.teacher.protocol import TeacherUnavailable, made_by
 from synthesis.track.journal import Journal
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.journals import finished_items
@@ -125,6 +126,9 @@ def test_a_finished_synthesis_is_already_complete_and_with_another_config_refuse
         first.read, first.kept, first.repaired, +first.rejected,
     )  # fmt: skip
     assert again.closing_line().startswith(f"trajectories: already complete, kept 6 of {first.read}")
+    for report in (first, again):
+        assert report.closing_line().endswith(" s]; " + made_by(["procedural"]))
+        assert json.loads(report.json_line())["made_by"] == made_by(["procedural"])
     with pytest.raises(MadeOtherwise, match=r"count: 6 before, 7 now; failure_rate: 0\.2 before, 0\.5 now"):
         trajectories(out, count=7, failure_rate=0.5)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
