@@ -26,7 +26,7 @@ from astra_jax.evaluate.baselines import Calls, Decide, evaluate_program, lexica
 from astra_jax.evaluate.environments import EvaluationConfig
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
-from synthesis.environments.embeddings import embed, embed_text
+from synthesis.embeddings import embed, embed_text
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonValue, ToolDocument
 

@@ -6,77 +6,69 @@ It repeats a call that may succeed later, after `Retry-After` (at most two minut
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.protocol import TeacherUnavailable
 
 _MOST_PORT: Final = 2**16 - 1
 _CONNECT_SECONDS: Final = 5.0
-_NO_KEY: Final = "none"
 
 
-def open_client(
-    client: str, base_url: str, api_key_env: str, setting: str, *, request_seconds: float, max_retries: int, **http: Any
-) -> Any:
-    """Return `openai.AsyncOpenAI` or `openai.OpenAI`, as `client` says, for one address and key.
+def open_client(base_url: str, api_key_env: str, limits: OpenAITeacherConfig, on_response: Callable[..., Any]) -> Any:
+    """Return an `openai.AsyncOpenAI` for one address and key; `on_response` sees each response before the client does.
 
-    `setting` says where the address was named; `http` are further arguments of the httpx client. The client holds the
-    key in memory; it is written nowhere.
+    The client holds the key in memory; it is written nowhere.
 
     Raises:
         TeacherUnavailable: the `openai` package or the key is missing, the key cannot be sent, or the address is not
             one of HTTP or holds a key.
     """
-    require_address(base_url, setting)
-    key = _key_in(api_key_env, base_url) if api_key_env else _NO_KEY
+    _require_address(base_url, f"the teacher's base_url beside {api_key_env}")
+    key = _key_in(api_key_env)
     try:
         import openai
     except ImportError as error:
         raise TeacherUnavailable(
-            "an endpoint needs the `openai` package; run: pip install 'astra-jax[openai]'"
+            "the OpenAI teacher needs the `openai` package; run: pip install 'astra-jax[openai]'"
         ) from error
-    http_clients = {"AsyncOpenAI": openai.DefaultAsyncHttpxClient, "OpenAI": openai.DefaultHttpxClient}
-    return getattr(openai, client)(
+    return openai.AsyncOpenAI(
         api_key=key,
         base_url=base_url,
-        max_retries=max_retries,
-        timeout=openai.Timeout(request_seconds, connect=min(_CONNECT_SECONDS, request_seconds)),
-        http_client=http_clients[client](**http),
+        max_retries=limits.max_retries,
+        timeout=openai.Timeout(limits.request_seconds, connect=min(_CONNECT_SECONDS, limits.request_seconds)),
+        http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [on_response]}),
     )
 
 
-def retries_of(request: Any) -> int:
-    """Return how often a request of the client was sent before."""
-    return int(request.headers.get("x-stainless-retry-count", 0))
-
-
-def _key_in(api_key_env: str, base_url: str) -> str:
+def _key_in(api_key_env: str) -> str:
     key = os.environ.get(api_key_env)
     if not key:
         raise TeacherUnavailable(
-            f"expected the key of {base_url} in the environment variable {api_key_env}, found none; set it, or any "
-            "text for an endpoint that wants no key"
+            f"expected the endpoint's key in the environment variable {api_key_env}, found none; set it, or any text "
+            "for an endpoint that wants no key"
         )
     # An HTTP header takes no other text, and each call would fail.
     if not (key.isascii() and key.isprintable() and key == key.strip()):
         raise TeacherUnavailable(
-            f"expected the key of {base_url} in {api_key_env} as one line of ASCII without spaces around it, found "
+            f"expected the endpoint's key in {api_key_env} as one line of ASCII without spaces around it, found "
             "another text; set it anew"
         )
     return key
 
 
-def require_address(address: str, setting: str) -> None:
+def _require_address(address: str, setting: str) -> None:
     """Require that an address is one of HTTP and holds no key; `setting` says where it was named.
 
     Raises:
         TeacherUnavailable: it is not, or holds a user, a query or a fragment; the message does not repeat it.
 
-    >>> require_address("https://host/v1", "embedding.url")
-    >>> require_address("https://me:secret@host/v1", "embedding.url")
+    >>> _require_address("https://host/v1", "base_url")
+    >>> _require_address("https://me:secret@host/v1", "base_url")
     Traceback (most recent call last):
-    synthesis.teacher.protocol.TeacherUnavailable: embedding.url: expected an address such as https://host/v1, found \
+    synthesis.teacher.protocol.TeacherUnavailable: base_url: expected an address such as https://host/v1, found \
 one with a user in it; mend it, and name the variable that holds the key in api_key_env
     """
     if found := _fault_of(address):

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 from synthesis.records import JsonObject, JsonValue
 from synthesis.teacher.adaptive_concurrency import AdaptiveConcurrency
-from synthesis.teacher.client import open_client, retries_of
+from synthesis.teacher.client import open_client
 from synthesis.teacher.completion import Completion, completion_of
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.protocol import BadReply, TeacherUnavailable
@@ -34,15 +34,7 @@ class Endpoint:
         Raises:
             TeacherUnavailable: as `open_client`.
         """
-        self._client = open_client(
-            "AsyncOpenAI",
-            base_url,
-            api_key_env,
-            f"the teacher's base_url beside {api_key_env}",
-            request_seconds=limits.request_seconds,
-            max_retries=limits.max_retries,
-            event_hooks={"response": [self._look_at]},
-        )
+        self._client = open_client(base_url, api_key_env, limits, self._look_at)
         self._base_url, self._api_key_env, self._limits = base_url, api_key_env, limits
         self._concurrency = AdaptiveConcurrency(start=min(32, limits.max_concurrency), maximum=limits.max_concurrency)
         self._refused_fields: defaultdict[str, set[str]] = defaultdict(set)
@@ -77,14 +69,14 @@ class Endpoint:
                     # The typed `chat.completions.create` takes twice the CPU; the call is the same.
                     response = await self._client.post("/chat/completions", body=sent, cast_to=httpx.Response)
                 except openai.APIStatusError as error:
-                    self._count(error.request, costs)
+                    _count_calls(error.request, costs)
                     self._obey(question, sent, error, costs)
                     continue
                 except openai.APIConnectionError as error:  # its text may hold the request
-                    self._count(error.request, costs)
+                    _count_calls(error.request, costs)
                     self._require_connected(error)
                     self._give_up(question, type(error).__name__)
-            self._count(response.request, costs)
+            _count_calls(response.request, costs)
             seconds = response.elapsed.total_seconds()
             costs.seconds += seconds
             self._concurrency.succeeded(seconds)
@@ -109,11 +101,6 @@ class Endpoint:
             self._concurrency.pushed_back()
         may_pass = response.status_code != 200 and rule_of(response.status_code, body, ()).action == "again"
         response.headers["x-should-retry"] = str(may_pass).lower()
-
-    def _count(self, request: Any, costs: QuestionCosts) -> None:
-        retries = retries_of(request)
-        costs.calls += 1 + retries
-        costs.retries += retries
 
     def _taken_fields(self, call: JsonObject) -> JsonObject:
         """Return the call without the fields that the endpoint was seen not to take for this model."""
@@ -185,6 +172,13 @@ class Endpoint:
                 f"no connection to the teacher at {self._base_url}: {str(cause) or type(cause).__name__}; start it, or "
                 "check the address (teacher.base_url) and the network"
             ) from None
+
+
+def _count_calls(request: Any, costs: QuestionCosts) -> None:
+    """Count a call and its retries, whose number the client writes into the last request."""
+    retries = int(request.headers.get("x-stainless-retry-count", 0))
+    costs.calls += 1 + retries
+    costs.retries += retries
 
 
 def _json_of(content: bytes) -> JsonValue:
