@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from astra_jax.serve.refusal import read_body
-from astra_jax.serve.text_sampling import TextRequest
+from astra_jax.serve.requests import TextRequest
 
 
 class ChatRequest(TextRequest):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from astra_jax.engine.interface import Finish, Generated, Session
-from astra_jax.serve.message_parts import Called, MessageParts, Part, Said
 from astra_jax.serve.message_text import MessageText
+from astra_jax.serve.messages import Called, MessageParts, Part, Said
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 _REASONS: Final[dict[Finish, FinishReason]] = {"end": "stop", "length": "length", "aborted": "stop"}

@@ -25,12 +25,12 @@ from astra_jax.serve.chat_prompt import begins_in_thoughts, chat_prompt
 from astra_jax.serve.chat_request import ChatRequest, chat_request
 from astra_jax.serve.choice import Choice, News
 from astra_jax.serve.completion_request import CompletionRequest, completion_request
-from astra_jax.serve.message_parts import MessageParts
 from astra_jax.serve.message_text import MessageText
-from astra_jax.serve.openai_replies import LAST_EVENT, ChatForm, CompletionForm, Form, Head, event, usage_of
+from astra_jax.serve.messages import MessageParts
 from astra_jax.serve.refusal import RequestRefused
+from astra_jax.serve.replies import LAST_EVENT, ChatForm, CompletionForm, Form, Head, event, usage_of
+from astra_jax.serve.requests import TextRequest
 from astra_jax.serve.service import OUT_OF_GRACE, Service
-from astra_jax.serve.text_sampling import TextRequest
 
 log = logging.getLogger("astra.serve")
 ReasoningParser = Literal["qwen3", "none"]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from astra_jax.chat.format import END_THINK, END_TOOL_CALL, IM_END, THINK, TOOL_CALL
 from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
-from astra_jax.serve.message_parts import Called, MessageParts, Part, Said, Thought
 from astra_jax.serve.message_text import MessageText
+from astra_jax.serve.messages import Called, MessageParts, Part, Said, Thought
 from tests.time_limit import at_most
 
 CALL = '<tool_call>\n{"name": "get_rent", "arguments": {"flat": "Amber Falcon"}}\n</tool_call>'

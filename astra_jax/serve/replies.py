@@ -9,7 +9,7 @@ from typing import Any
 
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.serve.choice import Choice, News
-from astra_jax.serve.message_parts import Called, Part, Said, Thought
+from astra_jax.serve.messages import Called, Part, Said, Thought
 
 Json = dict[str, Any]
 
