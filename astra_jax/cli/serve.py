@@ -88,7 +88,6 @@ change a draw or a reply and is not done here (forced calls, forced forms, top_l
         metavar="SECONDS",
         help="look at CHECKPOINT so often and go on with its new weights, such as a training run's OUT/best",
     )
-    serve.add_argument("--kv-dtype", choices=["int8"], help="what cached keys and values are rounded to")
     serve.add_argument(
         "--max-waiting", type=whole_number(1), default=1024, metavar="N", help="requests beyond which callers get 429"
     )
@@ -111,27 +110,30 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _serve(options: argparse.Namespace) -> None:
     from astra_jax.cli.compile_cache import keep_compiled_programs
+    from astra_jax.serve.policy import served_policy
     from astra_jax.serve.server import serve
-    from astra_jax.serve.service import ServingLimits
+    from astra_jax.serve.service import ServingOptions
 
     keep_compiled_programs()
     serve(
         options.checkpoint,
-        host=options.host,
-        port=options.port,
-        key_variable=options.api_key_env,
-        names=options.served_model_name,
-        most_tokens=options.max_model_len,
-        rows=options.rows,
-        dtype=options.dtype,
-        kv_dtype=options.kv_dtype,
-        limits=ServingLimits(
+        lambda: served_policy(
+            options.checkpoint,
+            names=options.served_model_name,
+            most_tokens=options.max_model_len,
+            rows=options.rows,
+            dtype=options.dtype,
+        ),
+        ServingOptions(
             most_waiting=options.max_waiting,
             default_max_tokens=options.default_max_tokens,
             max_tokens_floor=options.max_tokens_floor,
             grace_seconds=options.grace_seconds,
+            splits_thoughts=options.reasoning_parser == "qwen3",
+            reload_seconds=options.reload,
+            until_stdin_closes=options.until_stdin_closes,
         ),
-        reasoning_parser=options.reasoning_parser,
-        reload_seconds=options.reload,
-        until_stdin_closes=options.until_stdin_closes,
+        host=options.host,
+        port=options.port,
+        key_variable=options.api_key_env,
     )

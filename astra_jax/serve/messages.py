@@ -1,23 +1,82 @@
-r"""A Qwen3 message taken apart while its text comes: thoughts, what is said, and tool calls.
+r"""The messages that are sampled: token ids become text, and text becomes thoughts, content and tool calls.
 
     <think>\n…\n</think>\n\n                                        Thought
     Hello.\n                                                        Said
-    <tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>       Called, as soon as it is whole
+    <tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>       Called, as soon as the call is complete
 
-What stands between the tags of a call and is none stays in what is said, tags included. How the text is cut into pieces
-does not matter: every decision rests on what came before a tag and the tag. Messages whose calls can all be read come
-apart as `chat.tool_calls.parse_turn` takes them apart.
+The result does not depend on the pieces in which tokens or text arrive, so a stream adds up to the whole reply. A
+block between tool call tags that cannot be read stays in the content, tags included. A message whose calls can all be
+read has the parts that `chat.tool_calls.parse_turn` gives it.
 """
 
 from __future__ import annotations
 
-import enum
 import secrets
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
 
 from astra_jax.chat.format import END_THINK, END_TOOL_CALL, THINK, TOOL_CALL, to_json
+from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_call
-from astra_jax.serve.message_text import overlap
+from astra_jax.engine.interface import Generated, Sampling, Session
+
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+_MOST_TOKENS_OF_A_CHARACTER: Final = 4  # a character has at most four bytes
+
+
+class MessageText:
+    """Turns token ids into text: whole characters, up to the first stop string."""
+
+    def __init__(self, tokenizer: Tokenizer, *, silent_ids: Collection[int], stops: Sequence[str] = ()):
+        """Begin a message; `silent_ids` are the tokens that end it and are not shown."""
+        self._tokenizer, self._silent_ids, self._stops = tokenizer, frozenset(silent_ids), tuple(filter(None, stops))
+        self._held_ids: list[int] = []
+        """Tokens of a character whose last bytes have not come."""
+        self._held = ""
+        """Text that may be the beginning of a stop string."""
+        self.is_stopped = False
+        """Whether a stop string has come."""
+
+    def push(self, id_: int) -> str:
+        """Add the next token, and return the text that no later token can change."""
+        if self.is_stopped or id_ in self._silent_ids:
+            return ""
+        self._held_ids.append(id_)
+        text = self._tokenizer.decode(self._held_ids)
+        if text.endswith(_REPLACEMENT) and len(self._held_ids) < _MOST_TOKENS_OF_A_CHARACTER:
+            return ""
+        self._held_ids = []
+        return self._until_stop_string(text)
+
+    def end(self) -> str:
+        """Return the text that was held back; no token follows."""
+        rest = self._until_stop_string(self._tokenizer.decode(self._held_ids)) if self._held_ids else ""
+        self._held_ids = []
+        if not self.is_stopped:
+            rest, self._held = rest + self._held, ""
+        return rest
+
+    def _until_stop_string(self, text: str) -> str:
+        if not self._stops:
+            return text
+        text = self._held + text
+        found = min((place for stop in self._stops if (place := text.find(stop)) >= 0), default=-1)
+        if found >= 0:
+            self._held, self.is_stopped = "", True
+            return text[:found]
+        certain = len(text) - max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[certain:]
+        return text[:certain]
+
+
+def _overlap(text: str, tag: str) -> int:
+    """Return the number of characters at the end of a text that are the beginning of a tag, but not all of it.
+
+    >>> _overlap("Well <tool", "<tool_call>"), _overlap("Well", "<tool_call>")
+    (5, 0)
+    """
+    return next((count for count in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:count])), 0)
 
 
 class Thought(NamedTuple):
@@ -33,10 +92,10 @@ class Said(NamedTuple):
 
 
 class Called(NamedTuple):
-    """A tool call, as soon as it is whole."""
+    """A complete tool call."""
 
     number: int
-    """Of the message's calls before it."""
+    """Index among the calls of the message."""
     id: str
     name: str
     arguments: str
@@ -46,16 +105,8 @@ class Called(NamedTuple):
 Part = Thought | Said | Called
 
 
-class _At(enum.Enum):
-    BEGINNING = enum.auto()
-    THOUGHTS = enum.auto()
-    CONTENT = enum.auto()
-    CALL = enum.auto()
-    END = enum.auto()
-
-
 class MessageParts:
-    """Takes one message apart."""
+    """Divides the text of one message into thoughts, content and tool calls."""
 
     def __init__(
         self,
@@ -65,37 +116,41 @@ class MessageParts:
         reads_calls: bool = True,
         most_calls: int | None = None,
     ):
-        """A prompt that ends with `<think>` makes a message that begins in its thoughts.
+        """Begin a message; without `splits_thoughts` and `reads_calls` all text is content, unchanged.
 
-        Without `splits_thoughts` and `reads_calls` the text is handed on as it is. After `most_calls` nothing counts.
+        Args:
+          splits_thoughts: whether thoughts are told apart from the content.
+          begins_in_thoughts: whether the prompt ends with `<think>`.
+          reads_calls: whether tool calls are told apart from the content.
+          most_calls: number of calls after which the rest of the message is ignored.
         """
         self._strips, self._reads_calls, self._most_calls = splits_thoughts or reads_calls, reads_calls, most_calls
-        self._at = _At.CONTENT
+        self._at: Literal["beginning", "thoughts", "content", "call", "end"] = "content"
         if splits_thoughts:
-            self._at = _At.THOUGHTS if begins_in_thoughts else _At.BEGINNING
+            self._at = "thoughts" if begins_in_thoughts else "beginning"
         self._rest = ""
-        """Text of which nothing is decided."""
+        """Text that is not divided yet."""
         self._blanks: list[str] = []
-        """What a message begins with before its first word."""
-        self._lines = 0
-        """Line ends that count only if more text of their part follows."""
+        """Blanks before the first word of the message; a list, because joining them at each piece would take long."""
+        self._num_held_lines = 0
+        """Line ends that belong to the current part only if more text of it follows; counted for the same reason."""
         self._has_begun = False
-        """Whether the part at hand has any text: line ends before it do not count."""
+        """Whether the current part has any text; line ends before that are dropped."""
         self._num_calls = 0
         self.num_unreadable = 0
-        """Calls that could not be read, and stay in what is said."""
+        """Number of blocks between tool call tags that cannot be read."""
         self._searched = 0
-        """How much of an open call's text has been looked through for its end."""
+        """Number of characters of an open call in which its end tag was searched."""
         self._is_in_string = self._is_escaped = False
-        """Whether it breaks off inside a string of its JSON, and behind a backslash there."""
+        """Whether those characters end inside a JSON string, and there behind a backslash."""
 
     @property
     def is_done(self) -> bool:
-        """Whether whatever follows counts for nothing."""
-        return self._at is _At.END
+        """Whether the rest of the message is ignored."""
+        return self._at == "end"
 
     def push(self, text: str) -> list[Part]:
-        """Take in the next text; return what is certain now."""
+        """Add the next text, and return the parts that no later text can change."""
         self._rest += text
         parts: list[Part] = []
         while self._step(parts):
@@ -103,103 +158,175 @@ class MessageParts:
         return parts
 
     def end(self, *, is_cut: bool = False) -> list[Part]:
-        """Return what was held back, when no text follows; a call without an end tag is none if the message is cut."""
-        rest, self._rest = self._rest, ""
-        if self._at is _At.BEGINNING:
-            rest = "".join(self._blanks) + rest
+        """Return the parts that were held back; no text follows.
+
+        A call without an end tag counts, unless the message `is_cut` at its length.
+        """
+        rest, self._rest = "".join([*self._blanks, self._rest]), ""
         parts: list[Part] = []
-        if self._at is _At.CALL:
+        if self._at == "call":
             self._call(parts, rest, "", is_whole=not is_cut)
-        elif self._at is not _At.END:
-            self._hand_on(parts, Thought if self._at is _At.THOUGHTS else Said, rest)
-        self._at = _At.END
+        elif not self.is_done:
+            self._add(parts, Thought if self._at == "thoughts" else Said, rest)
+        self._at = "end"
         return parts
 
     def _step(self, parts: list[Part]) -> bool:
-        """Decide what can be decided next; return whether there may be more."""
+        """Divide the rest at the next place that is certain; return whether another one may follow."""
         match self._at:
-            case _At.BEGINNING:
+            case "beginning":
                 begun = self._rest.lstrip()
-                if not begun:  # kept apart: each further piece would copy all before it
+                if not begun:
                     self._blanks.append(self._rest)
                     self._rest = ""
                     return False
                 if begun != THINK and THINK.startswith(begun):
                     return False
                 thinks = begun.startswith(THINK)
-                self._at = _At.THOUGHTS if thinks else _At.CONTENT
-                self._rest = begun.removeprefix(THINK) if thinks else "".join(self._blanks) + self._rest
+                self._at = "thoughts" if thinks else "content"
+                self._rest = begun.removeprefix(THINK) if thinks else "".join([*self._blanks, self._rest])
+                self._blanks = []
                 return True
-            case _At.THOUGHTS:
-                return self._up_to(END_THINK, _At.CONTENT, Thought, parts)
-            case _At.CONTENT:
-                return self._up_to(TOOL_CALL if self._reads_calls else None, _At.CALL, Said, parts)
-            case _At.CALL:
+            case "thoughts":
+                if not self._reaches(END_THINK, Thought, parts):
+                    return False
+                self._at, self._num_held_lines, self._has_begun = "content", 0, False
+                return True
+            case "content":
+                if not self._reaches(TOOL_CALL if self._reads_calls else None, Said, parts):
+                    return False
+                self._at = "call"
+                return True
+            case "call":
                 return self._close_call(parts)
-            case _At.END:
+            case "end":
                 self._rest = ""
                 return False
 
-    def _up_to(self, tag: str | None, after: _At, kind: type[Thought] | type[Said], parts: list[Part]) -> bool:
-        """Hand on what comes before a tag, and what lies beyond it to the next decision."""
-        found = -1 if tag is None else self._rest.find(tag)
-        if tag is None or found < 0:
-            certain = len(self._rest) - (0 if tag is None else overlap(self._rest, tag))
-            self._hand_on(parts, kind, self._rest[:certain])
-            self._rest = self._rest[certain:]
-            return False
-        self._hand_on(parts, kind, self._rest[:found])
-        self._rest, self._at = self._rest[found + len(tag) :], after
-        if kind is Thought:
-            self._lines, self._has_begun = 0, False
-        return True
+    def _reaches(self, tag: str | None, kind: type[Thought] | type[Said], parts: list[Part]) -> bool:
+        """Add the text before a tag, keep the text behind it; return whether the tag has come."""
+        before, found, after = self._rest.partition(tag) if tag else (self._rest, "", "")
+        if not found and tag:
+            certain = len(before) - _overlap(before, tag)
+            before, after = before[:certain], before[certain:]
+        self._add(parts, kind, before)
+        self._rest = after
+        return bool(found)
 
-    def _hand_on(self, parts: list[Part], kind: type[Thought] | type[Said], text: str) -> None:
+    def _add(self, parts: list[Part], kind: type[Thought] | type[Said], text: str) -> None:
         if self._strips:
             text = text if self._has_begun else text.lstrip("\n")
             said = text.rstrip("\n")
             held = len(text) - len(said)
-            # Counted, not kept: each piece of empty lines behind a word would copy all of them before it.
-            text, self._lines = ("\n" * self._lines + said, held) if said else ("", self._lines + held)
+            if said:
+                text, self._num_held_lines = "\n" * self._num_held_lines + said, held
+            else:
+                text, self._num_held_lines = "", self._num_held_lines + held
         if text:
             self._has_begun = True
             parts.append(kind(text))
 
     def _close_call(self, parts: list[Part]) -> bool:
-        # An end tag inside a string of its JSON closes nothing; what was looked through is not looked through again.
+        # An end tag inside a JSON string does not close the call. No character is searched twice.
         while True:
             closed = self._rest.find(END_TOOL_CALL, self._searched)
-            read = len(self._rest) if closed < 0 else closed
-            for index in range(self._searched, read):
-                character = self._rest[index]
-                if self._is_in_string and not self._is_escaped and character == "\\":
-                    self._is_escaped = True
-                    continue
+            for character in self._rest[self._searched : None if closed < 0 else closed]:
                 if character == '"' and not self._is_escaped:
                     self._is_in_string = not self._is_in_string
-                self._is_escaped = False
+                self._is_escaped = character == "\\" and self._is_in_string and not self._is_escaped
             if closed < 0:
-                # The beginning of an end tag may be there: quotes are in none, so only the tag is looked for again.
-                self._searched = len(self._rest) - overlap(self._rest, END_TOOL_CALL)
+                # The end tag may have begun; it has no quotes, so searching it again changes no string.
+                self._searched = len(self._rest) - _overlap(self._rest, END_TOOL_CALL)
                 return False
             if not self._is_in_string or not self._rest.lstrip().startswith("{"):
                 break
             self._searched = closed + len(END_TOOL_CALL)
-        self._searched = 0
         block, self._rest = self._rest[:closed], self._rest[closed + len(END_TOOL_CALL) :]
         self._call(parts, block, END_TOOL_CALL, is_whole=True)
         return True
 
     def _call(self, parts: list[Part], block: str, closing: str, *, is_whole: bool) -> None:
-        self._at = _At.CONTENT
-        self._searched, self._is_in_string, self._is_escaped = 0, False, False
+        self._at, self._searched, self._is_in_string, self._is_escaped = "content", 0, False, False
         call = parse_call(block)
         if isinstance(call, ParsedToolCall) and is_whole:
-            id_ = f"call_{secrets.token_hex(12)}"
-            parts.append(Called(self._num_calls, id_, call.name, to_json(call.arguments)))
+            parts.append(Called(self._num_calls, f"call_{secrets.token_hex(12)}", call.name, to_json(call.arguments)))
             self._num_calls += 1
             if self._num_calls == self._most_calls:
-                self._at = _At.END
+                self._at = "end"
         else:
             self.num_unreadable += isinstance(call, MalformedToolCall)
-            self._hand_on(parts, Said, f"{TOOL_CALL}{block}{closing}")
+            self._add(parts, Said, f"{TOOL_CALL}{block}{closing}")
+
+
+def cached_tokens(prompt_ids: list[int], message: Generated) -> int:
+    """Return the number of prompt tokens that were found in the cache; 0 if the decoder does not tell."""
+    return 0 if message.computed_tokens is None else len(prompt_ids) - message.computed_tokens
+
+
+class News(NamedTuple):
+    """An addition to a message: the result of one call of the decoder."""
+
+    parts: list[Part]
+    ids: list[int]
+    logprobs: list[float]
+
+
+@dataclass
+class Choice:
+    """One message of a reply, while it is sampled and after."""
+
+    index: int
+    prompt_ids: list[int]
+    sampling: Sampling
+    session: Session
+    text: MessageText
+    parts: MessageParts
+    said: list[Part] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    """Sampled tokens, the one that ended the message included."""
+    logprobs: list[float] = field(default_factory=list)
+    finish_reason: Literal["stop", "length", "tool_calls"] | None = None
+    """None while the message is sampled."""
+    cached_tokens: int = 0
+    """Prompt tokens that were found in the cache."""
+    streamed_characters: int = 0
+    """Characters of the tokens whose `text_offset` a stream has sent."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether tokens that are sampled from now on are ignored."""
+        return self.text.is_stopped or self.parts.is_done
+
+    @property
+    def content(self) -> str:
+        """The text without thoughts and calls."""
+        return "".join(part.text for part in self.said if isinstance(part, Said))
+
+    @property
+    def calls(self) -> list[Called]:
+        """The tool calls in order."""
+        return [part for part in self.said if isinstance(part, Called)]
+
+    def hear(self, ids: list[int], logprobs: list[float]) -> News:
+        """Add the next tokens, up to the one with which the message is over."""
+        parts: list[Part] = []
+        count = 0
+        while count < len(ids) and not self.is_over:
+            parts += self.parts.push(self.text.push(ids[count]))
+            count += 1
+        self.said += parts
+        self.ids += ids[:count]
+        self.logprobs += logprobs[:count]
+        return News(parts, ids[:count], logprobs[:count])
+
+    def end(self, message: Generated) -> News:
+        """Add the text that was held back, and the reason for which the message ended."""
+        parts = self.parts.push(self.text.end())
+        is_cut = message.finish == "length" and not self.is_over
+        parts += self.parts.end(is_cut=is_cut)
+        self.said += parts
+        self.finish_reason = "length" if is_cut else "stop"
+        if self.finish_reason == "stop" and self.calls:
+            self.finish_reason = "tool_calls"
+        self.cached_tokens = cached_tokens(self.prompt_ids, message)
+        return News(parts, [], [])

@@ -1,110 +1,319 @@
-"""How a request for text wants its messages sampled: the fields that chat and plain completions share.
+"""The requests that are answered: the fields of each body, the prompt of a chat, and the errors of a refusal.
 
-What would change a draw or a reply and is not done here is a 400 that names the field. Unknown fields, and those that
-only say who asks (`user`, `store`, `metadata`), are passed over: clients send what other servers know.
+A field that would change a reply and is not supported is a 400 that names it. A field that asks for nothing (null,
+`best_of` of 1, an empty `logit_bias`) is accepted. Other unknown fields are ignored in requests for text, because
+OpenAI's clients send fields of other servers (`user`, `store`, `metadata`), and refused in requests for token ids.
+
+Decided: docs/decisions/serve.md, “The token endpoint has the fields of vLLM's /inference/v1/generate”.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+import jinja2
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
+from starlette.responses import JSONResponse
 
+from astra_jax.chat.template import ChatTemplate, template_message
 from astra_jax.engine.interface import DecoderError, Sampling
-from astra_jax.serve.refusal import RequestRefused
+from astra_jax.errors import AstraError
+from synthesis.foreign_messages import MessageRefused, read_messages, read_tool
 
-MOST_CHOICES: Final = 128
-_MOST_STOPS: Final = 16
-_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "logit_bias": ({},),
+log = logging.getLogger("astra.serve")
+_Model = TypeVar("_Model", bound=BaseModel)
+_Neutral = Mapping[str, tuple[Any, ...]]
+MOST_SEED: Final = 2**62
+"""Seeds of the token endpoint are below this number."""
+_NOT_SUPPORTED: Final = "this server does not do that"
+_NEUTRAL_SAMPLING: Final[_Neutral] = {
     "min_tokens": (0,),
     "ignore_eos": (False,),
+    "logit_bias": ({},),
+    "bad_words": ([],),
+    **dict.fromkeys(("allowed_token_ids", "prompt_logprobs", "structured_outputs"), ()),
+}
+"""Fields of sampling that are not supported, each with the values that ask for nothing; null always does."""
+_NEUTRAL_TEXT: Final[_Neutral] = {
+    **_NEUTRAL_SAMPLING,
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
     "use_beam_search": (False,),
     "length_penalty": (1,),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": (),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "prompt_logprobs": (),
     "modalities": (["text"],),
-    "audio": (),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "audio"), ()),
 }
-"""Fields that are taken with these values, and null, alone."""
+_NEUTRAL_CHAT: Final[_Neutral] = {
+    **_NEUTRAL_TEXT,
+    "top_logprobs": (0,),  # the log-prob of the sampled token is the only one that is known
+    "response_format": ({}, {"type": "text"}),
+}
+_NEUTRAL_TOKEN_SAMPLING: Final[_Neutral] = {
+    **_NEUTRAL_SAMPLING,
+    "n": (1,),
+    "stop": ([],),
+    "include_stop_str_in_output": (False,),
+    # These shape a text, and the reply has none.
+    **dict.fromkeys(("detokenize", "skip_special_tokens", "spaces_between_special_tokens"), (False, True)),
+    **dict.fromkeys(("extra_args", "thinking_token_budget"), ()),
+}
+_NEUTRAL_TOKENS: Final[_Neutral] = {
+    "stream": (False,),
+    "priority": (0,),
+    "output_mode": ("tokens",),
+    "return_token_ids": (False,),
+    **dict.fromkeys(("stream_options", "features", "content_parts", "assistant_tokens_mask", "token_offsets"), ()),
+    **dict.fromkeys(("kv_transfer_params", "ec_transfer_params", "reasoning_ended", "reasoning_parser_kwargs"), ()),
+}
+_SERVERS_OWN: Final = frozenset({
+    "conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt",
+    "continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+    "return_assistant_tokens_mask", "tokenizer_kwargs", "load_audio_from_video", "processor_kwargs",
+})  # fmt: skip
+"""Arguments of a rendering that the server sets itself, so that `chat_template_kwargs` cannot."""
 
 
-class StreamOptions(BaseModel):
-    """What a stream tells besides its text."""
+class RequestRefused(AstraError):
+    """A request is refused with an HTTP status; the message gives the reason in one line."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None):
+        super().__init__(" ".join(message.split()))
+        self.status, self.param, self.code = status, param, code
 
-    include_usage: bool = False
+    def to_json(self) -> dict[str, Any]:
+        """Return the error in the form that OpenAI's clients read."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def reply(self, headers: Mapping[str, str] | None = None) -> JSONResponse:
+        """Return the HTTP reply; a 429 says when to try again."""
+        headers = {"Retry-After": "1"} if self.status == 429 else headers
+        return JSONResponse(self.to_json(), status_code=self.status, headers=headers)
 
 
-class TextRequest(BaseModel):
-    """The fields."""
+def refusal_of(error: Exception) -> RequestRefused:
+    """Return the refusal that a client gets for an error; an unexpected one is logged, and is a 500."""
+    if isinstance(error, RequestRefused):
+        return error
+    if isinstance(error, DecoderError):
+        return RequestRefused(400, str(error))
+    log.error("a request failed", exc_info=error)
+    return RequestRefused(500, f"{type(error).__name__}; the server's log says more")
 
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
 
-    model: str | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
+def read_body(model: type[_Model], body: bytes) -> _Model:
+    """Return the request that a body holds.
+
+    Raises:
+        RequestRefused: the body is not JSON, or a field has a wrong value.
+    """
+    try:
+        document = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestRefused(400, f"the body is not JSON: {error}") from None
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        fault = error.errors(include_input=False, include_url=False)[0]
+        place, why = [*map(str, fault["loc"])], fault["msg"]
+        if fault["type"] == "value_error":  # from a validator below, whose message begins with the field
+            field, _, why = str(fault["ctx"]["error"]).partition(": ")
+            place.append(field)
+        elif fault["type"] == "extra_forbidden":
+            why = _NOT_SUPPORTED
+        where = ".".join(place) or "the body"
+        raise RequestRefused(400, f"{where}: {why}", param=where) from None
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    neutral: ClassVar[_Neutral] = {}
+    """Fields that are not supported, each with the values that ask for nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_neutral_fields(cls, document: Any) -> Any:
+        if not isinstance(document, dict):
+            return document
+        asked = {key: value for key, value in document.items() if value is not None}
+        for key, values in cls.neutral.items():
+            if key in asked and not _is_one_of(asked.pop(key), values):
+                raise ValueError(f"{key}: {_NOT_SUPPORTED}")
+        return asked
+
+
+def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
+    # In Python True equals 1, in JSON it does not.
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
+
+
+class _SamplingFields(_Body):
+    """The fields that every request for a message has."""
+
     temperature: float = Field(default=1.0, ge=0, le=100)
     top_p: float = 1.0
     top_k: int = -1
-    """-1 and 0 for all."""
+    """Number of the likeliest ids that are kept; -1 and 0 keep all."""
     min_p: float = 0.0
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     repetition_penalty: float = Field(default=1.0, ge=1e-6, le=1e6)
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    n: int = Field(default=1, ge=1, le=MOST_CHOICES)
-    stop: list[str] = Field(default=[], max_length=_MOST_STOPS)
     stop_token_ids: list[int] = []
-    stream: bool = False
-    stream_options: StreamOptions = StreamOptions()
-    cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out(cls, document: Any) -> Any:
-        if not isinstance(document, dict):
-            return document
-        asked = {key: value for key, value in document.items() if value is not None}
-        for key, neutral in _NEUTRAL.items():
-            if key in asked and not any(asked[key] == value for value in neutral):
-                raise ValueError(f"{key}: this server does not do that")
-        if isinstance(asked.get("stop"), str):
-            asked["stop"] = [asked["stop"]]
-        return asked
-
-    @field_validator("stop")
-    @classmethod
-    def _says_something(cls, stop: list[str]) -> list[str]:
-        return [each for each in stop if each]
+    place: ClassVar[str | None] = None
+    """Field of the body that holds these fields; None if they are the body's own."""
 
     def sampling(self, max_tokens: int) -> Sampling:
-        """Return what a decoder is asked for.
+        """Return the sampling of a message of at most `max_tokens` tokens.
 
         Raises:
-            RequestRefused: there is no such temperature, truncation or penalty.
+            RequestRefused: a value is out of its range.
         """
+        alike = {field.name for field in dataclasses.fields(Sampling)} - {"max_tokens", "top_k"}
+        top_k = None if self.top_k in (-1, 0) else self.top_k
         try:
             return Sampling(
-                max_tokens=max_tokens,
-                temperature=self.temperature,
-                top_k=None if self.top_k in (-1, 0) else self.top_k,
-                top_p=self.top_p,
-                min_p=self.min_p,
-                stop_ids=tuple(self.stop_token_ids),
-                presence_penalty=self.presence_penalty,
-                frequency_penalty=self.frequency_penalty,
-                repetition_penalty=self.repetition_penalty,
+                max_tokens, top_k=top_k, stop_ids=tuple(self.stop_token_ids), **self.model_dump(include=alike)
             )
         except DecoderError as error:
-            raise RequestRefused(400, str(error)) from None
+            raise RequestRefused(400, str(error), param=self.place) from None
+
+
+class StreamOptions(BaseModel):
+    """Additions to a stream."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    include_usage: bool = False
+    """Whether the last event holds the numbers of tokens."""
+
+
+_Salt = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class TextRequest(_SamplingFields):
+    """The fields that chats and plain completions share."""
+
+    model_config = ConfigDict(extra="ignore")
+    neutral = _NEUTRAL_TEXT
+
+    model: str | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    n: int = Field(default=1, ge=1, le=128)
+    stop: Annotated[list[str], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)] = Field(
+        default=[], max_length=16
+    )
+    """Strings that end a message and do not belong to it; empty ones are ignored."""
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    cache_salt: _Salt | None = None
+    """Cached tokens are shared only between requests with the same salt."""
+
+
+class ChatRequest(TextRequest):
+    """The body of `POST /v1/chat/completions`."""
+
+    neutral = _NEUTRAL_CHAT
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    """The newer name of `max_tokens`; if both are given, this one counts."""
+    tools: list[dict[str, Any]] = []
+    tool_choice: Literal["auto", "none"] = "auto"
+    """With `none`, tool calls are left in the text."""
+    parallel_tool_calls: bool = True
+    """If false, a message ends after its first tool call."""
+    logprobs: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
+    """Arguments of the checkpoint's own chat template."""
+    separate_reasoning: bool | None = None
+    """Whether thoughts are told apart as `reasoning_content`; None follows the server's `--reasoning-parser`."""
+
+
+def _several(prompt: Any) -> Any:
+    is_one = isinstance(prompt, str) or (
+        isinstance(prompt, list) and prompt and all(isinstance(i, int) for i in prompt)
+    )
+    return [prompt] if is_one else prompt
+
+
+class CompletionRequest(TextRequest):
+    """The body of `POST /v1/completions`."""
+
+    prompts: Annotated[list[str | list[int]], BeforeValidator(_several)] = Field(
+        min_length=1, max_length=128, alias="prompt"
+    )
+    """Texts or lists of token ids; each one gets `n` choices."""
+    logprobs: int | None = Field(default=None, ge=0, le=0)
+    """0 asks for the log-prob of each sampled token; others are not known."""
+
+
+class TokenSampling(_SamplingFields):
+    """The sampling of a message of token ids."""
+
+    neutral = _NEUTRAL_TOKEN_SAMPLING
+    place = "sampling_params"
+
+    max_tokens: int | None = None
+    seed: int | None = Field(default=None, ge=0, lt=MOST_SEED)
+    """The same seed gives the same draws for the same tokens; without one, the server draws it."""
+    logprobs: int | None = Field(default=None, ge=0, le=1)
+    """0 and 1 ask for the log-prob of each sampled token; others are not known."""
+    routed_experts_prompt_start: int | None = Field(default=None, ge=0)
+    """Ignored: it asks for the experts of a mixture, and no such model is served. Prime's `verifiers` sends it."""
+
+
+class GenerateRequest(_Body):
+    """The body of `POST /inference/v1/generate`."""
+
+    neutral = _NEUTRAL_TOKENS
+
+    token_ids: list[int]
+    sampling_params: TokenSampling
+    model: str | None = None
+    request_id: str | None = Field(default=None, min_length=1, max_length=256)
+    cache_salt: _Salt | None = None
+    draws_from: int = Field(default=0, ge=0)
+    """Index in `token_ids` at which the first message of the conversation began; not a field of vLLM. Draws are
+    counted from there, so that with one seed each message has draws of its own."""
+
+    @model_validator(mode="after")
+    def _draws_begin_in_the_prompt(self) -> GenerateRequest:
+        if self.draws_from > len(self.token_ids):
+            raise ValueError(f"draws_from: expected at most {len(self.token_ids)}, as many as token_ids")
+        return self
+
+
+class AbortRequest(_Body):
+    """The body of `POST /inference/v1/abort_requests`."""
+
+    request_ids: list[str]
+
+
+def chat_prompt(template: ChatTemplate, body: ChatRequest) -> str:
+    """Return the rendered text of a chat, up to the place where the assistant's next message begins.
+
+    Messages are read by `synthesis.foreign_messages`, which accepts the forms that clients send back: content in
+    parts or none, extra fields in calls, nulls. Tools keep their order and their unknown fields, without nulls.
+
+    Raises:
+        RequestRefused: a message or a tool cannot be read, and `param` is its place; or the template cannot render
+            them.
+    """
+    if reserved := sorted(_SERVERS_OWN.intersection(body.chat_template_kwargs)):
+        why = f"chat_template_kwargs: {reserved[0]} is set by the server; leave it out"
+        raise RequestRefused(400, why, param="chat_template_kwargs")
+    try:
+        offered = [read_tool(tool, f"tools.{index}") for index, tool in enumerate(body.tools)]
+        shown = [template_message(message) for message in read_messages(body.messages, {}, is_learnt=False)]
+        return template.render(shown, offered, **body.chat_template_kwargs)
+    except MessageRefused as refused:
+        raise RequestRefused(400, str(refused), param=refused.place) from None
+    except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        why = f"messages: the chat template cannot render them: {error}"
+        raise RequestRefused(400, why, param="messages") from None
