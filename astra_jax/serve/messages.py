@@ -52,10 +52,7 @@ class MessageText:
     def end(self) -> str:
         """Return the text that was held back; no token follows."""
         rest = self._until_stop_string(self._tokenizer.decode(self._held_ids)) if self._held_ids else ""
-        self._held_ids = []
-        if not self.is_stopped:
-            rest, self._held = rest + self._held, ""
-        return rest
+        return rest if self.is_stopped else rest + self._held
 
     def _until_stop_string(self, text: str) -> str:
         if not self._stops:
@@ -116,13 +113,9 @@ class MessageParts:
         reads_calls: bool = True,
         most_calls: int | None = None,
     ):
-        """Begin a message; without `splits_thoughts` and `reads_calls` all text is content, unchanged.
+        """Begin a message, in its thoughts if the prompt ends with `<think>`; after `most_calls` calls it is over.
 
-        Args:
-          splits_thoughts: whether thoughts are told apart from the content.
-          begins_in_thoughts: whether the prompt ends with `<think>`.
-          reads_calls: whether tool calls are told apart from the content.
-          most_calls: number of calls after which the rest of the message is ignored.
+        Without `splits_thoughts` and `reads_calls` all text is content, unchanged.
         """
         self._strips, self._reads_calls, self._most_calls = splits_thoughts or reads_calls, reads_calls, most_calls
         self._at: Literal["beginning", "thoughts", "content", "call", "end"] = "content"
@@ -188,15 +181,9 @@ class MessageParts:
                 self._blanks = []
                 return True
             case "thoughts":
-                if not self._reaches(END_THINK, Thought, parts):
-                    return False
-                self._at, self._num_held_lines, self._has_begun = "content", 0, False
-                return True
+                return self._reaches(END_THINK, Thought, parts)
             case "content":
-                if not self._reaches(TOOL_CALL if self._reads_calls else None, Said, parts):
-                    return False
-                self._at = "call"
-                return True
+                return self._reaches(TOOL_CALL if self._reads_calls else None, Said, parts)
             case "call":
                 return self._close_call(parts)
             case "end":
@@ -204,13 +191,16 @@ class MessageParts:
                 return False
 
     def _reaches(self, tag: str | None, kind: type[Thought] | type[Said], parts: list[Part]) -> bool:
-        """Add the text before a tag, keep the text behind it; return whether the tag has come."""
-        before, found, after = self._rest.partition(tag) if tag else (self._rest, "", "")
+        """Add the text before the tag that ends the current state; return whether the tag has come."""
+        before, found, self._rest = self._rest.partition(tag) if tag else (self._rest, "", "")
         if not found and tag:
             certain = len(before) - _overlap(before, tag)
-            before, after = before[:certain], before[certain:]
+            before, self._rest = before[:certain], before[certain:]
         self._add(parts, kind, before)
-        self._rest = after
+        if found and kind is Thought:
+            self._at, self._num_held_lines, self._has_begun = "content", 0, False
+        elif found:
+            self._at = "call"
         return bool(found)
 
     def _add(self, parts: list[Part], kind: type[Thought] | type[Said], text: str) -> None:
@@ -325,8 +315,6 @@ class Choice:
         is_cut = message.finish == "length" and not self.is_over
         parts += self.parts.end(is_cut=is_cut)
         self.said += parts
-        self.finish_reason = "length" if is_cut else "stop"
-        if self.finish_reason == "stop" and self.calls:
-            self.finish_reason = "tool_calls"
+        self.finish_reason = "length" if is_cut else "tool_calls" if self.calls else "stop"
         self.cached_tokens = cached_tokens(self.prompt_ids, message)
         return News(parts, [], [])

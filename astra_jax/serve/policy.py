@@ -63,12 +63,7 @@ class ServedPolicy:
 
 
 def served_policy(
-    folder: Path,
-    *,
-    names: tuple[str, ...] = (),
-    most_tokens: int | None = None,
-    rows: int,
-    dtype: DType | None = None,
+    folder: Path, *, names: tuple[str, ...] = (), most_tokens: int | None = None, rows: int, dtype: DType | None = None
 ) -> ServedPolicy:
     """Open a policy folder or a HuggingFace folder.
 

@@ -55,12 +55,12 @@ class ChatForm:
         if choice.calls:
             message["tool_calls"] = [_call(call) for call in choice.calls]
         logprobs = self._logprobs(choice.ids, choice.logprobs)
-        return _choice(choice, logprobs=logprobs, finish_reason=choice.finish_reason, message=message)
+        return _piece(choice, logprobs=logprobs, finish_reason=choice.finish_reason, message=message)
 
     def pieces(self, choice: Choice, news: News) -> list[Json]:
         """Return the pieces for an addition; the first of them has the log-probs of its tokens."""
-        deltas = [chat_delta(part) for part in news.parts] or [{}] * (self.tells_logprobs and bool(news.ids))
-        pieces = [_choice(choice, delta=delta) for delta in deltas]
+        deltas = [_delta(part) for part in news.parts] or [{}] * (self.tells_logprobs and bool(news.ids))
+        pieces = [_piece(choice, delta=delta) for delta in deltas]
         if pieces:
             pieces[0]["logprobs"] = self._logprobs(news.ids, news.logprobs)
         return pieces
@@ -89,7 +89,7 @@ class CompletionForm:
     def whole(self, choice: Choice) -> Json:
         """Return a complete choice."""
         logprobs = self._logprobs(choice.ids, choice.logprobs, start=0)
-        return _choice(choice, logprobs=logprobs, finish_reason=choice.finish_reason, text=choice.content)
+        return _piece(choice, logprobs=logprobs, finish_reason=choice.finish_reason, text=choice.content)
 
     def pieces(self, choice: Choice, news: News) -> list[Json]:
         """Return the pieces for an addition."""
@@ -99,7 +99,7 @@ class CompletionForm:
         logprobs = self._logprobs(news.ids, news.logprobs, start=choice.streamed_characters)
         if logprobs is not None:
             choice.streamed_characters += sum(map(len, logprobs["tokens"]))
-        return [_choice(choice, logprobs=logprobs, text=text)]
+        return [_piece(choice, logprobs=logprobs, text=text)]
 
     def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float], *, start: int) -> Json | None:
         if not self.tells_logprobs:
@@ -109,16 +109,11 @@ class CompletionForm:
         return {"tokens": texts, "token_logprobs": list(logprobs), "top_logprobs": None, "text_offset": offsets}
 
 
-def _choice(choice: Choice, *, logprobs: Json | None = None, finish_reason: str | None = None, **content: Any) -> Json:
+def _piece(choice: Choice, *, logprobs: Json | None = None, finish_reason: str | None = None, **content: Any) -> Json:
     return {"index": choice.index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
-def chat_delta(part: Part) -> Json:
-    """Return the addition of a part to the message of a stream; a call comes in one piece.
-
-    >>> chat_delta(Said("Hi")), chat_delta(Thought("So."))
-    ({'content': 'Hi'}, {'reasoning_content': 'So.'})
-    """
+def _delta(part: Part) -> Json:
     match part:
         case Thought(text):
             return {"reasoning_content": text}
@@ -192,11 +187,11 @@ class TextEndpoints:
         prompt = chat_prompt(template, body)
         ids = self._tokenizer.encode(prompt)
         length = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        splits = service.options.splits_thoughts if body.separate_reasoning is None else body.separate_reasoning
         sampling = body.sampling(service.max_tokens(len(ids), length))
-        splits_by_default = service.options.splits_thoughts
         new_parts = functools.partial(
             MessageParts,
-            splits_thoughts=splits_by_default if body.separate_reasoning is None else body.separate_reasoning,
+            splits_thoughts=splits,
             begins_in_thoughts=prompt.rstrip().endswith(THINK),
             reads_calls=bool(body.tools) and body.tool_choice != "none",
             most_calls=None if body.parallel_tool_calls else 1,
@@ -277,7 +272,7 @@ async def _events(service: Service, asked: _Asked, tells_usage: bool) -> AsyncIt
     is_complete = False
     try:
         for choice, first in itertools.product(asked.choices, asked.form.first):
-            yield _event(asked.reply([_choice(choice, **first)], **rest))
+            yield _event(asked.reply([_piece(choice, **first)], **rest))
         num_left = len(asked.choices)
         while num_left:
             if isinstance(next_ := await heard.get(), Exception):
@@ -287,7 +282,7 @@ async def _events(service: Service, asked: _Asked, tells_usage: bool) -> AsyncIt
             choice, news = next_
             if news is None:
                 num_left -= 1
-                pieces = [_choice(choice, finish_reason=choice.finish_reason, **asked.form.last)]
+                pieces = [_piece(choice, finish_reason=choice.finish_reason, **asked.form.last)]
             else:
                 pieces = asked.form.pieces(choice, news)
             for piece in pieces:

@@ -31,45 +31,29 @@ MOST_SEED: Final = 2**62
 """Seeds of the token endpoint are below this number."""
 _NOT_SUPPORTED: Final = "this server does not do that"
 _NEUTRAL_SAMPLING: Final[_Neutral] = {
-    "min_tokens": (0,),
-    "ignore_eos": (False,),
-    "logit_bias": ({},),
-    "bad_words": ([],),
+    "min_tokens": (0,), "ignore_eos": (False,), "logit_bias": ({},), "bad_words": ([],),
     **dict.fromkeys(("allowed_token_ids", "prompt_logprobs", "structured_outputs"), ()),
-}
+}  # fmt: skip
 """Fields of sampling that are not supported, each with the values that ask for nothing; null always does."""
 _NEUTRAL_TEXT: Final[_Neutral] = {
-    **_NEUTRAL_SAMPLING,
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-    "use_beam_search": (False,),
-    "length_penalty": (1,),
-    "modalities": (["text"],),
+    **_NEUTRAL_SAMPLING, "echo": (False,), "suffix": ("",), "use_beam_search": (False,),
+    "best_of": (1,), "length_penalty": (1,), "modalities": (["text"],),
     **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "audio"), ()),
-}
+}  # fmt: skip
 _NEUTRAL_CHAT: Final[_Neutral] = {
-    **_NEUTRAL_TEXT,
-    "top_logprobs": (0,),  # the log-prob of the sampled token is the only one that is known
-    "response_format": ({}, {"type": "text"}),
-}
+    **_NEUTRAL_TEXT, "top_logprobs": (0,), "response_format": ({}, {"type": "text"}),
+}  # fmt: skip
 _NEUTRAL_TOKEN_SAMPLING: Final[_Neutral] = {
-    **_NEUTRAL_SAMPLING,
-    "n": (1,),
-    "stop": ([],),
-    "include_stop_str_in_output": (False,),
+    **_NEUTRAL_SAMPLING, "n": (1,), "stop": ([],), "include_stop_str_in_output": (False,),
     # These shape a text, and the reply has none.
     **dict.fromkeys(("detokenize", "skip_special_tokens", "spaces_between_special_tokens"), (False, True)),
     **dict.fromkeys(("extra_args", "thinking_token_budget"), ()),
-}
+}  # fmt: skip
 _NEUTRAL_TOKENS: Final[_Neutral] = {
-    "stream": (False,),
-    "priority": (0,),
-    "output_mode": ("tokens",),
-    "return_token_ids": (False,),
+    "stream": (False,), "priority": (0,), "output_mode": ("tokens",), "return_token_ids": (False,),
     **dict.fromkeys(("stream_options", "features", "content_parts", "assistant_tokens_mask", "token_offsets"), ()),
     **dict.fromkeys(("kv_transfer_params", "ec_transfer_params", "reasoning_ended", "reasoning_parser_kwargs"), ()),
-}
+}  # fmt: skip
 _SERVERS_OWN: Final = frozenset({
     "conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt",
     "continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict",
@@ -176,17 +160,14 @@ class _SamplingFields(_Body):
         alike = {field.name for field in dataclasses.fields(Sampling)} - {"max_tokens", "top_k"}
         top_k = None if self.top_k in (-1, 0) else self.top_k
         try:
-            return Sampling(
-                max_tokens, top_k=top_k, stop_ids=tuple(self.stop_token_ids), **self.model_dump(include=alike)
-            )
+            stop_ids = tuple(self.stop_token_ids)
+            return Sampling(max_tokens, top_k=top_k, stop_ids=stop_ids, **self.model_dump(include=alike))
         except DecoderError as error:
             raise RequestRefused(400, str(error), param=self.place) from None
 
 
 class StreamOptions(BaseModel):
     """Additions to a stream."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     include_usage: bool = False
     """Whether the last event holds the numbers of tokens."""
@@ -236,9 +217,7 @@ class ChatRequest(TextRequest):
 
 
 def _several(prompt: Any) -> Any:
-    is_one = isinstance(prompt, str) or (
-        isinstance(prompt, list) and prompt and all(isinstance(i, int) for i in prompt)
-    )
+    is_one = isinstance(prompt, str) or (isinstance(prompt, list) and prompt and isinstance(prompt[0], int))
     return [prompt] if is_one else prompt
 
 

@@ -1,13 +1,4 @@
-"""The server of `astra serve CHECKPOINT`: its paths, the requests that it admits, its start and its end.
-
-POST /v1/chat/completions            messages and tools in, a message out, whole or as a stream
-POST /v1/completions                 text or token ids in, text out
-POST /inference/v1/generate          token ids in, token ids and their log-probs out
-POST /inference/v1/abort_requests    ends messages that are being sampled
-GET  /v1/models, /v1/models/NAME     the policy and its names
-GET  /health                         whether requests are taken, and how busy the decoder is
-GET  /metrics                        counts since the start, for Prometheus
-"""
+"""The server of `astra serve CHECKPOINT`: its paths, the requests that it admits, its start and its end."""
 
 from __future__ import annotations
 
@@ -45,7 +36,7 @@ from astra_jax.serve.requests import RequestRefused, refusal_of
 from astra_jax.serve.service import Metrics, Service, ServingOptions
 from sandbox.web_pages import is_local_name
 
-_Endpoint = Callable[[Request], Awaitable[Response]]
+_OPEN_TO_ALL: Final = {("GET", "/health"), ("HEAD", "/health")}
 _HEAD_SECONDS: Final = 60.0
 _AFTER_GRACE_SECONDS: Final = 5
 
@@ -69,14 +60,14 @@ class Admission:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or pass it on."""
-        refused = self._refusal(Headers(scope=scope), is_health=scope["path"] == "/health", method=scope["method"])
+        refused = self._refusal(Headers(scope=scope), (scope["method"], scope["path"]))
         if refused is None:
             await self._app(scope, receive, send)
             return
         self._metrics.replies.labels("not let in", refused.status).inc()
         await refused.reply()(scope, receive, send)
 
-    def _refusal(self, headers: Headers, *, is_health: bool, method: str) -> RequestRefused | None:
+    def _refusal(self, headers: Headers, asked: tuple[str, str]) -> RequestRefused | None:
         if "origin" in headers:
             return RequestRefused(403, "requests of web pages (with an Origin header) are refused", code="web_page")
         if self._expected is None:  # then the server can be reached from this machine only
@@ -86,7 +77,7 @@ class Admission:
             why = f"expected localhost or an address as Host, found {host[:100]!r}: set a key to serve by name"
             return RequestRefused(403, why, code="unknown_host")
         given = headers.get("authorization", "").encode()
-        if (is_health and method in ("GET", "HEAD")) or secrets.compare_digest(given, self._expected):
+        if asked in _OPEN_TO_ALL or secrets.compare_digest(given, self._expected):
             return None
         return RequestRefused(401, "the key is missing or wrong: send it as a bearer token", code="unauthorized")
 
@@ -147,7 +138,7 @@ def application(service: Service, key: str | None = None) -> Admission:
     async def metrics_page(request: Request) -> Response:
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    def route(method: str, path: str, endpoint: _Endpoint) -> Route:
+    def route(method: str, path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
         async def answered(request: Request) -> Response:
             try:
                 response = await endpoint(request)
@@ -208,13 +199,7 @@ class Server(uvicorn.Server):
 
 
 def serve(
-    folder: Path,
-    read: Callable[[], ServedPolicy],
-    options: ServingOptions,
-    *,
-    host: str,
-    port: int,
-    key_variable: str,
+    folder: Path, read: Callable[[], ServedPolicy], options: ServingOptions, *, host: str, port: int, key_variable: str
 ) -> None:
     """Serve the checkpoint in `folder`, which `read` opens, until SIGTERM or Ctrl-C.
 
@@ -252,13 +237,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 async def _compiled_decoder(served: ServedPolicy) -> Decoder:
-    """Return a decoder whose programs are all compiled, so that no request waits for the compiler.
-
-    Raises:
-        CannotServe: the memory is too small.
-
-    Decided: docs/decisions/serve.md, “A server compiles every program before it takes requests”.
-    """
+    """Return a decoder whose programs are all compiled, so that no request waits for the compiler."""
     try:
         device = served.device()
         await device.compile_all()

@@ -32,12 +32,10 @@ _Body = TypeVar("_Body", bound=BaseModel)
 _SLOT_BITS: Final = 31
 """A request's seed is the seed and the slot of a session as one number; the lower bits are the slot."""
 _BODY_SECONDS: Final = 60.0
-_ESCAPED_BYTES: Final = 6
-"""The most bytes that JSON writes for a byte of text, as in `\\u0041`."""
+_ESCAPED_BYTES: Final = 6  # the most that JSON writes for a byte of text, as in \u0041
 _LEAST_BODY_BYTES: Final = 16 << 20
 """Bodies up to this size are read even if the context is short, so that the reply to a prompt that is too long can say
 how many tokens it has."""
-_FIRST_TOKEN_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,8 @@ class Metrics:
         self.unreadable_calls = self._counter("unreadable_calls", "Tool calls that could not be read.")
         self.client_disconnects = self._counter("client_disconnects", "Requests whose client left before the reply.")
         self.reloads = self._counter("reloads", "Times that new weights were loaded.")
-        self.first_token_seconds = Histogram(
-            "astra_serve_first_token_seconds",
-            "Time from the request to its first token.",
-            buckets=_FIRST_TOKEN_SECONDS,
-            registry=self.registry,
-        )
+        about = "Time from the request to its first token."
+        self.first_token_seconds = Histogram("astra_serve_first_token_seconds", about, registry=self.registry)
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
         return Counter(f"astra_serve_{name}", about, labels, registry=self.registry)
@@ -179,14 +173,13 @@ class Service:
         Raises:
             DecoderError: the prompt is too long, or has an id that is not in the vocabulary.
         """
-        started = time.monotonic()
-        is_first = True
+        started: float | None = time.monotonic()
 
         def heard(sampled: list[int], logprobs: list[float]) -> None:
-            nonlocal is_first
-            if is_first:
+            nonlocal started
+            if started is not None:
                 self.metrics.first_token_seconds.observe(time.monotonic() - started)
-                is_first = False
+                started = None
             if told is not None:
                 told(sampled, logprobs)
 
