@@ -44,7 +44,7 @@ _NEUTRAL_CHAT: Final[_Neutral] = {
     **_NEUTRAL_TEXT, "top_logprobs": (0,), "response_format": ({}, {"type": "text"}),
 }  # fmt: skip
 _NEUTRAL_TOKEN_SAMPLING: Final[_Neutral] = {
-    **_NEUTRAL_SAMPLING, "n": (1,), "stop": ([],), "include_stop_str_in_output": (False,),
+    **_NEUTRAL_SAMPLING, "stop": ([],), "include_stop_str_in_output": (False,),
     # These shape a text, and the reply has none.
     **dict.fromkeys(("detokenize", "skip_special_tokens", "spaces_between_special_tokens"), (False, True)),
     **dict.fromkeys(("extra_args", "thinking_token_budget"), ()),
@@ -126,14 +126,9 @@ class _Body(BaseModel):
             return document
         asked = {key: value for key, value in document.items() if value is not None}
         for key, values in cls.neutral.items():
-            if key in asked and not _is_one_of(asked.pop(key), values):
+            if key in asked and asked.pop(key) not in values:
                 raise ValueError(f"{key}: {_NOT_SUPPORTED}")
         return asked
-
-
-def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
-    # In Python True equals 1, in JSON it does not.
-    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
 
 
 class _SamplingFields(_Body):
@@ -232,12 +227,13 @@ class CompletionRequest(TextRequest):
     """0 asks for the log-prob of each sampled token; others are not known."""
 
 
-class TokenSampling(_SamplingFields):
+class SamplingParams(_SamplingFields):
     """The sampling of a message of token ids."""
 
     neutral = _NEUTRAL_TOKEN_SAMPLING
     place = "sampling_params"
 
+    n: int = Field(default=1, ge=1, le=1)
     max_tokens: int | None = None
     seed: int | None = Field(default=None, ge=0, lt=MOST_SEED)
     """The same seed gives the same draws for the same tokens; without one, the server draws it."""
@@ -253,7 +249,7 @@ class GenerateRequest(_Body):
     neutral = _NEUTRAL_TOKENS
 
     token_ids: list[int]
-    sampling_params: TokenSampling
+    sampling_params: SamplingParams
     model: str | None = None
     request_id: str | None = Field(default=None, min_length=1, max_length=256)
     cache_salt: _Salt | None = None
