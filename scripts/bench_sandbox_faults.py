@@ -1,16 +1,16 @@
 """A sandbox service that is killed, besieged, or attacked by its calls: one JSON line.
 
-    python scripts/bench_sandbox_faults.py healing [--kills 10] [--clients 16]
-    python scripts/bench_sandbox_faults.py siege
-    python scripts/bench_sandbox_faults.py soak [--calls 100000] [--clients 64] [--hostile-percent 5]
+python scripts/bench_sandbox_faults.py healing [--kills 10] [--clients 16]
+python scripts/bench_sandbox_faults.py siege
+python scripts/bench_sandbox_faults.py soak [--calls 100000] [--clients 64] [--hostile-percent 5]
 
-    healing   workers of a loaded service are killed with signal 9. Healed is when every worker takes calls again by the
-              service's own account, which is asked every 5 ms; every answer is checked
-    siege     1,100 connections never finish a request, and are opened again if the service closes them; 16 honest
-              callers send small calls before and during this, to a service that may open 1,024 descriptors
-    soak      very many calls, some hostile, with every answer checked. An honest call doubles a number that no other
-              call has, so that a lost or swapped answer shows. Memory, descriptors and processes are compared between
-              a tenth of the calls and the end. The exit code is 1 if an answer is wrong or something grew
+healing   workers of a loaded service are killed with signal 9. Healed is when every worker takes calls again by the
+          service's own account, which is asked every 5 ms; every answer is checked
+siege     1,100 connections never finish a request, and are opened again if the service closes them; 16 honest
+          callers send small calls before and during this, to a service that may open 1,024 descriptors
+soak      very many calls, some hostile, with every answer checked. An honest call doubles a number that no other
+          call has, so that a lost or swapped answer shows. Memory, descriptors and processes are compared between
+          a tenth of the calls and the end. The exit code is 1 if an answer is wrong or something grew
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a GPU is given to run, lowered on a machine without one; how right it is `scripts/bench_accelerator.py` says."""
+"""What a GPU is given to run, lowered on a machine without one. `scripts/bench_accelerator.py` measures its error there."""
 
 import functools
 
