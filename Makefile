@@ -59,7 +59,7 @@ slow: setup $(VENV)/tpu_compiler
 # How many mutants of the arithmetic the fast tests kill: minutes, so not one of them.
 mutation: setup
 	$(PIP) -e ".[mutation]"
-	$(BIN)/python scripts/mutation_score.py
+	$(BIN)/python scripts/mutants.py --mutmut 20
 
 quickstart: $(VENV)/installed
 	$(BIN)/astra quickstart $(QUICKSTART)

@@ -82,7 +82,7 @@ def synthesis(track: str, options: argparse.Namespace) -> dict[str, Any]:
     """Synthesise records and verify them."""
     with TemporaryDirectory() as folder, PeakMemory() as memory:
         out = options.out or Path(folder) / track
-        settings = [f"count={options.count}", f"seed={options.seed}", f"out={json.dumps(str(out))}"]
+        settings = [f"count={options.count}", f"seed={options.seed}", f"out={json.dumps(str(out))}", *options.overrides]
         report = json.loads(astra("synthesize", track, str(options.config), *settings, "--json").splitlines()[-1])
         peak_rss_bytes = memory.peak_bytes
         started = time.monotonic()
@@ -429,6 +429,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     counts = {"environments": 6596, "trajectories": 10_000, "endpoint": 32_768, "sloppy": 200, "guess": None}
     parser.add_argument("mode", choices=list(counts))
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="of the config of environments or trajectories"
+    )
     parser.add_argument("--config", type=Path, help="of environments or trajectories")
     parser.add_argument("--count", type=int, help=f"default: {counts}")
     parser.add_argument("--seed", type=int, default=0)
