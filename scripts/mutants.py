@@ -3,10 +3,10 @@
     python scripts/mutants.py [--only SUBSTRING] [--json]
     python scripts/mutants.py --mutmut 20 [--json]    # needs pip install -e ".[mutation]"
 
-`tests/mutants.toml` has the changes. The tracked files are copied to a temporary folder. There the tests of all folders
-concerned must pass first; then each change is applied alone, and the fast tests of its file's folder are run, its own
-test file first. With `--mutmut N` mutmut makes the changes instead, in the modules that [tool.mutmut] of pyproject.toml
-names, and N of each module are tried (0: all); `mutmut show NAME` then shows a survivor.
+`tests/mutants.toml` has the changes. In a copy of the tracked files the tests of all folders concerned must pass first;
+then each change is applied alone, and the fast tests of its file's folder are run, its own test file first. With
+`--mutmut N` mutmut changes the modules that [tool.mutmut] of pyproject.toml names, and N mutants of each module are
+tried (0: all); `mutmut show NAME` then shows a survivor.
 
 A failing test kills a mutant, and so does a time limit. The last line is JSON: killed, total, survivors. The exit code
 is 1 if fewer than 95 % are killed, or fewer than 80 % of a module's by mutmut.
@@ -19,11 +19,13 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,9 +45,7 @@ def fault(row: Row, root: Path) -> str | None:
         return f"{TABLE.name}: {row['file']} does not exist; name the file that has {row['old']!r} now"
     found = path.read_text(encoding="utf-8").count(row["old"])
     if found != 1 or row["new"] == row["old"]:
-        return (
-            f"{row['file']} has {row['old']!r} {found} times; a row's old text stands there once and differs from new"
-        )
+        return f"{row['file']} has {row['old']!r} {found} times; it must stand there once, and differ from new"
     return None
 
 
@@ -59,7 +59,7 @@ def killers_of(file: str, root: Path) -> list[str]:
     return [str(path.relative_to(root)) for path in paths]
 
 
-def by_table(only: str, *, quiet: bool) -> dict[str, bool]:
+def by_table(only: str) -> dict[str, bool]:
     """Try the rows of the table; return by place whether each was killed."""
     rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))["mutant"]
     if faults := [line for row in rows if (line := fault(row, ROOT))]:
@@ -85,8 +85,7 @@ def by_table(only: str, *, quiet: bool) -> dict[str, bool]:
             path.write_text(text.replace(row["old"], row["new"]), encoding="utf-8")
             found[place] = _is_killed(copy, killers_of(row["file"], copy))
             path.write_text(text, encoding="utf-8")
-            if not quiet:
-                print("killed  " if found[place] else "SURVIVED", place, flush=True)
+            print("killed  " if found[place] else "SURVIVED", place, file=sys.stderr, flush=True)
     return found
 
 
@@ -95,24 +94,31 @@ def _is_killed(copy: Path, tests: Sequence[str]) -> bool:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", *tests]
     # Byte code of a mutant could be taken for that of its file.
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    if done.returncode not in (0, 1):
-        sys.exit(f"{done.stdout[-4000:]}{done.stderr[-4000:]}\npytest could not run {tests} (exit {done.returncode})")
-    return done.returncode == 1
+    with (copy / "pytest.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=copy, env=environment, stdout=log, stderr=log, start_new_session=True)
+        try:
+            code = process.wait(TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = 1
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if code not in (0, 1):
+        sys.exit(f"{(copy / 'pytest.log').read_text()[-4000:]}\npytest could not run {tests} (exit code {code})")
+    return code == 1
 
 
 def by_mutmut(sample: int) -> dict[str, bool]:
     """Let mutmut try `sample` mutants of each module; return by name whether each was killed."""
     shutil.rmtree(ROOT / "mutants", ignore_errors=True)
     _mutmut("run", "astra_jax.rl.advantage.*")  # all mutants are made before the first is tried; this module has few
-    chosen = drawn(list(_statuses()), sample)
+    lines = [line for line in _mutmut("results", "--all=true").splitlines() if "__mutmut_" in line]
+    chosen = drawn([line.split(":")[0].strip() for line in lines], sample)
     _mutmut("run", *chosen)
-    statuses = _statuses()
+    statuses = dict(
+        line.strip().split(": ", 1) for line in _mutmut("results", "--all=true").splitlines() if ": " in line
+    )
     if strange := {name: statuses[name] for name in chosen if statuses[name] not in (*KILLED, "survived", "no tests")}:
         sys.exit(f"mutmut did not try all mutants to the end: {strange}")
     return {name: statuses[name] in KILLED for name in chosen}
@@ -132,13 +138,12 @@ def _module_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _statuses() -> dict[str, str]:
-    lines = _mutmut("results", "--all=true").splitlines()
-    return dict(line.strip().split(": ", 1) for line in lines if "__mutmut_" in line)
-
-
 def _mutmut(*arguments: str) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "mutants"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "mutants"),
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [sys.executable, "-m", "mutmut", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -153,12 +158,11 @@ def main() -> None:
     parser.add_argument("--mutmut", type=int, metavar="N", help="try N of mutmut's mutants of each module instead")
     parser.add_argument("--json", action="store_true", help="print the last line alone")
     options = parser.parse_args()
-    found = by_table(options.only, quiet=options.json) if options.mutmut is None else by_mutmut(options.mutmut)
-    groups, least = {"the table": list(found.values())}, LEAST_SHARE
-    if options.mutmut is not None:
-        groups, least = {}, LEAST_SHARE_OF_A_MODULE
-        for name, is_killed in found.items():
-            groups.setdefault(_module_of(name), []).append(is_killed)
+    found = by_table(options.only) if options.mutmut is None else by_mutmut(options.mutmut)
+    least = LEAST_SHARE if options.mutmut is None else LEAST_SHARE_OF_A_MODULE
+    groups: dict[str, list[bool]] = {}
+    for name, is_killed in found.items():
+        groups.setdefault("all" if options.mutmut is None else _module_of(name), []).append(is_killed)
     for group, killed in groups.items() if not options.json else ():
         print(f"{group}: {sum(killed)} of {len(killed)} killed")
     survivors = [place for place, is_killed in found.items() if not is_killed]

@@ -25,7 +25,7 @@ def test_the_old_text_of_every_row_stands_once_in_its_file():
     [
         ({"old": "one"}, "has 'one' 3 times"),
         ({"old": "three"}, "has 'three' 0 times"),
-        ({"new": "= 1"}, "differs from new"),
+        ({"new": "= 1"}, "differ from new"),
         ({"file": "other.py"}, "other.py does not exist"),
         ({"tests": "test_code.py"}, "give it file, old, new and why"),
     ],
