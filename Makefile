@@ -15,7 +15,7 @@ SLOW_3 := astra_jax/benchmarks astra_jax/cli astra_jax/engine astra_jax/episodes
 SLOW_4 := synthesis sandbox
 SLOW_PART ?= $(shell cat .ci/slow_part)
 
-.PHONY: setup check test slow mutation quickstart
+.PHONY: setup check test slow mutation quickstart lock sbom
 
 setup: $(VENV)/installed-dev
 
@@ -63,3 +63,18 @@ mutation: setup
 
 quickstart: $(VENV)/installed
 	$(BIN)/astra quickstart $(QUICKSTART)
+
+# The packages of the development environment on Linux, Python 3.11, without torch: each version with its hashes, and
+# without the address of an index, which a `pylock.toml` would hold.
+LOCK := .ci/lock-py311.txt
+lock: $(VENV)/installed
+	$(PIP) uv
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra mcp --extra dev --python-version 3.11 --upgrade \
+	--generate-hashes --no-annotate --no-header --output-file $(LOCK)
+
+# CycloneDX, as JSON: what the lock file names, for programs that look up known faults.
+sbom: $(VENV)/installed
+	$(PIP) --upgrade --target $(VENV)/cyclonedx "cyclonedx-bom>=7,<8"
+	mkdir -p runs
+	PYTHONPATH=$(VENV)/cyclonedx $(BIN)/python -m cyclonedx_py requirements --pyproject pyproject.toml \
+	--output-reproducible --output-file runs/sbom.cdx.json $(LOCK)

@@ -3,53 +3,59 @@
     with local_sandbox(workers=2) as url, SandboxClient(url) as client:
         reply = client.execute("def add(a, b): return a + b", "add", {"a": 1, "b": 2})
 
-What stands between a tool and the machine (tier `namespaces`, the strongest; every layer is tried at start):
+These walls stand between a tool and the machine in the tier `namespaces`. Each is attacked when the service starts.
 
-- fresh user, mount, pid, network, IPC, UTS and cgroup namespaces for each worker; the tool is an unprivileged user;
-- a root of tmpfs with read-only binds of the interpreter's own files and of the packages that the operator lists,
-  nothing else of the host, no /proc, no device but /dev/null, whose times and mode cannot be changed;
-- one private /tmp per call, 16 MB, remounted when a call has touched it, without times of reading;
-- no environment, no inherited descriptor but the channel of the one reply; standard streams opened anew for each call;
-- no capability, `no_new_privs`, a seccomp allow-list (x86-64 and aarch64), Landlock where the kernel has it;
-- rlimits on memory, CPU, files, threads; wall and CPU time watched from outside the process;
-- one process per call, forked from a warm interpreter that never reads a payload and never runs a tool.
+- Each worker has fresh user, mount, pid, network, IPC, UTS and cgroup namespaces. The tool is an unprivileged user.
+- The root is a tmpfs with read-only binds of the interpreter's own files and of the packages that the operator lists.
+  It has no /proc, no device but /dev/null, and nothing else of the host.
+- Each call has a private /tmp of 16 MB. It is mounted anew when a call has touched it, and keeps no times of reading.
+- The environment is empty, the standard streams are opened anew for each call, and the channel of the one reply is the
+  only descriptor that a call inherits.
+- A tool has no capability and `no_new_privs`. A seccomp filter (x86-64 and aarch64) allows a list of system calls;
+  Landlock is added where the kernel has it.
+- rlimits bound memory, CPU time, files and threads. Wall and CPU time are also watched from outside the process.
+- Each call is one process, forked from a warm interpreter that never reads a payload and never runs a tool.
 
-Tier `landlock` (no namespaces: containers that refuse them) keeps the last three lines, reads only the standard library
-and those packages, writes nowhere (no /tmp), changes no file's mode, owner, times or attributes, and cannot hide
-whether a path exists, the host's name or the kernel's version. Tier `seccomp` (only when asked for by name) cannot open
-any file. Tier `wasm` (only when asked for by name, and a matter of its own) runs CPython in WebAssembly and relies on
-the runtime instead of the kernel. See `docs/sandbox.md`.
+The tier `landlock` is for containers that refuse namespaces. It keeps the last three walls. A tool reads only the
+standard library and the listed packages, writes nowhere (it has no /tmp), and cannot change a file's mode, owner, times
+or attributes. It can find out whether a path exists, where Python and this package lie, the host's name and the
+kernel's version. `docs/sandbox.md` says where each tier is used.
 
-What is NOT protected:
+These are NOT protected:
 
-- the kernel is shared: an exploit of a system call on the allow-list escapes. For code of hostile people, rather than
-  of a model, put a virtual machine or gVisor around the service;
-- a tool owns its own reply: whatever it does to its process, it can only choose the value, the text and the kind among
-  those a tool may cause. It cannot claim a time-out or a crash, fail the service, or answer another call: what the
-  service says to itself travels on descriptors that are closed before a tool's code is read;
-- packages that the operator lists are trusted: they are imported outside the jail once, at start. A tool reaches all
-  that they hold; what they can do, it can do by itself, with its own system calls;
-- timing, caches and load are observable between calls that run at the same time. No call wakes another that waits on a
-  page both have mapped (private futexes alone), but by ending a thread whose end is noted on such a page it still can;
-- without namespaces, reading a library file leaves its time of reading as on any host, and /tmp's times are the host's;
-- memory is limited per call, and a call starts only while all in flight may use theirs together, with 32 MB each for
-  what lies in /tmp, sockets and pipes, out of four fifths of the machine or the container. What the kernel keeps beside
-  that (page tables, caches) counts only where cgroup v2 is writable; and that no more than 16 MB lie in sockets and
-  pipes holds on hosts that keep the kernel's default of `net.core.wmem_default` (208 kB);
-- calls that wait are held in memory, up to 16 MB each, and each connection has a few MB in the kernel: whoever may call
-  may fill it. Replies that callers do not read have at most 256 MB together; then the oldest are given up;
-- in namespaces the threads of one worker's calls share one bound (160), so a thread bomb can deny threads to its
-  neighbours for as long as it lives; elsewhere each call has 64 of its own;
-- who may call the service is a bearer token at most; TLS is the load balancer's business.
+- The kernel is shared: an exploit of a system call on the list escapes. If the code comes from hostile people rather
+  than from a model, put a virtual machine or gVisor around the service.
+- A tool owns its reply. Whatever it does to its process, it can only choose the value, the text, and a kind of error
+  that tools may cause. It cannot claim a time-out or a crash, fail the service, or answer another call: the service
+  talks to itself on descriptors that are closed before a tool's code is read.
+- Listed packages are trusted: they are imported outside the jail once, at start. A tool reaches all that they hold,
+  with its own system calls.
+- Timing, caches and load can be observed by calls that run at the same time. No call wakes another that waits on a page
+  that both have mapped (only private futexes are allowed), except by ending a thread whose end is noted on such a page.
+- The interpreter's own files name the folder in which it was built, and the monotonic clock tells since when the
+  machine has run. Its memory and its load are hidden.
+- In the tier `landlock`, a read changes a library file's time of reading as on any host, and /tmp's times are the
+  host's.
+- Memory is limited per call. A call starts only while the limits of all calls in flight, with 32 MB each for /tmp,
+  sockets and pipes, fit into four fifths of the machine or container. Other memory of the kernel (page tables, caches)
+  counts only where cgroup v2 is writable. Sockets and pipes hold at most 16 MB a call if the host keeps the kernel's
+  default of `net.core.wmem_default` (208 kB).
+- Waiting calls are held in memory, up to 16 MB each, and each connection takes a few MB in the kernel: callers can fill
+  it. Replies that callers do not read take 256 MB together at most; then the oldest are given up.
+- In namespaces the threads of one worker's calls share one bound (160), so a thread bomb can take threads from its
+  neighbours while it lives. In the tier `landlock` each call has 64 besides its first.
+- A bearer token is the only check of callers. TLS is the load balancer's business.
 
-What does NOT repeat, where the same call otherwise gives the same bytes:
+The same call gives the same bytes, with these exceptions:
 
-- addresses: `id()` and `hash` of an object that defines none, and the order of a set of such objects (a tool's own
-  functions, classes, instances). They follow from what the warm interpreter did before its fork, and differ in the
-  first call of a source, whose process compiles it. Sets of text, numbers, tuples of them, enum members and dataclasses
-  repeat; with `None` or a built-in type among them they repeat on one kind of machine;
-- real time: `time.monotonic`, what `resource` counts, the times of files (in /tmp as well), whose turn it is among
-  threads. `time.sleep` takes the time that it says, and the clock goes on by just that;
-- numbers of threads, inodes and devices; the real clock and entropy of the system for C code that is not Python's or
-  SQLite's (`ctypes`, packages), and for SQLite in WebAssembly and in a Python that hides SQLite's symbols.
+- Addresses: `id()`, the `hash` of an object that defines none, and the order of a set of such objects (a tool's own
+  functions, classes, instances). They follow from the memory of the warm interpreter, and differ in the first call of a
+  source, whose process compiles it. Sets of text, numbers, tuples of them, enum members and dataclasses repeat; with
+  `None` or a built-in type among them they repeat on one kind of machine.
+- Counts of all memory of the interpreter, the worker's included: `gc.get_freeze_count`, `sys.getallocatedblocks`, and
+  the collector's lists after `gc.unfreeze`. `gc.get_count`, `gc.get_stats` and `gc.get_objects` repeat.
+- Real time: `time.monotonic`, the figures of `resource`, the times of files (in /tmp as well), the order in which
+  threads run. `time.sleep` takes the time that it is told, and the clock moves on by just that.
+- Numbers of threads and devices, and of sockets' and pipes' inodes. The system's clock and entropy, for C code that is
+  not Python's or SQLite's (`ctypes`, packages), and for SQLite in a Python that hides SQLite's symbols.
 """

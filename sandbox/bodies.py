@@ -24,7 +24,7 @@ from typing import IO, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from sandbox import strict_json
-from sandbox.protocol import ExecuteRequest, Limits, RunCodeRequest
+from sandbox.protocol import ExecuteRequest, Limits
 
 INLINE_BYTES = 32 << 10  # takes at most some 8 ms
 _LARGE_BYTES = 1 << 20  # larger ones wait for each other, and not the middling ones for them
@@ -80,25 +80,14 @@ class CallRequest:
 
 
 @dataclass(frozen=True)
-class ProgramRequest:
-    """A `RunCodeRequest` whose texts are bytes."""
-
-    code: bytes
-    stdin: RawJSON
-    run_timeout: float
-    memory_limit_MB: int  # the other service's name
-
-
-@dataclass(frozen=True)
 class ReplyBody:
-    """What a call's process wrote as its reply; `stdout` and `stderr` are JSON strings."""
+    """What a call's process wrote as its reply; `stdout` is a JSON string."""
 
     kind: str | None  # None where it came to a value
     message: str
     value: RawJSON
     state: RawJSON
     stdout: RawJSON
-    stderr: RawJSON
 
 
 def call_request(request: ExecuteRequest) -> CallRequest:
@@ -152,43 +141,35 @@ def _read_batch(body: bytes) -> list[bytes]:
     return sections
 
 
-def _read_program(body: bytes) -> list[bytes]:
-    request = _validated(RunCodeRequest, _parsed(body, levels_around=1))
-    head = {"run_timeout": request.run_timeout, "memory_limit_MB": request.memory_limit_MB}
-    return [_dumped(head), request.code.encode("utf-8", "surrogatepass"), _dumped(request.stdin or "")]
-
-
-_OK_PARTS = {"status", "value", "state", "stdout", "stderr"}
-_ERROR_PARTS = {"status", "error", "stdout", "stderr"}
+_OK_PARTS = {"status", "value", "state", "stdout"}
+_ERROR_PARTS = {"status", "error", "stdout"}
 
 
 def _read_reply(body: bytes) -> list[bytes]:
     written = lambda value: _IN_UTF_8.encode(value).encode()  # noqa: E731
     match strict_json.parse_reply(body, strict_json.MAX_NESTING + 1):
         case {"status": "error", "error": {"kind": str(kind), "message": str(message)}, **rest} as document if (
-            document.keys() == _ERROR_PARTS and isinstance(rest["stdout"], str) and isinstance(rest["stderr"], str)
+            document.keys() == _ERROR_PARTS and isinstance(rest["stdout"], str)
         ):
             head = {"kind": kind, "message": message[:4000]}
-            return [_dumped(head), b"null", b"null", written(rest["stdout"]), written(rest["stderr"])]
+            return [_dumped(head), b"null", b"null", written(rest["stdout"])]
         case {
             "status": "ok",
             "value": value,
             "state": dict() | None as state,
             "stdout": str(),
-            "stderr": str(),
         } as ok if ok.keys() == _OK_PARTS:
             return [
                 _dumped({"kind": None, "message": ""}),
                 written(value),
                 written(state),
                 written(ok["stdout"]),
-                written(ok["stderr"]),
             ]
     raise ValueError("it is neither a value nor an error")
 
 
 _READ: dict[str, Callable[[bytes], list[bytes]]] = {
-    "call": _read_call, "batch": _read_batch, "program": _read_program, "reply": _read_reply,
+    "call": _read_call, "batch": _read_batch, "reply": _read_reply,
 }  # fmt: skip
 
 
@@ -252,19 +233,13 @@ class BodyReader:
         """Read the body of `POST /v1/execute_batch`."""
         return _calls_of(await self._read("batch", body))
 
-    async def program(self, body: bytes) -> ProgramRequest:
-        """Read the body of `POST /run_code`."""
-        head, code, stdin = await self._read("program", body)
-        return ProgramRequest(code=code, stdin=RawJSON(stdin), **json.loads(head))
-
     async def reply(self, body: bytes) -> ReplyBody:
         """Read what a call's process wrote."""
-        head, value, state, stdout, stderr = await self._read("reply", body)
+        head, value, state, stdout = await self._read("reply", body)
         return ReplyBody(
             value=RawJSON(value),
             state=RawJSON(state),
             stdout=RawJSON(stdout),
-            stderr=RawJSON(stderr),
             **json.loads(head),
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import ipaddress
 import json
 import logging
 import secrets
@@ -24,6 +23,7 @@ from sandbox.packages import AllowedPackages
 from sandbox.pool import QueueFull
 from sandbox.protocol import PACKAGES_HEADER, read_packages
 from sandbox.self_test import Isolation
+from sandbox.web_pages import is_local_name
 from sandbox.worker import ServiceFault
 
 log = logging.getLogger("sandbox")
@@ -147,16 +147,6 @@ class Service:
         self._execution.sources.put(expected, data)
         return Response(status_code=204)
 
-    async def run_code(self, request: Request) -> Response:
-        """Answer `POST /run_code`, as SandboxFusion has it.
-
-        Raises:
-            InvalidRequest, QueueFull, ServiceFault: as `Execution.run_code`, or for a body that is not what it must be.
-        """
-        body = await _body(request, self._execution.max_body_bytes)
-        program = await _read(self._execution.bodies.program(body))
-        return _JSON(await _while_connected(request, self._execution.run_code(_client(request), program)))
-
     async def health(self, request: Request) -> Response:
         """Answer `GET /health`: the isolation that holds, the workers, the queue, the limits."""
         pool, isolation = self._execution.pool, self._isolation
@@ -238,7 +228,7 @@ class _Guard:
         if "origin" in request.headers:
             return self._refuse(403, "web_page", "requests of web pages (with an Origin header) are refused")
         # A page whose name was made to lead here has no token to send: where one is needed, any name will do.
-        if self._expected is None and not _is_local_name(request.headers.get("host")):
+        if self._expected is None and not is_local_name(request.headers.get("host")):
             host = request.headers["host"][:100]
             message = f"expected an address or localhost as Host, found {host!r}: set {TOKEN_VARIABLE} to serve by name"
             return self._refuse(421, "unknown_host", message)
@@ -261,24 +251,6 @@ class _Guard:
 _COME_BACK = {"Retry-After": "1"}
 
 
-def _is_local_name(host: str | None) -> bool:
-    """Say whether a Host header names this machine in a way that no name server can change; none is no browser's.
-
-    >>> [_is_local_name(host) for host in ("localhost:8377", "127.0.0.1", "[::1]:80", None, "evil.example", "[::1")]
-    [True, True, True, True, False, False]
-    """
-    if host is None:
-        return True
-    name = host[1:].partition("]")[0] if host.startswith("[") and "]" in host else host.partition(":")[0]
-    if name.lower() == "localhost":
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 def application(execution: Execution, isolation: Isolation | None = None, token: str | None = None) -> Starlette:
     """Return the ASGI application; its lifespan starts and stops the pool."""
     service = Service(execution, isolation)
@@ -298,7 +270,6 @@ def application(execution: Execution, isolation: Isolation | None = None, token:
         Route("/v1/execute", guard(service.execute), methods=["POST"]),
         Route("/v1/execute_batch", guard(service.execute_batch), methods=["POST"]),
         Route("/v1/sources/{sha256}", guard(service.put_source), methods=["PUT"]),
-        Route("/run_code", guard(service.run_code), methods=["POST"]),
         # Open to all: load balancers have no token, and a caller without one learns that somebody is there.
         Route("/health", guard(service.health, open_to_all=True), methods=["GET"]),
         Route("/metrics", guard(service.metrics), methods=["GET"]),

@@ -7,7 +7,6 @@
     ├── RefusedToStart         server: it will not run like this
     ├── IsolationUnavailable   self test: this machine cannot keep the promises of a tier
     ├── PackageUnavailable     a package that tools are to have is not there, or cannot be had safely
-    ├── ComponentUnavailable   wasm: there is no component, and none can be built
     └── within the service, where each is an HTTP status
         ├── InvalidRequest     4xx
         ├── UnknownSource      404

@@ -6,15 +6,13 @@ import asyncio
 import hashlib
 import json
 import os
-import re
 import signal
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sandbox.bodies import BodyReader, CallRequest, ProgramRequest, RawJSON, ReplyBody, call_request, encoded
+from sandbox.bodies import BodyReader, CallRequest, RawJSON, ReplyBody, call_request, encoded
 from sandbox.errors import SandboxError
-from sandbox.isolation import Tier
 from sandbox.jail.tool_call import COMPILED
 from sandbox.jail.zygote import BY_ITSELF, CANCELLED, CPU_LIMIT, WALL_LIMIT
 from sandbox.metrics import Metrics
@@ -33,7 +31,6 @@ _COMPILE_LIMITS = Limits(wall_seconds=10.0, cpu_seconds=5.0, memory_bytes=512 <<
 _MEMORY_SHARE = 0.75  # a crash with this share of the limit in use is blamed on memory
 _LOST_EXCEPTION = "SystemError: error return without exception set"  # what CPython says when even MemoryError fails
 _NULL, _NO_TEXT = RawJSON(b"null"), RawJSON(b'""')
-_EXIT_STATUS = re.compile(rb"-?[0-9]{1,20}")
 _OWN_KINDS = frozenset(kind.value for kind in ErrorKind) - {ErrorKind.TIMEOUT, ErrorKind.CRASHED}
 
 
@@ -79,33 +76,6 @@ class BoundedStore:
         return value
 
 
-@dataclass(frozen=True)
-class _Call:
-    """What the harness is told, source apart."""
-
-    module_name: str
-    function: str | None
-    arguments: RawJSON
-    state: RawJSON
-    seed: int
-    stdin: RawJSON
-    limits: Limits
-
-    def document(self, operation: str = "run") -> dict[str, Any]:
-        """Return the call as the harness reads it."""
-        return {
-            "operation": operation,
-            "module_name": self.module_name,
-            "function": self.function,
-            "arguments": self.arguments,
-            "state": self.state,
-            "seed": self.seed,
-            "stdin": self.stdin,
-            "output_bytes": self.limits.output_bytes,
-            "result_bytes": self.limits.result_bytes,
-        }
-
-
 class Execution:
     """Executes validated requests in a pool."""
 
@@ -142,9 +112,7 @@ class Execution:
         """
         self._check_limits(request.limits)
         key, source = self._source(request)
-        no_input = RawJSON(b'""')
-        call = _Call("tool", request.function, request.arguments, request.state, request.seed, no_input, request.limits)
-        reply = await self._execute(client, key, source, call)
+        reply = await self._execute(client, key, source, request)
         self._count(reply)
         return reply.document()
 
@@ -182,31 +150,7 @@ class Execution:
             await asyncio.gather(*tasks, return_exceptions=True)
         return b"[%b]" % b",".join(task.result() for task in tasks)
 
-    async def run_code(self, client: str, request: ProgramRequest) -> dict[str, Any]:
-        """Run a program; return its output and exit status in SandboxFusion's shape.
-
-        Raises:
-            InvalidRequest, QueueFull, ServiceFault: as `execute_call`.
-        """
-        limits = Limits(
-            wall_seconds=request.run_timeout,
-            cpu_seconds=request.run_timeout,
-            memory_bytes=request.memory_limit_MB << 20 if request.memory_limit_MB > 0 else Limits().memory_bytes,
-            output_bytes=min(1 << 20, self.maximum.output_bytes),
-            result_bytes=64,
-        )
-        self._check_limits(limits)
-        key = hashlib.sha256(request.code).hexdigest()
-        call = _Call("__main__", None, RawJSON(b"{}"), _NULL, 0, request.stdin, limits)
-        reply = await self._execute(client, key, request.code, call)
-        # The process writes its reply itself, so its exit status may be anything.
-        if reply.kind is None and not _EXIT_STATUS.fullmatch(reply.value):
-            message = "the program's process sent an exit status that is none"
-            reply = replace(reply, kind=ErrorKind.INVALID_RESULT, message=message, value=RawJSON(b"1"))
-        self._count(reply)
-        return _fusion(reply)
-
-    async def _execute(self, client: str, key: str, source: bytes, call: _Call) -> _Reply:
+    async def _execute(self, client: str, key: str, source: bytes, call: CallRequest) -> _Reply:
         limits = call.limits
         # A byte of output takes at most six of JSON; the rest is one error message.
         max_reply_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10)
@@ -217,7 +161,7 @@ class Execution:
             await self._compiling[client, key].wait()
             code = self._code.get(key)
         earlier: list[Outcome] = []  # processes that worked for this call before the one that runs it
-        if code is None and len(source) <= _COMPILED_IN_CALL_BYTES and self.pool.tier is not Tier.WASM:
+        if code is None and len(source) <= _COMPILED_IN_CALL_BYTES:
             outcome = await self._compile_and_run(client, key, source, call, max_reply_bytes + _MOST_CODE_BYTES)
             if outcome.code is not None or outcome.why in (WALL_LIMIT, CPU_LIMIT):
                 self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
@@ -238,12 +182,12 @@ class Execution:
                 return _error(_total(compiled, earlier[:-1]), ErrorKind(error["kind"]), error["message"])
             code = compiled.body[1:]
             self._code.put(key, code)
-        outcome = await self.pool.run(client, call.document(), code, _left(limits, earlier), max_reply_bytes)
+        outcome = await self.pool.run(client, _document(call), code, _left(limits, earlier), max_reply_bytes)
         self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
         return await self._reply(_total(outcome, earlier), limits)
 
     async def _compile_and_run(
-        self, client: str, key: str, source: bytes, call: _Call, max_reply_bytes: int
+        self, client: str, key: str, source: bytes, call: CallRequest, max_reply_bytes: int
     ) -> Outcome:
         """Run a call that compiles its source first; what it compiles is kept as soon as it is known."""
         done = asyncio.Event()
@@ -255,7 +199,7 @@ class Execution:
             done.set()
 
         try:
-            document = call.document("compile_and_run")
+            document = _document(call, "compile_and_run")
             outcome = await self.pool.run(client, document, source, call.limits, max_reply_bytes, keep)
             if outcome.code is not None:
                 self._code.put(key, outcome.code)
@@ -320,6 +264,19 @@ class Execution:
         return await self.pool.run(client, {"operation": "compile"}, source, limits, 64 << 20)
 
 
+def _document(call: CallRequest, operation: str = "run") -> dict[str, Any]:
+    """The call as the harness reads it, without its source."""
+    return {
+        "operation": operation,
+        "function": call.function,
+        "arguments": call.arguments,
+        "state": call.state,
+        "seed": call.seed,
+        "output_bytes": call.limits.output_bytes,
+        "result_bytes": call.limits.result_bytes,
+    }
+
+
 def _left(limits: Limits, earlier: list[Outcome]) -> Limits:
     """What a call may still use after others have worked for it; no time left is too little for anything."""
     wall_seconds = limits.wall_seconds - sum(outcome.wall_seconds for outcome in earlier)
@@ -354,7 +311,6 @@ class _Reply:
     value: RawJSON = _NULL
     state: RawJSON = _NULL
     stdout: RawJSON = _NO_TEXT
-    stderr: RawJSON = _NO_TEXT  # the protocol has none; it is for `run_code`
 
     def document(self) -> bytes:
         """The reply as callers get it."""
@@ -365,8 +321,8 @@ class _Reply:
         return encoded({"status": "ok", **parts})
 
 
-def _error(outcome: Outcome, kind: ErrorKind, message: str, **printed: RawJSON) -> _Reply:
-    return _Reply(kind, message, _usage(outcome), **printed)
+def _error(outcome: Outcome, kind: ErrorKind, message: str, stdout: RawJSON = _NO_TEXT) -> _Reply:
+    return _Reply(kind, message, _usage(outcome), stdout=stdout)
 
 
 def _usage(outcome: Outcome) -> dict[str, Any]:
@@ -399,34 +355,10 @@ def _own_word(outcome: Outcome, body: ReplyBody, memory_bytes: int) -> _Reply:
         ValueError: a tool cannot say this.
     """
     if body.kind is None:
-        return _Reply(None, "", _usage(outcome), body.value, body.state, body.stdout, body.stderr)
+        return _Reply(None, "", _usage(outcome), body.value, body.state, body.stdout)
     if body.kind not in _OWN_KINDS:
         raise ValueError("a tool cannot say this about itself")
     kind = ErrorKind(body.kind)
     if body.message.startswith(_LOST_EXCEPTION) and outcome.max_rss_bytes >= _MEMORY_SHARE * memory_bytes:
         kind = ErrorKind.MEMORY
-    return _error(outcome, kind, body.message, stdout=body.stdout, stderr=body.stderr)
-
-
-def _fusion(reply: _Reply) -> dict[str, Any]:
-    """A reply in SandboxFusion's words."""
-    result: dict[str, Any] = {
-        "status": "Finished",
-        "execution_time": reply.usage["wall_seconds"],
-        "return_code": int(reply.value) if reply.kind is None else 1,
-        "stdout": json.loads(reply.stdout),
-        "stderr": json.loads(reply.stderr),
-    }
-    if reply.kind is not None:
-        result["stderr"] += f"{reply.kind}: {reply.message}\n"
-        if reply.kind == ErrorKind.TIMEOUT:
-            result |= {"status": "TimeLimitExceeded", "return_code": None}
-    failed = result["return_code"] != 0
-    return {
-        "status": "Failed" if failed else "Success",
-        "message": "",
-        "compile_result": None,
-        "run_result": result,
-        "executor_pod_name": None,
-        "files": {},
-    }
+    return _error(outcome, kind, body.message, body.stdout)

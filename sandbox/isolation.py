@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -27,8 +26,6 @@ class Tier(StrEnum):
 
     NAMESPACES = "namespaces"
     LANDLOCK = "landlock"
-    SECCOMP = "seccomp"
-    WASM = "wasm"  # another kind, not a weaker one: never chosen, only asked for
 
 
 @dataclass(frozen=True)
@@ -86,10 +83,8 @@ def start_jail(
 ) -> subprocess.Popen[bytes]:
     """Start one jail whose zygote listens on `control_fd`; the process ends when the jail does.
 
-    Its tools may import `packages`, which the tier `wasm` does not have.
+    Its tools may import `packages`.
     """
-    if tier is Tier.WASM:
-        return _start_instances(control_fd, max_children)
     python = jailed_python()
     in_namespaces = tier is Tier.NAMESPACES
     # A library that the interpreter needs as well has its names already.
@@ -106,13 +101,20 @@ def start_jail(
         "readable": readable,
         "places": packages.places,
         "packages": packages.plan(in_namespaces=in_namespaces),
-        "code_directory": "/harness" if in_namespaces else str(_JAIL.parent.parent),
+        "code_directory": "/harness" if in_namespaces else str(_JAIL.parent.parent.resolve()),
     }
     program = (
         f"import sys; sys.path.insert(0, {str(_JAIL.parent.parent)!r}); from sandbox.jail import launcher; "
         "launcher.main()"
     )
-    return _start(program, plan)
+    return subprocess.Popen(
+        [base_interpreter(), "-I", "-S", "-c", program, json.dumps(plan)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={},
+        pass_fds=(control_fd,),
+        start_new_session=True,
+    )
 
 
 def _readable(python: JailedPython, others: list[str]) -> tuple[list[str], list[str]]:
@@ -127,27 +129,6 @@ def _readable(python: JailedPython, others: list[str]) -> tuple[list[str], list[
         if entry.name not in ("site-packages", "dist-packages") and not entry.is_symlink()
     ]
     return [python.stdlib], [*sorted(entries), *others, "/usr/share/zoneinfo"]
-
-
-def _start_instances(control_fd: int, max_children: int) -> subprocess.Popen[bytes]:
-    """The tier `wasm`: no jail, but a process that forks instances of the component."""
-    from sandbox.wasm.component import compiled_component
-
-    plan = {"control_fd": control_fd, "max_children": max_children, "component": str(compiled_component())}
-    root = str(_JAIL.parent.parent)
-    program = f"import sys; sys.path[:] = {[root, *sys.path]!r}; from sandbox.wasm import instances; instances.main()"
-    return _start(program, plan)
-
-
-def _start(program: str, plan: dict[str, Any]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [base_interpreter(), "-I", "-S", "-c", program, json.dumps(plan)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        env={},
-        pass_fds=(plan["control_fd"],),
-        start_new_session=True,
-    )
 
 
 def layers_of(tier: Tier, pid: int) -> dict[str, bool]:

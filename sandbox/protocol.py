@@ -71,19 +71,6 @@ class ExecuteRequest(_Message):
         return self
 
 
-class RunCodeRequest(BaseModel):
-    """A program in the shape of SandboxFusion's `POST /run_code`; what this service cannot do is refused."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-    code: str
-    language: Literal["python", "python3"] = "python"
-    run_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
-    memory_limit_MB: int = -1  # the other service's name
-    stdin: str | None = None
-    files: Annotated[dict[str, str | None], Field(max_length=0)] = Field(default_factory=dict)
-    fetch_files: Annotated[list[str], Field(max_length=0)] = Field(default_factory=list)
-
-
 class Usage(_Message):
     """What a call used; the kernel counted it, not the tool."""
 

@@ -6,7 +6,6 @@ reports what succeeded. One success, and the tier does not count.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import secrets
@@ -47,7 +46,7 @@ NUMBERS = {  # x86_64, aarch64
     "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "fchmodat2": (452, 452),
     "file_setattr": (469, 469), "openat2": (437, 437), "fallocate": (285, 47), "getpriority": (140, 141),
     "connect": (42, 203), "bind": (49, 200), "sendmsg": (46, 211), "sendmmsg": (307, 269), "recvmsg": (47, 212),
-    "get_robust_list": (274, 100), "mincore": (27, 232), "fadvise64": (221, 223),
+    "get_robust_list": (274, 100), "mincore": (27, 232), "fadvise64": (221, 223), "sysinfo": (99, 179),
 }
 CHANGES = {  # which only a tool with files of its own may make
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "utimensat": (280, 88), "truncate": (76, 45),
@@ -92,15 +91,18 @@ def probe(canary, outside, tmp):
         except PermissionError:
             pass
     ours.close(), theirs.close()
-    about_others = {  # the process group, session, cores and clock of a process that is there, and a wake for anybody
+    # The process group, session, cores and clock of a process that is there, a wake for anybody, descriptors of a
+    # thread's own (by arguments that the kernel would not accept either).
+    refused = {
         "getpgid": (121, 155, (1,)), "getsid": (124, 156, (1,)), "sched_getaffinity": (204, 123, (1,)),
         "clock_gettime": (228, 113, ((~1 << 3) | 2,)), "futex": (202, 98, (id(escapes), 1, 1)),
+        "clone": (56, 220, (0x10800,)), "close_range": (436, 436, (9, 8, 2)),
     }
-    for name, numbers_and_words in about_others.items():
+    for name, numbers_and_words in refused.items():
         ctypes.set_errno(0)
         words = (numbers_and_words[column], *numbers_and_words[2], 0, 0, 0)
         if libc.syscall(*map(ctypes.c_long, words)) != -1 or ctypes.get_errno() != errno.EPERM:
-            escapes.append(f"system call {name} reaches other processes")
+            escapes.append(f"system call {name} is allowed with arguments that it may not have")
     try:
         os.utime(0)
         escapes.append("the times of the host's null device can be changed")
@@ -198,67 +200,6 @@ def probe(canary, outside, tmp):
     return escapes
 """
 
-WASM_PROBE = """
-import os, socket, sys
-
-def probe(canary, outside, tmp):
-    escapes = []
-    for name in ("ctypes", "_ctypes", "resource", "mmap", "fcntl", "pydantic", "wasmtime"):
-        try:
-            __import__(name)
-            escapes.append(f"the module {name} can be imported")
-        except ImportError:
-            pass
-    for family in range(64):
-        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, 3):
-            try:
-                socket.socket(family, kind).close()
-                escapes.append(f"a socket of family {family} can be made")
-            except OSError:
-                pass
-    for path in (canary, outside, "/", ".", "/tmp", "/python", "/etc/passwd", "/proc/self/environ", "/dev/null"):
-        for flags in (os.O_RDONLY, os.O_CREAT | os.O_WRONLY):
-            try:
-                os.close(os.open(path, flags))
-                escapes.append(f"{path if path not in (canary, outside) else 'a path of the host'} can be opened")
-            except OSError:
-                pass
-        try:
-            os.stat(path)
-            escapes.append(f"{path} can be looked at")
-        except OSError:
-            pass
-    for name, words in (("fork", ()), ("execv", ("/bin/sh", ["sh"])), ("posix_spawn", ("/bin/sh", ["sh"], {})),
-                        ("kill", (1, 0)), ("symlink", (outside, "link")), ("listdir", (outside,)), ("utime", (canary,)),
-                ("chmod", (canary, 0o666)), ("truncate", (canary, 0)), ("rename", (canary, outside + "/other")),
-                ("remove", (canary,))):
-        try:
-            getattr(os, name)(*words)
-            escapes.append(f"os.{name} works")
-        except (OSError, AttributeError):
-            pass
-    try:
-        import _thread
-        _thread.start_new_thread(print, ())
-        escapes.append("a thread can be started")
-    except RuntimeError:
-        pass
-    if os.environ:
-        escapes.append("an environment is visible")
-    for fd in range(3, 256):
-        try:
-            os.fstat(fd)
-            escapes.append(f"descriptor {fd} is inherited")
-        except OSError:
-            pass
-    try:
-        bytearray(1 << 30)
-        escapes.append("the memory limit does not hold")
-    except MemoryError:
-        pass
-    return escapes
-"""
-
 PACKAGE_PROBE = """
 import importlib, os, sys
 
@@ -324,9 +265,7 @@ _FIXES = {
         "Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK and `landlock` in the kernel's `lsm=` list, seccomp "
         "allowed, and a Python that every user may read (or start the service as an ordinary user)"
     ),
-    Tier.SECCOMP: "a kernel and a container runtime that let a process install a seccomp filter",
 }
-_ORDER = (Tier.NAMESPACES, Tier.LANDLOCK, Tier.SECCOMP)
 
 
 class IsolationUnavailable(SandboxError):
@@ -345,21 +284,6 @@ class Isolation:
     """Those that tools may import, each of which was probed."""
 
 
-async def establish_wasm() -> Isolation:
-    """Establish the tier `wasm`, which is never a substitute for another.
-
-    Raises:
-        IsolationUnavailable: its component cannot be built, or it does not hold.
-    """
-    from sandbox.wasm.component import ComponentUnavailable, compiled_component
-
-    try:
-        await asyncio.to_thread(compiled_component)
-        return Isolation(Tier.WASM, *await _probe(Tier.WASM))
-    except (ComponentUnavailable, ServiceFault) as error:
-        raise IsolationUnavailable(str(error)) from None
-
-
 async def establish(minimum: Tier, packages: AllowedPackages = NO_PACKAGES) -> Isolation:
     """Establish the strongest tier that withstands the probe, and that tools may import each of the packages there.
 
@@ -368,7 +292,7 @@ async def establish(minimum: Tier, packages: AllowedPackages = NO_PACKAGES) -> I
         PackageUnavailable: the tier withstands it without packages, and one of these cannot be had there.
     """
     refused: dict[str, str] = {}
-    for tier in _ORDER[: _ORDER.index(minimum) + 1]:
+    for tier in [Tier.NAMESPACES] if minimum is Tier.NAMESPACES else Tier:
         try:
             layers, python = await _probe(tier)
         except ServiceFault as error:
@@ -380,8 +304,6 @@ async def establish(minimum: Tier, packages: AllowedPackages = NO_PACKAGES) -> I
     lines = [f"no isolation of at least the tier `{minimum}` holds on this machine"]
     for name, why in refused.items():
         lines += [f"  {name}: {why}", f"    to have it: {_FIXES[Tier(name)]}"]
-    if minimum is not Tier.SECCOMP:
-        lines.append("  a weaker tier must be asked for by name: --min-tier seccomp")
     raise IsolationUnavailable("\n".join(lines))
 
 
@@ -394,11 +316,6 @@ async def _probe_with_packages(tier: Tier, packages: AllowedPackages) -> None:
         PackageUnavailable: the message names the package.
     """
     where = f"in the tier `{tier}`"
-    if tier is Tier.SECCOMP and packages.is_lazy:
-        raise PackageUnavailable(
-            f"expected packages that are loaded before the calls {where}, where no call can open a file, found "
-            "--lazy-packages: leave it out"
-        )
     # Where the weaker tiers show paths of the host: files of ours, and of what we import ourselves.
     modules_outside, files_outside = outside(packages, in_namespaces=tier is Tier.NAMESPACES)
     files_outside += [__file__, *([] if "pydantic" in packages.modules else [pydantic.__file__])]
@@ -442,7 +359,7 @@ async def _probe(tier: Tier, packages: AllowedPackages = NO_PACKAGES) -> tuple[d
         await pool.start()
         with _bait() as (canary, outside):
             request = ExecuteRequest(
-                source=WASM_PROBE if tier is Tier.WASM else PROBE,
+                source=PROBE,
                 function="probe",
                 arguments={"canary": canary, "outside": outside, "tmp": tier is Tier.NAMESPACES},
                 limits=Limits(wall_seconds=20, cpu_seconds=10),
@@ -460,7 +377,7 @@ async def _probe(tier: Tier, packages: AllowedPackages = NO_PACKAGES) -> tuple[d
             raise ServiceFault("the self-test escaped: it changed a file of the host and did not say so")
         python = await execution.execute("self-test", ExecuteRequest(source=_PYTHON, function="version"))
         worker = pool.workers[0]
-        probed = {"seccomp": tier is not Tier.WASM, "no_new_privs": True, "rlimits": True}
+        probed = {"seccomp": True, "no_new_privs": True, "rlimits": True}
         return layers_of(tier, worker.process.pid) | worker.layers | probed, str(python["value"])
     finally:
         await pool.close()

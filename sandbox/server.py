@@ -31,7 +31,7 @@ from sandbox.isolation import Tier
 from sandbox.packages import AllowedPackages, PackageUnavailable, find_packages
 from sandbox.pool import CALLS_OF_A_WORKER, Pool
 from sandbox.protocol import Limits
-from sandbox.self_test import Isolation, IsolationUnavailable, establish, establish_wasm
+from sandbox.self_test import Isolation, IsolationUnavailable, establish
 
 log = logging.getLogger("sandbox")
 DEFAULT_PORT = 8377
@@ -66,7 +66,6 @@ def serve(
     workers: int | None = None,
     *,
     min_tier: Tier = Tier.LANDLOCK,
-    wasm: bool = False,
     packages: Sequence[str] = (),
     lazy_packages: bool = False,
     token: str | None = None,
@@ -82,7 +81,6 @@ def serve(
       port: TCP port; 0 for any free one.
       workers: jails; by default one per core that this process, or the container around it, may use.
       min_tier: the weakest acceptable isolation.
-      wasm: run tools in WebAssembly, whatever else this machine could do.
       packages: distributions of this environment that tools may import, with what they require.
       lazy_packages: whether the calls that ask for them import them, instead of the workers before all calls.
       token: what callers must send as `Authorization: Bearer …`; by default the environment's ASTRA_SANDBOX_TOKEN.
@@ -109,11 +107,6 @@ def serve(
             f"expected {needed} descriptors or more for {workers} workers, found {descriptors}: raise `ulimit -n`"
         )
     try:
-        if wasm and packages:
-            raise PackageUnavailable(
-                f"expected no packages in the tier `wasm`, whose component holds the standard library alone, found "
-                f"{', '.join(packages)}: leave them out, or run another tier"
-            )
         allowed = find_packages(packages, is_lazy=lazy_packages)
     except PackageUnavailable as error:
         raise RefusedToStart(str(error)) from None
@@ -127,7 +120,7 @@ def serve(
             f"{TOKEN_VARIABLE}) or listen on 127.0.0.1"
         )
     asyncio.run(
-        _serve(listener, connections, workers, min_tier, wasm, allowed, token, maximum, max_queue, until_stdin_closes)
+        _serve(listener, connections, workers, min_tier, allowed, token, maximum, max_queue, until_stdin_closes)
     )
 
 
@@ -147,7 +140,6 @@ async def _serve(
     connections: int,
     workers: int,
     min_tier: Tier,
-    wasm: bool,
     packages: AllowedPackages,
     token: str | None,
     maximum: Limits,
@@ -155,7 +147,7 @@ async def _serve(
     until_stdin_closes: bool,
 ) -> None:
     try:
-        isolation = await (establish_wasm() if wasm else establish(min_tier, packages))
+        isolation = await establish(min_tier, packages)
     except (IsolationUnavailable, PackageUnavailable) as error:
         raise RefusedToStart(str(error)) from None
     execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue, packages=packages), maximum=maximum)
@@ -238,10 +230,7 @@ def main() -> None:
     parser.add_argument(
         "--workers", type=int, default=None, help="jails, one per core that this container may use by default"
     )
-    choice = parser.add_mutually_exclusive_group()
-    tiers = [tier for tier in Tier if tier is not Tier.WASM]
-    choice.add_argument("--min-tier", type=Tier, choices=tiers, default=Tier.LANDLOCK, help="weakest isolation")
-    choice.add_argument("--tier", type=Tier, choices=[Tier.WASM], help="this tier and no other; needs astra-jax[wasm]")
+    parser.add_argument("--min-tier", type=Tier, choices=list(Tier), default=Tier.LANDLOCK, help="weakest isolation")
     parser.add_argument(
         "--package",
         action="append",
@@ -268,7 +257,6 @@ def main() -> None:
             options.port,
             options.workers,
             min_tier=options.min_tier,
-            wasm=options.tier is Tier.WASM,
             packages=options.package,
             lazy_packages=options.lazy_packages,
             maximum=Limits(**{name: getattr(options, f"max_{name}") for name in Limits.model_fields}),

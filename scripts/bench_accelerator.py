@@ -198,7 +198,7 @@ def step_and_batch(
     }
     static: dict[str, Any] = {"model_config": model, "optimizer_config": OPTIMIZER, "steps": SCHEDULE_STEPS}
     if stage == "sft":
-        return functools.partial(sft_step, chunk_tokens=chunk_tokens, **static), SFTBatch(**fields)
+        return functools.partial(sft_step, chunk_tokens=chunk_tokens, **static), SFTBatch(**fields, kinds_BT=ones_BT)
     fields["sampled_logprobs_BT"] = np.full((rows, tokens), -np.log(model.vocab_size), np.float32)
     fields["advantages_BT"] = rng.standard_normal((rows, tokens)).astype(np.float32)
     return functools.partial(rl_step, objective=Objective(1.0, 0.2, chunk_tokens), **static), RLBatch(**fields)

@@ -1,4 +1,4 @@
-"""What synthesis may fail with.
+"""The errors of synthesis.
 
 SynthesisError
 ├── KnowledgeError           a knowledge file cannot be read
@@ -12,6 +12,7 @@ SynthesisError
 ├── RecordDirectoryError     a record directory is missing, damaged or of another kind
 ├── ExportImpossible         records have no form in the format that was asked for
 ├── RowUnreadable            a line of a file of rows is none
+├── MessageRefused           a message or tool in OpenAI's form cannot be taken as it is
 ├── JournalError             a journal of finished items is damaged, or cannot be written
 ├── TeacherUnavailable       the teacher cannot be asked at all just now
 ├── ReplyFileError           the file of a teacher's replies is damaged, or cannot be written

@@ -14,8 +14,6 @@ from tests.test_import_rules import OURS, ROOT, imported_modules
 
 DISTRIBUTIONS = {"yaml": "pyyaml", "sklearn": "scikit-learn", "orbax": "orbax-checkpoint", "git": "gitpython"}
 """Modules whose distribution has another name, where it may not be installed or where several share the module."""
-NOT_OURS_TO_DECLARE = {"wit_world", "componentize_py_types"}
-"""What componentize-py makes of an interface when it builds a component."""
 
 
 def normalised(name: str) -> str:
@@ -34,7 +32,7 @@ def third_party_modules(root: Path) -> Iterator[tuple[str, str]]:
         for path in sorted((root / package).rglob("*.py")):
             for module in imported_modules(ast.parse(path.read_text(encoding="utf-8"))):
                 top = module.split(".")[0]
-                if top not in sys.stdlib_module_names and top not in (*OURS, *NOT_OURS_TO_DECLARE):
+                if top not in sys.stdlib_module_names and top not in OURS:
                     yield str(path.relative_to(root)), top
 
 

@@ -120,7 +120,7 @@ def require_chat_template(folder: Path, tokenizer: Tokenizer) -> None:
         options = {"add_generation_prompt": probe.add_generation_prompt, "enable_thinking": probe.enable_thinking}
         try:
             found = theirs.apply_chat_template(
-                [_as_template_input(message) for message in probe.messages],
+                [template_message(message) for message in probe.messages],
                 tools=[tool.to_openai() for tool in probe.tools] or None,
                 return_dict=False,
                 **options,
@@ -162,7 +162,12 @@ def _their_tokenizer(folder: Path) -> Any:
     return tokenizer_class.from_pretrained(folder, local_files_only=True)
 
 
-def _as_template_input(message: Message) -> dict[str, Any]:
+def template_message(message: Message) -> dict[str, Any]:
+    """Return a message as chat templates take it.
+
+    >>> template_message(Message(role="assistant", content="Yes.", reasoning_content="So."))
+    {'role': 'assistant', 'content': 'Yes.', 'reasoning_content': 'So.'}
+    """
     entry: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.reasoning_content is not None:
         entry["reasoning_content"] = message.reasoning_content

@@ -101,19 +101,24 @@ def _json_end(text: str, start: int) -> int:
 
 
 def parse_call(block: str) -> ParsedToolCall | MalformedToolCall:
-    """Read what stands between the tags of a tool call.
+    """Read what stands between the tags of a tool call: an object of `name` and `arguments`, and nothing else.
 
-    >>> parse_call('{"name": "f"}')
-    ParsedToolCall(name='f', arguments={})
+    The prompt prescribes both keys. A call without `arguments`, or with others such as `parameters`, is malformed: run
+    with no arguments it would do something else than it says.
+
+    >>> parse_call('{"name": "f", "parameters": {}}').problem
+    'the tool call must have "name" and "arguments", and no other key'
     """
     try:
-        value = from_json(block, allow_inf_nan=False)
+        value = from_json(block.encode(), allow_inf_nan=False)
         canonical_json(value)  # refuses what JSON cannot express but Python reads: 1e999 is infinity
     except ValueError:
         return MalformedToolCall(block, "the tool call is not valid JSON")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return MalformedToolCall(block, 'the tool call needs a "name" that is a string')
-    arguments = value.get("arguments", {})
+    if value.keys() != {"name", "arguments"}:
+        return MalformedToolCall(block, 'the tool call must have "name" and "arguments", and no other key')
+    arguments = value["arguments"]
     if not isinstance(arguments, dict):
         return MalformedToolCall(block, 'the "arguments" of the tool call must be a JSON object')
     if nests_too_deep(arguments):

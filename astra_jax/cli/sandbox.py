@@ -21,7 +21,6 @@ def add_sandbox_service(commands: Commands) -> None:
     serve.add_argument("--host", default="127.0.0.1")
     serve.add_argument("--port", type=whole_number(0, 65535), default=8377)
     serve.add_argument("--workers", type=whole_number(1), default=None, help="default: one per core")
-    serve.add_argument("--tier", choices=["wasm"], help="run tools in WebAssembly; needs astra-jax[wasm]")
     serve.add_argument(
         "--package",
         action="append",
@@ -45,7 +44,6 @@ def _serve(options: argparse.Namespace) -> None:
         host=options.host,
         port=options.port,
         workers=options.workers,
-        wasm=options.tier == "wasm",
         packages=options.package,
         lazy_packages=options.lazy_packages,
     )

@@ -38,13 +38,17 @@ def own_table_sizes(limits: Limits, shape: RowShape) -> tuple[int, ...]:
     return limits.own_table_pages if has_short_programs(limits, shape) else limits.own_table_pages[1:]
 
 
+def most_pages(limits: Limits, shape: RowShape) -> MostPages:
+    """Return how long the lists of a shape's calls are."""
+    num_own = limits.own_table_pages[0] * shape.prefixes * shape.rows_per_prefix
+    return MostPages(-(-2 * shape.prefixes * limits.prefix_table_pages // 3), num_own)
+
+
 def most_listed_pages(limits: Limits, sample: Sample) -> MostPages | None:
     """Return how long the lists of a call are; None where rows are as short, or have no room in lists."""
     if not has_short_programs(limits, sample.shape):
         return None
-    prefixes, width = sample.shape
-    most_of_row = limits.own_table_pages[0]
-    most = MostPages(-(-2 * prefixes * limits.prefix_table_pages // 3), most_of_row * prefixes * width)
+    most_of_row, most = limits.own_table_pages[0], most_pages(limits, sample.shape)
     is_longer = False
     for of_shard in sample.rows:
         tracks = [row.track for of_prefix in of_shard for row in of_prefix]

@@ -28,12 +28,6 @@ class ChatRequest(TextRequest):
 
     @model_validator(mode="after")
     def _can_be_done(self) -> ChatRequest:
-        for index, tool in enumerate(self.tools):
-            function = tool.get("function")
-            if tool.get("type") != "function" or not isinstance(function, dict):
-                raise ValueError(f"tools.{index}: expected a function, found {tool.get('type')!r}")
-            if not isinstance(function.get("name"), str):
-                raise ValueError(f"tools.{index}.function.name: expected a text")
         if self.tool_choice not in (None, "auto", "none"):
             raise ValueError("tool_choice: expected auto or none: no call is forced here")
         kind = self.response_format.get("type", "text")

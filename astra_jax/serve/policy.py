@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,12 +44,15 @@ class ServedPolicy:
     template: ChatTemplate | None = None
     """None where the checkpoint has none: then there is no chat."""
 
-    def decoder(self) -> PagedDecoder:
-        """Return what samples; to be called in the event loop that it is used in."""
-        device = XLADevice(
+    def device(self) -> XLADevice:
+        """Return the pages and programs of a decoder."""
+        return XLADevice(
             self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids, kv_dtype=self.kv_dtype
         )
-        return PagedDecoder(device, self.limits, end_ids=self.end_ids)
+
+    def decoder(self, device: XLADevice | None = None) -> PagedDecoder:
+        """Return what samples; to be called in the event loop that it is used in."""
+        return PagedDecoder(device or self.device(), self.limits, end_ids=self.end_ids)
 
     def without_weights(self) -> ServedPolicy:
         """Return what answering takes beside a decoder, which lays weights out anew: a second copy helps nobody."""
@@ -64,7 +68,7 @@ def served_policy(
     dtype: DType | None = None,
     kv_dtype: KVDType | None = None,
 ) -> ServedPolicy:
-    """Open a policy folder or a HuggingFace folder, named as its path is if no name is given.
+    """Open a policy folder or a HuggingFace folder; without `names` its name is the last part of its path.
 
     `most_tokens` is the longest sequence, prompt and message, that is served; by default the model's context, but no
     more than 8,192. So many `rows` are sampled at once. Weights have the type that they are stored in, or `dtype`.
@@ -84,7 +88,7 @@ def served_policy(
     require_kv_dtype(policy.model_config, kv_dtype)
     return ServedPolicy(
         policy=policy,
-        names=names or (str(folder),),
+        names=names or (Path(os.path.abspath(folder)).name,),
         digest=None if is_hf else digest_of_policy(folder),
         limits=serving_limits(most_tokens or min(context, _DEFAULT_MOST_TOKENS), rows),
         end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),

@@ -7,7 +7,6 @@ import argparse
 from sandbox.bearer_token import TOKEN_VARIABLE
 from sandbox.client import SandboxClient, SandboxUnavailable
 from sandbox.contract.promises import PROMISES
-from sandbox.contract.webassembly import promises_in_webassembly
 
 
 def main() -> None:
@@ -22,8 +21,8 @@ def main() -> None:
     options = parser.parse_args()
     broken = 0
     with SandboxClient(options.url) as client:
-        in_webassembly = client.health().get("tier") == "wasm"
-        promises = promises_in_webassembly() if in_webassembly else PROMISES
+        in_namespaces = client.health()["tier"] == "namespaces"
+        promises = [promise for promise in PROMISES if in_namespaces or not promise.needs_namespaces]
         for promise in promises:
             try:
                 found = promise.check(client)

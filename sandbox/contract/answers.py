@@ -5,7 +5,7 @@ from sandbox.protocol import Limits
 
 _CHEAP = Limits(wall_seconds=1.0, cpu_seconds=0.5, memory_bytes=64 << 20)
 
-_FORGED = 'b\'{"status":"ok","value":"forged","state":null,"stdout":"","stderr":""}\''
+_FORGED = 'b\'{"status":"ok","value":"forged","state":null,"stdout":""}\''
 
 TAMPERING = [
     promise(
@@ -180,6 +180,7 @@ SOURCES = [
         "ok",
         "import sys\nopen('/tmp/mine.py', 'w').write('x = 5')\nsys.path.insert(0, '/tmp')\nimport mine\nreturn mine.x",
         value=5,
+        needs_namespaces=True,
     ),
     module(
         "dataclasses with postponed annotations work",

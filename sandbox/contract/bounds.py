@@ -100,6 +100,52 @@ for make in (socket.socketpair, os.pipe):
 return most < 16 << 20 or most
 """
 
+_OWN_DESCRIPTORS = """
+import ctypes, os, socket, threading
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+VM, FS, FILES, SIGHAND, VFORK, THREAD, NEWNS = 0x100, 0x200, 0x400, 0x800, 0x4000, 0x10000, 0x20000
+thread = VM | FS | FILES | SIGHAND | THREAD
+stacks, found = [], []
+def clone(flags):
+    stacks.append(ctypes.create_string_buffer(1 << 14))
+    top = ctypes.addressof(stacks[-1]) + (1 << 14) & ~15
+    return libc.clone(ctypes.cast(libc.pause, ctypes.c_void_p), ctypes.c_void_p(top), ctypes.c_int(flags), None)
+for name, flags in {
+    'descriptors of its own': thread & ~FILES, 'a folder of its own': thread & ~FS, 'a process': VM | FS | FILES,
+    'a process that is waited for': VM | VFORK, 'new namespaces': thread | NEWNS, 'a handle of itself': thread | 0x1000,
+    'signal handlers of its own': thread & ~SIGHAND & ~THREAD, 'descriptors and memory of its own': THREAD | SIGHAND,
+}.items():
+    if clone(flags) > 0: found.append(name)
+if libc.syscall(ctypes.c_long(435), None, ctypes.c_long(0)) != -1 or ctypes.get_errno() != 38: found.append('clone3')
+held = []
+def hold():
+    libc.syscall(ctypes.c_long(436), ctypes.c_uint(9999), ctypes.c_uint(9999), ctypes.c_uint(2))  # CLOSE_RANGE_UNSHARE
+    libc.unshare(FILES)
+    try:
+        while True: held.append(os.dup(0))
+    except OSError: pass
+for _ in range(4):
+    each = threading.Thread(target=hold)
+    each.start(), each.join()
+if len(held) > 64: found.append(f'{len(held)} descriptors')
+for fd in set(held):
+    try: os.close(fd)
+    except OSError: pass  # of another table
+try:
+    one, other = socket.socketpair()
+    socket.send_fds(one, [b'x'], [one.fileno()])
+    found.append('a descriptor on its way')
+except PermissionError: pass
+return found
+"""
+_MANY_THREADS = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+together = threading.Barrier(64, timeout=20)  # of threads that are all there at once
+with ThreadPoolExecutor(64) as pool: return len(set(pool.map(lambda n: together.wait(), range(64))))
+"""
+
 MEMORY = [
     promise("one huge allocation is refused", "memory", "return len([0] * 10 ** 10)"),
     promise("steady growth is refused", "memory", "kept = []\nwhile True: kept.append(bytearray(1 << 20))"),
@@ -145,13 +191,23 @@ MEMORY = [
     ),
     promise("deep recursion is an exception", "exception", "def g(n): return g(n + 1)\nreturn g(0)"),
     promise(
+        "so it is through C, in a thread as well",
+        "ok",
+        "import threading\nfound = []\nclass A:\n    def __getattr__(self, name): return getattr(self, name)\n"
+        "def run():\n    try: A().x\n"
+        "    except RecursionError: found.append('an exception')\n"
+        "run()\nthread = threading.Thread(target=run)\nthread.start(), thread.join()\nreturn found",
+        value=["an exception"] * 2,
+        limits=ROOMY.model_copy(update={"memory_bytes": 256 << 20}),
+    ),
+    promise(
         "recursion without a limit ends",
         "crashed memory timeout",
         "import sys\nsys.setrecursionlimit(10 ** 9)\ndef g(n): return g(n + 1)\nreturn g(0)",
     ),
     promise(
         "overflowing the C stack ends the call alone",
-        "crashed memory timeout",
+        "crashed memory timeout exception",  # from Python 3.12 on the interpreter notices
         "import sys\nsys.setrecursionlimit(10 ** 6)\nx = []\nfor _ in range(10 ** 6): x = [x]\nreturn repr(x)",
     ),
 ]
@@ -180,6 +236,17 @@ PROCESSES = [
         "with ThreadPoolExecutor(4) as pool: return sum(pool.map(abs, range(-9, 1)))",
         value=45,
     ),
+    *[
+        promise(
+            f"sixty-four threads work in {megabytes} MB",
+            "ok",
+            _MANY_THREADS,
+            value=64,
+            limits=ROOMY.model_copy(update={"memory_bytes": megabytes << 20}),
+        )
+        for megabytes in (64, 128, 256, 512, 1024, 2048)
+    ],
+    promise("all threads of a call have its 64 descriptors together", "ok", _OWN_DESCRIPTORS, value=[]),
     promise("killing everybody is forbidden", "forbidden", "import os\nos.kill(-1, 9)"),
     promise("killing the parent is forbidden", "forbidden", "import os\nos.kill(1, 9)"),
     promise("raising a priority is forbidden", "forbidden", "import os\nos.nice(-5)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ from sandbox.client import SandboxClient
 from sandbox.protocol import ExecuteReply, Limits
 
 ANY = object()  # any value will do
+SAME = object()  # the value of the first call, which is of the same source
 ROOMY = Limits(wall_seconds=30.0, cpu_seconds=5.0, memory_bytes=128 << 20, output_bytes=16 << 10, result_bytes=64 << 10)
 
 
@@ -25,6 +27,9 @@ class Promise:
     new_state: Any = ANY
     arguments: dict[str, Any] = field(default_factory=dict)
     stdout: str | None = None
+    seconds_between: float = 0.0  # between the calls
+    needs_namespaces: bool = False
+    """Whether the tier `landlock` cannot keep it: it needs a /tmp, or hides what that tier shows."""
 
     def check(self, client: SandboxClient, *, overshoot_seconds: float = 0.25) -> str | None:
         """Return None when the promise is kept, else what happened instead.
@@ -34,17 +39,18 @@ class Promise:
         Raises:
             SandboxUnavailable: the service gave no answer.
         """
-        reply: ExecuteReply | None = None
+        replies: list[ExecuteReply] = []
         for source in self.sources:
-            reply = client.execute(source, "f", self.arguments, state=self.state, limits=self.limits)
-        if reply is None:
-            return "the promise has no call"
+            time.sleep(self.seconds_between if replies else 0)
+            replies.append(client.execute(source, "f", self.arguments, state=self.state, limits=self.limits))
+        reply = replies[-1]
+        value = replies[0].value if self.value is SAME else self.value
         kind = "ok" if reply.error is None else str(reply.error.kind)
         if kind not in self.kinds:
             found = reply.error.message if reply.error else repr(reply.value)
             return f"expected {' or '.join(sorted(self.kinds))}, found {kind}: {found}"
-        if self.value is not ANY and reply.value != self.value:
-            return f"expected the value {self.value!r}, found {reply.value!r}"
+        if value is not ANY and reply.value != value:
+            return f"expected the value {value!r}, found {reply.value!r}"
         if self.new_state is not ANY and reply.state != self.new_state:
             return f"expected the state {self.new_state!r}, found {reply.state!r}"
         if self.stdout is not None and reply.stdout != self.stdout:
@@ -66,8 +72,12 @@ def body(text: str) -> str:
 
 
 def promise(name: str, kinds: str, text: str, *before: str, **rest: Any) -> Promise:
-    """Return a promise about one function body, after others have run."""
-    return Promise(name, frozenset(kinds.split()), (*map(body, before), body(text)), **rest)
+    """Return a promise about one function body, after others have run.
+
+    With `value=SAME` the body also runs before the others, and gives the same value then.
+    """
+    first = (text,) if rest.get("value") is SAME else ()
+    return Promise(name, frozenset(kinds.split()), tuple(map(body, (*first, *before, text))), **rest)
 
 
 def module(name: str, kinds: str, source: str, **rest: Any) -> Promise:

@@ -1,6 +1,6 @@
 """Promises about files, the network, secrets, and what one call leaves to the next."""
 
-from sandbox.contract.promise import promise
+from sandbox.contract.promise import SAME, promise
 
 FILES = [
     promise("the host's files cannot be read", "forbidden", "return open('/etc/passwd').read()"),
@@ -21,17 +21,25 @@ FILES = [
         "a file that fills the disk is stopped",
         "exception",
         "with open('/tmp/big', 'wb') as file:\n    while True: file.write(bytes(1 << 20))",
+        needs_namespaces=True,
     ),
-    promise("a sparse giant is stopped", "exception", "with open('/tmp/big', 'wb') as file: file.truncate(1 << 40)"),
+    promise(
+        "a sparse giant is stopped",
+        "exception",
+        "with open('/tmp/big', 'wb') as file: file.truncate(1 << 40)",
+        needs_namespaces=True,
+    ),
     promise(
         "a flood of files is stopped",
         "exception",
         "for index in range(100_000): open(f'/tmp/{index}', 'w').close()",
+        needs_namespaces=True,
     ),
     promise(
         "a deep tree of directories is harmless",
         "ok exception",
         "import os\nfor _ in range(900):\n    os.mkdir('d')\n    os.chdir('d')\nreturn 1",
+        needs_namespaces=True,
     ),
     promise(
         "a private /tmp can be used",
@@ -39,6 +47,7 @@ FILES = [
         "import tempfile\nwith tempfile.TemporaryFile() as file:\n    file.write(b'abc')\n    file.seek(0)\n"
         "    return file.read().decode()",
         value="abc",
+        needs_namespaces=True,
     ),
 ]
 
@@ -154,6 +163,40 @@ NETWORK = [
     ),
 ]
 
+# Looks for paths other than those of the interpreter, and for words of the plan of the zygote.
+_READ_START = """
+import ctypes, os, re, sys
+libc = ctypes.CDLL(None, use_errno=True)
+page = ctypes.cast(ctypes.c_void_p.in_dll(libc, 'program_invocation_name').value, ctypes.c_void_p).value & ~4095
+reader, writer = os.pipe()
+text = b''
+for step in (4096, -4096):  # a write from where no memory is fails
+    at = page if step > 0 else page - 4096
+    while libc.write(writer, ctypes.c_void_p(at), ctypes.c_size_t(4096)) == 4096 and len(text) < 1 << 20:
+        got = os.read(reader, 4096)
+        text, at = (text + got if step > 0 else got + text), at + step
+known = tuple(os.fsencode(path) for path in (sys.prefix, os.path.dirname(os.__file__), '/python', '/lib', '/harness'))
+found = [path for path in re.findall(rb'(?:/[A-Za-z0-9_.@+-]+){2,}', text) if not path.startswith(known)]
+found += [word for word in (b'control_fd', b'slots', b'readable', b'tmp_bytes', b'.so', b'packages') if word in text]
+return [len(text) > 0, sorted({each.decode('latin-1') for each in found})]
+"""
+_ABOUT_MACHINE = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+told = []
+if libc.sysinfo(ctypes.create_string_buffer(256)) != -1 or ctypes.get_errno() != errno.EPERM: told.append('sysinfo')
+for name in ('SC_PHYS_PAGES', 'SC_AVPHYS_PAGES', os.sysconf_names['SC_PHYS_PAGES']):
+    try: told.append([name, os.sysconf(name)])
+    except PermissionError: pass
+try: told.append(os.getloadavg())
+except OSError: pass
+# The C library's own sort asks for the memory of the machine; it does without.
+numbers = (ctypes.c_int * 5000)(*(n * 7919 % 5003 for n in range(5000)))
+compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int))
+libc.qsort(numbers, ctypes.c_size_t(5000), ctypes.c_size_t(4), compare(lambda a, b: a[0] - b[0]))
+return [told, list(numbers) == sorted(numbers), os.sysconf('SC_PAGE_SIZE') > 0]
+"""
+
 SECRETS = [
     promise("the environment is empty", "ok", "import os\nreturn dict(os.environ)", value={}),
     promise("the process's environment is hidden", "forbidden", "return open('/proc/self/environ').read()"),
@@ -165,6 +208,7 @@ SECRETS = [
         "ok",
         "import sys, os\nreturn [sys.argv, sys.executable, sys.prefix, os.getcwd(), sys.path[-1][:8]]",
         value=[[""], "", "/python", "/tmp", "/python/"],
+        needs_namespaces=True,
     ),
     promise(
         "no descriptor is inherited",
@@ -173,6 +217,8 @@ SECRETS = [
         "    except OSError: pass\nreturn found",
         value=[],
     ),
+    promise("what the process was started with says nothing about the host", "ok", _READ_START, value=[True, []]),
+    promise("the memory and the load of the machine are hidden", "ok", _ABOUT_MACHINE, value=[[], True, True]),
     promise("the service's own packages are not there", "exception", "import pydantic"),
     promise("nor is the harness", "exception", "import sandbox"),
 ]
@@ -222,6 +268,45 @@ for fd in (0, 1, 2):
 os.listdir('/tmp')
 return 1
 """
+_NUMBER_IN_TMP = """
+import os
+with open('/tmp/one', 'w') as file: return os.fstat(file.fileno()).st_ino
+"""
+_WITHOUT_A_NAME = """
+import os
+for _ in range(99):
+    try: os.close(os.open('/tmp', os.O_TMPFILE | os.O_RDWR))
+    except OSError: pass
+"""
+_MADE_AND_REMOVED = [
+    "import tempfile\nfor _ in range(99): tempfile.TemporaryFile().close()",
+    """
+import os
+for _ in range(99):
+    open('/tmp/a', 'w').close(), os.remove('/tmp/a')
+    os.mkdir('/tmp/a'), os.rmdir('/tmp/a')
+    os.symlink('b', '/tmp/a'), os.rename('/tmp/a', '/tmp/b'), os.remove('/tmp/b')
+""",
+    """
+import os
+for name in ('a' * 256, 'a/b', '', '.'):
+    for make in (os.mkdir, os.mkfifo, lambda path: os.symlink('x', path), lambda path: os.link('/tmp', path),
+                 lambda path: os.symlink('x' * 5000, '/tmp/a')):
+        try: make('/tmp/' + name)
+        except OSError: pass
+""",
+]
+_COUNTERS = """
+import gc
+return [gc.get_count(), gc.get_stats(), len(gc.get_objects()), gc.get_threshold(), gc.isenabled(), gc.garbage]
+"""
+_BUSY_WITH_MEMORY = [
+    "import gc\nkept = [[n] for n in range(5000)]\ngc.set_threshold(7)\ngc.collect()\ngc.freeze()\nreturn 1",
+    "import gc\ngc.disable()\nreturn [{'n': n} for n in range(99)]",
+    "class A: pass\nfor _ in range(999):\n    a = A()\n    a.itself = a\nreturn 1",
+    "import threading\nfor _ in range(9): threading.Thread(target=list).start()\nreturn 1",
+    "raise ValueError",
+]
 _ON_LIBRARY = """
 import ctypes, errno, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -265,6 +350,7 @@ LEFTOVERS = [
         "import os\nfound = os.stat('/tmp')\nreturn found.st_atime_ns == found.st_mtime_ns",
         *["import os\nos.listdir('/tmp')\nreturn 1"] * 8,
         value=True,
+        needs_namespaces=True,
     ),
     promise(
         "how many calls went before cannot be told by numbers of processes",
@@ -272,6 +358,19 @@ LEFTOVERS = [
         "import ctypes, threading\nreturn [ctypes.CDLL(None).getpid(), threading.get_native_id()]",
         *["return 1"] * 2,
         value=[1, 1],
+        needs_namespaces=True,
+    ),
+    promise(
+        "a file's number in /tmp does not tell what earlier calls made there",
+        "ok",
+        _NUMBER_IN_TMP,
+        *[source for each in (*_MADE_AND_REMOVED, _WITHOUT_A_NAME) for source in [each] * 4],
+        value=SAME,
+        needs_namespaces=True,
+        seconds_between=0.06,  # sooner than that, /tmp is new for each call
+    ),
+    promise(
+        "the collector of garbage counts the same whatever ran before", "ok", _COUNTERS, *_BUSY_WITH_MEMORY, value=SAME
     ),
     promise("no call wakes another on a page that both have", "ok", _ON_LIBRARY, value=[[-1, True], [0, False]]),
     promise("nothing is said about other processes", "ok", _ABOUT_OTHERS, value=[]),
@@ -281,6 +380,7 @@ LEFTOVERS = [
         _LOOK,
         *[_LEAVE] * 8,
         value=[[], True, False, False, {}, False, 0.8444218515250481, "0o700", "/tmp"],
+        needs_namespaces=True,
     ),
     promise(
         "the same call gives the same randomness and the same time",
@@ -288,5 +388,6 @@ LEFTOVERS = [
         "import datetime, os, random, secrets, time, uuid\n"
         "return [str(uuid.uuid4()), secrets.token_hex(4), os.urandom(4).hex(), random.Random().random(), time.time(),\n"
         "        datetime.datetime.now().isoformat(), datetime.date.today().isoformat(), hash('a') % 9, os.getpid()]",
+        value=SAME,
     ),
 ]

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import gc
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +45,7 @@ def install() -> Callable[[int], None]:
     os.times = lambda: os.times_result((0.0, 0.0, 0.0, 0.0, _now()))
     machine = os.uname().machine
     os.uname = lambda: os.uname_result(("Linux", "sandbox", "0", "0", machine))
+    os.sysconf = _without_the_machines_memory(os.sysconf)
     import platform
     import random
     import socket
@@ -66,8 +67,15 @@ def install() -> Callable[[int], None]:
     seed_entropy, own = super(random.Random, entropy).seed, random._inst
     seed_own = super(random.Random, own).seed
 
+    freeze, collect, enable = gc.freeze, gc.collect, gc.enable
+
     def begin_call(seed: int) -> None:
         global _readings
+        # The collector then counts the call's own objects alone. To collect empties the lists of objects for reuse,
+        # whose length would decide which of them are counted.
+        freeze()
+        collect()
+        enable()
         _readings = START_MILLISECONDS
         seed_entropy(seed + (1 << 64))  # another stream than the tool's own
         seed_own(seed)
@@ -76,8 +84,7 @@ def install() -> Callable[[int], None]:
     os.urandom = urandom
     if hasattr(os, "getrandom"):
         os.getrandom = lambda size, flags=0: urandom(size)
-    if sys.platform != "wasi":  # where there is no ctypes to reach it with
-        _replace_chance_and_time_of_sqlite(urandom)
+    _replace_chance_and_time_of_sqlite(urandom)
     random._urandom = urandom  # type: ignore[attr-defined]
     random.Random.seed = seed_from_entropy  # type: ignore[method-assign]
     random.seed = random._inst.seed
@@ -99,6 +106,18 @@ def _replace_clocks() -> None:
     strftime, asctime, gmtime = time.strftime, time.asctime, time.gmtime
     time.strftime = lambda format, t=None: strftime(format, gmtime() if t is None else t)  # noqa: A006
     time.asctime = lambda t=None: asctime(gmtime() if t is None else t)
+
+
+def _without_the_machines_memory(sysconf: Callable[[str | int], int]) -> Callable[[str | int], int]:
+    """Refuse the memory of the machine: tools may not ask the kernel, and the C library then returns any number."""
+    hidden = {name: os.sysconf_names.get(name) for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES")}
+
+    def refusing(name: str | int) -> int:
+        if name in hidden or name in hidden.values():
+            raise PermissionError(errno.EPERM, "the memory of the machine is hidden from tools")
+        return sysconf(name)
+
+    return refusing
 
 
 def _with_default_moment(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -179,8 +198,10 @@ def _replace_datetime() -> None:
     """Teach the C classes themselves, so that types, repr and arithmetic stay what they are.
 
     A static type's attributes cannot be assigned; its dictionary, found behind the read-only proxy, can. Then the
-    interpreter must forget what it looked up before. WebAssembly has no ctypes to say so, but there nothing has yet.
+    interpreter must forget what it looked up before.
     """
+
+    import ctypes
 
     def now(cls: type[datetime.datetime], tz: datetime.tzinfo | None = None) -> datetime.datetime:
         return cls.fromtimestamp(_now(), tz)
@@ -199,7 +220,4 @@ def _replace_datetime() -> None:
         attributes = gc.get_referents(kind.__dict__)[0]
         for name, function in replacements.items():
             attributes[name] = classmethod(function)
-        if sys.platform != "wasi":
-            import ctypes
-
-            ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))

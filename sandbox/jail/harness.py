@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from sandbox.jail import linux, tool_call
 from sandbox.jail.launcher import CHANNEL
 from sandbox.jail.streams import Streams
+from sandbox.jail.threads import THREADS_OF_A_CALL
 from sandbox.jail.tool_call import reply_encoder
 
 # Every function defined below takes its builtins from this copy, so a tool's changes to `builtins` do not reach us.
@@ -37,6 +38,9 @@ _OPEN_FILES_OF_THE_ZYGOTE = 256
 _OPEN_FILES = 64  # of a call: what lies unread in its sockets and pipes is the kernel's memory, not its own
 _DECODER = json.JSONDecoder()
 _HEADROOM_BYTES = 8 << 20  # lets the harness say "out of memory" when the tool is
+# Stacks count towards the memory limit in full: those of the 64 threads that a call may have take half of it.
+_STACK_SHARE = 2 * THREADS_OF_A_CALL
+_LEAST_STACK_BYTES, _MOST_STACK_BYTES = 128 << 10, 8 << 20
 
 
 @dataclass
@@ -66,7 +70,7 @@ def forget_the_outside(plan: dict) -> None:
     sys.executable = ""
     for name in [name for name in sys.modules if name == "sandbox" or name.startswith("sandbox.")]:
         del sys.modules[name]
-    for name in ("heap", "zygote"):
+    for name in ("heap", "posix", "zygote"):
         del sys.modules["__main__"].__dict__[name]
     plan.clear()
 
@@ -85,6 +89,7 @@ def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
     limit_of_memory, limit_of_time = resource.RLIMIT_AS, resource.RLIMIT_CPU
     limit_of_files, limit_of_processes = resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC
     take, say, say_why, serve, leave = take_descriptors, bear_witness, refuse, _server(jail), os._exit
+    set_stack_bytes = linux.stack_setter()
 
     def run(channel: int, witness: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
         try:
@@ -101,6 +106,7 @@ def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
             limit(limit_of_files, open_files)
             if max_processes is not None:
                 limit(limit_of_processes, (max_processes, max_processes))
+            set_stack_bytes(min(max(memory_bytes // _STACK_SHARE, _LEAST_STACK_BYTES), _MOST_STACK_BYTES))
             # Last: behind the filter no ruleset can be enforced any more.
             drop()
             say(witness)

@@ -25,7 +25,7 @@ def ruleset(tier: str, readable: list[str], listed: list[str]) -> int:
         OSError: the tier needs Landlock, and the kernel has none.
     """
     abi = linux.landlock_abi()
-    if tier == "seccomp" or (tier == "namespaces" and abi == 0):
+    if tier == "namespaces" and abi == 0:
         return -1
     if abi == 0:
         raise OSError("this kernel has no Landlock (or not in its list of active security modules)")

@@ -45,6 +45,10 @@ _JAIL_FILES = (
     "tool_call.py",
     "zygote.py",
 )
+_ZYGOTE_PROGRAM = (
+    "import posix, sys; sys.path.insert(0, posix.getcwd()); from sandbox.jail import heap; heap.reserve(); "
+    "from sandbox.jail import zygote; zygote.main()"
+)
 _ATIME_FLAGS = ((os.ST_NOATIME, 1024), (os.ST_NODIRATIME, 2048), (os.ST_RELATIME, 1 << 21))
 
 
@@ -77,18 +81,27 @@ def zygote_environment(home: str, libraries: str) -> dict[str, str]:
         "PYTHONUTF8": "1",
         "LD_LIBRARY_PATH": libraries,
         "LD_BIND_NOW": "1",  # what is bound at its first use, every call's process would bind for itself
+        "MALLOC_ARENA_MAX": "1",  # each thread's arena would take up to 128 MB of a call's address space
         "TZ": "UTC",
         "LC_ALL": "C.UTF-8",
     }
 
 
-def zygote_command(python: str, code_directory: str, plan: dict) -> list[str]:
-    """Return the command line that turns an interpreter into the zygote."""
-    program = (
-        f"import sys; sys.path.insert(0, {code_directory!r}); from sandbox.jail import heap; heap.reserve(); "
-        "from sandbox.jail import zygote; zygote.main()"
-    )
-    return [python, "-s", "-S", "-P", "-c", program, json.dumps(plan)]
+def _execute_zygote(python: str, home: str, libraries: str, plan: dict) -> NoReturn:
+    """Turn this process into the zygote: an interpreter that reads its plan from a descriptor.
+
+    A process can read the command line that it was started with, and so can the calls that it forks. So the command
+    line holds no path but the interpreter's, and the plan no path of the host that the zygote does not need.
+    """
+    for name in ("python", "places"):
+        del plan[name]
+    os.chdir(plan["code_directory"])
+    descriptor = os.memfd_create("plan", 0)
+    with open(descriptor, "w", closefd=False) as file:
+        json.dump(plan, file)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    command = [python, "-s", "-S", "-P", "-c", _ZYGOTE_PROGRAM, str(descriptor)]
+    os.execve(python, command, zygote_environment(home, libraries))
 
 
 def silence_input_and_output() -> None:
@@ -108,7 +121,7 @@ def keep_channel_free(control_fd: int) -> int:
 
 
 def _launch_without(plan: dict) -> NoReturn:
-    """The weaker tiers: the zygote is an ordinary process of an unprivileged user on the host's file system."""
+    """The tier `landlock`: the zygote is an ordinary process of an unprivileged user on the host's file system."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
@@ -123,14 +136,12 @@ def _launch_without(plan: dict) -> NoReturn:
     plan["slots"] = [[-1, -1]] * (plan["max_children"] + 1)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     linux.fix_addresses()
-    home = python["stdlib"].rsplit("/lib/", 1)[0]
-    command = zygote_command(python["executable"], plan["code_directory"], plan)
-    os.execve(command[0], command, zygote_environment(home, ""))
+    _execute_zygote(python["executable"], python["stdlib"].rsplit("/lib/", 1)[0], "", plan)
 
 
 def _launch_in_namespaces(plan: dict) -> int:
     is_root = os.geteuid() == 0
-    _unshare_user(is_root)
+    unshare_user(is_root)
     linux.unshare(_ALL_NAMESPACES)
     zygote = os.fork()
     if zygote == 0:
@@ -151,11 +162,10 @@ def _become_zygote(plan: dict) -> NoReturn:
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     for capability in ZYGOTE_CAPABILITIES:
         linux.keep_over_exec(capability)
-    command = zygote_command(f"{HOME}/bin/python", "/harness", plan)
-    os.execve(command[0], command, zygote_environment(HOME, "/lib"))
+    _execute_zygote(f"{HOME}/bin/python", HOME, "/lib", plan)
 
 
-def _unshare_user(is_root: bool) -> None:
+def unshare_user(is_root: bool) -> None:
     """Enter a user namespace whose only inhabitants are an unprivileged uid and, for root, the owner of the files.
 
     A process of the parent namespace writes the maps: only it may map two ids.

@@ -165,6 +165,20 @@ def fix_addresses() -> None:
     _check(libc.personality(ctypes.c_ulong(ADDR_NO_RANDOMIZE)), "personality(ADDR_NO_RANDOMIZE)")
 
 
+def stack_setter() -> Callable[[int], None]:
+    """Return a function that sets how many bytes of stack a new thread has, whether Python or a library starts it."""
+    attributes = ctypes.create_string_buffer(128)  # a pthread_attr_t has 56 bytes, 64 on aarch64
+    set_size, set_default = libc.pthread_attr_setstacksize, libc.pthread_setattr_default_np
+    number = libc.pthread_attr_init(attributes)
+
+    def set_bytes(size: int) -> None:
+        error = number or set_size(attributes, ctypes.c_size_t(size)) or set_default(attributes)
+        if error:
+            raise OSError(error, f"pthread_setattr_default_np: {os.strerror(error)}")
+
+    return set_bytes
+
+
 class _CapHeader(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
 

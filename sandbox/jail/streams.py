@@ -41,20 +41,18 @@ class Streams:
     def __init__(self) -> None:
         self.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
         self.budget = [0]
-        self.out, self.err = Capture(self.budget), Capture(self.budget)
+        self.out = Capture(self.budget)
         self._text_out = io.TextIOWrapper(
             cast(Any, self.out), encoding="utf-8", errors="backslashreplace", write_through=True
         )
         self._text_err = io.TextIOWrapper(
-            cast(Any, self.err), encoding="utf-8", errors="backslashreplace", write_through=True
+            cast(Any, Capture(self.budget)), encoding="utf-8", errors="backslashreplace", write_through=True
         )
 
     def install(self) -> None:
         """Make these the process's streams."""
         sys.stdin, sys.stdout, sys.stderr = self.stdin, self._text_out, self._text_err
 
-    def begin(self, stdin: str, output_bytes: int) -> None:
-        """Have a call read `stdin` from them, once they are installed, and print so much at most."""
+    def begin(self, output_bytes: int) -> None:
+        """Let a call print at most `output_bytes`."""
         self.budget[0] = output_bytes
-        if stdin:
-            sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")

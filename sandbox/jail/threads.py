@@ -13,7 +13,7 @@ import resource
 
 from sandbox.jail import linux, seccomp
 
-THREADS_OF_A_CALL = 64
+THREADS_OF_A_CALL = 64  # besides its first
 _TEXT_BYTES = 8192
 
 
@@ -39,7 +39,7 @@ class Threads:
             raise
         process, threads = int(status["Tgid"]), int(status["Threads"])
         has_room = self._has_room()
-        linux.answer(self.listener, call, 0 if threads < THREADS_OF_A_CALL and has_room else errno.EAGAIN)
+        linux.answer(self.listener, call, 0 if threads <= THREADS_OF_A_CALL and has_room else errno.EAGAIN)
         return process, has_room
 
     def _has_room(self) -> bool:

@@ -1,7 +1,7 @@
 """A call of a tool inside a Python that is isolated already: compile, run, and say in one body of JSON what came of it.
 
-The jails and the WebAssembly component share it, so that both give the same answers. All that it needs after the tool
-has run is bound before, and the builtins are a private copy: a tool's patches do not reach it.
+All that it needs after the tool has run is bound before, and the builtins are a private copy: a tool's patches do not
+reach it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ from sandbox.jail.streams import Streams
 vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
 
 TOOL_FILE = "<tool>"
+MODULE_NAME = "tool"
 _MESSAGE_CHARACTERS = 2000
-_IN_WEBASSEMBLY = sys.platform == "wasi"  # where no process, no socket and no path exists
-_FORBIDDEN_ERRNOS = frozenset({errno.EPERM, errno.EACCES, errno.EROFS}) | (
-    {errno.ENOTSUP, errno.EAFNOSUPPORT} if _IN_WEBASSEMBLY else set()
-)
+_FORBIDDEN_ERRNOS = frozenset({errno.EPERM, errno.EACCES, errno.EROFS})
 COMPILED = b"\x01"
 _OUT_OF_MEMORY = {"status": "error", "error": {"kind": "memory", "message": "out of memory"}}
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
@@ -72,14 +70,14 @@ def rehearse(begin: Callable[[int], None], finisher: Callable[[Streams], Callabl
     for _ in range(16):  # the interpreter specialises code that has run a few times
         streams = Streams()
         streams.install()
-        request: dict[str, Any] = {"operation": "run", "module_name": "rehearsal", "function": "tool"}
+        request: dict[str, Any] = {"operation": "run", "function": "tool"}
         request |= {"arguments": {"name": "banana"}}
-        request |= {"state": {}, "seed": 0, "stdin": "", "output_bytes": 1000, "result_bytes": 1000}
+        request |= {"state": {}, "seed": 0, "output_bytes": 1000, "result_bytes": 1000}
         request = json.loads(json.dumps(request).encode())
         body = run_tool(request, compile_source(_REHEARSAL)[1:], streams, begin, finisher(streams))
         if b'"status":"ok"' not in body:
             raise RuntimeError(f"the rehearsal failed: {body!r}")
-        del sys.modules["rehearsal"]
+        del sys.modules[MODULE_NAME]
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
 
 
@@ -106,10 +104,10 @@ def run_tool(
     begin: Callable[[int], None],
     finish: Callable[[Any], bytes],
 ) -> bytes:
-    """Run the request's function (or program) and hand what came of it to `finish`, whose answer is returned."""
-    streams.begin(request["stdin"], request["output_bytes"])
+    """Run the request's function and hand what came of it to `finish`, whose answer is returned."""
+    streams.begin(request["output_bytes"])
     begin(request["seed"])
-    module = types.ModuleType(request["module_name"])
+    module = types.ModuleType(MODULE_NAME)
     sys.modules[module.__name__] = module
     encode, classify, out_of_memory = _encode_value, _classify, _OUT_OF_MEMORY
     values = (request["function"], request["arguments"], request["state"], request["result_bytes"])
@@ -141,8 +139,6 @@ _encode_value = _json_encoder()
 def _call_tool(module: types.ModuleType, code: types.CodeType, values: tuple, encode: Callable[[object], str]) -> Any:
     """Run the module's body and then the function; the result is a reply whose value is encoded already."""
     name, arguments, state, result_bytes = values
-    if name is None:
-        return _run_program(module, code)
     exec(code, module.__dict__)
     function = module.__dict__.get(name)
     if function is None or not callable(function):
@@ -171,18 +167,6 @@ def _call_tool(module: types.ModuleType, code: types.CodeType, values: tuple, en
             "output_limit", f"the result takes {size} bytes as JSON, the limit (result_bytes) is {result_bytes}"
         )
     return value_json, state_json
-
-
-def _run_program(module: types.ModuleType, code: types.CodeType) -> tuple[bytes, bytes]:
-    """Run a module as a program; its value is its exit status."""
-    status = 0
-    try:
-        exec(code, module.__dict__)
-    except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-        if status and not isinstance(leaving.code, int):
-            print(leaving.code, file=sys.stderr)
-    return str(int(status)).encode(), b"null"
 
 
 def _takes_state(function: Any) -> bool:
@@ -237,15 +221,13 @@ def _is_forbidden(error: BaseException) -> bool:
         path = os.fsdecode(path)
     if error.errno != errno.ENOENT or not isinstance(path, str) or not path.startswith("/"):
         return False
-    return (
-        _IN_WEBASSEMBLY or os.path.commonpath(("/tmp", os.path.normpath(path))) != "/tmp"
-    )  # a path outside of what it may see
+    return os.path.commonpath(("/tmp", os.path.normpath(path))) != "/tmp"  # a path outside of what it may see
 
 
 def reply_encoder(streams: Streams) -> Callable[[Any], bytes]:
     """Return a function that makes the reply's body of what a tool came to, with all that it needs bound in advance."""
     join, encode = b"".join, _json_encoder()
-    out, err, budget = streams.out, streams.err, streams.budget
+    out, budget = streams.out, streams.budget
 
     def encode_reply(reply: Any) -> bytes:
         # Printing too much raises in the tool, which may have caught it: the budget remembers.
@@ -255,7 +237,6 @@ def reply_encoder(streams: Streams) -> Callable[[Any], bytes]:
             head = join((b'{"status":"ok","value":', reply[0], b',"state":', reply[1]))
         else:
             head = encode(reply).encode()[:-1]
-        printed = encode({"stdout": out.text(), "stderr": err.text()}).encode()
-        return join((head, b",", printed[1:]))
+        return join((head, b',"stdout":', encode(out.text()).encode(), b"}"))
 
     return encode_reply

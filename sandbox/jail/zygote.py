@@ -60,9 +60,7 @@ _PRELOADED = (
     "textwrap threading time timeit traceback types typing unicodedata urllib.parse uuid warnings weakref zlib "
     "zoneinfo encodings.latin_1 encodings.ascii encodings.utf_16 "
 )
-# Every call's process is a copy of all this, so what few tools import is loaded by those that do; where a tool has no
-# files, nothing more can be.
-_PRELOADED_WITHOUT_FILES = "asyncio concurrent.futures.thread html html.parser tempfile bz2 lzma encodings.idna "
+# Every call's process is a copy of all this, so a module that few tools import is loaded by the calls that import it.
 
 
 class _Slot:
@@ -115,13 +113,15 @@ class _Child:
 def main() -> NoReturn:
     """Serve calls until the server goes away."""
     linux.die_with_parent()  # becoming another user has undone the launcher's
-    plan = json.loads(sys.argv[1])
+    with open(int(sys.argv[1])) as file:
+        plan = json.load(file)
+    os.chdir("/")  # out of the folder of this code
     log = os.fdopen(os.dup(2), "w", buffering=1)
     os.dup2(0, 2)  # no tool writes into the server's log
     try:
         zygote = Zygote(plan["control_fd"], plan["slots"], plan["tmp_bytes"])
-        files, changes = plan["tier"] != "seccomp", plan["tier"] == "namespaces"
-        own_filter, filter_of_calls = seccomp.filter_programs(linux.machine(), files=files, changes=changes)
+        changes = plan["tier"] == "namespaces"
+        own_filter, filter_of_calls = seccomp.filter_programs(linux.machine(), changes=changes)
         jail = _jail(dict(plan), linux.dropper(filter_of_calls))
         zygote.leave_out(jail.shared_bytes)
         if plan["tier"] != "namespaces":
@@ -148,7 +148,7 @@ def _jail(plan: dict, drop: Callable[[], None]) -> harness.Jail:
         encode_reply=tool_call.reply_encoder(standard_streams),
         ruleset=landlock.ruleset(plan["tier"], plan["readable"], plan["listed"]),
     )
-    for name in f"{_PRELOADED}{_PRELOADED_WITHOUT_FILES if plan['tier'] == 'seccomp' else ''}".split():
+    for name in _PRELOADED.split():
         __import__(name)
     if plan["packages"]["modules"]:
         before = _resident_bytes_of_a_child()
@@ -159,9 +159,11 @@ def _jail(plan: dict, drop: Callable[[], None]) -> harness.Jail:
     harness.forget_the_outside(plan)
     harness.rehearse(jail)
     standard_streams.install()
+    gc.unfreeze()  # the rehearsals have frozen what they left
     gc.collect()
     heap.fill_holes()
     gc.freeze()
+    gc.disable()  # calls inherit the collector's counters, which would tell them how many there were before
     heap.collapse()
     machine_code.hand_on()
     jail.address_space_bytes = address_space_bytes()
@@ -171,14 +173,11 @@ def _jail(plan: dict, drop: Callable[[], None]) -> harness.Jail:
 class Zygote:
     """Forks, watches and buries the processes of one worker's calls."""
 
-    def __init__(self, control_fd: int, slots: list[list[int]], tmp_bytes: int, *, own_rss_bytes: int = 0) -> None:
-        """Take over the control socket and the slots, of which the first is the zygote's own.
-
-        `own_rss_bytes` is what every call's process has in common with this one and is not counted as its use.
-        """
+    def __init__(self, control_fd: int, slots: list[list[int]], tmp_bytes: int) -> None:
+        """Take over the control socket and the slots, of which the first is the zygote's own."""
         self._control = socket.socket(fileno=control_fd)
         self._control.setblocking(False)
-        self._tmp_bytes, self._own_rss_bytes = tmp_bytes, own_rss_bytes
+        self._tmp_bytes, self._own_rss_bytes = tmp_bytes, 0
         self._demoted_niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + _DEMOTED_BY)
         self._children: dict[int, _Child] = {}
         self._pid_of_call: dict[int, int] = {}
@@ -193,7 +192,7 @@ class Zygote:
 
     def leave_out(self, own_rss_bytes: int) -> None:
         """Count so much less as a call's use of memory: every call's process has it in common with this one."""
-        self._own_rss_bytes += own_rss_bytes
+        self._own_rss_bytes = own_rss_bytes
 
     def ask_for_threads(self, threads: Threads) -> None:
         """Have `threads` answer when a call wants to start one."""

@@ -32,13 +32,15 @@ class BatchTable:
     def __init__(self, path: Path, base_url: str, api_key_env: str):
         """`api_key_env` names the variable that holds the key, which itself is written nowhere."""
         self._base_url, self._api_key_env = base_url, api_key_env
-        self._database = ReplyDatabase(
-            path,
-            "CREATE TABLE IF NOT EXISTS batches (mark TEXT PRIMARY KEY, id TEXT, base_url TEXT NOT NULL,"
-            " questions TEXT NOT NULL, begun REAL NOT NULL, api_key_env TEXT)",
-            "CREATE TABLE IF NOT EXISTS batch_answers (base_url TEXT NOT NULL, question TEXT NOT NULL, body TEXT NOT"
-            " NULL, is_taken INTEGER NOT NULL, PRIMARY KEY (base_url, question)) WITHOUT ROWID",
+        batches = (
+            "(mark TEXT PRIMARY KEY, id TEXT, base_url TEXT NOT NULL, questions TEXT NOT NULL, begun REAL NOT NULL,"
+            " api_key_env TEXT, digest TEXT)"
         )
+        answers = (
+            "(base_url TEXT NOT NULL, question TEXT NOT NULL, body TEXT NOT NULL, is_taken INTEGER NOT NULL, digest"
+            " TEXT, PRIMARY KEY (base_url, question)) WITHOUT ROWID"
+        )
+        self._database = ReplyDatabase(path, {"batches": batches, "batch_answers": answers})
         if "api_key_env" not in {name for _, name, *_ in self._database.rows("PRAGMA table_info(batches)")}:
             self._database.rows("ALTER TABLE batches ADD COLUMN api_key_env TEXT")  # a file of before keys were named
 
@@ -54,10 +56,8 @@ class BatchTable:
     def begin(self, mark: str, questions: Sequence[str]) -> OpenBatch:
         """Write down a batch that is about to be sent."""
         batch = OpenBatch(mark, None, tuple(questions), time.time())
-        self._database.rows(
-            "INSERT INTO batches (mark, base_url, questions, begun, api_key_env) VALUES (?, ?, ?, ?, ?)",
-            (mark, self._base_url, json.dumps(batch.questions), batch.begun, self._api_key_env),
-        )
+        about = {"questions": json.dumps(batch.questions), "begun": batch.begun, "api_key_env": self._api_key_env}
+        self._database.keep("batches", mark=mark, base_url=self._base_url, **about)
         return batch
 
     def name(self, mark: str, batch_id: str) -> None:
@@ -69,10 +69,9 @@ class BatchTable:
         self._database.rows("BEGIN IMMEDIATE")
         try:
             for question, body in answers.items():
-                self._database.rows(
-                    "INSERT OR REPLACE INTO batch_answers VALUES (?, ?, ?, 0)",
-                    (self._base_url, question, json.dumps(body)),  # as ASCII: SQLite takes no half of a character
-                )
+                # The text is ASCII: SQLite takes no half of a character.
+                about = {"base_url": self._base_url, "question": question, "body": json.dumps(body), "is_taken": 0}
+                self._database.keep("batch_answers", **about)
             self._database.rows("DELETE FROM batches WHERE mark = ?", (mark,))
             self._database.rows("COMMIT")
         except BaseException:

@@ -25,11 +25,8 @@ class Budget:
         self.spent = Usage()
         self._database: ReplyDatabase | None = None
         if file is not None:
-            self._database = ReplyDatabase(
-                file,
-                "CREATE TABLE IF NOT EXISTS spent (prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,"
-                " cost_usd REAL NOT NULL)",
-            )
+            columns = "(prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cost_usd REAL NOT NULL)"
+            self._database = ReplyDatabase(file, {"spent": columns})
             (row,) = self._database.rows(
                 "SELECT total(prompt_tokens), total(completion_tokens), total(cost_usd) FROM spent"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -36,19 +36,19 @@ class ReplyCache(Protocol):
 
 
 class ReplyFile:
-    """A reply cache in an SQLite file; every reply is on disk before it is used."""
+    """A reply cache in an SQLite file; every reply is on disk, with a digest, before it is used."""
 
     def __init__(self, path: Path):
-        """Open the file, or begin it.
+        """Open the file, or begin it, and check every reply in it.
 
         Raises:
             ReplyFileError: it is damaged, another file, or cannot be written; so may the methods.
         """
-        self._database = ReplyDatabase(
-            path,
-            "CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER"
-            " NOT NULL, completion_tokens INTEGER NOT NULL, cost_usd REAL NOT NULL) WITHOUT ROWID",
+        columns = (
+            "(key TEXT PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT"
+            " NULL, cost_usd REAL NOT NULL, digest TEXT) WITHOUT ROWID"
         )
+        self._database = ReplyDatabase(path, {"replies": columns})
 
     async def get(self, key: str) -> CachedReply | None:
         """Return the reply to a question that was answered before."""
@@ -59,8 +59,7 @@ class ReplyFile:
 
     async def put(self, key: str, reply: CachedReply) -> None:
         """Keep a reply."""
-        values = (key, reply.text, reply.prompt_tokens, reply.completion_tokens, reply.cost_usd)
-        self._database.rows("INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?, ?)", values)
+        self._database.keep("replies", **(asdict(reply) | {"key": key, "cost_usd": float(reply.cost_usd)}))
 
     async def close(self) -> None:
         """Close the file."""

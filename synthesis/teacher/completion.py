@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
@@ -17,9 +17,9 @@ class Completion:
 
     content: str = ""
     reasoning: str = ""
-    """What the endpoint gave apart from the text, under `reasoning_content` or `reasoning`; word for word."""
-    tool_calls: tuple[JsonObject, ...] = ()
-    """As they came: name and, as text, arguments under `function`."""
+    """Thoughts that the endpoint gave apart from the text, under `reasoning_content` or `reasoning`."""
+    message: JsonObject = field(default_factory=dict)
+    """The message as it came, for a turn of a conversation."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int | None = None
@@ -47,7 +47,7 @@ def completion_of(body: JsonValue) -> Completion | None:
         return Completion(
             content=_text(message.get("content")),
             reasoning=_text(message.get("reasoning_content") or message.get("reasoning")),
-            tool_calls=tuple(message.get("tool_calls") or ()),
+            message=dict(message),
             prompt_tokens=_count(usage.get("prompt_tokens")),
             completion_tokens=_count(usage.get("completion_tokens")),
             reasoning_tokens=None if reasoning_tokens is None else _count(reasoning_tokens),

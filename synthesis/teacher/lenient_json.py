@@ -12,11 +12,11 @@ Decided: docs/decisions/teacher.md, “Replies are parsed leniently by our own r
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from synthesis.foreign_messages import strict_json
 from synthesis.records import JsonValue
 
 _MAX_DEPTH: Final = 100
@@ -70,7 +70,7 @@ def json_values(text: str) -> Iterator[Found]:
     try:
         yield from _as_whole(_strictly(text), frozenset())
         return
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     spoken = text[max(text.rfind(end) + len(end) if end in text else 0 for end in _THOUGHTS_END) :]
     mended = frozenset({"thoughts"} if spoken != text else ())
@@ -79,7 +79,7 @@ def json_values(text: str) -> Iterator[Found]:
     try:
         yield from _as_whole(_strictly(spoken), mended)
         return
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     for block in reversed(_FENCE.findall(spoken)):
         for found in _values_inside(block):
@@ -97,16 +97,7 @@ def _as_whole(value: JsonValue, mended: frozenset[str]) -> Iterator[Found]:
 
 
 def _strictly(text: str) -> JsonValue:
-    """Read JSON; what is no JSON, and a number that is none of ours, is a `ValueError`."""
-    return json.loads(text, parse_constant=_no_number, parse_float=lambda digits: _finite(float(digits)))
-
-
-def _finite(number: float) -> float:
-    return number if math.isfinite(number) else _no_number(str(number))
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    return strict_json(text, "reply", "JSON")
 
 
 def _values_inside(text: str) -> Iterator[Found]:

@@ -1,7 +1,8 @@
 """A turn of a real conversation, as endpoints give it: reasoning, text and tool calls, several at once.
 
-reasoning    under `reasoning_content`, under `reasoning`, or in a `<think>` block of the text; kept word for word
-tool calls   under `tool_calls`, or in `<tool_call>` blocks of the text where the endpoint does not take them apart
+reasoning    in a field, in parts of type thinking or in a `<think>` block of the text; kept once, word for word
+tool calls   under `tool_calls`, or in `<tool_call>` blocks of the text where the endpoint does not take them apart; a
+             message that has both is refused
 
 Decided: docs/decisions/teacher.md, “The agent's turn is the model's own”.
 """
@@ -12,6 +13,7 @@ import re
 from collections import Counter
 from typing import Final, Literal
 
+from synthesis.foreign_messages import TOOL_CALL, require_arguments_named, require_name, require_untagged, said_of
 from synthesis.records import JsonObject, JsonValue
 from synthesis.teacher.completion import Completion
 from synthesis.teacher.lenient_json import json_values
@@ -27,47 +29,48 @@ def turn_of(completion: Completion) -> tuple[JsonObject, Counter[str]]:
     r"""Return reasoning, content and calls of a completion, and what had to be mended to read them.
 
     Raises:
-        Unreadable: there is nothing in it, a call has no name or no arguments, or the thoughts do not end.
+        Unreadable: there is nothing in it, or a call cannot be read.
+        MessageRefused: thoughts do not end or differ from others, a part is neither text nor thoughts, arguments have
+            another name, or a call stands in the text beside other calls.
 
-    >>> turn, mended = turn_of(Completion("<think>\nHm.\n</think>\n\nDone."))
+    >>> turn, mended = turn_of(Completion(message={"content": "<think>\nHm.\n</think>\n\nDone."}))
     >>> turn["reasoning"], turn["content"], dict(mended)
     ('\nHm.\n', 'Done.', {'thoughts in the text': 1})
     """
     mended: Counter[str] = Counter()
-    content, reasoning = completion.content, completion.reasoning
-    if not reasoning and "</think>" in content:  # some templates open the block themselves
-        reasoning, _, content = content.partition("</think>")
-        reasoning, content = reasoning.removeprefix("<think>"), content.lstrip("\n")
-        mended["thoughts in the text"] += 1
-    elif content.lstrip().startswith("<think>"):
-        raise Unreadable("thoughts that do not end")
+    content, thoughts, block = said_of(completion.message, "message")
+    mended.update(["thoughts in the text"] if block else [])
+    entries = completion.message.get("tool_calls") or []
+    if not isinstance(entries, list):
+        raise Unreadable("tool calls that are no list")
     # A call that is no object is refused, as one without a name is: the others may not be meant without it.
-    calls = [_call(call.get("function") if isinstance(call, dict) else None, mended) for call in completion.tool_calls]
-    if not calls and "<tool_call>" in content:
+    calls = [_call(entry.get("function") if isinstance(entry, dict) else None, mended) for entry in entries]
+    if not calls and TOOL_CALL in content:
         calls = [_call(_first_object(block), mended) for block in _CALL.findall(content)]
-        if len(calls) < content.count("<tool_call>"):
-            raise Unreadable("a tool call that does not end")
-        content = content.partition("<tool_call>")[0].rstrip()
+        content = _CALL.sub("", content).rstrip()
         mended["calls in the text"] += 1
+    require_untagged(content, "message.content")
     if not calls and not content.strip():
         raise Unreadable("an empty message: neither text nor a tool call")
-    turn = {"reasoning": reasoning, "content": content, "tool_calls": calls}
+    turn = {"reasoning": thoughts or "", "content": content, "tool_calls": calls}
     return {**turn, "reasoning_tokens": completion.reasoning_tokens}, mended
 
 
 def _call(function: JsonValue, mended: Counter[str]) -> JsonObject:
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
-        raise Unreadable("a tool call without a name")
-    given = function.get("arguments")
+    if not isinstance(function, dict):
+        raise Unreadable("a tool call without a function")
+    name, given = require_name(function.get("name"), "the name of a call"), function.get("arguments")
+    arguments: JsonValue = {}  # of a tool that takes none
     if isinstance(given, dict):
-        return {"name": function["name"], "arguments": given}
-    if not given or (isinstance(given, str) and not given.strip()):  # a call of a tool that takes none
-        return {"name": function["name"], "arguments": {}}
-    found = next((found for found in json_values(str(given)) if isinstance(found.value, dict)), None)
-    if found is None:
-        raise Unreadable(f"arguments of {function['name']} that are no JSON object")
-    mended += Counter(found.mended)
-    return {"name": function["name"], "arguments": found.value}
+        arguments = given
+    elif given and str(given).strip():
+        found = next((found for found in json_values(str(given)) if isinstance(found.value, dict)), None)
+        if found is None:
+            raise Unreadable(f"arguments of {name} that are no JSON object")
+        mended += Counter(found.mended)
+        arguments = found.value
+    require_arguments_named(function, arguments, f"the arguments of {name}")
+    return {"name": name, "arguments": arguments}
 
 
 def _first_object(text: str) -> JsonValue:

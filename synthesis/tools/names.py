@@ -49,7 +49,7 @@ def legal_names(names: Iterable[str]) -> list[str]:
     name is always called the same.
 
     >>> legal_names(["search", "get user info", "search", "1st-try", "查询天气"])
-    ['search', 'get_user_info', 'search_2', 'tool_1st-try', 'tool_22cf3c76']
+    ['search', 'get_user_info', 'search_2', '1st-try', 'tool_22cf3c76']
     """
     wanted = [_legal(name) for name in names]
     taken: set[str] = set()
@@ -73,6 +73,4 @@ def _legal(name: str) -> str:
     words = re.sub(r"[^A-Za-z0-9_-]+", "_", ascii_letters).strip("_-")
     if not words:
         return f"tool_{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
-    if not re.match(r"[A-Za-z_]", words):
-        words = f"tool_{words}"
     return words[:MAX_NAME_LENGTH]

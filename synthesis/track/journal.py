@@ -1,7 +1,9 @@
-"""The journal of a stage: many items worked on side by side, each written down when finished, read in order.
+"""The journal of a stage: items are worked on side by side, and each is written down when it ends.
 
 The journal makes a stage resumable: `kill -9` loses at most the items in flight, and because every item's outcome
 depends on the item and its seed alone, a resumed run gives the same bytes as an undisturbed one.
+
+Decided: docs/decisions/synthesis.md, “A record holds its digest, and `records verify` replays everything it can”.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from tqdm import tqdm
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue
 from synthesis.run.fingerprint import MadeOtherwise, require_same
-from synthesis.second_tries import SecondTry, noted_second_tries
-from synthesis.stage import Rejected, StageReport
+from synthesis.run.row_digests import digest_in_sql, row_digest
+from synthesis.stage import Rejected, SecondTry, StageReport, noted_second_tries
 
 Item = TypeVar("Item")
 
@@ -44,7 +46,7 @@ class Journal:
 
         Raises:
             MadeOtherwise: its items were made with something else than `fingerprint` says; or it is no journal.
-            JournalError: it is damaged, or the disk is full or not writable.
+            JournalError: it, or an item in it, is damaged, or the disk is full or not writable.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
@@ -62,9 +64,8 @@ class Journal:
             JournalError: the file is damaged, or the disk is full or not writable.
         """
         with _told_of(self._path):
-            self._database.execute(
-                "INSERT INTO outcomes (item, outcome) VALUES (?, ?)", (item, json.dumps(outcome, ensure_ascii=False))
-            )
+            values = (item, json.dumps(outcome, ensure_ascii=False))
+            self._database.execute("INSERT INTO outcomes VALUES (?, ?, ?)", (*values, row_digest(*values)))
 
     def read(self, item: int) -> dict[str, JsonValue]:
         """Return the outcome of a finished item.
@@ -158,18 +159,26 @@ def _require_purpose(
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=NORMAL")
     database.execute("CREATE TABLE IF NOT EXISTS purpose (text TEXT)")
-    database.execute("CREATE TABLE IF NOT EXISTS outcomes (item INTEGER UNIQUE NOT NULL, outcome TEXT NOT NULL)")
+    outcomes = "outcomes (item INTEGER UNIQUE NOT NULL, outcome TEXT NOT NULL, digest TEXT)"
+    database.execute(f"CREATE TABLE IF NOT EXISTS {outcomes}")
     purpose = {"stage": stage, "fingerprint": dict(fingerprint)}
     row = database.execute("SELECT text FROM purpose").fetchone()
     # A journal without a finished item has cost nothing: it is taken over, whatever it was begun for.
-    if row is not None and database.execute("SELECT 1 FROM outcomes").fetchone() is not None:
+    if database.execute("SELECT 1 FROM outcomes").fetchone() is not None:
         try:
-            found = json.loads(row[0])
+            found = json.loads(row[0]) if row else {}
         except ValueError:
             found = {}
         if found.get("stage") != stage:
             raise MadeOtherwise(f"{path}: expected a journal of {stage!r}, found that of another version. {afresh}")
-        require_same(path, found["fingerprint"], fingerprint, advice=afresh)
+        require_same(path, found.get("fingerprint", {}), fingerprint, advice=afresh)
+        damaged = f"digest IS NOT {digest_in_sql(database, ('item', 'outcome'))}"
+        counts = database.execute(f"SELECT count(*) FILTER (WHERE {damaged}), count(*) FROM outcomes").fetchone()
+        if counts[0]:
+            raise JournalError(
+                f"{path}: {counts[0]} of {counts[1]} finished items are damaged; put back an undamaged copy of the "
+                f"journal. {afresh}; items whose replies are kept cost nothing to make again"
+            )
         return
     database.execute("BEGIN")
     database.execute("DELETE FROM purpose")

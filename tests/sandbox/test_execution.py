@@ -36,7 +36,7 @@ class ScriptedPool:
             return Outcome(b"\x01code", None, False, False, 0, BY_ITSELF, 0.0, 0.0, 0, 0.0)
         if request["operation"] == "compile_and_run":
             await self.ends.wait()
-        body = b'{"status":"ok","value":1,"state":null,"stdout":"","stderr":""}'
+        body = b'{"status":"ok","value":1,"state":null,"stdout":""}'
         return Outcome(body, compiled, False, False, 0, BY_ITSELF, 0.0, 0.0, 0, 0.0)
 
 
@@ -112,7 +112,7 @@ class SpentPool(ScriptedPool):
             return Outcome(None, None, False, False, 9, WALL_LIMIT, limits.wall_seconds, 1.0, 7, 0.0)
         if request["operation"] == "compile":
             return Outcome(b"\x01code", None, False, False, 0, BY_ITSELF, 3.0, 2.0, 7, 0.0)
-        body = b'{"status":"ok","value":1,"state":null,"stdout":"","stderr":""}'
+        body = b'{"status":"ok","value":1,"state":null,"stdout":""}'
         return Outcome(body, None, False, False, 0, BY_ITSELF, 0.5, 0.25, 5, 0.0)
 
 

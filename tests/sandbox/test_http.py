@@ -104,37 +104,6 @@ def test_metrics_count_calls_by_result(http_client: httpx.Client) -> None:
     assert values['sandbox_call_wall_seconds_bucket{le="+Inf"}'] == values["sandbox_call_wall_seconds_count"]
 
 
-def test_run_code_answers_as_sandboxfusion_does(http_client: httpx.Client) -> None:
-    def run(code: str, **rest: Any) -> dict[str, Any]:
-        return http_client.post("/run_code", json={"code": code, "language": "python", **rest}).json()
-
-    fine = run("print(input() + '!')", stdin="hello\n")
-    assert (fine["status"], fine["run_result"]["stdout"], fine["run_result"]["return_code"]) == (
-        "Success",
-        "hello!\n",
-        0,
-    )
-    failed = run("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(3)")
-    assert failed["status"] == "Failed"
-    assert failed["run_result"] | {"execution_time": 0} == {
-        "status": "Finished",
-        "execution_time": 0,
-        "return_code": 3,
-        "stdout": "out\n",
-        "stderr": "err\n",
-    }
-    raised = run("1 / 0")["run_result"]
-    assert (raised["return_code"], "ZeroDivisionError" in raised["stderr"]) == (1, True)
-    assert run("while True: pass", run_timeout=0.3)["run_result"]["status"] == "TimeLimitExceeded"
-    main = run("if __name__ == '__main__':\n    print('main')")
-    assert main["run_result"]["stdout"] == "main\n"
-
-
-def test_run_code_refuses_what_it_cannot_do(http_client: httpx.Client) -> None:
-    assert http_client.post("/run_code", json={"code": "x", "language": "cpp"}).status_code == 400
-    assert http_client.post("/run_code", json={"code": "x", "files": {"a": "b"}}).status_code == 400
-
-
 def test_a_full_queue_is_429_with_a_time_to_come_back() -> None:
     sleep = {"source": "import time\ndef f():\n    time.sleep(0.6)\n", "function": "f"}
     with local_sandbox(1, options=("--max-queue", "2")) as url:
@@ -193,14 +162,13 @@ def test_a_caller_that_leaves_disturbs_nobody(sandbox_url: str, client: SandboxC
     assert client.execute(ADD, "add", {"a": 1, "b": 2}).value == 3
 
 
-@pytest.mark.parametrize("path", ["/v1/execute", "/v1/execute_batch", "/run_code"])
+@pytest.mark.parametrize("path", ["/v1/execute", "/v1/execute_batch"])
 def test_the_calls_of_a_caller_that_leaves_are_ended_wherever_they_are(path: str) -> None:
     source = "import time\ndef f():\n    time.sleep(30)\n"
     call = {"source": source, "function": "f", "limits": {"wall_seconds": 40}}
     document = {
         "/v1/execute": call,
         "/v1/execute_batch": [call] * 2,
-        "/run_code": {"code": "import time; time.sleep(30)", "run_timeout": 40},
     }[path]
     with local_sandbox(1) as url, SandboxClient(url) as others:
 

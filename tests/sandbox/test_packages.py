@@ -23,7 +23,6 @@ from sandbox.packages import NO_PACKAGES, PackageUnavailable, find_packages
 from sandbox.protocol import Limits
 from tests.sandbox.test_tiers import (
     DOCKER_REFUSES,
-    LANDLOCK,
     environment,
     server,
     stop,
@@ -104,8 +103,6 @@ def test_a_tool_imports_what_is_listed_and_what_that_needs(kites: SandboxClient)
     assert value(kites, "import numpy", "return float(numpy.linalg.det(2 * numpy.eye(2)))") == pytest.approx(4)
     assert value(kites, "from importlib.metadata import version", "return version('KITES')") == "1.5"
     assert value(kites, "from importlib import resources", "return resources.read_text('kites', 'data.txt')") == "sable"
-    arguments = {"code": "import kites; print(kites.SPAN)"}
-    assert httpx.post(f"{kites.url}/run_code", json=arguments).json()["run_result"]["stdout"] == "8\n"
 
 
 @pytest.mark.parametrize("module", ["balls", "ball", "toys.balls", "jax", "astra_jax", "synthesis", "pydantic", "pip"])
@@ -289,8 +286,6 @@ def refused(*options: str, folder: Path, cwd: Path = ROOT) -> str:
 
 def test_a_service_without_a_package_does_not_start(tmp_path: Path) -> None:
     assert "expected the package gliders, found none" in refused("--package", "gliders", folder=tmp_path)
-    line = refused("--tier", "wasm", "--package", "numpy", folder=tmp_path)
-    assert "expected no packages in the tier `wasm`" in line
 
 
 def test_a_package_that_starts_threads_is_not_loaded_before_the_calls(tmp_path: Path) -> None:
@@ -366,18 +361,17 @@ def f(paths):
 
 
 @x86_only
-@pytest.mark.parametrize(("lazy", "tier"), [(False, "landlock"), (True, "landlock"), (False, "seccomp")])
-def test_the_same_holds_without_namespaces(shelf: Path, monkeypatch: pytest.MonkeyPatch, lazy: bool, tier: str) -> None:
+@pytest.mark.parametrize("lazy", [False, True])
+def test_the_same_holds_without_namespaces(shelf: Path, monkeypatch: pytest.MonkeyPatch, lazy: bool) -> None:
     monkeypatch.setattr(
         "tests.sandbox.test_tiers.environment",
         lambda: environment() | {"PYTHONPATH": os.pathsep.join([environment()["PYTHONPATH"], str(shelf)])},
     )
     options = ["--package", "kites", "--package", "numpy", *(["--lazy-packages"] if lazy else [])]
-    kernel = DOCKER_REFUSES | (LANDLOCK if tier == "seccomp" else {})
-    process = server(world_readable_python(), *options, "--min-tier", tier, refused=kernel)
+    process = server(world_readable_python(), *options, refused=DOCKER_REFUSES)
     try:
         url = url_of(process)
-        assert httpx.get(f"{url}/health").json()["tier"] == tier
+        assert httpx.get(f"{url}/health").json()["tier"] == "landlock"
         with SandboxClient(url) as client:
             reply = client.execute(PROGRAM, "f", {"paths": [str(shelf / "ball.py"), str(ROOT / "sandbox" / "pool.py")]})
             assert reply.error is None, reply.error
@@ -386,18 +380,6 @@ def test_the_same_holds_without_namespaces(shelf: Path, monkeypatch: pytest.Monk
             assert reply.value[7:] == ["PermissionError"] * 5
     finally:
         stop(process)
-
-
-@x86_only
-def test_what_no_call_could_load_is_told_at_start() -> None:
-    process = server(
-        world_readable_python(),
-        *("--package", "numpy", "--lazy-packages", "--min-tier", "seccomp"),
-        refused=DOCKER_REFUSES | LANDLOCK,
-    )
-    _, log = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "expected packages that are loaded before the calls in the tier `seccomp`" in log
 
 
 @pytest.mark.skipif(linux.landlock_abi() == 0, reason="this kernel has no Landlock")

@@ -80,8 +80,8 @@ async def pool_of_one() -> AsyncIterator[Pool]:
 
 async def run_all(pool: Pool, calls: int) -> Counter[str]:
     """What becomes of so many calls that are asked for in one turn of the event loop."""
-    document = {"operation": "compile_and_run", "module_name": "tool", "function": "f", "arguments": {}, "state": None}
-    document |= {"seed": 0, "stdin": "", "output_bytes": 100, "result_bytes": 100}
+    document = {"operation": "compile_and_run", "function": "f", "arguments": {}, "state": None}
+    document |= {"seed": 0, "output_bytes": 100, "result_bytes": 100}
     runs = (pool.run("client", document, b"def f(): return 1", Limits(), 1 << 20) for _ in range(calls))
     async with asyncio.timeout(60):
         found = await asyncio.gather(*runs, return_exceptions=True)

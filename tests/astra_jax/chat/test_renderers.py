@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from astra_jax.chat.format import Source, render, segments
-from astra_jax.chat.template import PROBES, _as_template_input
+from astra_jax.chat.template import PROBES, template_message
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.chat.tool_calls import ParsedToolCall, parse_turn
 from astra_jax.episodes.rollout import Start
@@ -78,7 +78,7 @@ def both(request, tokenizer, tmp_path_factory):
 
 def rendered_by(renderer, messages, tools=(), **options):
     documents = [tool.to_openai() for tool in tools] or None
-    return renderer.render([_as_template_input(message) for message in messages], tools=documents, **options)
+    return renderer.render([template_message(message) for message in messages], tools=documents, **options)
 
 
 def test_conversations_are_theirs_token_by_token_and_so_is_who_wrote_them(both):
@@ -123,11 +123,12 @@ def test_a_blank_at_the_beginning_of_a_message_is_the_one_difference(both):
 GOOD = [
     '{"name": "find_flat", "arguments": {"owner": "Quartz Heron"}}',
     '{"name": "find_flat", "arguments": {"owner": "nobody </think> <tool_call>"}}',
-    '{"name": "x"}',
+    '{"name": "x", "arguments": {}}',
 ]
 MALFORMED = ["f(1)", '{"name": "f"} and more', "[1]", '{"arguments": {}}', '{"name": "f", "argum', ""]
 STRICTER = [
     *('{"name": 3}', '{"name": "f", "arguments": [1]}', '{"name": "f", "arguments": null}'),
+    *('{"name": "f"}', '{"name": "f", "parameters": {"a": 1}}', '{"name": "f", "arguments": {}, "id": "c"}'),
     *('{"name": "f", "arguments": {"a": NaN}}', '{"name": "f", "arguments": {"a": "\\ud800"}}'),
 ]
 """What they take for calls, though no tool can be given it."""
@@ -163,9 +164,9 @@ def test_calls_good_and_bad_are_found_where_they_find_them(both):
         # Only we look whether a tag stands inside the JSON of a call.
         ('<tool_call>\n{"name": "f", "arguments": {"a": "</tool_call>"}}\n</tool_call>', 1, 0),
         # A whole call is one, also where the policy stopped before its last tag.
-        ('<tool_call>\n{"name": "f"}', 1, 0),
+        ('<tool_call>\n{"name": "f", "arguments": {}}', 1, 0),
         # To them a call ends the thoughts; to us thoughts that never end call nothing.
-        ('<think>\n<tool_call>\n{"name": "f"}\n</tool_call>', 0, 1),
+        ('<think>\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>', 0, 1),
     ],
 )
 def test_what_else_is_read_another_way(both, text, num_ours, num_theirs):

@@ -86,7 +86,7 @@ def test_thoughts_without_their_first_tag_may_speak_of_calls():
 def test_an_end_of_thoughts_inside_an_argument_is_none_also_where_thoughts_never_end():
     text = '<think>\n<tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>'
     assert parse_turn(text).tool_calls == ()
-    turn = parse_turn(text + '\n</think>\n\n<tool_call>{"name": "g"}</tool_call>')
+    turn = parse_turn(text + '\n</think>\n\n<tool_call>{"name": "g", "arguments": {}}</tool_call>')
     assert turn.tool_calls == (ParsedToolCall("g", {}),)
 
 
@@ -100,7 +100,9 @@ def test_a_call_that_was_cut_short_is_malformed():
 
 
 def test_a_bad_call_does_not_swallow_the_next_one():
-    bad, good = parse_turn('<tool_call>\n{"name: 1}\n</tool_call>\n<tool_call>\n{"name": "f"}\n</tool_call>').tool_calls
+    bad, good = parse_turn(
+        '<tool_call>\n{"name: 1}\n</tool_call>\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    ).tool_calls
     assert isinstance(bad, MalformedToolCall)
     assert good == ParsedToolCall("f", {})
 
@@ -113,6 +115,12 @@ def test_a_bad_call_does_not_swallow_the_next_one():
         ("[1]", '"name"'),
         ('{"arguments": {}}', '"name"'),
         ('{"name": 3}', '"name"'),
+        ('{"name": "f"}', '"arguments"'),
+        ('{"name": "f", "parameters": {"a": 1}}', '"arguments"'),
+        ('{"name": "f", "parameters": {}, "arguments": {"a": 1}}', "no other key"),
+        ('{"name": "f", "Arguments": {"a": 1}}', '"arguments"'),
+        ('{"name": "f", "arguments": {}, "id": "c"}', "no other key"),
+        ('{"name": "f", "arguments": {"a": "\ud800"}}', "not valid JSON"),
         ('{"name": "f", "arguments": [1]}', '"arguments"'),
         ('{"name": "f", "arguments": null}', '"arguments"'),
         ('{"name": "f", "arguments": {"a": ' + "[" * 100 + "]" * 100 + "}}", "objects within each other"),

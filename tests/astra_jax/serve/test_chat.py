@@ -19,6 +19,7 @@ import openai
 
 from astra_jax.chat.format import END_TOOL_CALL, render
 from astra_jax.chat.template import ChatTemplate
+from astra_jax.serve import service as service_module
 from astra_jax.serve.service import ServingLimits
 from synthesis.records import Message, ToolCall, ToolDocument
 from tests.astra_jax.serve.running import LIMITS, Running, running, served
@@ -32,6 +33,15 @@ DOCUMENT = ToolDocument(
 )
 TOOLS: list[Any] = [DOCUMENT.to_openai()]
 CALL = '<tool_call>\n{"name": "get_rent", "arguments": {"flat": "Amber Falcon"}}\n</tool_call>'
+DEEP = json.loads('{"a": ' + "[" * 120 + "]" * 120 + "}")
+
+
+def calling(arguments: Any, **more: Any) -> dict[str, Any]:
+    function = {"name": "get_rent", "arguments": arguments, **more}
+    return {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+
+
+CALLING = calling('{"flat": "Amber Falcon"}')
 ASKED: list[Any] = [{"role": "user", "content": "What is the rent of Amber Falcon?"}]
 REQUEST_FIELDS = (
     "frequency_penalty",
@@ -342,6 +352,34 @@ def test_the_prompt_is_the_checkpoints_rendering_of_messages_and_tools(policy, c
     assert said.prompts == [as_template(policy, turns, [DOCUMENT])]
 
 
+def test_results_in_any_order_make_one_prompt(client, says):
+    said = says("Yes.")
+    calls = [{**CALLING["tool_calls"][0], "id": id_} for id_ in ("c1", "c2")]
+    results = [{"role": "tool", "tool_call_id": id_, "content": f"value of {id_}"} for id_ in ("c1", "c2")]
+    for each in (results, results[::-1]):
+        chat(client, messages=[*ASKED, {"role": "assistant", "content": None, "tool_calls": calls}, *each], tools=TOOLS)
+    assert said.prompts[0] == said.prompts[1]
+    assert 0 < said.prompts[0].index("value of c1") < said.prompts[0].index("value of c2")
+
+
+def test_nulls_that_fill_a_tool_are_not_shown(client, says):
+    said = says("Yes.")
+    function = TOOLS[0]["function"]
+    padded = {**function, "strict": None, "parameters": {**function["parameters"], "$defs": None, "title": None}}
+    for tools in (TOOLS, [{"type": "function", "function": padded}]):
+        chat(client, tools=tools)
+    assert said.prompts[0] == said.prompts[1]
+
+
+def test_what_the_server_says_can_be_sent_back(client, says):
+    """Thoughts, text, a block that is no call, and a call."""
+    says(f"<think>\nThe <think> tag.\n</think>\n\nSo:\n<tool_call>\nget_rent(1)\n</tool_call>\n{CALL}")
+    message = chat(client, tools=TOOLS).choices[0].message.model_dump()
+    says("Yes.")
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "2150"}
+    assert chat(client, messages=[*ASKED, message, result], tools=TOOLS).choices[0].message.content == "Yes."
+
+
 def test_tools_keep_their_order_and_fields_that_are_no_standard(client, says):
     said = says("Yes.")
     odd = {
@@ -373,13 +411,15 @@ def test_tools_keep_their_order_and_fields_that_are_no_standard(client, says):
         [{"role": "user", "content": None}],
         [{"role": "user", "content": ["a", {"type": "text", "text": "b"}]}],
         [
-            {"role": "user", "content": "a"},
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": k, "function": {"name": "f", "arguments": "{}"}} for k in "12"],
+            },
             {"role": "tool", "content": "x"},
             {"role": "tool", "content": [{"type": "text", "text": "y"}]},
         ],
         [{"role": "user", "content": "a", "name": "me"}],
         [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}]}],
-        [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{broken"}}]}],
         [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": ""}}]}],
         [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": None}}]}],
         [{"role": "user", "content": "<|im_end|> 😀 \u0000 \ud7ff"}],
@@ -411,11 +451,35 @@ def test_the_templates_own_options_are_handed_on(client, says):
         ({"messages": "Hi"}, 400, "messages"),
         ({"messages": [1]}, 400, "messages.0"),
         ({"messages": [{"content": "Hi"}]}, 400, "messages.0.role"),
-        ({"messages": [{"role": "robot", "content": "Hi"}]}, 400, "'robot'"),
+        ({"messages": [{"role": "robot", "content": "Hi"}]}, 400, '"robot"'),
         ({"messages": [{"role": "user", "content": 5}]}, 400, "messages.0.content"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, 400, "'image_url'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, 400, '"image_url"'),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, 400, "messages.0.tool_calls.0"),
         ({"messages": [{"role": "assistant", "tool_calls": "f"}]}, 400, "messages.0.tool_calls"),
+        ({"messages": [*ASKED, CALLING, {"role": "tool", "tool_call_id": "c9", "content": "2150"}]}, 400,
+         "messages.2.tool_call_id"),
+        ({"messages": [*ASKED, CALLING, *ASKED]}, 400, "messages.2"),
+        ({"messages": [*ASKED, {"role": "tool", "content": "x"}]}, 400, "messages.1.tool_call_id"),
+        ({"messages": [calling("{broken")]}, 400, "messages.0.tool_calls.0.function.arguments"),
+        ({"messages": [calling('{"flat": "\\ud83d"}')]}, 400, "messages.0.tool_calls.0.function.arguments"),
+        ({"messages": [calling('{"flat": 1e999}')]}, 400, "messages.0.tool_calls.0.function.arguments"),
+        ({"messages": [calling('{"flat": ' + "[" * 100 + "]" * 100 + "}")]}, 400,
+         "messages.0.tool_calls.0.function.arguments"),
+        ({"messages": [calling('{"flat": ' + "[" * 5000 + "]" * 5000 + "}")]}, 400,
+         "messages.0.tool_calls.0.function.arguments"),
+        (b'{"messages": [{"role": "assistant", "tool_calls": '
+         b'[{"function": {"name": "f", "arguments": {"a": 1e999}}}]}]}', 400,
+         "messages.0.tool_calls.0.function.arguments"),
+        ({"messages": [calling("", parameters={"flat": "Amber Falcon"})]}, 400,
+         "messages.0.tool_calls.0.function.arguments"),
+        ({"messages": [{**CALLING, "content": CALL}]}, 400, "messages.0.content"),
+        ({"messages": [{"role": "assistant", "reasoning": "a", "content": "<think>b</think>c"}]}, 400,
+         "messages.0.reasoning"),
+        ({"messages": [{"role": "assistant", "content": "<think>b"}]}, 400, "messages.0.content"),
+        (b'{"messages": [{"role": "user", "content": "?"}], "tools": [{"type": "function", "function": {"name": "f", '
+         b'"parameters": {"maximum": 1e999}}}]}', 400, "tools.0"),
+        ({"messages": ASKED, "tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}]}, 400,
+         "tools.0"),
         ({"messages": ASKED, "model": "other"}, 404, "expected a model of tiny"),
         ({"messages": ASKED, "temperature": -1}, 400, "temperature"),
         ({"messages": ASKED, "temperature": "hot"}, 400, "temperature"),
@@ -426,6 +490,24 @@ def test_the_templates_own_options_are_handed_on(client, says):
         ({"messages": ASKED, "max_tokens": 0}, 400, "max_tokens"),
         ({"messages": ASKED, "max_tokens": 100_000}, 400, "at most 2048 tokens"),
         ({"messages": [{"role": "user", "content": "word " * 3000}]}, 400, "at most 2048 tokens"),
+        ({"messages": [{"role": "user", "content": "word " * 300_000}]}, 400, "at most 2048 tokens"),
+        ({"messages": [*ASKED, CALLING, {"role": "tool", "content": "é" * 500_000}]}, 400, "at most 2048 tokens"),
+        ({"messages": ASKED, "max_tokens": 10**30}, 400, "at most 2048 tokens"),
+        ({"messages": ASKED, "max_completion_tokens": 10**4000}, 400, "at most 2048 tokens"),
+        ({"messages": ASKED, "temperature": 1e308}, 400, "temperature: Input should be less than or equal to 100"),
+        ({"messages": ASKED, "temperature": 100.5}, 400, "temperature: Input should be less than or equal to 100"),
+        ({"messages": ASKED, "temperature": 10**400}, 400, "temperature"),
+        ({"messages": ASKED, "temperature": True}, 400, "temperature"),
+        ({"messages": ASKED, "top_p": 1e-320}, 400, "top_p"),
+        ({"messages": ASKED, "min_p": 1e308}, 400, "min_p"),
+        ({"messages": ASKED, "top_k": 10**30}, 400, "top_k"),
+        ({"messages": ASKED, "n": 10**30}, 400, "n:"),
+        ({"messages": ASKED, "seed": 2**63}, 400, "seed"),
+        ({"messages": ASKED, "seed": -(2**63) - 1}, 400, "seed"),
+        ({"messages": ASKED, "presence_penalty": 1e308}, 400, "presence_penalty"),
+        ({"messages": ASKED, "repetition_penalty": 1e37}, 400, "repetition_penalty"),
+        ({"messages": ASKED, "repetition_penalty": 1e-320}, 400, "repetition_penalty"),
+        ({"messages": ASKED, "logit_bias": {"5": 1e308}}, 400, "logit_bias"),
         ({"messages": ASKED, "presence_penalty": 2.5}, 400, "presence_penalty"),
         ({"messages": ASKED, "frequency_penalty": -2.1}, 400, "frequency_penalty"),
         ({"messages": ASKED, "repetition_penalty": 0}, 400, "repetition_penalty"),
@@ -457,8 +539,20 @@ def test_what_cannot_be_answered_is_refused_in_one_line(http, says, body: Any, s
     assert "\n" not in error["message"]
     for_length = "tokens, found" in error["message"]
     assert (error["code"] == "context_length_exceeded") == for_length
-    if says_why in REQUEST_FIELDS:
+    if says_why in REQUEST_FIELDS or says_why.startswith(("messages.0.", "messages.2", "tools.0")):
         assert error["param"] == says_why
+
+
+def test_a_prompt_that_fits_is_read_however_many_bytes_its_tokens_have(policy, monkeypatch):
+    monkeypatch.setattr(service_module, "_LEAST_BODY_BYTES", 0)
+    tokenizer = policy.policy.tokenizer
+    tokens = (tokenizer.decode([id_]) for id_ in range(tokenizer.vocab_size))
+    longest = max((text for text in tokens if "�" not in text), key=lambda text: len(text.encode()))
+    text = longest * 2000
+    escaped = "".join(f"\\u{ord(character):04x}" for character in text)
+    assert len(tokenizer.encode(text)) <= 2000
+    with running(policy, decoder=ScriptedDecoder(tokenizer)) as up, up.client() as http:
+        assert http.post(COMPLETIONS, content=f'{{"prompt": "{escaped}", "max_tokens": 1}}').status_code == 200
 
 
 def test_the_client_raises_its_own_errors(client, says):
@@ -547,13 +641,15 @@ def test_a_text_that_cannot_be_continued_is_refused(http, says, body: dict[str, 
 # --- who asks, and who leaves ---
 
 
-def test_models_health_and_metrics_need_no_key_and_the_rest_does(policy):
-    with running(policy, decoder=ScriptedDecoder(policy.policy.tokenizer), key="secret") as up, up.client() as http:
+def test_with_its_key_a_client_chats_and_finds_the_names(policy):
+    key = {"authorization": "Bearer secret"}
+    with (
+        running(policy, decoder=ScriptedDecoder(policy.policy.tokenizer), key="secret") as up,
+        up.client(headers=key) as http,
+    ):
         for path in ("/v1/models", "/v1/models/tiny", "/v1/models/another/name", "/health", "/metrics"):
             assert http.get(path).status_code == 200
         assert http.get("/v1/models/none").status_code == 404
-        for path in (CHAT, COMPLETIONS):
-            assert http.post(path, json={"messages": ASKED, "prompt": "a"}).status_code == 401
         with openai.OpenAI(base_url=f"{up.url}/v1", api_key="secret") as client:
             assert chat(client).choices[0].message.content == ""
             assert [model.id for model in client.models.list()] == ["tiny", "another/name"]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astra_jax.chat.format import render
 from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.sft.batches import SFTBatches, SFTDataConfig
 from astra_jax.sft.conversations import ConversationFile, ConversationUnreadable, conversation_of
@@ -51,7 +52,8 @@ def test_an_exported_record_is_read_as_the_same_samples(tmp_path: Path, record: 
     file.write_text(openai_row(record).model_dump_json() + "\n")
     read = ConversationFile(file)[0]
     if record.id == "trajectory-1":
-        messages, tools = record.messages, record.tools
+        system, user, calls, of_b, of_a, *rest = record.messages
+        messages, tools = (system, user, calls, of_a, of_b, *rest), record.tools  # in the order of the calls
     else:
         tools = tuple(sorted((tool.document for tool in record.all_tools), key=lambda document: document.name))
         messages = record.demonstrated_messages()
@@ -110,55 +112,94 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "no messages": ({"prompt": "?"}, "messages: expected a list of messages, found null"),
     "messages as text": ({"messages": "Hi"}, 'messages: expected a list of messages, found "Hi"'),
     "a long text": ({"messages": "x" * 9000}, "messages: expected a list of messages, found"),
-    "no role": (with_message(1, role="bot"), 'messages[1].role: expected one of system, developer, user, assistant'),
-    "a message of text": ({"messages": ["Hi"]}, 'messages[0]: expected an object with role and content, found "Hi"'),
+    "no role": (with_message(1, role="bot"), 'messages.1.role: expected one of system, developer, user, assistant'),
+    "a message of text": ({"messages": ["Hi"]}, 'messages.0: expected an object with role and content, found "Hi"'),
     "an image": (
         with_message(1, content=[{"type": "image_url", "image_url": "x"}]),
-        'messages[1].content: expected text or parts of type text, found {"type": "image_url"',
+        'messages.1.content.0: expected text or a part of type text, found {"type": "image_url"',
     ),
-    "a number as content": (with_message(1, content=7), "messages[1].content: expected text or parts of type text"),
-    "no content": (with_message(4, content=None), "messages[4].content: expected text, found null"),
-    "weight 0": (with_message(4, weight=0), "messages[4].weight: expected 1, every assistant message is learnt"),
-    "the old form": (with_message(2, function_call={"name": "rent"}), "messages[2].function_call: expected none"),
+    "a number as content": (with_message(1, content=7), "messages.1.content: expected text or a part of type text"),
+    "no content": (with_message(4, content=None), "messages.4.content: expected text, found null"),
+    "weight 0": (with_message(4, weight=0), "messages.4.weight: expected 1, every assistant message is learnt"),
+    "the old form": (with_message(2, function_call={"name": "rent"}), "messages.2.function_call: expected none"),
     "old tools": ({**ROW, "functions": [{"name": "rent"}]}, "functions: expected tools, which took their place"),
-    "thoughts as a list": (with_message(2, reasoning=["a"]), 'messages[2].reasoning_content: expected text, found ["a'),
-    "calls of a user": (with_message(1, tool_calls=[CALL]), "messages[1].tool_calls: expected none in a message of"),
-    "one call": (with_message(2, tool_calls=CALL), "messages[2].tool_calls: expected a list of calls, found {"),
-    "a call of text": (with_message(2, tool_calls=["f"]), "messages[2].tool_calls[0]: expected an object"),
-    "an id of digits": (with_message(2, tool_calls=[{**CALL, "id": 1}]), "tool_calls[0].id: expected text, found 1"),
+    "thoughts as a list": (with_message(2, reasoning=[7]), "messages.2.reasoning.0: expected text or a part of type"),
+    "calls of a user": (with_message(1, tool_calls=[CALL]), "messages.1.tool_calls: expected none in a message of"),
+    "one call": (with_message(2, tool_calls=CALL), "messages.2.tool_calls: expected a list of calls, found {"),
+    "a call of text": (with_message(2, tool_calls=["f"]), "messages.2.tool_calls.0: expected an object"),
+    "an id of digits": (with_message(2, tool_calls=[{**CALL, "id": 1}]), "tool_calls.0.id: expected text, found 1"),
     "broken arguments": (
         with_call(arguments='{"flat": '),
-        'messages[2].tool_calls[0].function.arguments: expected a JSON object or its text, found "{',
+        'messages.2.tool_calls.0.function.arguments: expected a JSON object or its text (EOF while',
     ),
     "arguments of a list": (with_call(arguments="[1]"), 'arguments: expected a JSON object or its text, found "[1]"'),
-    "an unknown tool": (with_call(name="buy"), "messages[2].tool_calls: expected a call of an offered tool (['rent'])"),
+    "an unknown tool": (
+        with_call(name="buy"),
+        'messages.2.tool_calls.0.function.name: expected a call of an offered tool (["rent"]), found "buy"',
+    ),
     "no tools": ({"messages": ROW["messages"]}, "expected a call of an offered tool ([]), found \"rent\""),
     "another id": (
         with_message(3, tool_call_id="b"),
-        "messages[3].tool_call_id: expected that of an open call (['a']), found \"b\"",
+        'messages.3.tool_call_id: expected that of an open call (["a"]), found "b"',
     ),
-    "an id that is none": (with_message(3, tool_call_id=3), "messages[3].tool_call_id: expected text, found 3"),
+    "an id that is none": (with_message(3, tool_call_id=3), "messages.3.tool_call_id: expected text, found 3"),
     "no answer": (
         {**ROW, "messages": [*ROW["messages"][:3], ROW["messages"][4]]},
-        "messages[3]: expected an answer of role tool to the call 'a', found assistant",
+        'messages.3: expected a result of role tool for the call "a", found "assistant"',
     ),
     "nothing to learn": (
         {"messages": [{"role": "user", "content": "?"}]},
-        "messages: expected an assistant message after one of the user, found none",
+        "messages: expected an assistant message after one of the user, found null",
     ),
-    "tools as no JSON": ({**ROW, "tools": "rent"}, 'tools: expected a list or its JSON text, found "rent"'),
+    "an end of thoughts that was cut": (
+        with_message(4, content="<think>\nSo"),
+        "messages.4.content: expected thoughts in one block <think>…</think> at the beginning, found",
+    ),
+    "thoughts that differ": (
+        with_message(4, reasoning="Other."),
+        "messages.4.reasoning: expected thoughts once, or the same ones again, found",
+    ),
+    "thoughts without an answer": (
+        with_message(4, content="", reasoning="So"),
+        "messages.4.content: expected text after the thoughts, which may have been cut, found",
+    ),
+    "a call in the text": (
+        with_message(4, content='<tool_call>\n{"name": "rent", "arguments": {}}\n</tool_call>'),
+        "messages.4.content: expected text without <tool_call> (calls go under tool_calls",
+    ),
+    "a call without arguments": (with_call(arguments=None), "function.arguments: expected a JSON object or its text"),
+    "parameters for arguments": (
+        with_call(arguments="{}", parameters={"flat": 7}),
+        "messages.2.tool_calls.0.function.arguments: expected the arguments under this name, found",
+    ),
+    "NaN in arguments": (with_call(arguments='{"flat": NaN}'), "a JSON object or its text (expected value at line 1"),
+    "a large number": (with_call(arguments='{"flat": 1e999}'), "expected finite numbers, whole characters and no"),
+    "half of a pair in arguments": (with_call(arguments='{"flat": "\\ud83d"}'), "function.arguments: expected a JSON"),
+    "deep arguments": (with_call(arguments='{"flat": ' + "[" * 100 + "]" * 100 + "}"), "100 lists and objects within"),
+    "very deep arguments": (with_call(arguments='{"a": ' + "[" * 9000 + "]" * 9000 + "}"), "(recursion limit exceeded"),
+    "NaN in a tool": (
+        {**ROW, "tools": [{"type": "function", "function": {"name": "rent", "parameters": {"minimum": float("inf")}}}]},
+        "tools.0: expected finite numbers",
+    ),
+    "deep tools as text": ({**ROW, "tools": "[" * 9000 + "]" * 9000}, "tools: expected a list or its JSON text (recur"),
+    "tools as no JSON": ({**ROW, "tools": "rent"}, 'tools: expected a list or its JSON text (expected value'),
     "tools as an object": ({**ROW, "tools": TOOL}, "tools: expected a list of tools, found {"),
-    "a bare tool": ({**ROW, "tools": [{"name": "rent"}]}, "tools[0]: expected an object {\"type\": \"function\""),
-    "a tool twice": ({**ROW, "tools": [TOOL, TOOL]}, "tools[1].function.name: expected a name that no other tool has"),
+    "a bare tool": ({**ROW, "tools": [{"name": "rent"}]}, "tools.0: expected an object {\"type\": \"function\""),
+    "a tool twice": ({**ROW, "tools": [TOOL, TOOL]}, "tools.1.function.name: expected a name that no other tool has"),
     "a name with a space": (
         {**ROW, "tools": [{"type": "function", "function": {"name": "a b"}}]},
-        'tools[0].function.name: expected a name of letters, digits, _ and -, found "a b"',
+        'tools.0.function.name: expected 1 to 64 letters, digits, _ and -, found "a b"',
     ),
     "parameters as a list": (
         {**ROW, "tools": [{"type": "function", "function": {"name": "rent", "parameters": [1]}}]},
-        "tools[0].function.parameters: expected an object, found [1]",
+        "tools.0.function.parameters: expected an object, found [1]",
     ),
-    "half of a pair": (with_message(1, content="\ud800"), "expected a JSON object in UTF-8"),
+    "half of a pair": (
+        with_message(1, content="\ud800"),
+        "messages.1.content: expected finite numbers, whole characters",
+    ),
+    "half of a pair in a key that is not read": ({**ROW, "source": "\ud800"}, "expected a JSON object in UTF-8"),
+    "NaN in a key that is not read": ({**ROW, "source": float("nan")}, "expected a JSON object in UTF-8"),
 }  # fmt: skip
 
 
@@ -175,6 +216,31 @@ def test_a_line_that_is_no_conversation_ends_in_one_line_that_says_where(
     assert ", found " in said
     assert "\n" not in said
     assert len(said.encode()) < len(str(file)) + 250
+
+
+def test_a_line_that_nests_without_end_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"messages": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    with pytest.raises(ConversationUnreadable, match="line 1: expected a JSON object in UTF-8, found"):
+        ConversationFile(file)
+
+
+def test_nulls_that_fill_columns_and_a_name_of_digits_are_read(tmp_path: Path) -> None:
+    """As a table of tools writes a row: every key of every tool, null where a tool has none."""
+    row = with_call(name="3d_print", arguments={"flat": "0042", "limit": None})
+    parameters = {"type": "object", "properties": {"flat": {"type": "string", "enum": None}, "limit": None}}
+    row["tools"] = [{"type": "function", "function": {"name": "3d_print", "strict": None, "parameters": parameters}}]
+    read = ConversationFile(written(tmp_path, row))[0]
+    assert read.tools[0].parameters == {"type": "object", "properties": {"flat": {"type": "string"}}}
+    assert read.messages[2].tool_calls[0].arguments == {"flat": "0042"}
+    without = with_call(name="3d_print", arguments={"flat": "0042"})
+    without["tools"] = [read.tools[0].to_openai()]
+    assert conversation_of(without) == read
+
+
+def test_thoughts_that_are_told_twice_are_learnt_once() -> None:
+    twice = conversation_of(with_message(4, reasoning_content="Done.", reasoning=" Done.\n"))
+    assert render(twice.messages, twice.tools) == render(*conversation_of(ROW))
 
 
 JSON = st.recursive(

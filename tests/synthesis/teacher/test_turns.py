@@ -15,7 +15,7 @@ from synthesis.teacher.config import RoleConfig
 from synthesis.teacher.protocol import BadReply
 from synthesis.tools.backends import ToolResponse
 from synthesis.trajectories.collection import collect_conversation
-from synthesis.trajectories.sample_length import SampleLength, TokenizerMissing
+from synthesis.trajectories.selection import SampleLength, TokenizerMissing
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.test_openai import key, teacher_of  # noqa: F401 - a fixture
 from tests.synthesis.trajectories.servers import HOTELS
@@ -27,6 +27,9 @@ TASK = Task(
 THOUGHTS = "\nTwo cities, so two searches.\n\n  Neither needs the other.  \n"
 TOOL = HOTELS.tools[0]
 ARGUMENTS = dict.fromkeys(TOOL.parameters["properties"], "Oslo")
+
+
+HI = {"type": "text", "text": "Hi."}
 
 
 def call_of(name: str = TOOL.name, arguments: object = "{}") -> dict:
@@ -100,6 +103,10 @@ async def test_a_conversation_is_asked_for_in_real_messages_and_kept_word_for_wo
         ({"content": f"<think>{THOUGHTS}</think>\n\nHi."}, THOUGHTS, "Hi."),
         ({"content": f"{THOUGHTS}</think>\n\nHi."}, THOUGHTS, "Hi."),
         ({"content": [{"type": "text", "text": "Hi."}]}, "", "Hi."),
+        ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": THOUGHTS}]}, HI]}, THOUGHTS, "Hi."),
+        ({"content": [{"type": "thinking", "thinking": THOUGHTS, "signature": "x"}, HI]}, THOUGHTS, "Hi."),
+        ({"content": f"<think>{THOUGHTS}</think>\n\nHi.", "reasoning": THOUGHTS.strip()}, THOUGHTS.strip(), "Hi."),
+        ({"content": "Hi.", "reasoning": THOUGHTS, "reasoning_content": THOUGHTS}, THOUGHTS, "Hi."),
     ],
 )
 async def test_reasoning_is_taken_from_wherever_the_server_puts_it(message, reasoning, content):
@@ -140,7 +147,18 @@ async def test_calls_that_a_server_leaves_in_the_text_are_taken_out_and_counted(
         {"content": None, "tool_calls": [call_of(arguments="[1]")]},
         {"content": None, "tool_calls": [call_of(name="")]}, {"content": 'Yes. <tool_call>{"name": "a"'},
         {"content": '<tool_call>{"name": "a"}</tool_call><tool_call>{"name": "b", "argum'},
-        {"content": "Here.", "tool_calls": [call_of(), "find"]},
+        {"content": "Here.", "tool_calls": [call_of(), "find"]}, {"content": "Here.", "tool_calls": {"a": call_of()}},
+        {"content": "Hi.", "reasoning": "So.", "reasoning_content": "No."},
+        {"content": "<think>So.</think>Hi.", "reasoning": "No."}, {"content": "<think>So.", "reasoning": "So."},
+        {"content": "Hi.", "reasoning": {"summary": "So."}}, {"content": [{"type": "image_url", "image_url": {}}, HI]},
+        {"content": '<tool_call>{"name": "a", "arguments": {}}</tool_call>', "tool_calls": [call_of()]},
+        {"content": "Hi.</tool_call>", "tool_calls": [call_of()]}, {"content": "<tool_response>Hi.</tool_response>"},
+        {"content": None, "tool_calls": [{"function": {"name": TOOL.name, "parameters": ARGUMENTS}}]},
+        {"content": None, "tool_calls": [{"function": {"name": TOOL.name, "arguments": "", "args": '{"a": 1}'}}]},
+        {"content": '<tool_call>{"name": "a", "parameters": {"x": 1}}</tool_call>'},
+        {"content": None, "tool_calls": [call_of(name='a", "b": "')]},
+        {"content": None, "tool_calls": [call_of(arguments='{"city": "\\ud83d"}')]},
+        {"content": None, "tool_calls": [call_of(arguments='{"city": NaN}')]},
         {"content": None, "tool_calls": [call_of(arguments=f'{{"city": {"[" * 150 + "]" * 150}}}')]},
         {"content": None, "tool_calls": [call_of(arguments=f'{{"city": {"[" * 200 + "]" * 200}}}')]},
         {"content": None, "tool_calls": [call_of(arguments={"city": float("inf")})]},

@@ -1,1 +1,0 @@
-"""The tier `wasm`: CPython compiled to WebAssembly, a fresh instance per call; needs the extra `astra-jax[wasm]`."""
