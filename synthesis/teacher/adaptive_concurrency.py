@@ -1,4 +1,4 @@
-"""The number of calls in flight: it grows while the endpoint keeps up, and halves when the endpoint answers 429."""
+"""The number of calls in flight: it grows while the endpoint keeps up, and halves at a 429."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a run may spend, and has spent: the calls of all its commands together, also those whose replies were no use."""
+"""The budget of a run: tokens and dollars of all its commands together.
+
+Calls whose replies were no use count as well.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +45,14 @@ class Budget:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether nothing more may be asked."""
+        """Whether a limit is reached."""
         tokens = self.spent.prompt_tokens + self.spent.completion_tokens
         return (self._max_usd is not None and self.spent.cost_usd >= self._max_usd - 1e-9) or (
             self._max_tokens is not None and tokens >= self._max_tokens
         )
 
     def __str__(self) -> str:
-        """Say what was spent, and of how much, for a progress line."""
+        """Return the sums spent, with their limits, for a progress line."""
         tokens = self.spent.prompt_tokens + self.spent.completion_tokens
         said = []
         if self.spent.cost_usd or self._max_usd is not None:

@@ -94,7 +94,7 @@ class ReplyDatabase:
     def _fault(self, error: Exception) -> ReplyFileError:
         return ReplyFileError(
             f"cannot keep the teacher's replies in {self.path}: {error}; make room or give rights and run the same "
-            "command again, or, if the file is damaged, move it away: what it holds is then asked and paid for again"
+            "command again, or, if the file is damaged, move it away: its replies are then asked and paid for again"
         )
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP client of an endpoint: that of the `openai` package, behind an address and a key that were checked first.
+"""The HTTP client of an endpoint: that of the `openai` package, with address and key checked first.
 
 It repeats a call that may succeed later, after `Retry-After` (at most two minutes) or a growing time with jitter.
 """

@@ -1,4 +1,4 @@
-"""Which models are asked, as whom, and within what limits."""
+"""The models that are asked in each role, and their limits."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from synthesis.teacher.turn import EarlierReasoning
 OUR_FIELDS: Final = frozenset(
     {"model", "messages", "tools", "response_format", "seed", "stream", "n", "max_completion_tokens", "max_tokens"}
 )
-"""What of a call is the teacher's to say, and cannot stand in `extra_body`."""
+"""Fields of a call that the teacher sets itself; `extra_body` cannot hold them."""
 _DECIDES: Final = frozenset(
     {"temperature", "top_p", "max_completion_tokens", "reasoning_effort", "earlier_reasoning", "extra_body"}
 )
 
 
 class RoleConfig(BaseModel):
-    """What is other for one role than in `[teacher]`; what is not named here is as it is there.
+    """The settings of one role that differ from those of `[teacher]`.
 
     >>> base = OpenAITeacherConfig(model="a", temperature=0.5, roles={"judges": RoleConfig(model="b")})
     >>> base.of("judges").model, base.of("judges").temperature, base.of("agent").model
@@ -58,7 +58,7 @@ class RoleConfig(BaseModel):
 
 
 class OpenAITeacherConfig(BaseModel):
-    """Which model is asked, and within what limits."""
+    """The model that is asked, and its limits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -67,21 +67,20 @@ class OpenAITeacherConfig(BaseModel):
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key; the key itself is nowhere in a configuration."""
     cache: Path | None = None
-    """An SQLite file of replies, and of what was spent; a run that names none has it beside its output. Runs that name
-    the same one share the replies and the budget."""
+    """SQLite file of the replies and of the sum spent; by default it lies beside the output of the run. Runs that name
+    the same file share the replies and the budget."""
     keep_replies: bool = True
-    """Whether replies are kept at all; a run that is started again without them pays again for what it had not
-    finished."""
+    """Whether replies are kept; without them a run that is started again pays again for its unfinished items."""
     temperature: float = Field(default=1.0, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_completion_tokens: int = Field(default=4096, ge=1)
     reasoning_effort: str | None = None
     earlier_reasoning: EarlierReasoning = "hidden"
-    """How the agent is shown what it thought in earlier turns, as the template of its model wants it."""
+    """The way in which the agent is shown its reasoning of earlier turns, as its model's template wants it."""
     extra_body: JsonObject = {}
     """Further fields of each call, as they are, such as `chat_template_kwargs` that make a model think."""
     roles: dict[Role, RoleConfig] = {}
-    """What is other for the agent, the judges, …: `[teacher.roles.judges]`."""
+    """Settings that differ for a role, such as `[teacher.roles.judges]`."""
     max_concurrency: int = Field(default=64, ge=1)
     """Calls in flight at one endpoint, whatever the roles that it answers as."""
     request_seconds: float = Field(default=120.0, gt=0)
@@ -90,13 +89,13 @@ class OpenAITeacherConfig(BaseModel):
     """Time limit of one question, its retries and repair included."""
     max_retries: int = Field(default=3, ge=0)
     max_repairs: int = Field(default=2, ge=0)
-    """How often a question whose reply cannot be read is asked again, with what is wrong with it quoted."""
+    """Number of times that a question is asked again if its reply cannot be read; the fault is quoted."""
     max_failures_in_a_row: int = Field(default=32, ge=1)
-    """So many questions without an answer, and none with one between, are an outage."""
+    """Number of unanswered questions in a row that count as an outage and stop the run."""
     max_usd: float | None = Field(default=None, gt=0)
-    """What the run may cost, all its commands together; then it stops, and goes on with the same command and more."""
+    """Dollars that the run may cost, all its commands together; then it stops until the limit is raised."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """The same in tokens, of prompts and replies together."""
+    """Tokens of prompts and replies together that the run may use."""
     usd_per_million_prompt_tokens: float = Field(default=0.0, ge=0)
     usd_per_million_completion_tokens: float = Field(default=0.0, ge=0)
 
@@ -113,7 +112,7 @@ class OpenAITeacherConfig(BaseModel):
     def _a_budget_needs_a_place(self) -> OpenAITeacherConfig:
         if not self.keep_replies and (self.max_usd is not None or self.max_tokens is not None):
             raise ValueError(
-                "expected keep_replies beside max_usd or max_tokens, found keep_replies = false; what was spent is "
+                "expected keep_replies beside max_usd or max_tokens, found keep_replies = false; the sum spent is "
                 "counted beside the replies, and each command would have the whole budget again: leave one out"
             )
         return self
@@ -165,12 +164,12 @@ class OpenAITeacherConfig(BaseModel):
         return " ".join([f"openai:{self.model}", *others])
 
     def what_decides(self) -> JsonObject:
-        """Return what decides the replies, beside the name: no address, key, limit of time or price."""
+        """Return the settings that decide the replies, beside the name: no address, key, limit of time or price."""
         of_roles = {role: one.model_dump(include=set(_DECIDES), exclude_none=True) for role, one in self.roles.items()}
         return {**self.model_dump(include=set(_DECIDES)), "roles": of_roles}
 
     def sampled_with(self) -> JsonObject:
-        """Return the fields of a call that say how the model is to answer."""
+        """Return the fields of a call that control sampling."""
         fields: dict[str, Any] = {"temperature": self.temperature, "max_completion_tokens": self.max_completion_tokens}
         fields |= {} if self.top_p is None else {"top_p": self.top_p}
         fields |= {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}

@@ -1,4 +1,4 @@
-"""One endpoint: its client, the calls that it bears at once, and the fields that it was seen not to take.
+"""One endpoint: its client, the calls that it bears at once, and the fields that it refuses.
 
 The client (`client`) repeats a call up to `max_retries` times if the rule of its status (`status_rules`) is `again`. A
 200 without a message counts as 502, and a 200 whose body holds an error counts as the status of that error.

@@ -1,4 +1,4 @@
-r"""JSON as language models write it: found inside prose, fences and thoughts, and read although it is not quite JSON.
+r"""JSON as language models write it: found in prose, fences and thoughts, its form mended.
 
 Each kind of mending has a name, by which it is counted. Nothing is made up: a value that is cut off, or that lacks a
 comma or a colon, is no value.

@@ -3,10 +3,9 @@
     typed request ─► prompt + JSON schema ─► reply ─► read leniently, validate ─► typed reply
                      (cache by content)              └─ twice at most: repair question that quotes the error
 
-A reply that stays unusable is `BadReply`, and rejects what it was for; an endpoint that refuses the key, answers nobody
-for a while, or cannot even be connected to at first contact, is `TeacherUnavailable`, and stops the run until later
-(`endpoint`, `status_rules`); so does a budget that is used up, when the calls in flight have come back. The key is read
-from the environment, held in memory by the client, and written nowhere.
+A reply that stays unusable is `BadReply`, and its item is rejected. `TeacherUnavailable` stops the run until later: the
+endpoint refuses the key, leaves many questions in a row unanswered, or was never connected to (`endpoint`,
+`status_rules`), or the budget is used up and the calls in flight have come back.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class OpenAITeacher:
 
         Raises:
             BadReply: refused, cut off, or not a valid reply even after repairs; or the endpoint failed on it.
-            TeacherUnavailable: the key is refused, the budget is used up, or the endpoint answers nobody or was never
+            TeacherUnavailable: the key is refused, the budget is used up, or the endpoint does not answer or was never
                 connected to.
         """
         reply = await self._reply(request, seed)
@@ -157,7 +156,7 @@ class OpenAITeacher:
             self._none_being_answered.set()
 
     async def _stop_for_budget(self) -> NoReturn:
-        """Stop the run when what was paid for has come back and is kept.
+        """Stop the run when the calls that were paid for have come back and are kept.
 
         Raises:
             TeacherUnavailable: the budget is used up.
@@ -195,7 +194,7 @@ class OpenAITeacher:
                 problem = _whole(str(error)[:300])
             else:
                 costs.mended += mended
-                # What all calls cost, where some were repairs.
+                # The cost of all calls, repairs included.
                 return CachedReply(
                     reply.model_dump_json(), usage.prompt_tokens, usage.completion_tokens, usage.cost_usd
                 )

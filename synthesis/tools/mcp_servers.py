@@ -1,4 +1,4 @@
-"""How real tool servers are started or reached, and what may become of them; `mcp_session` and `mcp_pool` do it."""
+"""The configuration of real tool servers: how they are started or reached."""
 
 from __future__ import annotations
 
