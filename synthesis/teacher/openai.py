@@ -5,15 +5,15 @@
 
 A reply that stays unusable is `BadReply`, and its item is rejected. `TeacherUnavailable` stops the run until later: the
 endpoint refuses the key, leaves many questions in a row unanswered, or was never connected to (`endpoint`,
-`status_rules`), or the budget is used up and the calls in flight have come back.
+`status_rules`), or the budget is used up; then the calls in flight come back and are kept.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Final, NoReturn, cast, get_args
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar, cast, get_args
 
 from synthesis.records import JsonObject
 from synthesis.teacher.asking import call_of, name_of
@@ -26,6 +26,8 @@ from synthesis.teacher.protocol import BadReply, Reply, Request, Role, TeacherUn
 from synthesis.teacher.reading import read_reply, require_keepable
 from synthesis.teacher.turn import turn_of
 from synthesis.teacher.usage import Ledger, Usage, record_usage
+
+Answer = TypeVar("Answer")
 
 _REPAIR: Final = (
     "This reply cannot be used: {}\nReply again, with nothing but one JSON object that satisfies the schema."
@@ -56,9 +58,7 @@ class OpenAITeacher:
         is_here = cache is None
         self._cache = ReplyFile(config.cache) if is_here and config.cache is not None else cache
         self.budget = Budget(config.max_usd, config.max_tokens, config.cache if is_here else None)
-        self._in_flight: dict[str, asyncio.Task[CachedReply]] = {}
-        self._num_being_answered = 0
-        self._none_being_answered = asyncio.Event()
+        self._in_flight: dict[str, asyncio.Task[Any]] = {}
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         """Answer one question, from the cache if it was answered before.
@@ -68,7 +68,8 @@ class OpenAITeacher:
             TeacherUnavailable: the key is refused, the budget is used up, or the endpoint does not answer or was never
                 connected to.
         """
-        reply = await self._reply(request, seed)
+        name = name_of(request, self.config, seed=seed)
+        reply = await self._shared(name, lambda: self._reply(request, seed, name=name))
         record_usage(reply.prompt_tokens, reply.completion_tokens, reply.cost_usd)
         return _read_back(reply.text, type(request))
 
@@ -89,13 +90,8 @@ class OpenAITeacher:
                     replies[name] = kept
         missing = [(name, *asked) for name, asked in zip(names, requests, strict=True) if name not in replies]
         if missing:
-            joint = type(missing[0][1]).together([request for _, request, _ in missing])
-            together = await self._reply(joint, missing[0][2], is_kept=False)
-            parts = joint.separated(_read_back(together.text, type(joint)))
-            for place, ((name, _, _), part) in enumerate(zip(missing, parts, strict=True)):
-                replies[name] = _share(together, part.model_dump_json(), place, len(missing))
-                if self._cache is not None:
-                    await self._cache.put(name, replies[name])
+            asked = " ".join(name for name, _, _ in missing)
+            replies |= await self._shared(asked, lambda: self._answered_together(missing))
         for name in names:
             record_usage(replies[name].prompt_tokens, replies[name].completion_tokens, replies[name].cost_usd)
         return [
@@ -103,9 +99,12 @@ class OpenAITeacher:
         ]
 
     async def close(self) -> None:
-        """End the questions in flight; close the connections, the cache and the budget."""
+        """Close the connections, the cache and the budget.
+
+        Questions in flight end, but those of a run whose budget is used up come back first: their calls are paid for.
+        """
         answering = list(self._in_flight.values())
-        for task in answering:
+        for task in () if self.budget.is_used_up else answering:
             task.cancel()
         await asyncio.gather(*answering, return_exceptions=True)
         for endpoint in self._endpoints.values():
@@ -114,22 +113,32 @@ class OpenAITeacher:
             await self._cache.close()
         self.budget.close()
 
-    async def _reply(self, request: Request[Any], seed: int, *, is_kept: bool = True) -> CachedReply:
-        """Return the reply to a question; all who ask the same question at once share it.
+    async def _shared(self, name: str, answer: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        """Return the answer to a question; all who ask the same question at once share it.
 
-        A question that was sent is answered and kept even if the one who asked it is cancelled.
+        A question that was sent is answered and kept even if the task that asked it is cancelled.
         """
-        name = name_of(request, self.config, seed=seed)
         if (answering := self._in_flight.get(name)) is None:
-            answering = asyncio.create_task(self._answered(name, request, seed, is_kept=is_kept))
-            self._in_flight[name] = answering
+            answering = self._in_flight[name] = asyncio.create_task(answer())
             answering.add_done_callback(lambda done: (self._in_flight.pop(name), done.cancelled() or done.exception()))
-        return await asyncio.shield(answering)
+        return cast(Answer, await asyncio.shield(answering))
 
-    async def _answered(self, name: str, request: Request[Any], seed: int, *, is_kept: bool) -> CachedReply:
+    async def _answered_together(self, missing: list[tuple[str, Request[Any], int]]) -> dict[str, CachedReply]:
+        """Ask several questions in one call, and keep the reply to each by its name."""
+        joint = type(missing[0][1]).together([request for _, request, _ in missing])
+        together = await self._reply(joint, missing[0][2])
+        parts = joint.separated(_read_back(together.text, type(joint)))
+        replies: dict[str, CachedReply] = {}
+        for place, ((name, _, _), part) in enumerate(zip(missing, parts, strict=True)):
+            replies[name] = _share(together, part.model_dump_json(), place, len(missing))
+            if self._cache is not None:
+                await self._cache.put(name, replies[name])
+        return replies
+
+    async def _reply(self, request: Request[Any], seed: int, *, name: str = "") -> CachedReply:
+        """Return the reply to a question, which is kept if it has a name."""
         costs = self.ledger.of(type(request).__name__)
-        cache = self._cache if is_kept else None
-        self._num_being_answered += 1
+        cache = self._cache if name else None
         try:
             if cache is not None and (kept := await cache.get(name)) is not None:
                 costs.cached += 1
@@ -142,31 +151,9 @@ class OpenAITeacher:
             costs.bad_replies += 1
             raise
         except TimeoutError as error:
-            if self.budget.is_used_up:  # it waited for the others to come back
-                raise self._used_up() from error
             costs.bad_replies += 1
             raise BadReply(f"no usable reply within {self.config.deadline_seconds:g} s") from error
-        finally:
-            self._count_answered()
         return reply
-
-    def _count_answered(self) -> None:
-        self._num_being_answered -= 1
-        if not self._num_being_answered and self.budget.is_used_up:
-            self._none_being_answered.set()
-
-    async def _stop_for_budget(self) -> NoReturn:
-        """Stop the run when the calls that were paid for have come back and are kept.
-
-        Raises:
-            TeacherUnavailable: the budget is used up.
-        """
-        self._count_answered()
-        try:
-            await self._none_being_answered.wait()
-        finally:
-            self._num_being_answered += 1
-        raise self._used_up()
 
     def _used_up(self) -> TeacherUnavailable:
         counted = f"; all runs that keep their replies in {self.config.cache} share it" if self.config.cache else ""
@@ -227,8 +214,9 @@ class OpenAITeacher:
         endpoint = self._endpoints[config.base_url, config.api_key_env]
         for limit in (config.max_completion_tokens, _LARGER * config.max_completion_tokens):
             sent = {**call, "max_completion_tokens": limit}
-            answered = await endpoint.completed(question, sent, costs, lambda: not self.budget.is_used_up)
-            completion = answered or await self._stop_for_budget()
+            completion = await endpoint.completed(question, sent, costs, lambda: not self.budget.is_used_up)
+            if completion is None:
+                raise self._used_up()
             spent = Usage(completion.prompt_tokens, completion.completion_tokens, 0.0)
             spent.cost_usd = config.cost_usd(spent.prompt_tokens, spent.completion_tokens)
             usage.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
