@@ -89,17 +89,17 @@ class Endpoint:
         """Note the status that a response stands for, and tell the client whether to send the call again."""
         self._has_answered = True
         body = _json_of(await response.aread())
-        if response.status_code == 200 and completion_of(body) is None:
+        if response.is_success and completion_of(body) is None:
             status = status_in(body)
-            response.status_code = status or _BAD_GATEWAY
             response.extensions[_PROBLEM] = (
-                f"HTTP 200 with an error {status}"
+                f"HTTP {response.status_code} with an error {status}"
                 if status
                 else "a completion without a message, or without a sensible count of tokens"
             )
+            response.status_code = status or _BAD_GATEWAY
         if response.status_code == 429:
             self._concurrency.pushed_back()
-        may_pass = response.status_code != 200 and rule_of(response.status_code, body, ()).action == "again"
+        may_pass = not response.is_success and rule_of(response.status_code, body, ()).action == "again"
         response.headers["x-should-retry"] = str(may_pass).lower()
 
     def _taken_fields(self, call: JsonObject) -> JsonObject:

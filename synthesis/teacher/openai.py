@@ -214,9 +214,10 @@ class OpenAITeacher:
         endpoint = self._endpoints[config.base_url, config.api_key_env]
         for limit in (config.max_completion_tokens, _LARGER * config.max_completion_tokens):
             sent = {**call, "max_completion_tokens": limit}
-            completion = await endpoint.completed(question, sent, costs, lambda: not self.budget.is_used_up)
-            if completion is None:
+            answer = await endpoint.completed(question, sent, costs, lambda: not self.budget.is_used_up)
+            if answer is None:
                 raise self._used_up()
+            completion = answer
             spent = Usage(completion.prompt_tokens, completion.completion_tokens, 0.0)
             spent.cost_usd = config.cost_usd(spent.prompt_tokens, spent.completion_tokens)
             usage.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)

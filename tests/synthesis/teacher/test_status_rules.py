@@ -187,9 +187,10 @@ MISCOUNTED = {"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_to
 @pytest.mark.parametrize(
     "body", ["", "{", "\ufffd", [], {}, {"choices": []}, {"choices": [{"message": None}]}, "null", MISCOUNTED]
 )
-async def test_a_200_without_a_message_is_asked_again(body):
+@pytest.mark.parametrize("status", [200, 201, 204])
+async def test_a_success_without_a_message_is_asked_again(status, body):
     refused = iter([True, False])
-    outcome, calls, _ = await outcome_of(refusing(200, body, unless=lambda _: not next(refused)))
+    outcome, calls, _ = await outcome_of(refusing(status, body, unless=lambda _: not next(refused)))
     assert outcome == SCORES
     assert len(calls) == 2
 
