@@ -8,7 +8,6 @@ Decided: docs/decisions/rl.md, â€œA decoder is asked for one message at a timeâ€
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -147,17 +146,6 @@ Told = Callable[[list[int], list[float]], None]
 """Is told the ids and log-probs of a message's next tokens as soon as they are sampled; it may abort the session."""
 
 
-class Pause(enum.Enum):
-    """What becomes of messages under way when a decoder pauses."""
-
-    KEEP = "keep"
-    """They wait where they are."""
-    RETRACT = "retract"
-    """They wait, and what is cached of them is let go of."""
-    DRAIN = "drain"
-    """They go on to their end; none begins."""
-
-
 @dataclass(frozen=True)
 class Capabilities:
     """What a decoder can do beyond generating."""
@@ -227,14 +215,6 @@ class Decoder(Protocol):
         Raises:
             DecoderError: a message of it is under way.
         """
-        ...
-
-    async def pause(self, how: Pause) -> None:
-        """Stop sampling; return when nothing is under way any more."""
-        ...
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
         ...
 
     async def update_weights(self, params: Any, version: int) -> None:

@@ -230,8 +230,6 @@ class Schedule:
         self.hosts = [HostBook(num_host_pages) for _ in range(num_shards)]
         self._moves: list[tuple[bool, Move]] = []
         self.tracks: dict[Session, Track] = {}
-        self.only_begun = False
-        """Whether messages that have not begun wait."""
         self._tickets = itertools.count()
         self._next_shard = itertools.cycle(range(num_shards))
         self._shard_of_prompt: dict[Content, int] = {}
@@ -429,7 +427,7 @@ class Schedule:
         ]
 
     def _is_asking(self, track: Track) -> bool:
-        return track.sampling is not None and (bool(track.said) or not self.only_begun)
+        return track.sampling is not None
 
     def _asking(self) -> list[Track]:
         asking = [track for track in self.tracks.values() if self._is_asking(track)]

@@ -175,7 +175,6 @@ class RolloutEngine:
             )
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
         self._decoder, self._judge = decoder, judge
-        self._at_work: list[Decoder] = []
         """What samples in the `run` that is under way."""
         self.loads: list[Load] = []
         """What each decoder of the last `run` had done when it was closed."""
@@ -277,7 +276,7 @@ class RolloutEngine:
         num_alike = len(temperatures) * group_size
         decoders = self._decoders(params, max(len(starts), room_for), num_alike, policy_version)
         per_decoder = -(-len(starts) // len(decoders))
-        failed, self._at_work = True, decoders
+        failed = True
         try:
             if self._decoder is not None and params is not None:
                 await decoders[0].update_weights(params, policy_version)
@@ -293,7 +292,6 @@ class RolloutEngine:
             await _while_none_fails(decoders, episodes)
             failed = False
         finally:
-            self._at_work = []
             await asyncio.gather(*(decoder.close(failed=failed) for decoder in decoders))
             self.loads = [decoder.load for decoder in decoders]
         return [exchanged(groups, is_own) for groups in of_temperatures]
@@ -326,14 +324,6 @@ class RolloutEngine:
                 starts, prompts, range(0, len(starts) * group_size, group_size), strict=True
             )
         ]
-
-    async def update_weights(self, params: Params, policy_version: int) -> None:
-        """Go on with other weights where a `run` is under way: its episodes from their next token on.
-
-        Raises:
-            DecoderError: a decoder of one's own takes no weights.
-        """
-        await asyncio.gather(*(decoder.update_weights(params, policy_version) for decoder in self._at_work))
 
     def _decoders(self, params: Params | None, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
         """Make what samples, for so many groups at once: `limits_of_decoders` says how many that is."""

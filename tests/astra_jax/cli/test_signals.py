@@ -25,7 +25,6 @@ import jax
 import numpy as np
 import psutil
 import pytest
-from tests.synthesis.run.test_lock import sft_command
 
 from astra_jax.checkpoints.checkpoint import load_params
 from astra_jax.checkpoints.convert import hf_to_orbax
@@ -37,6 +36,7 @@ from sandbox.local import local_sandbox
 from synthesis.record_io import check_shards, write_records
 from tests.astra_jax.checkpoints.test_convert import write_hf_folder
 from tests.synthesis.journals import num_finished
+from tests.synthesis.run.test_lock import sft_command
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from astra_jax.engine.device import Said
 from astra_jax.engine.host_pages import MOVED_AT_ONCE, HostMemory, Moves
-from astra_jax.engine.interface import DecoderError, Generated, Pause, Sampling, Session
+from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, Schedule, Track
 
@@ -171,23 +171,16 @@ async def run_all(
     device: CheckedDevice,
     callers: dict[int, Caller],
     calls_away: int | None = None,
-    interruptions: Sequence[Pause | int] = (),
+    interruptions: Sequence[int] = (),
 ) -> dict[int, list[Generated]]:
-    """Each caller to its end, interrupted by pauses, and by weights of these versions."""
+    """Each caller to its end, interrupted by weights of these versions."""
     limits = device._limits
     decoder = PagedDecoder(device, limits, end_ids=END_IDS, calls_away=calls_away)
     device.schedule = decoder._schedule
     asked = asyncio.gather(*(caller.run(decoder, slot, limits.max_tokens) for slot, caller in callers.items()))
     for how in interruptions:
         await asyncio.sleep(0.15)
-        if isinstance(how, int):
-            await decoder.update_weights(None, how)
-            continue
-        await decoder.pause(how)
-        sampled = decoder.load.sampled_tokens
-        await asyncio.sleep(0.15)
-        assert decoder.load.sampled_tokens == sampled
-        decoder.resume()
+        await decoder.update_weights(None, how)
     found = await asked
     while decoder.load.sessions:
         await asyncio.sleep(1)
@@ -257,7 +250,7 @@ def callers_of_any_kind(draw) -> Caller:
     callers=st.lists(callers_of_any_kind(), min_size=1, max_size=8),
     num_shards=st.integers(1, 2),
     calls_away=st.sampled_from([None, 0, 2]),
-    interruptions=st.lists(st.sampled_from([*Pause, 1, 2]), max_size=3),
+    interruptions=st.lists(st.sampled_from([1, 2]), max_size=3),
 )
 def test_any_sessions_in_any_pages_say_what_they_say_alone(limits, callers, num_shards, calls_away, interruptions):
     device = CheckedDevice(limits, num_shards=num_shards)

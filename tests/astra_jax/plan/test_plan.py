@@ -185,17 +185,6 @@ def test_a_plan_is_refused_as_the_run_would_be_before_anything_is_compiled(confi
         plan(load_run_config(config, overrides), "v5p:2x2x2")
 
 
-def test_a_plan_refuses_rollouts_that_overlap_updates_as_the_run_does_on_a_tpu(tmp_path, monkeypatch):
-    """There the first device has a mesh without a [mesh]."""
-    monkeypatch.setattr(plan_module, "_devices", lambda _: jax.devices())
-    monkeypatch.setattr(plan_module, "training_mesh", lambda *_: make_mesh(MeshConfig(), jax.devices()[:1]))
-    without_mesh = tmp_path / "rl.toml"
-    without_mesh.write_text(_TINY.replace("[mesh]\nfsdp = 2\ncontext = 2\n[rollout_mesh]\ndata = 2\ntensor = 2\n", ""))
-    overlapped = ("overlap_rollouts=true", "importance_cap=2.0", "rollout.reproducible=false")
-    with pytest.raises(ConfigError, match="expected one device without a mesh beside overlap_rollouts, found a mesh"):
-        plan(load_run_config(without_mesh, overlapped), "v5e:2x2")
-
-
 def test_a_topology_that_is_none_and_a_config_of_no_run_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="expected a topology of v5e, v5p, v6e"):
         plan(load_run_config(PAPER_RL), "v9:2x2")
