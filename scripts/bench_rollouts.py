@@ -1,7 +1,7 @@
 """Rollouts of a quickstart's policy on this CPU, tools and sandbox included: one JSON line.
 
     python scripts/bench_rollouts.py runs/quickstart [--policy sft] [--groups 40] [--at-once 20] [--own-pace]
-        [--kv-dtype int8] [--kv-share 0.5] [--host-share 0.5]
+        [--kv-share 0.5] [--host-share 0.5]
 
 They are those of the quickstart's RL: groups of 8, 20 at once, 288 + 256 tokens, five turns, temperature 0.5.
 Printed are of a second pass, in which nothing is compiled any more: episodes a second, how many of the row-steps that
@@ -143,13 +143,11 @@ if __name__ == "__main__":
     parser.add_argument("--groups", type=int, default=40)
     parser.add_argument("--at-once", type=int, default=20)
     parser.add_argument("--own-pace", action="store_true", help="rollout.reproducible = false")
-    parser.add_argument("--kv-dtype", choices=("int8",), help="rollout.kv_dtype")
     parser.add_argument("--kv-share", type=float, default=1.0, help="rollout.kv_share")
     parser.add_argument("--host-share", type=float, help="rollout.host_kv.share")
     options = parser.parse_args()
     rollout = {
         "reproducible": not options.own_pace,
-        "kv_dtype": options.kv_dtype,
         "kv_share": options.kv_share,
         "host_kv": options.host_share and HostKV(share=options.host_share),
     }

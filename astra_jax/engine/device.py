@@ -13,17 +13,16 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from astra_jax.engine.host_pages import MOVED_AT_ONCE, Moves
-from astra_jax.engine.page_lists import MostPages, most_listed_pages, num_prefix_pages, own_table_sizes
+from astra_jax.engine.kv_pages import Histories, empty_pages
 from astra_jax.engine.penalties import Penalties
 from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
+from astra_jax.engine.triton_pages import has_kernel
 from astra_jax.freed_memory import give_back, give_back_around_compiling
 from astra_jax.mesh.placement import host_shards, in_force, on_devices
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import Histories, KVDType, empty_pages
 from astra_jax.model.qwen3 import Params, layers_apart
-from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, platform, spec
-from astra_jax.model.triton_pages import has_kernel
+from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, spec
 
 _T = TypeVar("_T")
 # A process has two decoders at most. glibc keeps what a thread frees where that thread, and few others, will look for
@@ -98,30 +97,22 @@ class XLADevice:
         limits: Limits,
         *,
         end_ids: tuple[int, ...],
-        kv_dtype: KVDType | None = None,
     ):
-        """Pages hold numbers of the model's type, or of `kv_dtype`.
-
-        Raises:
-            ConfigError: the platform knows no pages of that type.
-        """
+        """Make the pages, which hold numbers of the model's type; messages end with one of `end_ids`."""
         give_back_around_compiling()
         self._model_config, self._limits, self._end_ids = model_config, limits, end_ids
         self._params = layers_apart(params)
         self._shards, self._mesh = own_shards(), jax.sharding.get_mesh()
         self.num_shards = len(self._shards)
         self.vocab_size = model_config.vocab_size
-        make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3, 4))
+        make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3))
         sizes = (num_shards(), limits.num_pages, limits.page_tokens)
-        self._empty_pages = lambda: on_devices(make(model_config, *sizes, kv_dtype))
+        self._empty_pages = lambda: on_devices(make(model_config, *sizes))
         self._pages = self._empty_pages()
         self.page_bytes = sum(x.nbytes for x in jax.tree.leaves(self._pages)) // (num_shards() * limits.num_pages)
         # Hosts agree on a call in a few numbers (`SharedDevice`), and whether a row is penalised is none of them.
         self.penalizes = jax.process_count() == 1
         self._has_kernel = has_kernel(model_config.dtype, model_config.head_dim, limits.page_tokens)
-        # Only one device alone lists pages: a mesh has the same sums over one host as over several, which cannot agree
-        # on that; and a TPU, or a GPU's kernel, reads pages where they lie.
-        self._lists_pages = self._mesh.empty and platform() != "tpu" and not self._has_kernel
         self._set_aside: list[np.ndarray] = []
         """Of each array of the pages [d, places, …], for this host's shards; none before the first is set aside."""
         self._shapes: set[tuple[Any, ...]] = set()
@@ -170,7 +161,7 @@ class XLADevice:
     def own_pages(self, sample: Sample) -> int:
         """Return how many pages behind their prefix the rows of a call have at most."""
         rows = sample.all_rows()
-        return max((len(row.track.table) - num_prefix_pages(self._limits, row.track) for row in rows), default=0)
+        return max((len(row.track.table) - self._limits.read_prefix_pages(row.track) for row in rows), default=0)
 
     @contextlib.contextmanager
     def _new_pages_after_failure(self) -> Iterator[None]:
@@ -255,10 +246,9 @@ class XLADevice:
         tracks = [
             [[None if row is None else row.track for row in of_prefix] for of_prefix in of_shard] for of_shard in filled
         ]
-        most = most_listed_pages(self._limits, sample) if self._lists_pages else None
-        histories = self._histories(tracks, sample.shape, own_pages, most)
+        histories = self._histories(tracks, sample.shape, own_pages)
         penalties = self._penalties(flat, shape)
-        self._shapes.add(("sample", sample.shape, histories.own_tables_DRn.shape, most, penalties is None))
+        self._shapes.add(("sample", sample.shape, histories.own_tables_DRn.shape, penalties is None))
         copies = self._copies([None if row is None else row.copy for of_shard in flat for row in of_shard], shape)
         self._pages, sampled = sample_rows(
             self._model_config,
@@ -353,9 +343,7 @@ class XLADevice:
         own = [np.asarray(parts[shard]) for shard in self._shards]
         return np.concatenate(own) if own else np.zeros((0, *x.shape[1:]), x.dtype)
 
-    def _histories(
-        self, tracks: list[list[list[Track | None]]], shape: RowShape, own_pages: int, most: MostPages | None
-    ) -> Histories:
+    def _histories(self, tracks: list[list[list[Track | None]]], shape: RowShape, own_pages: int) -> Histories:
         """Return where the tokens of rows lie, and where their new ones go."""
         page_tokens = self._limits.page_tokens
         num_prefixes, width = shape
@@ -367,22 +355,21 @@ class XLADevice:
                 for row, track in enumerate(of_prefix):
                     if track is None:
                         continue
-                    count = num_prefix_pages(self._limits, track)
+                    count = self._limits.read_prefix_pages(track)
                     prefix_tables[shard, number, :count] = track.table[:count]
                     prefix_pages[shard, number] = count
                     owns.append(
                         ((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens)
                     )
         # The length of a table costs a kernel nothing, and every size is one more program.
-        sizes = self._limits.own_table_pages[-1:] if self._has_kernel else own_table_sizes(self._limits, shape)
+        sizes = self._limits.own_table_pages[-1:] if self._has_kernel else self._limits.own_table_sizes(shape)
         size = next(size for size in sizes if size >= own_pages)
         own_tables = np.zeros((self.num_shards, num_prefixes * width, size), np.int32)
         own_counts = np.zeros((self.num_shards, num_prefixes * width), np.int32)
         for place, table, count in owns:
             own_tables[place][: len(table)] = table
             own_counts[place] = count
-        listed = {} if most is None else {"most_prefix_pages": most.prefix_pages, "most_own_pages": most.own_pages}
-        return Histories(prefix_tables, prefix_pages, own_tables, own_counts, **listed)
+        return Histories(prefix_tables, prefix_pages, own_tables, own_counts)
 
     def _copies(self, copies: Sequence[Copy | None], shape: tuple[int, int]) -> np.ndarray:
         nothing = (0, self._limits.num_pages)  # beyond the last page: no copy

@@ -15,11 +15,13 @@ import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from astra_jax.engine.host_pages import HostBook, HostMemory, Move, Moves, in_calls
 from astra_jax.engine.interface import DecoderError, Sampling, Session
 from astra_jax.engine.pages import Content, Known, PageBook, content_after, first_content
+
+_MANY_ROWS: Final = 8
 
 
 class RowShape(NamedTuple):
@@ -104,6 +106,19 @@ class Limits:
         if not begins and (num_short <= 2 or 2 * computed <= self.first_read_rows * most):
             return self.read_rows, self.read_tokens
         return self.first_read_rows, most
+
+    def own_table_sizes(self, shape: RowShape) -> tuple[int, ...]:
+        """Return how many pages of their own the rows of a call may be told of; the least that suffices is taken.
+
+        Calls of many rows have a size more, for short rows. Calls of few rows read little, and each size is one more
+        program to compile.
+        """
+        is_large = shape == self.row_shapes[0] and shape.prefixes * shape.rows_per_prefix >= _MANY_ROWS
+        return self.own_table_pages if is_large else self.own_table_pages[1:]
+
+    def read_prefix_pages(self, track: Track) -> int:
+        """Return how many pages of a sequence are read as its prefix: fewer while its prompt is being read."""
+        return min(self.num_prefix_pages(track.num_prompt_tokens), track.num_cached // self.page_tokens)
 
     def num_prefix_pages(self, num_prompt_tokens: int) -> int:
         """Return how many pages of a sequence are its prefix: full ones of its prompt, whose last token is in none."""

@@ -33,7 +33,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.format import Segment, Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.config import ConfigError
 from astra_jax.engine.call_clock import CallClock
 from astra_jax.engine.device import XLADevice, num_hosts, num_shards, own_shards
 from astra_jax.engine.host_pages import HostMemory
@@ -47,7 +46,6 @@ from astra_jax.episodes.exchange import exchanged
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.errors import AstraError
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import KVDType, require_kv_dtype
 from astra_jax.model.qwen3 import Params, layers_apart
 from astra_jax.model.sharding import TPU_LANES, platform
 from sandbox.client import AsyncSandboxClient
@@ -119,10 +117,6 @@ class RolloutConfig(BaseModel):
     the same, and tokens too unless the rounding of a log-prob tips one."""
     read_tokens: int = Field(default=32, gt=0)
     """Of a tool response so many are computed at once; a shorter one takes as long."""
-    kv_dtype: KVDType | None = None
-    """What cached keys and values are rounded to; none: nothing, they have the model's own type. With int8 they take a
-    quarter of the memory of float32, half of bfloat16's; tokens are sampled by a policy that is a little another one,
-    whose log-probs are the ones that are recorded."""
     kv_share: float = Field(default=1.0, gt=0, le=1)
     """Cached keys and values on the devices, as a share of what all episodes at once fill at full length; where it runs
     out, episodes that wait for their tools give way first, then those that asked last."""
@@ -154,7 +148,7 @@ class RolloutEngine:
     """Runs groups of episodes of a policy.
 
     Raises:
-        ConfigError: the limits allow episodes beyond the model's context, or whoever samples knows no such `kv_dtype`.
+        ConfigError: the limits allow episodes beyond the model's context.
     """
 
     def __init__(
@@ -168,11 +162,6 @@ class RolloutEngine:
     ):
         """`decoder` makes, for each `run`, what samples in the place of this process's devices."""
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
-        require_kv_dtype(model_config, config.kv_dtype)
-        if decoder is not None and config.kv_dtype is not None:
-            raise ConfigError(
-                f"expected no rollout.kv_dtype where a server samples, found {config.kv_dtype}: its cache is its own"
-            )
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
         self._decoder, self._judge = decoder, judge
         """What samples in the `run` that is under way."""
@@ -334,7 +323,7 @@ class RolloutEngine:
         return [
             PagedDecoder(
                 shared(
-                    XLADevice(self.model_config, params, limits, end_ids=self._end_ids, kv_dtype=self.config.kv_dtype),
+                    XLADevice(self.model_config, params, limits, end_ids=self._end_ids),
                     limits,
                 ),
                 limits,

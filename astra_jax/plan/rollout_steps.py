@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from astra_jax.engine.kv_pages import Histories, Pages, empty_pages, pages_shardings
 from astra_jax.engine.programs import Asked, Given, Place, no_stream, read_layer, sample_rows
+from astra_jax.engine.ragged_pages import MOVE_TOKENS, blocks_of_queries, ragged_flops
 from astra_jax.engine.schedule import Limits
 from astra_jax.episodes.rollout import limits_of_decoders
 from astra_jax.mesh.layouts import Layout, places_for_decoding, weights_for_decoding
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops
-from astra_jax.model.kv_pages import Histories, KVDType, Pages, empty_pages, pages_shardings
-from astra_jax.model.ragged_pages import MOVE_TOKENS, blocks_of_queries, ragged_flops
 from astra_jax.model.sharding import spec
 from astra_jax.plan.abstract_step import (
     AbstractStep,
@@ -54,7 +54,7 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
     def calls_for(num_groups: int, group_size: int) -> _Calls:
         with jax.set_mesh(mesh):
             limits, *others = limits_of_decoders(config.rollout, num_groups, group_size)
-        return _Calls(model, params, limits, 1 + len(others), config.rollout.kv_dtype, mesh, left)
+        return _Calls(model, params, limits, 1 + len(others), mesh, left)
 
     calls = calls_for(config.groups_per_rollout, config.group_size)
     steps = {
@@ -154,7 +154,6 @@ class _Calls:
     limits: Limits
     num_decoders: int
     """With these limits each, on the same chips; a call is one's, and the pages of all are there."""
-    kv_dtype: KVDType | None
     mesh: Mesh
     left_bytes: Mapping[str, int]
     """What the learner leaves on a chip meanwhile."""
@@ -171,7 +170,7 @@ class _Calls:
         limits = self.limits
         with jax.set_mesh(self.mesh):
             sizes = (rows_shards(self.mesh), limits.num_pages, limits.page_tokens)
-            make = functools.partial(empty_pages, self.model, *sizes, self.kv_dtype)
+            make = functools.partial(empty_pages, self.model, *sizes)
             pages: Pages = jax.eval_shape(make)
         return with_shardings(pages, pages_shardings(pages, self.mesh))
 

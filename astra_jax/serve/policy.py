@@ -17,7 +17,6 @@ from astra_jax.engine.device import XLADevice
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape
 from astra_jax.model.config import DType, ModelOverrides
-from astra_jax.model.kv_pages import KVDType, require_kv_dtype
 from astra_jax.training.run_record import digest_of_policy
 
 _DEFAULT_MOST_TOKENS: Final = 8192
@@ -38,16 +37,13 @@ class ServedPolicy:
     end_ids: tuple[int, ...]
     created: int
     """When it was opened, in Unix seconds."""
-    kv_dtype: KVDType | None = None
     """What cached keys and values are rounded to."""
     template: ChatTemplate | None = None
     """None where the checkpoint has none: then there is no chat."""
 
     def decoder(self) -> PagedDecoder:
         """Return what samples; to be called in the event loop that it is used in."""
-        device = XLADevice(
-            self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids, kv_dtype=self.kv_dtype
-        )
+        device = XLADevice(self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids)
         return PagedDecoder(device, self.limits, end_ids=self.end_ids)
 
     def without_weights(self) -> ServedPolicy:
@@ -62,7 +58,6 @@ def served_policy(
     most_tokens: int | None = None,
     rows: int,
     dtype: DType | None = None,
-    kv_dtype: KVDType | None = None,
 ) -> ServedPolicy:
     """Open a policy folder or a HuggingFace folder, named as its path is if no name is given.
 
@@ -81,7 +76,6 @@ def served_policy(
             f"expected at most {context} tokens, the context of the model in {folder}, found --max-model-len "
             f"{most_tokens}"
         )
-    require_kv_dtype(policy.model_config, kv_dtype)
     return ServedPolicy(
         policy=policy,
         names=names or (str(folder),),
@@ -89,7 +83,6 @@ def served_policy(
         limits=serving_limits(most_tokens or min(context, _DEFAULT_MOST_TOKENS), rows),
         end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
         created=int(time.time()),
-        kv_dtype=kv_dtype,
         template=_template(folder),
     )
 

@@ -18,9 +18,7 @@ from astra_jax.engine.host_pages import HostMemory, Moves
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
-from astra_jax.model.kv_pages import KVDType
 from astra_jax.model.qwen3 import init_params
-from tests.astra_jax.engine import conformance
 from tests.astra_jax.engine.conformance import CLAUSES, GIVEN, PROMPT, SESSIONS, Subject
 
 END_IDS = tuple(range(108, 116))  # of an untrained model, so many that some messages end
@@ -46,16 +44,14 @@ def run_for_real(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, timeout=120))
 
 
-def paged(policy: Policy, calls_away: int | None, kv_dtype: KVDType | None = None) -> tuple[Run, Subject]:
+def paged(policy: Policy, calls_away: int | None) -> tuple[Run, Subject]:
     def make(params: Any, version: int) -> PagedDecoder:
         limits = LIMITS if calls_away is None else WITH_HOST
-        device = XLADevice(policy.model_config, params, limits, end_ids=END_IDS, kv_dtype=kv_dtype)
+        device = XLADevice(policy.model_config, params, limits, end_ids=END_IDS)
         return PagedDecoder(device, limits, end_ids=END_IDS, policy_version=version, calls_away=calls_away)
 
     other = init_params(policy.model_config, seed=1)
-    # A number that another order of sums tips over to the next int8 makes more of a log-prob than the sum did.
-    tolerance = 1e-4 if kv_dtype is None else 0.02
-    return run_for_real, Subject(make, policy.params, other, END_IDS, LIMITS.max_tokens, tolerance=tolerance)
+    return run_for_real, Subject(make, policy.params, other, END_IDS, LIMITS.max_tokens, tolerance=1e-4)
 
 
 def a_clock_device(limits: Limits = LIMITS) -> ClockDevice:
@@ -79,45 +75,9 @@ def test_every_decoder_passes_the_suite(kind, calls_away, clause, untrained):
     run(clause(subject))
 
 
-@pytest.mark.parametrize(
-    "clause",
-    [
-        conformance.neighbours_and_the_time_of_a_call_change_no_token,
-        conformance.a_second_message_goes_on_from_the_first_and_what_was_given,
-        conformance.a_session_may_say_something_else_than_it_was_given,
-        conformance.nothing_that_is_cached_outlives_its_weights,
-    ],
-    ids=lambda clause: clause.__name__,
-)
-def test_with_int8_pages_too_tokens_follow_from_seeds_alone(clause, untrained):
-    run, subject = paged(untrained, None, "int8")
-    run(clause(subject))
-
-
-def test_int8_pages_change_log_probs_by_little(untrained):
-    """Given the same tokens: so a learner's ratio to what was recorded stays near 1."""
-
-    async def logprobs(kv_dtype: KVDType | None) -> dict[int, float]:
-        """Of each likely first token behind a long history, which an int8 message of another session has rounded."""
-        _, subject = paged(untrained, None, kv_dtype)
-        decoder, found = subject.a_decoder(), {}
-        for slot in range(40):
-            message = await decoder.generate(list(range(21, 101)), Sampling(1), Session(7, slot))
-            decoder.forget(Session(7, slot))
-            found[message.ids[0]] = message.logprobs[0]
-        await decoder.close()
-        return found
-
-    rounded, exact = (asyncio.run(logprobs(kv_dtype)) for kv_dtype in ("int8", None))
-    both = rounded.keys() & exact.keys()
-    assert len(both) > 20
-    gaps = [abs(rounded[token] - exact[token]) for token in both]
-    assert 1e-5 < max(gaps) < 0.02
-
-
-def test_a_prompt_in_int8_is_read_at_once_as_in_parts(untrained):
+def test_a_prompt_is_read_at_once_as_in_parts(untrained):
     """Its first tokens attend to one another as those find them that are read behind what lies in pages."""
-    _, subject = paged(untrained, None, "int8")
+    _, subject = paged(untrained, None)
     prompts = [[*range(first, first + 23)] for first in (21, 45, 60)]
 
     async def first_logprobs(*, in_parts: bool) -> list[float]:
@@ -192,16 +152,15 @@ def calls_and_messages(device: Device, calls_away: int | None, run: Any, *, dela
     return observed.calls, run(main())
 
 
-@pytest.mark.parametrize("kind", ["paged", "int8", "clock"])
+@pytest.mark.parametrize("kind", ["paged", "clock"])
 def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, untrained):
     """Pages run out, and some go to the host; that too follows from tokens alone."""
 
     def found(calls_away: int | None, delays: int) -> tuple[list, list]:
         if kind == "clock":
             return calls_and_messages(a_clock_device(WITH_HOST), calls_away, run_on_clock, delays=delays)
-        kv_dtype: KVDType | None = "int8" if kind == "int8" else None
         config, params = untrained.model_config, untrained.params
-        device = XLADevice(config, params, WITH_HOST, end_ids=END_IDS, kv_dtype=kv_dtype)
+        device = XLADevice(config, params, WITH_HOST, end_ids=END_IDS)
         return calls_and_messages(device, calls_away, asyncio.run, delays=delays)
 
     calls, messages = found(2, 0)

@@ -6,12 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from astra_jax.engine import kv_pages
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.host_pages import HostBook, HostMemory, Move, Moves
 from astra_jax.engine.schedule import Limits, RowShape
-from astra_jax.model import kv_pages
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import KVDType
 from astra_jax.model.qwen3 import init_params
 from astra_jax.model.sharding import MeshConfig, make_mesh
 from tests.astra_jax.two_hosts import finish, two_hosts
@@ -34,9 +33,9 @@ LIMITS = Limits(
 )
 
 
-def filled(kv_dtype: KVDType | None = None, config: ModelConfig = CONFIG) -> XLADevice:
+def filled(config: ModelConfig = CONFIG) -> XLADevice:
     """A device whose pages hold random numbers."""
-    device = XLADevice(config, init_params(config, seed=0), LIMITS, end_ids=(1,), kv_dtype=kv_dtype)
+    device = XLADevice(config, init_params(config, seed=0), LIMITS, end_ids=(1,))
     rng = np.random.default_rng(0)
 
     def random(x: jax.Array) -> jax.Array:
@@ -64,13 +63,13 @@ def assert_moved(before: list[np.ndarray], after: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(new, expected)
 
 
-@pytest.mark.parametrize("layout", ["windows", "int8", "kernel"])
+@pytest.mark.parametrize("layout", ["windows", "kernel"])
 async def test_pages_come_back_bit_for_bit_in_every_layout(monkeypatch, layout):
     config = CONFIG
     if layout == "kernel":
         monkeypatch.setattr(kv_pages, "platform", lambda: "tpu")
         config = CONFIG.model_copy(update={"vocab_size": 72})  # programs of one config are compiled once
-    device = filled("int8" if layout == "int8" else None, config)
+    device = filled(config)
     assert isinstance(device._pages[0], kv_pages.KV) == (layout != "kernel")
     assert device.page_bytes == sum(x.nbytes for x in jax.tree.leaves(device._pages)) // 12
     assert_moved(*await moved(device, 1))

@@ -63,10 +63,6 @@ class KernelRows(NamedTuple):
         )
         return write(pages, kv_RTXH, self.tables_DRn, self.starts_DR + step, counts_DR)
 
-    def as_cached(self, x_RTKH: jax.Array) -> jax.Array:
-        """Return keys, or values, as whoever attends them once they are put finds them."""
-        return x_RTKH
-
     def attend(self, pages: jax.Array, q_RQNH: jax.Array, step: jax.Array, counts_R: Rows | None = None) -> jax.Array:
         """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H]."""
         attend = on_each_shard(_attend, (_BY_HEAD, PAGES_AXES, _BY_ROW, _BY_ROW), _BY_HEAD)

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from jax.experimental.pallas.ops.tpu import ragged_paged_attention as kernel_lib
 
+from astra_jax.engine import kv_pages
+from astra_jax.engine.kv_pages import Histories, copy_pages, empty_pages, page_tokens
 from astra_jax.engine.programs import Asked, Given, read_tokens, sample_rows
-from astra_jax.model import kv_pages
+from astra_jax.engine.ragged_pages import KernelRows
+from astra_jax.engine.rows import WindowRows, rows_of
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import Histories, WindowRows, copy_pages, empty_pages, page_tokens, rows_of
 from astra_jax.model.qwen3 import init_params, layers_apart
-from astra_jax.model.ragged_pages import KernelRows
 from astra_jax.model.sharding import MeshConfig, make_mesh
 from astra_jax.plan import PLAN_ENVIRONMENT
 from tests.tpu_compiler import needs_tpu_compiler, with_tpu_compiler
@@ -202,7 +203,7 @@ import sys
 import jax
 from astra_jax.engine.host_pages import MOVED_AT_ONCE
 from astra_jax.engine.programs import copy_out, put_back
-from astra_jax.model.kv_pages import empty_pages, pages_shardings
+from astra_jax.engine.kv_pages import empty_pages, pages_shardings
 from astra_jax.model.sharding import MeshConfig, make_mesh, spec
 from astra_jax.plan.abstract_step import bytes_per_chip, with_shardings
 from astra_jax.plan.compiled_memory import compiled_memory
