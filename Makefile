@@ -1,5 +1,4 @@
 # The whole process: setup, check, test, quickstart. Everything lives in .venv; nothing else is touched.
-# Decided: docs/decisions/packaging.md, “make test takes a CPU torch, make quickstart none”.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,12 +43,10 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_import_rules.py
 
-# Decided: docs/decisions/tests.md, “What tests have compiled is kept from one run to the next”.
 test: setup
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10
 
 # What compiles for a TPU where there is none, of the version that jax 0.10.2 is made for.
-# Decided: docs/decisions/tests.md, “The slow tests compile for a TPU”.
 $(VENV)/tpu_compiler: $(VENV)/installed-dev
 	$(PIP) --no-deps --upgrade --target $@ "libtpu==0.0.42.*" \
 	|| { rm -rf $@; echo "no TPU compiler from pip: tests that compile for a TPU are skipped" >&2; mkdir $@; }
@@ -60,7 +57,6 @@ slow: setup $(VENV)/tpu_compiler
 	$(error expected a part from 1 to 4 in SLOW_PART or .ci/slow_part, found "$(SLOW_PART)")))
 
 # How many mutants of the arithmetic the fast tests kill: minutes, so not one of them.
-# Decided: docs/decisions/tests.md, “mutmut mutates the arithmetic, our own table what it cannot reach”.
 mutation: setup
 	$(PIP) -e ".[mutation]"
 	$(BIN)/python scripts/mutation_score.py

@@ -11,5 +11,5 @@ training/               what SFT and RL share around a step
 sft/, rl/               a training step on one screen each: `train.py`
 evaluate/, plan/, report/, recipes/, cli/
 
-Decided: docs/decisions/packaging.md, “Folders stand on floors”.
+Decided: docs/decisions/packaging.md, “Folders of a package have an order, and imports run down it”.
 """

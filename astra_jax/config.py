@@ -1,7 +1,4 @@
-"""Configs: a TOML file and `key=value` overrides, read into the pydantic class beside the code that it configures.
-
-Decided: docs/decisions/packaging.md, “Configs are a folder of the package, by a link”.
-"""
+"""Configs: a TOML file and `key=value` overrides, read into the pydantic class beside the code that it configures."""
 
 from __future__ import annotations
 
@@ -10,13 +7,14 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from astra_jax.errors import UsageError
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
+_LIST_FAULTS: Final = ("tuple_type", "list_type", "set_type", "frozen_set_type")
 
 CONFIGS = Path(__file__).with_name("configs").resolve()
 """The configs that are shipped: `configs/` of a checkout, to which a link leads, and part of the package elsewhere."""
@@ -29,12 +27,13 @@ class ConfigError(UsageError, ValueError):
 def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
     """Read a config; overrides name nested keys with dots (`optimizer.learning_rate=1e-3`), values are TOML.
 
+    An override of a key that takes a list may be one value: `tool_documents=mydocs` is a list of one.
+
     Raises:
         ConfigError: no such file, not TOML, an unknown key, or a value of the wrong type.
     """
     values = _toml(path)
-    for override in overrides:
-        _override(values, override)
+    _make_lists_of_one(config_type, values, [_override(values, override) for override in overrides])
     return parse_config(config_type, values, where=str(path))
 
 
@@ -119,7 +118,9 @@ def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Ma
     if fault["type"] != "extra_forbidden":
         # A whole table is not shown: its owner has it, and a value in it may be a key.
         found = "" if isinstance(fault["input"], Mapping) else f", found {fault['input']!r}"
-        return f"{key}: {fault['msg']}{found}"
+        is_list = fault["type"] in _LIST_FAULTS
+        expected = """expected a list such as ["a", "b"], in a shell between apostrophes""" if is_list else fault["msg"]
+        return f"{key}: {expected}{found}"
     known = list(_field_paths(config_type))
     path = tuple(part for part in parts if isinstance(part, str))
     siblings = sorted(each[-1] for each in known if each[:-1] == path[:-1])
@@ -162,7 +163,23 @@ def _configs_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _configs_in(argument)
 
 
-def _override(values: dict[str, Any], override: str) -> None:
+def _make_lists_of_one(config_type: type[BaseModel], values: dict[str, Any], keys: Sequence[tuple[str, ...]]) -> None:
+    """Make a list of one of each value at these keys that has to be a list."""
+    try:
+        config_type.model_validate(values)
+    except ValidationError as error:
+        for fault in error.errors():
+            value: Any = fault["input"]
+            where: Any = values
+            is_one = not isinstance(value, dict) and not str(value).startswith("[")  # that a shell took the quotes of
+            if fault["type"] in _LIST_FAULTS and fault["loc"] in keys and is_one:
+                *parents, last = fault["loc"]
+                for parent in parents:
+                    where = where[parent]
+                where[last] = [value]
+
+
+def _override(values: dict[str, Any], override: str) -> tuple[str, ...]:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"expected an override key=value, found {override!r}")
@@ -176,3 +193,4 @@ def _override(values: dict[str, Any], override: str) -> None:
         if not isinstance(values, dict):
             raise ConfigError(f"override {override!r}: {parent} is a value, not a table")
     values[last] = value
+    return (*parents, last)

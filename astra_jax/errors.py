@@ -34,8 +34,6 @@
     └── QuickstartFailed          a stage of the quickstart ended without what the next one needs
 
 `KeyboardInterrupt`, `GivenUp` and `Terminated` (termination.py) are no errors: somebody has ended the run.
-
-Decided: docs/decisions/commands.md, “One root of errors per package; 2 for what was written, 1 for what was met”.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ when a decoder closes. Commands have fewer places in which it could stay.
 glibc keeps what threads free for their next allocations, in up to eight arenas a core. What XLA's compiler leaves there
 was a good part of a decoder's peak; what the calls of hundreds of steps leave there adds up.
 
-Decided: docs/decisions/commands.md, “What a compiler has freed goes back to the system”.
+Decided: docs/decisions/commands.md, “Memory that the compiler freed is returned to the system”.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """HuggingFace's `transformers`: what reads and writes its configs, chat templates and generation settings. No torch.
 
-Decided: docs/decisions/packaging.md, “HuggingFace's side is transformers', without torch”.
+Decided: docs/decisions/packaging.md, “Configs and templates are read by transformers, weights and tokens by our own
+code”.
 """
 
 from __future__ import annotations

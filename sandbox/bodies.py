@@ -3,7 +3,6 @@
 Reading JSON holds the interpreter's lock from beginning to end, and a body of 16 MB can take seconds and 400 MB. So
 arguments, states and values travel through the service as the bytes that they are (`RawJSON`); that they are what
 they must be is found out once, by whoever reads the body, and no object of theirs outlives that.
-Decided: docs/decisions/tools.md, “Large bodies are read in another process, and passed on as bytes”.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ deadline, whatever the reason. It is never a reward and never text for a model. 
 
 A call carries its state and its seed, so sending it twice does no harm: an attempt that the service fails, or that has
 no whole reply when one is due, is followed by another, until the deadline.
-Decided: docs/decisions/tools.md, “A reply that is late is asked for again”.
 """
 
 from __future__ import annotations
@@ -279,8 +278,6 @@ class SandboxClient(Session):
 
 class AsyncSandboxClient(Session):
     """The same for asyncio; one per event loop. Arguments as of `SandboxClient`.
-
-    Decided: docs/decisions/packaging.md, “The sandbox's asyncio client has aiohttp's connections”.
 
     Raises:
         InvalidToken: the token cannot travel in a header.

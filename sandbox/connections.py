@@ -3,11 +3,9 @@
 Every call in a jail needs descriptors of its own, so connections may take those that are left. When all are taken,
 a new caller gets the place of the connection that has waited longest for a whole request; one whose request is being
 answered is never closed. While none can be closed, callers wait in the kernel's queue, where nobody spins or logs.
-Decided: docs/decisions/tools.md, “Connections that wait make room”.
 
 Replies that callers do not read lie in memory: one a connection, and together no more than a bound, beyond which the
 connection whose reply has lain longest is closed. Its caller, if there is one, finds a reply cut, and asks again.
-Decided: docs/decisions/tools.md, “Replies that nobody reads are given up”.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import ipaddress
 import json
 import logging
 import secrets
@@ -24,6 +23,7 @@ from sandbox.packages import AllowedPackages
 from sandbox.pool import QueueFull
 from sandbox.protocol import PACKAGES_HEADER, read_packages
 from sandbox.self_test import Isolation
+from sandbox.web_pages import is_local_name
 from sandbox.worker import ServiceFault
 
 log = logging.getLogger("sandbox")
@@ -200,10 +200,7 @@ def _packages_document(packages: AllowedPackages) -> dict[str, Any]:
 
 
 class _Guard:
-    """Turns every failure that is not the tool's into its HTTP status, and lets only those in who may call.
-
-    Decided: docs/decisions/tools.md, “A web page is no caller”.
-    """
+    """Turns every failure that is not the tool's into its HTTP status, and lets only those in who may call."""
 
     def __init__(self, execution: Execution, token: str | None) -> None:
         self._execution = execution
@@ -241,7 +238,7 @@ class _Guard:
         if "origin" in request.headers:
             return self._refuse(403, "web_page", "requests of web pages (with an Origin header) are refused")
         # A page whose name was made to lead here has no token to send: where one is needed, any name will do.
-        if self._expected is None and not _is_local_name(request.headers.get("host")):
+        if self._expected is None and not is_local_name(request.headers.get("host")):
             host = request.headers["host"][:100]
             message = f"expected an address or localhost as Host, found {host!r}: set {TOKEN_VARIABLE} to serve by name"
             return self._refuse(421, "unknown_host", message)
@@ -262,24 +259,6 @@ class _Guard:
 
 
 _COME_BACK = {"Retry-After": "1"}
-
-
-def _is_local_name(host: str | None) -> bool:
-    """Say whether a Host header names this machine in a way that no name server can change; none is no browser's.
-
-    >>> [_is_local_name(host) for host in ("localhost:8377", "127.0.0.1", "[::1]:80", None, "evil.example", "[::1")]
-    [True, True, True, True, False, False]
-    """
-    if host is None:
-        return True
-    name = host[1:].partition("]")[0] if host.startswith("[") and "]" in host else host.partition(":")[0]
-    if name.lower() == "localhost":
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def application(execution: Execution, isolation: Isolation | None = None, token: str | None = None) -> Starlette:

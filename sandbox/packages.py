@@ -7,7 +7,7 @@
 Files are those that a distribution's RECORD names. A folder that holds nothing else is one place; of one that several
 distributions share, such as `google`, each file or folder of its own is.
 
-Decided: docs/decisions/sandbox.md, “Tools import the packages that an operator lists, and no file of another”.
+Decided: docs/decisions/sandbox.md, “Tools import only the packages that the operator lists”.
 """
 
 from __future__ import annotations

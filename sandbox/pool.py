@@ -168,7 +168,7 @@ class Pool:
     def _has_memory(self, job: Job) -> bool:
         """Whether all calls in flight may use what they were promised, and this one too; one alone may always try.
 
-        Decided: docs/decisions/sandbox.md, “What a call leaves in the kernel counts, and all calls together fit the
+        Decided: docs/decisions/sandbox.md, “A call starts only if the memory limits of all running calls fit the
         machine”.
         """
         return self.memory_in_flight == 0 or self.memory_in_flight + self.memory_for(job) <= self._memory_bytes

@@ -2,7 +2,6 @@
 
 A call goes to the replica with the fewest of this client's calls. One that failed rests, longer each time; after its
 rest it gets calls again only once its `/health` is good, which one caller asks for all.
-Decided: docs/decisions/tools.md, “A client knows its replicas”.
 """
 
 from __future__ import annotations

@@ -177,10 +177,7 @@ async def _serve(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server with connections of ours, and an end that every accepted call reaches.
-
-    Decided: docs/decisions/tools.md, “A service that stops finishes its calls”.
-    """
+    """uvicorn's server with connections of ours, and an end that every accepted call reaches."""
 
     def __init__(self, execution: Execution, isolation: Isolation, token: str | None, connections: Connections) -> None:
         app = _HangsUpWhenAsked(

@@ -1,9 +1,9 @@
-"""Makes the quickstart's figures again, writes them into README.md and docs/experiments.md, and says which do not hold.
+"""Makes the quickstart's figures again, writes them into README.md and docs/results.md, and says which do not hold.
 
     python scripts/figures.py [--runs runs/figures] [--seeds 0 1 2] [--check]
 
-A seed whose `summary.json` is missing is run first (12 minutes each on two cores, one after the other). Lines of both
-documents are found by their first words. `--check` writes nothing. Exit code 1 where a promise is broken, or with
+A seed whose `summary.json` is missing is run first (12 minutes each on two cores, one after the other). Each
+document has one table, found by its head. `--check` writes nothing. Exit code 1 where a promise is broken, or with
 `--check` where a document says something else than the runs.
 """
 
@@ -15,7 +15,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ POLICIES = {
     "lexical": "`lexical`",
     "every_tool": "`every_tool`",
 }
+_README_HEAD = "| greedy; seeds 0 · 1 · 2 | base | SFT | RL | `lexical` |"
 _HEAD = (
     "| seed | policy | temperature | F1, unseen worlds | F1, unseen tools | F1, unseen domains | final answer right | "
     "calls per episode | irrelevant calls |"
@@ -36,7 +37,7 @@ _HEAD = (
 
 
 def promises(summary: Summary) -> Iterator[tuple[str, bool]]:
-    """Yield each promise of the README about one quickstart, and whether it is kept."""
+    """Yield each promise of docs/results.md about one quickstart, and whether it is kept."""
     at_1, at_best, policies = summary["heldout"], summary["heldout_best"], ("sft", "rl")
     sft, rl = (at_1[name]["f1"] for name in policies)
     best_sft, best_rl = (at_best[name] for name in policies)
@@ -63,76 +64,28 @@ def promises(summary: Summary) -> Iterator[tuple[str, bool]]:
     yield "tensors bit-equal", summary["export"]["bit_equal"]
 
 
-def readme_cells(summaries: Sequence[Summary]) -> dict[str, str]:
-    """Return what the README shows as seen, by the first cell of its row."""
+def readme_table(summaries: Sequence[Summary]) -> str:
+    """Return the README's table, with all seeds in a cell: base, SFT and RL (greedy), and the program `lexical`."""
 
-    def each(figure: Callable[[Summary], str]) -> str:
-        return " · ".join(map(figure, summaries))
+    def cell(name: str, key: str, form: str) -> str:
+        setting = "heldout" if name == "lexical" else "heldout_greedy"
+        return " · ".join(form.format(summary[setting][name][key]) for summary in summaries)
 
-    def pair(setting: str, key: str, form: str = "{:.3f}") -> str:
-        def figure(summary: Summary) -> str:
-            return " → ".join(form.format(summary[setting][name][key]) for name in ("sft", "rl"))
-
-        return each(figure).replace("%", " %")
-
-    def lexical(key: str) -> str:
-        return each(lambda summary: f"{summary['heldout']['lexical'][key]:.3f}")
-
-    minutes = each(lambda summary: f"{summary['seconds']['total'] / 60:.1f}")
-    memory = max(summary["peak_rss_bytes"] for summary in summaries) / 2**30
-    return {
-        "quickstart after the install": f"{minutes} min, {memory:.1f} GiB",
-        "F1 on unseen worlds at temperature 1, untrained": each(lambda s: f"{s['heldout']['untrained']['f1']:.3f}"),
-        "… SFT → RL at temperature 1": pair("heldout", "f1"),
-        "… SFT → RL, greedy": pair("heldout_greedy", "f1"),
-        "… SFT → RL, each at its best of 0.25, 0.5, 0.75": pair("heldout_best", "f1"),
-        "… `lexical`, a program that learns nothing": lexical("f1"),
-        "F1 on unseen tools, SFT → RL, each at its best": pair("heldout_best", "f1_unseen_tools"),
-        "… `lexical` on unseen tools": lexical("f1_unseen_tools"),
-        "F1 on unseen domains, SFT → RL, each at its best": pair("heldout_best", "f1_unseen_domains"),
-        "… `lexical` on unseen domains": lexical("f1_unseen_domains"),
-        "final answer right on unseen worlds, SFT → RL at temperature 1": pair("heldout", "answer_accuracy"),
-        "… SFT → RL, each at its best": pair("heldout_best", "answer_accuracy"),
-        "… `lexical`'s final answer": lexical("answer_accuracy"),
-        "share of calls to irrelevant tools at temperature 1, SFT → RL": pair(
-            "heldout", "irrelevant_call_share", "{:.1%}"
-        ),
-        "share of calls to irrelevant tools, each at its best, SFT → RL": pair(
-            "heldout_best", "irrelevant_call_share", "{:.1%}"
-        ),
-        "exported logits against `transformers`": each(
-            lambda s: (
-                "not compared"
-                if s["export"]["max_abs_logit_difference"] is None
-                else f"{s['export']['max_abs_logit_difference']:.1e}".replace("e-0", "e-")
-            )
-        ),
-    }
-
-
-def with_cells(text: str, cells: Mapping[str, str]) -> str:
-    """Return a document with the third cell of each row replaced whose first cell is among `cells`.
-
-    >>> with_cells("| speed | fast | 1 | run |", {"speed": "2"})
-    '| speed | fast | 2 | run |'
-
-    Raises:
-        ValueError: the document lacks one of the rows.
-    """
-    lines, missing = text.split("\n"), set(cells)
-    for number, line in enumerate(lines):
-        columns = line.split(" | ")
-        name = columns[0].removeprefix("| ")
-        if name in cells and len(columns) > 3:
-            columns[2] = cells[name]
-            lines[number] = " | ".join(columns)
-            missing.discard(name)
-    if missing:
-        raise ValueError(f"expected rows for {sorted(missing)}, found none")
+    lines = [_README_HEAD, "|" + "---|" * 5]
+    for row, key, form in (
+        ("F1, unseen worlds", "f1", "{:.3f}"),
+        ("F1, unseen tools", "f1_unseen_tools", "{:.3f}"),
+        ("F1, unseen domains", "f1_unseen_domains", "{:.3f}"),
+        ("final answer right", "answer_accuracy", "{:.1%}"),
+        ("calls of irrelevant tools", "irrelevant_call_share", "{:.1%}"),
+        ("calls per episode", "tool_calls_per_episode", "{:.2f}"),
+    ):
+        cells = [cell(name, key, form) for name in ("base", "sft", "rl", "lexical")]
+        lines.append(f"| {row} | {' | '.join(cells)} |".replace("%", " %"))
     return "\n".join(lines)
 
 
-def experiments_table(summaries: Sequence[Summary]) -> str:
+def results_table(summaries: Sequence[Summary]) -> str:
     """Return the table of every policy at every temperature, with intervals."""
 
     def interval(figures: Mapping[str, Any], key: str) -> str:
@@ -155,12 +108,15 @@ def experiments_table(summaries: Sequence[Summary]) -> str:
 
 
 def with_table(text: str, table: str) -> str:
-    """Return the experiments with their table replaced.
+    """Return a document with the table replaced that has the same head.
+
+    >>> with_table("A\\n\\n| a |\\n|---|\\n| 1 |\\n\\nB", "| a |\\n|---|\\n| 2 |")
+    'A\\n\\n| a |\\n|---|\\n| 2 |\\n\\nB'
 
     Raises:
-        ValueError: there is none.
+        ValueError: the document has no such table.
     """
-    begin = text.index(_HEAD)
+    begin = text.index(table.split("\n", 1)[0])
     return text[:begin] + table + text[text.index("\n\n", begin) :]
 
 
@@ -190,12 +146,9 @@ def main() -> None:
         for promise, is_kept in promises(summary):
             print(f"seed {summary['seed']}: {'kept  ' if is_kept else 'BROKEN'} {promise}")
             broken |= not is_kept
-    for name, change in (
-        ("README.md", lambda text: with_cells(text, readme_cells(summaries))),
-        ("docs/experiments.md", lambda text: with_table(text, experiments_table(summaries))),
-    ):
+    for name, table in (("README.md", readme_table(summaries)), ("docs/results.md", results_table(summaries))):
         before = (ROOT / name).read_text(encoding="utf-8")
-        after = change(before)
+        after = with_table(before, table)
         if before == after:
             print(f"{name} says what the runs say")
         elif options.check:

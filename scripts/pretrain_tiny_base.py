@@ -24,5 +24,10 @@ if __name__ == "__main__":
     config = load_config(TinyBaseConfig, arguments.config, arguments.overrides)
     figures = pretrain(config)
     policy = load_policy(config.out / "policy")
-    save_hf(policy.params, policy.model_config, arguments.to, dtype="bfloat16", companions=config.out / "policy")
+    save_hf(
+        *(policy.params, policy.model_config, arguments.to),
+        dtype="bfloat16",
+        companions=config.out / "policy",
+        license_id="apache-2.0",
+    )
     print({"figure": "pretrain_tiny_base", **figures, "to": str(arguments.to)})

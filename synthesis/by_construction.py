@@ -2,8 +2,6 @@
 
 What is said rests on what the set itself holds: who the teacher of its records was, which of their scores never fall,
 and the settings that its card says it was made with. A set whose card says nothing is told nothing of settings.
-
-Decided: docs/decisions/synthesis.md, “What is so by construction is said where it is counted”
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from synthesis.records import JsonValue
 from synthesis.run.fingerprint import digest
 from synthesis.trajectories.statistics import TrajectoryStatistics
 
-CATCH_RATES: Final = "see docs/experiments.md, Catch rates"
+CATCH_RATES: Final = "see docs/results.md, Catch rates"
 _SHOWS_NOTHING: Final = "how near they are to the paper's shows nothing"
 _NO_MODEL: Final = "no language model was asked: tokens, cost and speed say nothing of a run with one"
 

@@ -1,7 +1,4 @@
-"""Python source as a syntax tree, without running any of it: what somebody else wrote, and may be anything.
-
-Decided: docs/decisions/environments.md, “A tool's code may be anything, and is at most 100 levels deep”.
-"""
+"""Python source as a syntax tree, without running any of it: what somebody else wrote, and may be anything."""
 
 from __future__ import annotations
 

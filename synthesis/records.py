@@ -6,8 +6,6 @@ ArrayRecord shard (see `record_io`). Nothing in a record is a secret, a header o
     ServerDocument ─ ToolDocument                what can be called
     Trajectory ─ Task, Message ─ ToolCall        a conversation kept as data, with its seven reward axes
     Environment ─ SubQuestion, EnvironmentTool   a question whose sub-answers are proven by running Python tools
-
-Decided: docs/decisions/tiny.md, “Gold episodes name what they look up before they call”.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class Record(BaseModel):
 class KeptRecord(Record):
     """A record that directories hold: it says which version it is of, and what it was when it was written.
 
-    Decided: docs/decisions/synthesis.md, “A record holds its digest, and what can be replayed is replayed”.
+    Decided: docs/decisions/synthesis.md, “A record holds its digest, and `records verify` replays everything it can”.
     """
 
     schema_version: Literal[2] = SCHEMA_VERSION
@@ -581,7 +579,7 @@ class Environment(KeptRecord):
 
     def gold_levels(self) -> list[list[SubQuestion]]:
         """Return the sub-tasks by dependency level: all that those of a level depend on is answered in those before."""
-        # Parents come first here, and rollout workers run this: no graph is built for it (docs/decisions/synthesis.md).
+        # Parents come first here, and rollout workers run this: no graph is built for it.
         depths: dict[str, int] = {}
         levels: dict[int, list[SubQuestion]] = {}
         for sub_question in self.sub_questions:
@@ -671,7 +669,6 @@ def reasoning_before(calls: Sequence[ToolCall], language: Language, documents: M
 
     The names of tools are English. Where the question is not, each call's words follow what the tool's document says
     of it, if it says anything: that is in the question's language.
-    Decided: docs/decisions/tiny.md, “Gold episodes in Chinese quote a tool's document before its name”.
     """
     if language == "en":
         return plain_calls(calls)
@@ -692,8 +689,6 @@ def answer_message(answer: JsonValue, language: Language) -> Message:
 
 def plain_calls(calls: Sequence[ToolCall]) -> str:
     """Say in words what calls of one turn look up.
-
-    Decided: docs/decisions/tiny.md, “The reasoning before a call joins words and arguments by a colon”.
 
     >>> plain_calls([ToolCall(id="1", name="get_monthly_rent", arguments={"apartment": "Amber Falcon"})])
     'monthly rent: Amber Falcon'

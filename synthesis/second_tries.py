@@ -1,7 +1,4 @@
-"""Second tries: what a rule rejected and was asked for once more, noted by the work that it belongs to.
-
-Decided: docs/decisions/teacher.md, “What breaks a rule of structure is asked for once more”.
-"""
+"""Second tries: what a rule rejected and was asked for once more, noted by the work that it belongs to."""
 
 from __future__ import annotations
 

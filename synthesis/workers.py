@@ -7,8 +7,6 @@ A worker holds what work needs and an item cannot carry. What becomes of an item
 same whichever worker had it. The run, its journals and the replies that were paid for stay on the machine that started
 it: nodes need no common file system, and what dies with a worker or its node is work in flight, which another worker
 starts again.
-
-Decided: docs/decisions/synthesis.md, “Beyond one machine, the run keeps the journal and nodes do the work”.
 """
 
 from __future__ import annotations

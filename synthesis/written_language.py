@@ -6,8 +6,6 @@
 Names, code, arguments and tool outputs belong to no language. What was given (facts of a request, tool responses) may
 stand in any text; so may code, addresses and identifiers, titles in 《》, and in Chinese capitalised names. A Chinese
 name that nobody gave is no word of an English text: nothing in it says that it is a name.
-
-Decided: docs/decisions/teacher.md, “A text's language is checked both ways, by rule”.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ ALLOWED = {
     "synthesis": ("synthesis", "sandbox.client", "sandbox.protocol"),
     "astra_jax": (
         *("astra_jax", "synthesis.records", "synthesis.record_io", "synthesis.answers"),
-        *("synthesis.run", "sandbox.client", "sandbox.protocol"),
+        *("synthesis.run", "sandbox.client", "sandbox.protocol", "sandbox.web_pages"),
     ),
 }
 
@@ -29,6 +29,7 @@ FLOORS = {
         *(
             "errors",
             "bearer_token",
+            "web_pages",
             "strict_json",
             "protocol",
             "bodies",

@@ -2,8 +2,6 @@
 
 Every conversation is a process of its own, between two relays of its own, so that a request is known to be of a case,
 and a case at which the official code ends is one that failed, not the end of the run.
-
-Decided: docs/decisions/benchmarks.md, “Each conversation of ACEBench is a process”.
 """
 
 from __future__ import annotations

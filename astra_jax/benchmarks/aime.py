@@ -2,8 +2,6 @@ r"""AIME: problems that the user brings, sampled many times over and scored by t
 
 A file of problems is JSON lines, `{"id", "problem", "answer"}`, also with capitals as some collections have them. The
 figure of a year is the mean over all samples of all problems, as in the paper (mean of 32).
-
-Decided: docs/decisions/benchmarks.md, “AIME is sampled here, from files that the user brings”.
 """
 
 from __future__ import annotations

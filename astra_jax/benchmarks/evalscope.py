@@ -3,8 +3,6 @@
 Of BFCL the loop over cases, the settings and the files are its own; data, conversation and verdict are those of BFCL's
 package. Of AIME the prompt, and how answers are read and compared, are its own; the user brings the problems. Both are
 run whole: what a command that was stopped has left is run again.
-
-Decided: docs/decisions/benchmarks.md, “A second harness answers the same cases anew”.
 """
 
 from __future__ import annotations

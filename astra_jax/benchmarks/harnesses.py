@@ -2,8 +2,6 @@
 
 Only what the categories that are run import is asked for: BFCL's own list has torch and a search engine's client, which
 multi-turn cases never touch.
-
-Decided: docs/decisions/benchmarks.md, “A harness has an environment of its own, and its code stays there”.
 """
 
 from __future__ import annotations

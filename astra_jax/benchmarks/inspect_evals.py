@@ -3,8 +3,6 @@
 Its tasks are those of the official v0.2.0; the prompts of agent and user, the loop between them, the tools and the
 verdict are its own. Agent and user have a relay each. It is run whole: what a command that was stopped has left is run
 again.
-
-Decided: docs/decisions/benchmarks.md, “inspect-evals holds τ²-bench's conversations again”.
 """
 
 from __future__ import annotations

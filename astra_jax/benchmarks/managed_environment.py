@@ -2,8 +2,6 @@
 
 The harnesses' pins conflict with JAX's and with one another's, so none of them is ever imported here: its programs
 run as processes of their own, without this process's keys.
-
-Decided: docs/decisions/benchmarks.md, “A harness has an environment of its own, and its code stays there”.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A second harness's run of a benchmark, in the folder of the first one's: whole, or begun again.
 
 It asks the endpoint anew, and its results have the form of every benchmark, so that `cross_check` can join the two.
-
-Decided: docs/decisions/benchmarks.md, “A second harness answers the same cases anew”.
 """
 
 from __future__ import annotations

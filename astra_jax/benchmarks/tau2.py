@@ -2,8 +2,6 @@
 
 Both speak to relays of ours: the agent's asks the endpoint that is measured, the user's the one that is named for it.
 Nothing is resumed by guess: the harness is told that it shall go on with its own file of simulations.
-
-Decided: docs/decisions/benchmarks.md, “An empty answer ends one conversation of τ²-bench, not its run”.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ mask never has to be guessed from the text:
 Inside one user turn the rendering is append-only as long as every assistant message has a reasoning (the template drops
 an empty think block from all but the last message, and every think block once a newer user message follows).
 
-Decided: docs/decisions/rl.md, “A control token's name that somebody says is text”.
-Decided: docs/decisions/tests.md, “Prime's renderers are a second oracle of the chat format”.
+Decided: docs/decisions/rl.md, “The text of a control token is encoded as text, not as the token”.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Whoever serves the result renders with the template that lies beside the weights. A checkpoint with another one would be
 taught a format that nobody asks it in.
-
-Decided: docs/decisions/packaging.md, “A run begins with its checkpoint's own chat template”.
 """
 
 from __future__ import annotations

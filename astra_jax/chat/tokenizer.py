@@ -3,10 +3,7 @@
 A checkpoint folder carries its own `tokenizer.json`; the official Qwen3 one and the small one of the tiny base
 are used alike.
 
-Decided: docs/decisions/rl.md, “A control token's name that somebody says is text”.
-Decided: docs/decisions/tiny.md, “The tiny tokenizer reads digits in pairs”.
-Decided: docs/decisions/tiny.md, “The tiny tokenizer never glues a space to a name”.
-Decided: docs/decisions/tiny.md, “The fixed text of the chat format is one token a phrase, for tiny models”.
+Decided: docs/decisions/rl.md, “The text of a control token is encoded as text, not as the token”.
 """
 
 from __future__ import annotations
@@ -91,9 +88,8 @@ class Tokenizer:
         """
         path = Path(folder) / TOKENIZER
         if not path.is_file():
-            raise TokenizerError(
-                f"expected a tokenizer.json, found none at {path}; `init` must name a checkpoint folder"
-            )
+            found = f"found none at {path}" if path.parent.is_dir() else f"but {folder} does not exist"
+            raise TokenizerError(f"expected a tokenizer.json, {found}; name a checkpoint folder")
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:

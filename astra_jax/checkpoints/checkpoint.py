@@ -12,10 +12,8 @@ Weights are kept for analysis; the train part only for the newest saves. A kille
 without manifest, which the next save of that step replaces. Where there are several hosts, all of them make each call
 here, on one file system: each writes and reads its parts of the arrays, the first writes the rest.
 
-Decided: docs/decisions/checkpoints.md, “A run that resumes never has its first state”.
-Decided: docs/decisions/checkpoints.md,
-“A checkpoint is whole when its manifest is, and the manifest is written in the background”.
-Decided: docs/decisions/checkpoints.md, “Each host has the checksums of what it wrote, and no host reads another's”.
+Decided: docs/decisions/checkpoints.md, “A checkpoint counts once its manifest is written, and a thread writes it”.
+Decided: docs/decisions/checkpoints.md, “Each host computes the checksums of the files that it wrote”.
 """
 
 from __future__ import annotations
@@ -257,7 +255,8 @@ def read_model(path: str | os.PathLike[str]) -> ModelConfig:
     """
     description = Path(path) / "params.json"
     if not description.is_file():
-        raise CheckpointError(f"{path}: expected a checkpoint folder, found no params.json; try one of its sub-folders")
+        found = "found no params.json; try a sub-folder" if description.parent.is_dir() else "but no such folder exists"
+        raise CheckpointError(f"{path}: expected a checkpoint folder, {found}")
     try:
         return ModelConfig.model_validate_json(description.read_bytes())
     except ValidationError as error:

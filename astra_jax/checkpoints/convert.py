@@ -2,8 +2,6 @@
 
 In a checkpoint of ours each parameter is a Zarr array whose chunks are a layer, or some rows: a piece is written and
 read without the rest. The arrays are TensorStore's here, all that surrounds them is Orbax's.
-
-Decided: docs/decisions/checkpoints.md, “A conversion streams pieces, and a saved layer is a chunk”.
 """
 
 from __future__ import annotations
@@ -29,8 +27,17 @@ from astra_jax.checkpoints.checkpoint import (
     require_whole,
     told_as_os_errors,
 )
-from astra_jax.checkpoints.hf import HF_FOLDER, KEPT_CONFIG, HFParameter, copy_companions, open_hf, save_hf
-from astra_jax.checkpoints.provenance import PROVENANCE, Provenance, base_model
+from astra_jax.checkpoints.hf import (
+    HF_FOLDER,
+    KEPT_CONFIG,
+    HFParameter,
+    copy_companions,
+    needing_room,
+    open_hf,
+    save_hf,
+    source_files,
+)
+from astra_jax.checkpoints.provenance import imported
 from astra_jax.model.config import DType, ModelConfig, Params
 from astra_jax.model.qwen3 import abstract_params
 from synthesis.run.destination import MARK, Result, require_destination, whole_folder
@@ -49,18 +56,17 @@ def hf_to_orbax(
     Raises:
         HFCheckpointError: as `open_hf`, before anything is written.
         DestinationRefused: something else is at its place.
+        ProvenanceError: what the folder says of where it comes from is damaged.
         OSError: the disk is full or not writable.
     """
     require_destination(Path(destination), CHECKPOINT, sources=[Path(source)])
     config, params = open_hf(source, param_dtype=param_dtype)
     _say_if_no_tokenizer(Path(source))
-    with whole_folder(destination, CHECKPOINT) as folder:
+    with needing_room(Path(destination), config, param_dtype), whole_folder(destination, CHECKPOINT) as folder:
         with told_as_os_errors(Path(destination)):
             _save(params, (folder / "params").absolute())
         copy_companions(source, folder)
-        # An export of ours brings along where it comes from; of another folder its name is all that is known.
-        if not (folder / PROVENANCE).is_file():
-            Provenance(base=base_model(Path(source))).write(folder)
+        imported(Path(source), source_files(Path(source))).write(folder)
         (folder / KEPT_CONFIG).write_bytes((Path(source) / "config.json").read_bytes())
         declare_whole(folder, config)
     return config

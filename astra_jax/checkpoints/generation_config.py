@@ -1,7 +1,4 @@
-"""Where a HuggingFace model stops and how it samples: `generation_config.json`, and `eos_token_id` in `config.json`.
-
-Decided: docs/decisions/packaging.md, “An export ends where a turn ends, and says where it comes from”.
-"""
+"""Where a HuggingFace model stops and how it samples: `generation_config.json`, and `eos_token_id` in `config.json`."""
 
 from __future__ import annotations
 

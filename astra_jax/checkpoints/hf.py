@@ -1,8 +1,13 @@
-"""HuggingFace folders of Qwen3, both ways, through one table; sharded safetensors, one tensor at a time."""
+"""HuggingFace folders of Qwen3, both ways, through one table; sharded safetensors, one tensor at a time.
+
+Decided: docs/decisions/checkpoints.md, “A HuggingFace folder is read as transformers reads it, or refused”.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -46,6 +51,9 @@ COMPANION_FILES = (
 KEPT_CONFIG = "hf_config.json"
 """The name beside our weights of the config.json they came with, which has keys that we do not read (token ids)."""
 
+_NOT_EXPORTED = {"quantization_config", "compression_config", "auto_map", "_name_or_path", "dtype", "torch_dtype"}
+"""Keys of a config.json that describe other weights, code or places than those of an export."""
+
 
 class HFCheckpointError(AstraError, ValueError):
     """A HuggingFace folder does not hold the model that was expected; the message names every tensor at fault."""
@@ -78,7 +86,7 @@ TENSORS = (
     TensorRow(("final_norm",), "model.norm.weight", None),
     TensorRow(("unembedding",), "lm_head.weight", None),
 )
-_TIED_COPY = "lm_head.weight"
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _DTYPES: Mapping[str, tuple[str, Any]] = {"float32": ("F32", np.float32), "bfloat16": ("BF16", ml_dtypes.bfloat16)}
 _READABLE = {"F32", "BF16", "F16"}
 
@@ -165,16 +173,14 @@ def open_hf(
     directory = Path(directory)
     config = read_hf_config(directory, dtype=dtype, param_dtype=param_dtype)
     files = _require_tensors(config, directory)
-    # A parameter's tensors come layer by layer, in the order of the axis that they are stacked on.
-    by_parameter: dict[tuple[str, ...], list[HFTensor]] = {}
-    for tensor in hf_tensors(config):
-        by_parameter.setdefault(tensor.row.ours, []).append(tensor)
-    shapes = abstract_params(config)
-    params: Params = {}
-    for path, tensors in by_parameter.items():
-        leaf = _leaf(shapes, path)
-        _set_leaf(params, path, HFParameter(leaf.shape, np.dtype(leaf.dtype), tuple(tensors), files))
-    return config, params
+    tensors = list(hf_tensors(config))
+
+    def opened(path: Any, leaf: Any) -> HFParameter:
+        # They come layer by layer, in the order of the axis that they are stacked on.
+        own = tuple(tensor for tensor in tensors if tensor.row.ours == tuple(each.key for each in path))
+        return HFParameter(leaf.shape, np.dtype(leaf.dtype), own, files)
+
+    return config, jax.tree_util.tree_map_with_path(opened, abstract_params(config))
 
 
 def load_hf(
@@ -209,6 +215,7 @@ def save_hf(
     *,
     dtype: DType | None = None,
     companions: str | os.PathLike[str] | None = None,
+    license_id: str | None = None,
     max_shard_bytes: int = 4 * 2**30,
 ) -> None:
     """Write a HuggingFace folder: config, safetensors (sharded, with index, when larger than `max_shard_bytes`).
@@ -216,27 +223,34 @@ def save_hf(
     The parameters are asked for a layer, or some rows, at a time: they may be arrays that are still on disk.
     `dtype` defaults to the parameters' own. Tokenizer and chat template are copied from the folder `companions`, whose
     `hf_config.json` is the config.json written, as long as it describes this model. With a tokenizer it is known where
-    a text ends: generation settings say so, of `companions` or Qwen3's. With `companions` there is a model card. The
-    folder appears whole or not at all, replacing an earlier one that we wrote.
+    a text ends: generation settings say so, of `companions` or Qwen3's. With `companions` there is a model card, with
+    the license `license_id`. The folder appears whole or not at all, replacing an earlier one that we wrote.
 
     Raises:
+        HFCheckpointError: `params` are of another model than `config`, or a config of `companions` is damaged.
+        OSError: the disk is full or not writable.
         TokenizerError: the tokenizer is not a Qwen3 one; before anything is written.
         DestinationRefused: something else is at its place.
         ProvenanceError: what `companions` says of where the weights come from is damaged.
     """
     dtype = dtype or config.param_dtype
     companions = None if companions is None else Path(companions)
+    expected, found = (str(jax.tree.structure(tree)) for tree in (abstract_params(config), params))
+    if found != expected:
+        raise HFCheckpointError(f"{directory}: expected the parameters {expected}, found {found}")
     hf_config = _config_json(config, dtype, companions)
     settings = None
+    if companions is not None and (companions / GENERATION_CONFIG).is_file():
+        _json_object(companions / GENERATION_CONFIG)  # so that a damaged one is refused
     if companions is not None and (companions / TOKENIZER).is_file():
         tokenizer = Tokenizer.load(companions)
         hf_config, settings = ending_at_turns(hf_config, tokenizer), generation_config(companions, tokenizer)
-    with whole_folder(directory, HF_FOLDER) as folder:
+    with needing_room(Path(directory), config, dtype), whole_folder(directory, HF_FOLDER) as folder:
         _write_shards(params, list(hf_tensors(config)), folder, dtype, max_shard_bytes)
         (folder / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
         if companions is not None:
             copy_companions(companions, folder)
-            (folder / MODEL_CARD).write_text(model_card(companions, config.num_parameters), encoding="utf-8")
+            (folder / MODEL_CARD).write_text(model_card(companions, config.num_parameters, license_id), "utf-8")
         if settings is not None:
             (folder / GENERATION_CONFIG).write_text(settings, encoding="utf-8")
 
@@ -256,25 +270,47 @@ def read_hf_config(directory: str | os.PathLike[str], **numerics: Any) -> ModelC
     """
     path = Path(directory) / "config.json"
     if not path.is_file():
-        raise HFCheckpointError(f"{directory}: expected a HuggingFace folder, found no config.json")
+        found = "found no config.json" if path.parent.is_dir() else "but no such folder exists"
+        raise HFCheckpointError(f"{directory}: expected a HuggingFace folder, {found}")
+    if (path.parent / "adapter_config.json").is_file():  # transformers would apply it to the weights
+        raise HFCheckpointError(f"{directory}: found an adapter_config.json; merge the adapter into the weights first")
+    hf = _json_object(path)
     try:
-        return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")), **numerics)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:  # both are ValueErrors too, hence before them
-        raise HFCheckpointError(f"{path} is not JSON: {error}") from None
+        return ModelConfig.from_hf(hf, **numerics)
     except ValueError as error:
         raise HFCheckpointError(f"{directory}: {error}") from None
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        return {**json.loads(path.read_text(encoding="utf-8"))}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise HFCheckpointError(f"{path} is not a JSON object: {error}; restore it") from None
+
+
+def source_files(directory: Path) -> list[str]:
+    """Return the names of the files of a HuggingFace folder that a conversion reads or copies."""
+    others = ("config.json", "model.safetensors.index.json", *COMPANION_FILES)
+    return [*_files(directory), *(name for name in others if (directory / name).is_file())]
+
+
+@contextlib.contextmanager
+def needing_room(place: Path, config: ModelConfig, dtype: DType) -> Iterator[None]:
+    """Say of a full disk, whichever write of the block meets it, where it is and how many bytes the weights need."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        needed_bytes = config.num_parameters * np.dtype(_DTYPES[dtype][1]).itemsize
+        advice = f"the disk is full; make room for up to {needed_bytes:,} bytes there, or name a place on another disk"
+        raise OSError(error.errno, advice, str(place)) from error
 
 
 def _leaf(tree: Params, path: tuple[str, ...]) -> Any:
     for key in path:
         tree = tree[key]
     return tree
-
-
-def _set_leaf(tree: Params, path: tuple[str, ...], value: Any) -> None:
-    for key in path[:-1]:
-        tree = tree.setdefault(key, {})
-    tree[path[-1]] = value
 
 
 def _hf_shape(shape: tuple[int, ...], input_axes: int | None) -> tuple[int, ...]:
@@ -321,6 +357,8 @@ def _files(directory: Path) -> list[str]:
     index = directory / "model.safetensors.index.json"
     if not index.is_file():
         return ["model.safetensors"]
+    if (directory / "model.safetensors").is_file():  # transformers would read it, and not the index
+        raise HFCheckpointError(f"{index}: found model.safetensors besides; delete the one of the two that is stale")
     try:
         return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
@@ -348,8 +386,10 @@ def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
         except SafetensorError as error:
             raise HFCheckpointError(f"{path}: expected a whole safetensors file, found {error}") from None
     expected = {tensor.name: tensor.shape for tensor in hf_tensors(config)}
-    if config.tie_word_embeddings:
-        found.pop(_TIED_COPY, None)  # some exporters store the tied matrix twice
+    # Some exporters store the tied matrix twice; transformers reads two that differ untied, whatever the config says.
+    head = found.pop(_HEAD, None) if config.tie_word_embeddings else None
+    if head and not (head == found.get(_EMBEDDING) and _is_embedding(head[0], files)):
+        faults.append(f"{_HEAD} differs from {_EMBEDDING}; set tie_word_embeddings = false to keep both")
     faults += [f"missing {name} {shape}" for name, shape in expected.items() if name not in found]
     faults += [f"extra {name} {found[name][0]}" for name in sorted(found.keys() - expected.keys())]
     for name, shape in expected.items():
@@ -360,6 +400,11 @@ def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
             faults.append(f"{name}: expected shape {shape}, found {found_shape}")
         if found_dtype not in _READABLE:
             faults.append(f"{name}: expected dtype {sorted(_READABLE)}, found {found_dtype}")
+    if faults and (settings := _json_object(directory / "config.json").get("quantization_config")):
+        raise HFCheckpointError(
+            f"{directory}: expected plain weights, found them quantised (quantization_config {settings}, {faults[0]}); "
+            "save them as bfloat16 without quantization first"
+        )
     if faults:
         raise HFCheckpointError(
             f"{directory}: {len(faults)} tensors do not fit its config.json:\n  " + "\n  ".join(faults)
@@ -367,16 +412,26 @@ def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
     return files
 
 
-def _config_json(config: ModelConfig, dtype: DType, companions: str | os.PathLike[str] | None) -> dict[str, Any]:
-    """What the weights came with, where it still describes this model."""
-    kept = None if companions is None else Path(companions) / KEPT_CONFIG
-    if kept is None or not kept.is_file():
-        return config.to_hf() | {"torch_dtype": dtype}
-    hf: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
-    if ModelConfig.from_hf(hf, dtype=config.dtype, param_dtype=config.param_dtype, remat=config.remat) != config:
+def _is_embedding(shape: tuple[int, ...], files: Mapping[str, Path]) -> bool:
+    """Say whether the head has the values of the embedding."""
+    both = ((HFTensor(name, shape, TENSORS[-1], None),) for name in (_EMBEDDING, _HEAD))
+    pieces = (HFParameter(shape, np.dtype(np.float32), tensors, files).pieces() for tensors in both)
+    return all(np.array_equal(theirs, ours) for (_, theirs), (_, ours) in zip(*pieces, strict=True))
+
+
+def _config_json(config: ModelConfig, dtype: DType, companions: Path | None) -> dict[str, Any]:
+    """What the weights came with, where it still describes this model; without keys about other weights."""
+    kept = None if companions is None else companions / KEPT_CONFIG
+    hf = {} if kept is None or not kept.is_file() else _json_object(kept)
+    try:
+        found = ModelConfig.from_hf(hf, dtype=config.dtype, param_dtype=config.param_dtype, remat=config.remat)
+    except ValueError:  # an older version may have taken it for another model than `transformers` does
+        found = None
+    if found != config:
         return config.to_hf() | {"torch_dtype": dtype}
     # transformers 5 calls it `dtype`, 4 `torch_dtype`: the name that the folder came with stays.
-    return hf | {"dtype" if "dtype" in hf else "torch_dtype": dtype}
+    described = {"architectures": ["Qwen3ForCausalLM"], "dtype" if "dtype" in hf else "torch_dtype": dtype}
+    return {key: value for key, value in hf.items() if key not in _NOT_EXPORTED} | described
 
 
 def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtype: DType, max_shard_bytes: int) -> None:

@@ -23,8 +23,8 @@ _SAMPLED = {
 _OF_THE_MACHINE = ("second", "mfu", "rss")
 
 
-def model_card(policy: Path, num_parameters: int) -> str:
-    """Return the Markdown of an exported policy folder.
+def model_card(policy: Path, num_parameters: int, license_id: str | None = None) -> str:
+    """Return the Markdown of an exported policy folder; `license_id` is the hub's name of its license.
 
     Figures are those of `summary.json` of a quickstart, where the policy is a part of one, and the last step of the
     `metrics.jsonl` beside the policy.
@@ -39,6 +39,7 @@ def model_card(policy: Path, num_parameters: int) -> str:
         base=provenance.base,
         stages=provenance.stages,
         num_parameters=num_parameters,
+        license_id=license_id,
         is_hub_name=provenance.base is not None and HUB_NAME.fullmatch(provenance.base.name) is not None,
         held_out=held_out,
         held_out_names=list(dict.fromkeys(name for figures in held_out.values() for name in figures)),

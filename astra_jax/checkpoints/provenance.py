@@ -64,6 +64,8 @@ class Provenance(BaseModel):
 
     base: BaseWeights | None = None
     stages: tuple[TrainingStage, ...] = ()
+    source_files: tuple[dict[str, str], ...] = ()
+    """SHA-256 of each file by its name, for each conversion from a HuggingFace folder, the earliest first."""
 
     def then(self, stage: TrainingStage) -> Provenance:
         """Return the same with one stage more."""
@@ -86,6 +88,23 @@ def read_provenance(folder: Path | None) -> Provenance:
         return Provenance.model_validate_json(path.read_text(encoding="utf-8"))
     except ValidationError as error:
         raise ProvenanceError(f"{path}: {error.errors()[0]['msg']}; delete it to go on without") from error
+
+
+def imported(hf_folder: Path, names: Sequence[str]) -> Provenance:
+    """Return where the weights of a HuggingFace folder come from, with the digests of its files of these names.
+
+    An export of ours brings that along; of another folder its name is all that is known.
+
+    Raises:
+        ProvenanceError: what the folder brings along is damaged.
+    """
+    is_known = (hf_folder / PROVENANCE).is_file()
+    before = read_provenance(hf_folder) if is_known else Provenance(base=base_model(hf_folder))
+    digests: dict[str, str] = {}
+    for name in names:
+        with (hf_folder / name).open("rb") as file:
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()  # reads a block at a time
+    return before.model_copy(update={"source_files": (*before.source_files, digests)})
 
 
 def base_model(hf_folder: Path) -> BaseWeights:

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 from urllib.parse import urlsplit
 
 from astra_jax.errors import UsageError
@@ -26,6 +26,9 @@ class Parser(argparse.ArgumentParser):
             UsageError: always.
         """
         raise UsageError(f"{message}; see {self.prog} --help")
+
+    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+        print(message, end="", file=file)  # argparse itself is silent where nobody takes it
 
 
 def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:

@@ -1,6 +1,7 @@
 """The `astra` command: one subcommand for every stage of the method.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM (0 where training has saved).
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 141 nobody reads the output any more, as of other
+tools in a pipe, 143 ended by SIGTERM (0 where training has saved).
 Errors that a package defines (its `errors.py` draws them) end in one line; anything else is a bug.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import os
+import select
 import signal
 import sqlite3
 import sys
@@ -39,6 +41,18 @@ EXIT_FAILED, EXIT_USAGE = 1, 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
+    try:
+        try:
+            return _run(arguments)
+        finally:  # also after --help, which ends the process
+            print(end="", flush=True)
+    except OSError as error:
+        is_unread = isinstance(error, BrokenPipeError) and _has_no_reader()
+        _let_go_of_output()
+        return 128 + signal.SIGPIPE if is_unread else _fail(error, EXIT_FAILED)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = astra_parser()
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments:
@@ -52,14 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             require_local_paths(vars(options), where="the command line")
             code = options.run(options)
-            sys.stdout.flush()
         except Terminated as ended:
             return int(ended.code or 0)
         except (KeyboardInterrupt, asyncio.CancelledError):
             return _interrupted(interruption.signum, options.after_signal)
-        except BrokenPipeError as error:
-            _let_go_of_output()
-            return _fail(error, EXIT_FAILED, "whoever read the output stopped reading")
+        except BrokenPipeError:
+            raise
         except Exception as error:
             if interruption.signum is not None:  # what broke, broke because of it
                 return _interrupted(interruption.signum, options.after_signal)
@@ -105,8 +117,8 @@ def _exit_code(error: Exception) -> int | None:
     return None
 
 
-def _fail(error: Exception, code: int, message: str | None = None) -> int:
-    line = " ".join((message or str(error)).split())
+def _fail(error: Exception, code: int) -> int:
+    line = " ".join(str(error).split())
     print(f"astra: {type(error).__name__}: {line}", file=sys.stderr)
     return code
 
@@ -117,9 +129,18 @@ def _interrupted(signum: int | None, after_signal: str) -> int:
     return 128 + signum
 
 
+def _has_no_reader() -> bool:
+    """Say whether standard output or error is a pipe that nobody reads: other pipes may break as well."""
+    poll = select.poll()
+    for descriptor in (1, 2):
+        poll.register(descriptor, 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+
+
 def _let_go_of_output() -> None:
-    """Send what is still to be written to standard output nowhere where nobody takes it: Python writes at exit."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Let output that nobody takes go nowhere: Python itself writes the rest of it at exit."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None where a shell has closed it
+        try:
+            print(end="", file=stream, flush=True)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -2,8 +2,6 @@
 
 It is JAX's own persistent cache, by default in `~/.cache/astra-jax/xla` (`$XDG_CACHE_HOME` is heeded), one folder per
 kind of processor. JAX_COMPILATION_CACHE_DIR names another folder, JAX_ENABLE_COMPILATION_CACHE=0 does without.
-
-Decided: docs/decisions/commands.md, “Compiled programs are kept, one folder per kind of processor”.
 """
 
 from __future__ import annotations

@@ -14,19 +14,28 @@ def add_serve(commands: Commands) -> None:
         "serve",
         help="a policy behind HTTP: chats, texts and token ids",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Serves a policy folder or a HuggingFace folder until Ctrl-C or SIGTERM; prints its URL when it is "
-        "ready.",
+        description="Serves a policy folder or a HuggingFace folder until Ctrl-C or SIGTERM. Every program is compiled "
+        "before it takes requests and prints its URL, so that no request waits for a compiler.",
         epilog="""for example:
   astra serve runs/quickstart/rl/policy --port 8000
-  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{"messages":
-    [{"role": "user", "content": "What is the rent of Amber Falcon?"}], "max_tokens": 64, "temperature": 0}'
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{
+    "messages": [{"role": "user", "content": "What is the rent of apartment Amber Falcon?"}],
+    "tools": [{"type": "function", "function": {
+      "name": "get_apartment_rent", "description": "Rent of an apartment",
+      "parameters": {"type": "object", "properties": {"apartment": {"type": "string"}}, "required": ["apartment"]}}}],
+    "max_tokens": 64, "temperature": 0}'
+The reply calls get_apartment_rent with {"apartment": "Amber Falcon"}. The call is run by whoever asked, and its result
+is sent back as a message of the role "tool".
 
   POST /v1/chat/completions            as OpenAI's: tools, parallel calls, streams, reasoning_content, logprobs, n, seed
   POST /v1/completions                 text or token ids in, text out, no template
   POST /inference/v1/generate          token ids in, ids and log-probs out, in the fields of vLLM's endpoint
   POST /inference/v1/abort_requests    {"request_ids": [...]}: such messages end where they stand
-  GET  /v1/models, /health, /metrics   open to all
+  GET  /v1/models, /metrics            the served names; counts for Prometheus
+  GET  /health                         whether requests are taken; the one path that needs no key
 
+Requests of web pages are refused (403): those with an Origin header, and without a key those for another Host than an
+address or localhost. Temperatures are from 0 to 100, repetition_penalty from 1e-6 to 1e6.
 A conversation that comes back with its history is not computed again; usage says how much was found. What would
 change a draw or a reply and is not done here (forced calls, forced forms, top_logprobs) is a 400 that names it.""",
     )
@@ -34,7 +43,11 @@ change a draw or a reply and is not done here (forced calls, forced forms, top_l
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a key)")
     serve.add_argument("--port", type=whole_number(0, 65535), default=8000, help="0 for any free one")
     serve.add_argument(
-        "--served-model-name", type=_names, default=(), metavar="A,B", help="names of the model; default: its path"
+        "--served-model-name",
+        type=_names,
+        default=(),
+        metavar="A,B",
+        help="names of the model; default: the folder's last name",
     )
     serve.add_argument(
         "--api-key-env",

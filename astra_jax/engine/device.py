@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -28,6 +28,15 @@ _T = TypeVar("_T")
 # A process has two decoders at most. glibc keeps what a thread frees where that thread, and few others, will look for
 # it: of the calls of many threads, or of new ones for each run, more is kept than is in use.
 _THREADS = ThreadPoolExecutor(2, "decoder")
+
+
+class _Kind(NamedTuple):
+    """The program of a call that samples: calls that differ in these alone are compiled anew."""
+
+    shape: RowShape
+    own_table_pages: int
+    is_penalized: bool
+
 
 Said = list[SaidRow]
 """Of each row, in the order of `Sample.all_rows`."""
@@ -156,7 +165,20 @@ class XLADevice:
         """Sample in some rows; return what each said, and for how many tokens the program ran."""
         with self._new_pages_after_failure():
             own_pages = self.own_pages(sample) if own_pages is None else own_pages
-            return await off_the_loop(self._sample, sample, own_pages, threads=_THREADS)
+            return await off_the_loop(self._sample, sample, self._kind_of(sample, own_pages), threads=_THREADS)
+
+    async def compile_all(self) -> None:
+        """Compile every program that a later call may need, by calls whose rows are all padding.
+
+        Another thread calls them one by one, so that a signal ends this after the program that is being compiled.
+
+        Decided: docs/decisions/serve.md, “A server compiles every program before it takes requests”.
+        """
+        nothing: list[list[Any]] = [[] for _ in range(self.num_shards)]
+        for begins, most_rows, most_tokens in self._limits.read_kinds():
+            await off_the_loop(self._read, Read(nothing, begins, most_rows, most_tokens), threads=_THREADS)
+        for kind in [kind for shape in self._limits.row_shapes for kind in self._kinds(shape)]:
+            await off_the_loop(self._sample, Sample(kind.shape, nothing, leave_at=0), kind, threads=_THREADS)
 
     def own_pages(self, sample: Sample) -> int:
         """Return how many pages behind their prefix the rows of a call have at most."""
@@ -224,7 +246,20 @@ class XLADevice:
         given = self._over_hosts(Given(tables, starts, tokens, counts, copies))
         self._pages = read_tokens(self._model_config, self._params, self._pages, given, begins=read.begins)
 
-    def _sample(self, sample: Sample, own_pages: int) -> tuple[Said, int]:
+    def _kind_of(self, sample: Sample, own_pages: int) -> _Kind:
+        is_penalized = any(row.track.sampling.is_penalized for row in sample.all_rows() if row.track.sampling)
+        kinds = (kind for kind in self._kinds(sample.shape) if kind.is_penalized == is_penalized)
+        return next(kind for kind in kinds if kind.own_table_pages >= own_pages)
+
+    def _kinds(self, shape: RowShape) -> list[_Kind]:
+        """Return the programs that sample in rows of a shape, of each sort the shortest tables first."""
+        # The length of a table costs a kernel nothing, and every size is one more program; penalties are rare.
+        longest = self._limits.own_table_pages[-1:]
+        sizes = longest if self._has_kernel else self._limits.own_table_sizes(shape)
+        kinds = [_Kind(shape, size, is_penalized=False) for size in sizes]
+        return kinds + [_Kind(shape, size, is_penalized=True) for size in longest if self.penalizes]
+
+    def _sample(self, sample: Sample, kind: _Kind) -> tuple[Said, int]:
         prefixes, width = sample.shape
         filled = [
             [
@@ -246,9 +281,9 @@ class XLADevice:
         tracks = [
             [[None if row is None else row.track for row in of_prefix] for of_prefix in of_shard] for of_shard in filled
         ]
-        histories = self._histories(tracks, sample.shape, own_pages)
-        penalties = self._penalties(flat, shape)
-        self._shapes.add(("sample", sample.shape, histories.own_tables_DRn.shape, penalties is None))
+        histories = self._histories(tracks, kind)
+        penalties = self._penalties(flat, shape) if kind.is_penalized else None
+        self._shapes.add(("sample", *kind))
         copies = self._copies([None if row is None else row.copy for of_shard in flat for row in of_shard], shape)
         self._pages, sampled = sample_rows(
             self._model_config,
@@ -297,11 +332,9 @@ class XLADevice:
         ):
             asked[name][place] = value
 
-    def _penalties(self, flat: list[list[SampleRow | None]], shape: tuple[int, int]) -> Penalties | None:
-        """Return what rows are penalised for; none where no row is: another program, which counts nothing."""
+    def _penalties(self, flat: list[list[SampleRow | None]], shape: tuple[int, int]) -> Penalties:
+        """Return the texts of rows, and what they are penalised by."""
         asked = [(place, row.track) for place, row in _enumerated(flat) if row is not None]
-        if not any(track.sampling.is_penalized for _, track in asked if track.sampling is not None):
-            return None
         penalties = Penalties(
             ids_DRL=np.full((*shape, self._limits.max_tokens), -1, np.int32),
             num_given_DR=np.zeros(shape, np.int32),
@@ -343,10 +376,10 @@ class XLADevice:
         own = [np.asarray(parts[shard]) for shard in self._shards]
         return np.concatenate(own) if own else np.zeros((0, *x.shape[1:]), x.dtype)
 
-    def _histories(self, tracks: list[list[list[Track | None]]], shape: RowShape, own_pages: int) -> Histories:
+    def _histories(self, tracks: list[list[list[Track | None]]], kind: _Kind) -> Histories:
         """Return where the tokens of rows lie, and where their new ones go."""
         page_tokens = self._limits.page_tokens
-        num_prefixes, width = shape
+        num_prefixes, width = kind.shape
         prefix_tables = np.zeros((self.num_shards, num_prefixes, self._limits.prefix_table_pages), np.int32)
         prefix_pages = np.zeros((self.num_shards, num_prefixes), np.int32)
         owns: list[tuple[tuple[int, int], list[int], int]] = []
@@ -361,10 +394,7 @@ class XLADevice:
                     owns.append(
                         ((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens)
                     )
-        # The length of a table costs a kernel nothing, and every size is one more program.
-        sizes = self._limits.own_table_pages[-1:] if self._has_kernel else self._limits.own_table_sizes(shape)
-        size = next(size for size in sizes if size >= own_pages)
-        own_tables = np.zeros((self.num_shards, num_prefixes * width, size), np.int32)
+        own_tables = np.zeros((self.num_shards, num_prefixes * width, kind.own_table_pages), np.int32)
         own_counts = np.zeros((self.num_shards, num_prefixes * width), np.int32)
         for place, table, count in owns:
             own_tables[place][: len(table)] = table

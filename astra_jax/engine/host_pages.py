@@ -3,8 +3,6 @@
 A page is set aside when its place on the device is given to another sequence, if its session is to go on and its way
 out and back takes less time than reading its tokens again. Which that is follows from stated rates, never from a clock:
 so the same seeds make the same calls.
-
-Decided: docs/decisions/rl.md, “Pages that ran out wait in the host's memory, or are read again”.
 """
 
 from __future__ import annotations

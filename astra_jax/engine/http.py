@@ -5,8 +5,6 @@
 
 A request carries its seed, so that sending it twice does no harm where the server replays: what is lost, cut short or
 refused for now is sent again until the deadline.
-
-Decided: docs/decisions/serve.md, “A remote decoder asks again, and learns nothing”.
 """
 
 from __future__ import annotations

@@ -2,13 +2,10 @@
 
 A decoder knows no environment, no tool and no chat; a caller knows no page, no row and no device. Any decoder passes
 the suite in `tests/astra_jax/engine/conformance.py`.
-
-Decided: docs/decisions/rl.md, “A decoder is asked for one message at a time”.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NoReturn, Protocol
@@ -40,14 +37,14 @@ class Sampling:
     Raises:
         DecoderError: there is no such temperature, truncation or penalty.
 
-    Decided: docs/decisions/rl.md, “What truncation kept is learnt from as it was kept”.
+    Decided: docs/decisions/rl.md, “The loss uses the token ids that top-k, top-p and min-p kept”.
     """
 
     max_tokens: int
     """At least 1."""
     temperature: float = 1.0
-    """What divides the logits, before anything is truncated; 0 is greedy, of which nothing is truncated, and so is what
-    is below 1e-6, by which logits of 32 bits cannot be divided."""
+    """Divides the logits before anything is truncated; from 0 to 100, where nearly all ids are equally likely. 0 is
+    greedy and truncates nothing; so is a temperature below 1e-6, by which logits of 32 bits cannot be divided."""
     top_k: int | None = None
     top_p: float = 1.0
     min_p: float = 0.0
@@ -59,11 +56,11 @@ class Sampling:
     """The same, for each time that it has."""
     repetition_penalty: float = 1.0
     """Divides what is above 0 of the logits of ids that stand in the prompt or the message, multiplies what is below;
-    above 0, and 1 is none."""
+    from 1e-6 to 1e6, between which logits of 32 bits stay finite; 1 is none."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise DecoderError(f"expected a temperature of 0 or more, found {self.temperature}")
+        if not 0 <= self.temperature <= 100:
+            raise DecoderError(f"expected a temperature from 0 to 100, found {self.temperature}")
         if self.temperature < _LEAST_TEMPERATURE:
             object.__setattr__(self, "temperature", 0.0)
         # A program is told of them in 32 bits, where a top_p below 2^-126 is 0 and would keep nothing.
@@ -80,11 +77,11 @@ class Sampling:
         if not (
             -2 <= self.presence_penalty <= 2
             and -2 <= self.frequency_penalty <= 2
-            and 2.0**-126 <= self.repetition_penalty < 2.0**126
+            and 1e-6 <= self.repetition_penalty <= 1e6
         ):
             raise DecoderError(
-                "expected presence_penalty and frequency_penalty from -2 to 2 and a repetition_penalty above 0, found "
-                f"{self.presence_penalty}, {self.frequency_penalty} and {self.repetition_penalty}"
+                "expected presence_penalty and frequency_penalty from -2 to 2 and repetition_penalty from 1e-6 to 1e6, "
+                f"found {self.presence_penalty}, {self.frequency_penalty} and {self.repetition_penalty}"
             )
 
     @property

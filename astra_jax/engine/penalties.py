@@ -3,8 +3,6 @@
 As OpenAI's `presence_penalty` and `frequency_penalty` have it, of the tokens of the message alone; as CTRL's and
 HuggingFace's `repetition_penalty` has it, of the prompt's, too.
 
-Decided: docs/decisions/serve.md, “Penalties are another program”.
-
 Dimensions: D shards · R rows of a shard · L tokens of a sequence · V vocabulary.
 """
 

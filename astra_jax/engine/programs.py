@@ -102,7 +102,7 @@ def read_tokens(model_config: ModelConfig, params: Params, pages: Pages, given: 
     What a compiler works on for long is many tokens in many layers at once; a call for each layer costs next to nothing
     beside so many tokens.
 
-    Decided: docs/decisions/rl.md, “Given tokens are read by one program for all layers”.
+    Decided: docs/decisions/rl.md, “Prompts are read by a program of one layer, called for each layer”.
     """
     stream, given = on_devices((no_stream(model_config, given), given))
     found = []

@@ -3,7 +3,7 @@
 Dimensions as in `kv_pages`; X = 2K: the keys and the values of each head follow one another. A new token is written to
 its page before the kernel is called, which then finds all tokens of a row in the pages of one table.
 
-Decided: docs/decisions/rl.md, “On TPU rows attend their pages where these lie”.
+Decided: docs/decisions/rl.md, “On TPU the page pool has the layout of JAX's ragged kernel”.
 """
 
 from __future__ import annotations

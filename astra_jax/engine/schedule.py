@@ -120,6 +120,12 @@ class Limits:
         """Return how many pages of a sequence are read as its prefix: fewer while its prompt is being read."""
         return min(self.num_prefix_pages(track.num_prompt_tokens), track.num_cached // self.page_tokens)
 
+    def read_kinds(self) -> list[tuple[bool, int, int]]:
+        """Return all that calls which read differ in: whether they begin, and their `read_shape`."""
+        lengths = range(1, self.max_tokens)
+        kinds = ((begins, *self.read_shape(most, begins=begins)) for begins in (True, False) for most in lengths)
+        return list(dict.fromkeys(kinds))
+
     def num_prefix_pages(self, num_prompt_tokens: int) -> int:
         """Return how many pages of a sequence are its prefix: full ones of its prompt, whose last token is in none."""
         return min(num_prompt_tokens - 1, self.max_prompt_tokens) // self.page_tokens

@@ -13,7 +13,7 @@ where all is to happen in one order, the others wait, and it says every second t
 before all are done; who fails says so, and the others stop. A signal at any host is heard by all of them before the
 same call, which is not made.
 
-Decided: docs/decisions/hosts.md, “Before each call of a program the hosts agree on which it is”.
+Decided: docs/decisions/hosts.md, “The hosts agree on the next program before each call of the decoder”.
 """
 
 from __future__ import annotations

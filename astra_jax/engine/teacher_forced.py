@@ -2,8 +2,6 @@
 
 It goes as a decoder goes: given tokens are read, sampled ones come one after the other, so many a call, and pages hold
 what was before. Only what would be drawn now is not gone on with.
-
-Decided: docs/decisions/rl.md, “What sampler and learner differ by is split along a ladder of settings”.
 """
 
 from __future__ import annotations

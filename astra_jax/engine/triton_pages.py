@@ -3,7 +3,7 @@
 Dimensions as in `kv_pages`; Y queries that read the same pages, of all rows and heads that do · C parts that a sequence
 is cut into, so that few sequences keep the whole GPU busy.
 
-Decided: docs/decisions/rl.md, “On a GPU sampled tokens attend to pages where these lie”.
+Decided: docs/decisions/rl.md, “A GPU kernel of our own reads pages in place”.
 """
 
 from __future__ import annotations

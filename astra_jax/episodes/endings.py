@@ -2,8 +2,6 @@
 
 An episode is judged at most once: where a refusal is expected its last message is, where a question back is the first
 message without a call, after which the user answers or the episode ends.
-
-Decided: docs/decisions/rl.md, “Asked back, the user answers once, and a model may judge what was said”.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finished episodes go from the host that rolled them out to all others: then every host has the same groups.
 
-Decided: docs/decisions/hosts.md, “Before each call of a program the hosts agree on which it is”.
+Decided: docs/decisions/hosts.md, “The hosts agree on the next program before each call of the decoder”.
 """
 
 from __future__ import annotations

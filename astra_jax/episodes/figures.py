@@ -77,8 +77,6 @@ def call_errors(episodes: Iterable[Episode]) -> Counter[str]:
     """Count the calls that failed: `model_errors_KIND` where the call was wrong, `tool_errors_KIND` where a tool was.
 
     What did not happen has no name.
-
-    Decided: docs/decisions/rl.md, “Errors are counted by whose they are”.
     """
     return Counter(
         f"{'tool' if outcome.is_valid else 'model'}_errors_{outcome.error_kind}"

@@ -15,8 +15,6 @@ rest, and 2 / (2 + k) for refusing at once where k sub-questions could have been
 
 The others are functions of the same counts and of little else (`EpisodeResult`), so that `astra rescore` can apply
 them to logged episodes. A run names its own (`reward` in its config); one more is a function here and its name.
-
-Decided: docs/decisions/rl.md, “A run names its reward”.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ rollouts go on until there are as many groups as a batch has whose rewards diffe
 update follows, whose loss divides by the same temperature (`rl/train.py`). Groups that were one too many wait, for
 `max_staleness` updates at most unless `stale_groups` says otherwise, and are learnt from first.
 
-Decided: docs/decisions/rl.md, “Every episode goes at its own pace, in pages and rows”.
-Decided: docs/decisions/rl.md, “Every way to write a bad call has an answer, and every episode an end”.
+Decided: docs/decisions/rl.md, “Episodes advance independently, in pages of 32 tokens and a fixed number of rows”.
 """
 
 from __future__ import annotations
@@ -71,8 +70,6 @@ class HostKV(BaseModel):
 
     Of each page the two rates decide whether it is set aside there, or read again when its episode comes back. They are
     stated, not measured on the way: what is computed must not depend on a clock.
-
-    Decided: docs/decisions/rl.md, “Pages that ran out wait in the host's memory, or are read again”.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -410,7 +407,7 @@ async def _while_none_fails(decoders: Sequence[Decoder], episodes: Coroutine[Any
 def finished(groups: Sequence[Group]) -> list[Group]:
     """Return the groups of which no episode was cut off; nothing is made of the others.
 
-    Decided: docs/decisions/rl.md, “An episode that a clock cuts off is no episode”.
+    Decided: docs/decisions/rl.md, “An episode that a time limit cuts off has no reward, and its group is replaced”.
     """
     return [group for group in groups if not any(episode.is_unfinished for episode in group)]
 

@@ -2,8 +2,6 @@
 
 The JSON shares the lists of the episode, which no longer change: a long one is not copied at every step. Kept ids alone
 are, of which an untruncated episode has none.
-
-Decided: docs/decisions/rl.md, “Groups that wait are part of a checkpoint”.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@
     solved_despite_setback_share       tools all of whose sub-tasks were solved / tools with a setback
 
 What an episode says nothing of, it adds 0 to both sums of. A ratio of which no episode says anything has no figure.
-
-Decided: docs/decisions/figures.md, “A setback is a tool's, and a later turn makes it good”.
 """
 
 from __future__ import annotations

@@ -188,8 +188,6 @@ async def evaluate_temperatures(
 
     Raises:
         PromptTooLong, NoneFinished, SandboxUnavailable: as `evaluate_environments`.
-
-    Decided: docs/decisions/figures.md, “A policy's temperatures are evaluated side by side”.
     """
     # Mixed by the seed alone, so that policies which are compared are shown the same tools in the same order.
     starts = [

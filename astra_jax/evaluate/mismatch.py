@@ -12,8 +12,6 @@ two rungs are apart by is that thing's part; the parts of a token add up to samp
     the learner, in the run's batches      batch
 
 Tokens of other weights than those at hand cannot be judged: all of their difference is weight_version's.
-
-Decided: docs/decisions/rl.md, “What sampler and learner differ by is split along a ladder of settings”.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 In its environment (`replay`) the tools run anew, and what they say is compared too. From the log alone
 (`replay_record`) nothing is run: each message is sampled behind what the log has before it, its calls are read again,
 and the replies of the log are shown again.
-
-Decided: docs/decisions/rl.md, “A logged episode says what its tokens follow from”
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Two runs differ only by the policy, its temperature and how it truncates; whatever else differs makes their figures not
 comparable, and no difference is told. Differences are paired: environments are drawn, each with what both did there.
-
-Decided: docs/decisions/figures.md, “Evaluations are compared where all but the policy and its sampling is the same”.
 """
 
 from __future__ import annotations

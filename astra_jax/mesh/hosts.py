@@ -1,8 +1,6 @@
 """Which hosts take part in a run: joined before anything else touches JAX, and agreed on the disk that they share.
 
-Decided: docs/decisions/hosts.md, “Hosts prove that they share a disk before they begin”.
-Decided: docs/decisions/hosts.md, “A host that fails or is lost ends the others”.
-Decided: docs/decisions/hosts.md, “Hosts hold connections that end with them”.
+Decided: docs/decisions/hosts.md, “Each host holds a connection to the first host, and its end is the host's end”.
 """
 
 from __future__ import annotations
@@ -58,10 +56,7 @@ _times_asked = itertools.count(1)
 
 
 def hosts_are_to_end() -> bool:
-    """Say whether a signal at any host ends all of them here: each asks equally often, and all hear the same.
-
-    Decided: docs/decisions/hosts.md, “Hosts count their steps from where they began”.
-    """
+    """Say whether a signal at any host ends all of them here: each asks equally often, and all hear the same."""
     # JAX ends all hosts when they ask the next time after the latest at which any has asked (0 if none has).
     return multihost_utils.reached_preemption_sync_point(next(_times_asked))
 

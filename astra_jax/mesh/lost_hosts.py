@@ -6,7 +6,7 @@ of another never does. JAX's own heartbeats end the process after 100 s, with wo
     first    listens ── hears the secret ── says it, too ── hears that it was heard ── watches
     another             says the secret ─── hears it ────── says so ────────────────── watches
 
-Decided: docs/decisions/hosts.md, “Hosts hold connections that end with them”.
+Decided: docs/decisions/hosts.md, “Each host holds a connection to the first host, and its end is the host's end”.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Where a training run lives: on the first device alone, or over a mesh of all devices of all hosts.
 
 With a mesh every array is a global one: a host holds the parts that belong to its devices, and makes no other.
-
-Decided: docs/decisions/hosts.md, “Without a mesh a run uses the first device; several hosts need one”.
 """
 
 from __future__ import annotations

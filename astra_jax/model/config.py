@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -24,10 +24,10 @@ class YarnScaling(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    factor: float = Field(gt=1.0)
-    original_max_position_embeddings: int = Field(gt=0)
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
+    factor: float = Field(gt=1.0, allow_inf_nan=False, strict=True)
+    original_max_position_embeddings: int = Field(gt=0, strict=True)
+    beta_fast: float = Field(default=32.0, gt=0, strict=True)
+    beta_slow: float = Field(default=1.0, gt=0, strict=True)
 
 
 class ModelConfig(BaseModel):
@@ -42,8 +42,8 @@ class ModelConfig(BaseModel):
     num_kv_heads: int = Field(gt=0)
     head_dim: int = Field(gt=0)
     intermediate_size: int = Field(gt=0)
-    rope_theta: float = 1_000_000.0
-    rms_norm_eps: float = 1e-6
+    rope_theta: float = Field(default=1_000_000.0, gt=0, allow_inf_nan=False, strict=True)
+    rms_norm_eps: float = Field(default=1e-6, ge=0, allow_inf_nan=False)
     tie_word_embeddings: bool = False
     max_position_embeddings: int = Field(default=40_960, gt=0)
     yarn: YarnScaling | None = None
@@ -131,15 +131,16 @@ class ModelConfig(BaseModel):
         """Read the dictionary of a HuggingFace `config.json`; `numerics` sets dtype, param_dtype or remat.
 
         `transformers` reads it, in every spelling that it knows (the rope has two). Keys that it would fill in, as the
-        sizes of another model, must be there.
+        sizes of another model, must be there. Decided: docs/decisions/checkpoints.md, “A HuggingFace folder is read as
+        transformers reads it, or refused”.
 
         Raises:
-            ValueError: another architecture, a missing key, or a feature that dense Qwen3 does not have.
+            ValueError: another architecture, a missing key, two ropes, or a feature that dense Qwen3 does not have.
         """
         if hf.get("model_type") != "qwen3":
             raise ValueError(f"config.json: expected model_type 'qwen3', found {hf.get('model_type')!r}")
         ropes = [hf, *(rope for key in ("rope_parameters", "rope_scaling") if isinstance(rope := hf.get(key), Mapping))]
-        given = hf.keys() | {"rope_theta" for rope in ropes if "rope_theta" in rope}
+        given = {key for stated in ropes for key, value in stated.items() if value is not None}
         if missing := sorted({*_HF_KEYS.values(), "rope_theta"} - given):
             raise ValueError(f"config.json: missing keys {missing}")
         for rope in ropes:
@@ -149,14 +150,16 @@ class ModelConfig(BaseModel):
             config = transformers_library().Qwen3Config.from_dict(copy.deepcopy(dict(hf)))
         except Exception as error:  # its type differs with what is wrong and with the version of transformers
             raise ValueError(f"config.json: {' '.join(str(error).split())}") from error
-        for key, required in (("hidden_act", "silu"), ("attention_bias", False), ("use_sliding_window", False)):
-            if getattr(config, key) != required:
-                raise ValueError(f"config.json: expected {key} = {required!r}, found {getattr(config, key)!r}")
+        required_layers = ["full_attention"] * config.num_hidden_layers
+        for key, required in (*_REQUIRED.items(), ("layer_types", required_layers), ("is_heterogeneous", False)):
+            if (found := getattr(config, key, required)) != required:
+                raise ValueError(f"config.json: expected {key} = {required!r}, found {found!r}")
+        rope = _stated_rope(config.rope_parameters, ropes)
         return cls(
             **{ours: getattr(config, theirs) for ours, theirs in _HF_KEYS.items()},
             tie_word_embeddings=config.tie_word_embeddings,
-            rope_theta=config.rope_parameters["rope_theta"],
-            yarn=_yarn_from_hf(config.rope_parameters),
+            rope_theta=rope.pop("rope_theta"),
+            yarn=_yarn_from_hf(rope),
             **numerics,
         )
 
@@ -197,13 +200,34 @@ def _require_rope_type(rope: Mapping[str, Any]) -> None:
         raise ValueError(f"config.json: expected rope type 'default' or 'yarn', found {rope_type!r}")
 
 
+_REQUIRED = {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False, "is_causal": True}
+_NO_EFFECT = (("rope_type", "default"), ("partial_rotary_factor", 1.0), ("truncate", True))
+"""Keys of a rope with the value that changes nothing."""
+_AT_THE_TOP = {"rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}
+
+
+def _stated_rope(read: Mapping[str, Any], ropes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a file says of its rope; refuse a value other than `transformers` has `read`, which may skip some."""
+    stated: dict[str, Any] = {}
+    for i, rope in enumerate(ropes):  # the first is the whole file
+        for name, value in rope.items() if i else ((name, rope.get(name)) for name in _AT_THE_TOP):
+            key = "rope_type" if name == "type" else name
+            if value is None or (key, value) in _NO_EFFECT:
+                continue
+            if read.get(key) != value:
+                raise ValueError(
+                    f"config.json: {key} = {value!r} in its rope, but transformers reads {read.get(key)!r}; write one "
+                    "rope, with its rope_theta, as rope_parameters or as rope_scaling"
+                )
+            stated[key] = value
+    return stated
+
+
 def _yarn_from_hf(rope: Mapping[str, Any]) -> YarnScaling | None:
-    if rope["rope_type"] == "default":
-        return None
-    known = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow"}
-    if unknown := sorted(rope.keys() - known):
-        raise ValueError(f"config.json: YaRN keys {unknown} are not supported; expected {sorted(known)}")
-    return YarnScaling(**{key: rope[key] for key in YarnScaling.model_fields if rope.get(key) is not None})
+    sizes = {key: value for key, value in rope.items() if key != "rope_type"}
+    if sizes and "rope_type" not in rope:
+        raise ValueError(f"config.json: expected no keys {sorted(sizes)} of a rope that is not of type 'yarn'")
+    return YarnScaling(**sizes) if sizes else None
 
 
 def _qwen3(

@@ -3,8 +3,6 @@
 The kernel is causal and knows no segments. When a row is one segment followed only by padding, that is right for
 every real token. Its packed layout is of no use to grouped queries: jax 0.10 multiplies the offsets of the keys by
 the number of query heads (jax pull request 39521), so what it attends is wrong, and nothing says so.
-
-Decided: docs/decisions/model.md, “On a GPU cuDNN attends whole unpacked rows, the chunked kernel the rest”.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ over the axes that store its width just before it is needed, so it is never whol
 Each device moves the tokens whose log-probability is asked for to the front and stops behind them: how many there are
 is data, not a shape, so no number of them compiles anything anew.
 
-Decided: docs/decisions/model.md, “The head stops behind the last active token”.
+Decided: docs/decisions/model.md, “The output layer computes only tokens that are in the loss”.
 
 Where a token was drawn from a few ids alone, `kept_logprobs` needs the logits of these and of no others.
 """

@@ -9,8 +9,6 @@ steps before it does, and calling a tool is mostly copying. So two traits of tra
                     it; the second attends to where the present token stood before, and copies what came after it
 
 In a language model with tied embeddings a copy raises the logit of the token that was attended to.
-
-Decided: docs/decisions/tiny.md, “Tiny models start with an induction head”.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _CONSTANT: Final = 2.0
 """Coordinate 0 of every embedding, in standard deviations of the others: what knows no token reads it."""
 _INDUCTION_STRENGTH: Final = 2.0
 """How large the token that came after is written, in standard deviations of an embedding. With 6, and sharper heads,
-more is copied at first, but less is learnt (docs/experiments.md)."""
+more is copied at first, but less is learnt (docs/log/2026-11-24-what-did-not-learn.md)."""
 _FURTHER_BACK: Final = 0.3
 """How much smaller each further query head of layer 0 writes, which looks one more token back."""
 _QUIET: Final = 0.3

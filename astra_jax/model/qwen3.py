@@ -12,8 +12,6 @@ Parameters travel outside the module as a plain nested dictionary of arrays (`Pa
 
 so that gradients, optimisers, checkpoints and shardings are trees of arrays, and `bind(config, params)` makes the
 module of them inside or outside `jit` at no cost.
-
-Decided: docs/decisions/model.md, “Without a mesh, projections see one row per token”.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ def rope_frequencies(config: ModelConfig) -> tuple[jax.Array, float]:
     low = max(math.floor(dimension_that_turns(yarn.beta_fast)), 0)
     high = min(math.ceil(dimension_that_turns(yarn.beta_slow)), config.head_dim - 1)
     # 1e-3 as in `transformers`: where both ends meet, the blend is a step and not 0/0.
-    stretched = jnp.clip((jnp.arange(half) - low) / max(high - low, 1e-3), 0.0, 1.0)
+    stretched = jnp.clip((jnp.arange(half) - low) / (high - low or 1e-3), 0.0, 1.0)
     frequencies = frequencies * (1 - stretched) + frequencies / yarn.factor * stretched
     return frequencies, 0.1 * math.log(yarn.factor) + 1.0
 
@@ -248,8 +246,6 @@ def layers_apart(params: Params) -> Params:
     """Return parameters whose `layers` are a tuple, for each layer a dictionary; those that are so as they are.
 
     A program that goes through the layers one by one would copy its slice of stacked arrays before each product.
-
-    Decided: docs/decisions/hosts.md, “A policy decodes with each layer's weights apart”.
     """
     layers = params.get("layers")
     return {**params, "layers": _slices(layers)} if isinstance(layers, Mapping) else params

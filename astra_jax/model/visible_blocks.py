@@ -3,7 +3,7 @@
 Every token names its segment and the one that this continues, its prefix: it attends its prefix whole, and what comes
 before it in its own segment. A prompt is its own prefix; padding has the id 0 for both.
 
-Decided: docs/decisions/rl.md, “A group's prompt is learnt from once”.
+Decided: docs/decisions/rl.md, “The prompt of a group is computed once for several episodes”.
 """
 
 from __future__ import annotations

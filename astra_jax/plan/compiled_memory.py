@@ -1,8 +1,6 @@
 """The compiler's answer about memory, kept on disk: the same program for the same topology is compiled once.
 
 jax's own compilation cache cannot serve here: an absent TPU has no client that could load a compiled program back.
-
-Decided: docs/decisions/plan.md, “The plan keeps the compiler's answers, not programs”.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 It takes the run's own config, and the run's own functions, checks, rows, meshes and types. libtpu's ahead-of-time
 compiler runs on any Linux machine: it takes `pip install libtpu` and `PLAN_ENVIRONMENT`, set before JAX is imported.
 
-Decided: docs/decisions/plan.md, “The plan takes the run's own config”.
+Decided: docs/decisions/plan.md, “The plan compiles the run's own programs from the run's own config”.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 All of it for the largest shapes: as many episodes at once as a rollout has, every one of full length. An evaluation on
 held-out environments calls the same programs with pages of its own, when those of a rollout are gone.
-
-Decided: docs/decisions/plan.md, “The plan counts the decoders that the run makes”.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
 
     Without torch `transformers` computes nothing: the difference is None then, and a reason stands beside it.
 
-    Decided: docs/decisions/model.md, “Exported logits are as near to the exact ones as float32 is”.
+    Decided: docs/decisions/model.md, “Exported logits are compared with transformers in float64”.
 
     Raises:
         QuickstartFailed: the tokenizer gives `transformers` other tokens than us, its logits are others, or a tensor

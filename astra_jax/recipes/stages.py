@@ -2,8 +2,6 @@
 
 A stage is whole when it has written `stages/NAME.json`, which it does last, and what it makes is there. A quickstart
 that is resumed does the others, from the first one on that is not whole.
-
-Decided: docs/decisions/commands.md, “A quickstart keeps the one before”.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 A batch is a pure function of seed and step, so that a run goes on after `kill -9` with the batch it would have had.
 
-Decided: docs/decisions/tiny.md, “SFT starts from a base that was pre-trained on made-up worlds”.
+Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _tokenizer_texts(config: TinyBaseConfig) -> Iterator[str]:
 def write_replay(path: Path, *, seed: int) -> None:
     """Write made-up conversations in OpenAI's form, for SFT to read beside its own data.
 
-    Without them 80 steps on four domains' tools take the reading of others away (docs/experiments.md).
+    Without them 80 steps on four domains' tools take the reading of others away (docs/log/2026-11-26-quickstart.md).
     """
     with whole_file(path) as file, file.open("w", encoding="utf-8") as lines:
         for number in range(_REPLAYED):

@@ -1,7 +1,4 @@
-"""The page: what a run's folder, or a record directory, holds, laid out.
-
-Decided: docs/decisions/report.md, “A record directory's page stands beside it”.
-"""
+"""The page: what a run's folder, or a record directory, holds, laid out."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ A row is one episode, or several of a group after their prompt, which then stand
 so that every sampled token has a column of its own that predicts it, the first of a response too. Packed, a row has
 several of these, end to end; segments are counted on.
 
-Decided: docs/decisions/rl.md, “A group's prompt is learnt from once”.
-Decided: docs/decisions/rl.md, “Packed rows fill the first parts of a batch, and empty parts are passed over”.
+Decided: docs/decisions/rl.md, “The prompt of a group is computed once for several episodes”.
+Decided: docs/decisions/rl.md, “Packed rows keep the batch's shape, and empty parts are skipped”.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ it for an update. No other group ever enters it, so none reaches the loss. Every
     valid      = learnt + stale + waiting
 
 Decided: docs/decisions/rl.md, “Waiting groups carry their sampled log-probs”.
-Decided: docs/decisions/rl.md, “What becomes of a group that would be too old is a key, and every group has one cause”.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The policy of a run that did best on held-out environments: a policy folder of its own, which no retention removes.
 
-    OUT/best -> best_00000040              a link, put in place by one rename when the folder is whole
-    OUT/best_00000040/                     a policy folder
-        held_out.json                      {"step": 40, "f1": 0.61}
-
-Decided: docs/decisions/rl.md, “A run may watch itself on held-out environments, and keeps its best policy”.
+OUT/best -> best_00000040              a link, put in place by one rename when the folder is whole
+OUT/best_00000040/                     a policy folder
+    held_out.json                      {"step": 40, "f1": 0.61}
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Beside it, each off by default: a higher clip for tokens that gain (DAPO), truncated importance weights for what sampler
 and learner differ by, the mean over episodes of their token means (GRPO as it was published).
 
-Decided: docs/decisions/rl.md, “What the paper's objective leaves out is off, and proven”.
+Decided: docs/decisions/rl.md, “Variants of the objective are off by default, and each has a float64 reference”.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 One episode in each environment, with the same tools and draws at every evaluation, so that figures of two steps differ
 by the policy alone. The pages of a rollout are gone by then, unless it overlaps the update; the weights are the
 learner's, laid out as for a rollout.
-
-Decided: docs/decisions/rl.md, “A run may watch itself on held-out environments, and keeps its best policy”.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The groups of an RL run: environments in seeded order, rolled out until a batch of groups has reward variance.
 
 Groups that wait between two updates are part of the state of a run, so that a resumed one learns from the same groups.
-
-Decided: docs/decisions/rl.md, “Training logs one episode a group, every ten steps”.
 """
 
 from __future__ import annotations

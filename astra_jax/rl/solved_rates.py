@@ -1,7 +1,4 @@
-"""How often each environment has been solved since an RL run began, and which of them sit an epoch out for it.
-
-Decided: docs/decisions/rl.md, “Environments outside a band of solved rates sit every other epoch out”.
-"""
+"""How often each environment has been solved since an RL run began, and which of them sit an epoch out for it."""
 
 from __future__ import annotations
 

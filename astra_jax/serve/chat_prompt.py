@@ -3,8 +3,6 @@
 What clients send back is taken as they send it: assistant messages without content, content in parts, calls with fields
 of the client's own, null for what is absent. Tools go into the template unchanged, in their order and with fields that
 are no standard.
-
-Decided: docs/decisions/serve.md, “A chat request is rendered by the checkpoint's template and read by our parser”.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What would change a draw or a reply and is not done here is refused by name; a field that asks for what happens anyway
 (`top_p` of 1, `n` of 1, null) is as good as none.
 
-Decided: docs/decisions/serve.md, “The wire is vLLM's tokens in, tokens out”.
+Decided: docs/decisions/serve.md, “The token endpoint has the fields of vLLM's /inference/v1/generate”.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class _Body(BaseModel):
 class SamplingParams(_Body):
     """How one message is sampled; what a decoder's `Sampling` calls by the same name is handed on."""
 
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, ge=0, le=100)
     top_k: int | None = None
     top_p: float = 1.0
     min_p: float = 0.0
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
-    repetition_penalty: float = Field(default=1.0, gt=0)
+    repetition_penalty: float = Field(default=1.0, ge=1e-6, le=1e6)
     max_tokens: int | None = None
     seed: int | None = Field(default=None, ge=0, lt=MOST_SEED)
     """The same draws for the same tokens; drawn by the server if not given."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,10 +42,13 @@ class ServedPolicy:
     template: ChatTemplate | None = None
     """None where the checkpoint has none: then there is no chat."""
 
-    def decoder(self) -> PagedDecoder:
+    def device(self) -> XLADevice:
+        """Return the pages and programs of a decoder."""
+        return XLADevice(self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids)
+
+    def decoder(self, device: XLADevice | None = None) -> PagedDecoder:
         """Return what samples; to be called in the event loop that it is used in."""
-        device = XLADevice(self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids)
-        return PagedDecoder(device, self.limits, end_ids=self.end_ids)
+        return PagedDecoder(device or self.device(), self.limits, end_ids=self.end_ids)
 
     def without_weights(self) -> ServedPolicy:
         """Return what answering takes beside a decoder, which lays weights out anew: a second copy helps nobody."""
@@ -59,7 +63,7 @@ def served_policy(
     rows: int,
     dtype: DType | None = None,
 ) -> ServedPolicy:
-    """Open a policy folder or a HuggingFace folder, named as its path is if no name is given.
+    """Open a policy folder or a HuggingFace folder; without `names` its name is the last part of its path.
 
     `most_tokens` is the longest sequence, prompt and message, that is served; by default the model's context, but no
     more than 8,192. So many `rows` are sampled at once. Weights have the type that they are stored in, or `dtype`.
@@ -78,7 +82,7 @@ def served_policy(
         )
     return ServedPolicy(
         policy=policy,
-        names=names or (str(folder),),
+        names=names or (Path(os.path.abspath(folder)).name,),
         digest=None if is_hf else digest_of_policy(folder),
         limits=serving_limits(most_tokens or min(context, _DEFAULT_MOST_TOKENS), rows),
         end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
@@ -96,8 +100,6 @@ def _template(folder: Path) -> ChatTemplate | None:
 
 def serving_limits(most_tokens: int, rows: int) -> Limits:
     """Return pages and rows for so many conversations at once, all of which may be of full length.
-
-    Decided: docs/decisions/serve.md, “A turn is read in a row that is hardly longer, into pages where they lie”.
 
     Nobody knows which prompts will be alike, so that each row reads its own pages, which may be others' as well.
 

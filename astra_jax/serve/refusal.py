@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
+from starlette.responses import JSONResponse
 
 from astra_jax.errors import AstraError
 
@@ -23,6 +24,12 @@ class RequestRefused(AstraError):
         """Return the error as OpenAI's clients read it."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+def reply_of(refused: RequestRefused) -> JSONResponse:
+    """Return the reply that a refused request gets."""
+    headers = {"Retry-After": "1"} if refused.status == 429 else None
+    return JSONResponse(refused.to_json(), status_code=refused.status, headers=headers)
 
 
 def read_body(model: type[_Model], body: bytes) -> _Model:

@@ -2,8 +2,6 @@
 
 Messages under way go on with the new weights from their next token on; each token's reply names the weights that
 sampled it. Weights of another model or tokenizer, and a folder that is not whole, are told of and left alone.
-
-Decided: docs/decisions/serve.md, “A server follows its checkpoint's path, and drops no request for it”.
 """
 
 from __future__ import annotations

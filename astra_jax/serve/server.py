@@ -7,6 +7,8 @@ POST /inference/v1/abort_requests    such messages end where they stand
 GET  /v1/models, /v1/models/NAME     what is served, and under which names
 GET  /health                         whether requests are taken, and how busy the decoder is
 GET  /metrics                        what was done so far, for Prometheus
+
+With a key, all but /health need it (`admission`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import asyncio
 import functools
 import ipaddress
 import logging
-import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -32,13 +33,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from astra_jax.engine.http import key_or_none
-from astra_jax.engine.interface import Decoder, Sampling, Session
+from astra_jax.engine.interface import Decoder
 from astra_jax.errors import AstraError
 from astra_jax.model.config import DType
+from astra_jax.serve.admission import Admission
 from astra_jax.serve.head_timeout import HeadTimeoutProtocol
 from astra_jax.serve.metrics import ServerMetrics
 from astra_jax.serve.policy import ServedPolicy, served_policy
-from astra_jax.serve.refusal import RequestRefused
+from astra_jax.serve.refusal import RequestRefused, reply_of
 from astra_jax.serve.reload import follow
 from astra_jax.serve.service import Service, ServingLimits
 from astra_jax.serve.text_endpoint import ReasoningParser, TextEndpoint
@@ -53,9 +55,8 @@ class CannotServe(AstraError):
     """The server will not start like this; the message says why and what to do."""
 
 
-def _guarded(endpoint: _Endpoint, metrics: ServerMetrics, path: str, key: str | None) -> _Endpoint:
-    """Turn every failure into its HTTP status, and let only callers with the key in."""
-    expected = f"Bearer {key}".encode() if key else None
+def _guarded(endpoint: _Endpoint, metrics: ServerMetrics, path: str) -> _Endpoint:
+    """Turn every failure into its HTTP status."""
 
     async def guarded(request: Request) -> Response:
         response = await answered(request)
@@ -63,47 +64,41 @@ def _guarded(endpoint: _Endpoint, metrics: ServerMetrics, path: str, key: str | 
         return response
 
     async def answered(request: Request) -> Response:
-        given = request.headers.get("authorization", "").encode()
         try:
-            if expected and not secrets.compare_digest(given, expected):
-                raise RequestRefused(401, "the key is missing or wrong: send it as a bearer token", code="unauthorized")
             return await endpoint(request)
         except RequestRefused as error:
-            headers = {"Retry-After": "1"} if error.status == 429 else None
-            return JSONResponse(error.to_json(), status_code=error.status, headers=headers)
+            return reply_of(error)
         except ClientDisconnect:
             metrics.totals["client_disconnects"] += 1
-            return JSONResponse(RequestRefused(400, "the client left").to_json(), status_code=400)
+            return reply_of(RequestRefused(400, "the client left"))
         except Exception as error:
             log.exception("a request failed")
-            broken = RequestRefused(500, f"{type(error).__name__}; the server's log says more")
-            return JSONResponse(broken.to_json(), status_code=500)
+            return reply_of(RequestRefused(500, f"{type(error).__name__}; the server's log says more"))
 
     return guarded
 
 
-def application(service: Service, key: str | None = None, reasoning_parser: ReasoningParser = "qwen3") -> Starlette:
+def application(service: Service, key: str | None = None, reasoning_parser: ReasoningParser = "qwen3") -> Admission:
     """Return the ASGI application."""
     tokens, text = TokensEndpoint(service), TextEndpoint(service, reasoning_parser)
 
-    def route(method: str, path: str, endpoint: _Endpoint, key: str | None) -> Route:
-        return Route(path, _guarded(endpoint, service.metrics, path, key), methods=[method])
+    def route(method: str, path: str, endpoint: _Endpoint) -> Route:
+        return Route(path, _guarded(endpoint, service.metrics, path), methods=[method])
 
     routes = [
-        route("POST", "/v1/chat/completions", text.chat, key),
-        route("POST", "/v1/completions", text.completions, key),
-        route("POST", "/inference/v1/generate", tokens.generate, key),
-        route("POST", "/inference/v1/abort_requests", tokens.abort, key),
-        # Open to all: load balancers and harnesses ask without a key.
-        route("GET", "/v1/models", service.models, None),
-        route("GET", "/v1/models/{name:path}", service.model, None),
-        route("GET", "/health", service.health, None),
-        route("GET", "/metrics", service.metrics_page, None),
+        route("POST", "/v1/chat/completions", text.chat),
+        route("POST", "/v1/completions", text.completions),
+        route("POST", "/inference/v1/generate", tokens.generate),
+        route("POST", "/inference/v1/abort_requests", tokens.abort),
+        route("GET", "/v1/models", service.models),
+        route("GET", "/v1/models/{name:path}", service.model),
+        route("GET", "/health", service.health),
+        route("GET", "/metrics", service.metrics_page),
     ]
     handlers: dict[Any, Any] = {HTTPException: _not_served}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False  # a path that is nearly right is none
-    return app
+    return Admission(app, service.metrics, key)
 
 
 async def _not_served(request: Request, error: HTTPException) -> Response:
@@ -198,15 +193,16 @@ def listen(host: str, port: int) -> socket.socket:
         raise CannotServe(f"cannot listen on {host}:{port}: {error.strerror or error}; name another --port") from None
 
 
-async def _warm_decoder(served: ServedPolicy) -> Decoder:
-    """Return what samples; the smallest programs are compiled, others are when they are first needed.
+async def _compiled_decoder(served: ServedPolicy) -> Decoder:
+    """Return the decoder, with every program compiled that a request can need.
 
     Raises:
         CannotServe: there is too little memory.
     """
     try:
-        decoder = served.decoder()
-        await decoder.generate([served.end_ids[0]] * 2, Sampling(1), Session(0, 0))
+        device = served.device()
+        await device.compile_all()
+        return served.decoder(device)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -214,8 +210,6 @@ async def _warm_decoder(served: ServedPolicy) -> Decoder:
             f"expected memory for the cache of sequences of up to {served.limits.max_tokens} tokens, found too little: "
             "lower --rows or --max-model-len, or set --dtype bfloat16"
         ) from error
-    decoder.forget(Session(0, 0))
-    return decoder
 
 
 async def _serve(
@@ -230,7 +224,7 @@ async def _serve(
 ) -> None:
     if reload_seconds is not None and served.digest is None:
         raise CannotServe(f"expected a policy folder with --reload, found a HuggingFace folder: {folder}")
-    decoder = await _warm_decoder(served)
+    decoder = await _compiled_decoder(served)
     served = served.without_weights()
     service = Service(served, decoder, limits)
     server = Server(service, key, grace_seconds=limits.grace_seconds, reasoning_parser=reasoning_parser)

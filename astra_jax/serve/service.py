@@ -24,8 +24,10 @@ _SLOT_BITS: Final = 31
 MOST_SEED: Final = 2 ** (2 * _SLOT_BITS)
 """Seeds are below this: seed and slot of a session as one number."""
 _BODY_SECONDS: Final = 60.0
-_BYTES_PER_TOKEN: Final = 64
-_BYTES_BESIDE_TOKENS: Final = 1 << 16
+_ESCAPED_BYTES: Final = 6
+"""The most bytes that JSON writes for a byte of text, as in `\\u0041`."""
+_LEAST_BODY_BYTES: Final = 16 << 20
+"""A body up to this size is read even for a short context, so that a prompt that is too long is told so in tokens."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ class Service:
         self.metrics = ServerMetrics()
         self.digest = served.digest
         """Of the weights that are served now."""
-        self._most_body_bytes = _BYTES_BESIDE_TOKENS + _BYTES_PER_TOKEN * served.limits.max_tokens
+        longest_token = max(map(len, served.policy.tokenizer.backend.get_vocab()))
+        of_context = _ESCAPED_BYTES * longest_token * served.limits.max_tokens
+        self._most_body_bytes = max(_LEAST_BODY_BYTES, of_context)
         self._numbers = itertools.count(1)
         self._num_taken = 0
         self._ending: set[asyncio.Task[None]] = set()
@@ -206,7 +210,7 @@ class Service:
             raise RequestRefused(408, f"the body did not come within {_BODY_SECONDS:g} s") from None
         return bytes(body)
 
-    # --- what anybody may ask ---
+    # --- what is served, and how it is ---
 
     async def models(self, request: Request) -> Response:
         """Answer `GET /v1/models`: `replays` and `policy` are ours."""

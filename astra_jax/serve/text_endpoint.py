@@ -2,8 +2,6 @@
 
 A chat is rendered by the checkpoint's own template, and what is sampled is taken apart as it comes: a stream says the
 same as a reply that is waited for. A client that hangs up lets go of rows and pages.
-
-Decided: docs/decisions/serve.md, “A chat request is rendered by the checkpoint's template and read by our parser”.
 """
 
 from __future__ import annotations

@@ -54,15 +54,15 @@ class TextRequest(BaseModel):
 
     model: str | None = None
     max_tokens: int | None = Field(default=None, ge=1)
-    temperature: float = 1.0
+    temperature: float = Field(default=1.0, ge=0, le=100)
     top_p: float = 1.0
     top_k: int = -1
     """-1 and 0 for all."""
     min_p: float = 0.0
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
-    repetition_penalty: float = Field(default=1.0, gt=0)
-    seed: int | None = None
+    repetition_penalty: float = Field(default=1.0, ge=1e-6, le=1e6)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: int = Field(default=1, ge=1, le=MOST_CHOICES)
     stop: list[str] = Field(default=[], max_length=_MOST_STOPS)
     stop_token_ids: list[int] = []

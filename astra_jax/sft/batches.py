@@ -3,8 +3,6 @@
     records ─► samples, rendered when needed ─► schedule (pure) ─► this host's rows of a step ─► Grain's threads ─► step
 
 A step number is the whole position: any step's batch can be made at any time, on any number of hosts.
-
-Decided: docs/decisions/sft.md, “A run has `steps` or `epochs`”.
 """
 
 from __future__ import annotations

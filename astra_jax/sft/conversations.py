@@ -4,8 +4,6 @@ Content may be text or parts of text, arguments a JSON object or its text, `tool
 `reasoning_content`, in `reasoning`, or before `</think>` in the content. What would be learnt wrong is refused: a call
 of a tool that is not offered, an answer to no call, a message of weight 0, the older `functions`. Other keys are left.
 A control token's name in a text, such as `<|im_end|>`, is learnt as text (`chat.tokenizer`).
-
-Decided: docs/decisions/sft.md, “Conversations of others are read from OpenAI's form, and a bad line ends the run”.
 """
 
 from __future__ import annotations

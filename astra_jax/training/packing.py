@@ -1,7 +1,4 @@
-"""Several samples in one row: which of them, by their lengths alone.
-
-Decided: docs/decisions/sft.md, “Packing is first fit over 64 open rows of the largest length”.
-"""
+"""Several samples in one row: which of them, by their lengths alone."""
 
 from __future__ import annotations
 

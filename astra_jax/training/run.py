@@ -7,8 +7,6 @@ with TrainingRun("sft", config, parts, ...) as run:
                                                be given up for a signal awaits `run.unless_it_ends`
         run.note_update(step, metrics, batch)  keep the batch of an update that was not applied
         run.end_step(state, metrics)           write down, tell, save, heed signals
-
-Decided: docs/decisions/runs.md, “What SFT and RL share around a step is one run”.
 """
 
 from __future__ import annotations

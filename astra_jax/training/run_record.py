@@ -6,6 +6,8 @@ config, data, start or the code that decides the result have changed, it is refu
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
@@ -58,7 +60,7 @@ def open_run(
     }
     _require_same_on_all_hosts(made_with)
     refusal: DestinationRefused | None = None
-    figures = None
+    figures, cores = None, _cpu_cores()
     try:
         require_destination(out, result)
         # A run that was stopped before its first step left nothing to go on from: it may be begun with anything.
@@ -66,11 +68,17 @@ def open_run(
             earlier = earlier_manifest(out, result, made_with) or {}
             # If somebody took the product away, its figures belong to nothing, and the run goes on to make it.
             figures = earlier.get("figures") if (out / product).is_file() else None
+            before = earlier.get("cpu_cores")
+            if figures is None and before and cores and before != cores and jax.process_index() == 0:
+                note = "it goes on, but sums are rounded in another order: the last bits differ from an unbroken run's"
+                print(f"astra: {out}: was computed on {before} CPU cores, now on {cores}; {note}", file=sys.stderr)
     except DestinationRefused as error:
         refusal = error
     _agree(refusal)
     closing = None if figures is None else {**figures, "already_complete": True}
-    return RunManifest(out, result, made_with, closing, is_written_here=jax.process_index() == 0)
+    return RunManifest(
+        out, result, made_with, closing, is_written_here=jax.process_index() == 0, noted={"cpu_cores": cores}
+    )
 
 
 def digest_of_records(directory: Path) -> str:
@@ -86,6 +94,13 @@ def digest_of_records(directory: Path) -> str:
 def digest_of_policy(folder: Path) -> str:
     """Name the contents of a policy folder: the manifest of its weights, with their checksums, and its tokenizer."""
     return digest_of_files([folder / "params.whole.json", folder / "tokenizer.json"])
+
+
+def _cpu_cores() -> int | None:
+    """Return how many cores JAX computes on; None where it computes on an accelerator."""
+    import jax
+
+    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else None
 
 
 def _holds_something(path: Path) -> bool:

@@ -6,9 +6,7 @@
 
 A cluster sends SIGTERM before it takes a machine away. A second Ctrl-C ends either at once, with what was saved before.
 
-Decided: docs/decisions/commands.md, “A signal ends a command well, a second Ctrl-C at once”.
-Decided: docs/decisions/commands.md, “A rollout is given up on a signal, and the state before it is saved”.
-Decided: docs/decisions/hosts.md, “Hosts count their steps from where they began”.
+Decided: docs/decisions/commands.md, “A signal abandons the rollout, and the state before it is saved”.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The file is what counts. While W&B cannot be reached training goes on, and what is missing there is sent when the run
 resumes; with WANDB_MODE=offline, `wandb sync RUN_DIR/wandb/latest-run` sends all of it.
-
-Decided: docs/decisions/runs.md, “Weights & Biases follows metrics.jsonl”.
 """
 
 from __future__ import annotations

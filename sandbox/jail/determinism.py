@@ -35,8 +35,6 @@ def install() -> Callable[[int], None]:
 
     CLOCK_MONOTONIC stays real: event loops and locks need it. So does the time that `time.sleep` takes; the clock has
     gone on by what was asked for when it returns.
-
-    Decided: docs/decisions/sandbox.md, “A sleep is as long as it says, and the clock goes on by it”.
     """
     _replace_clocks()
     _replace_datetime()

@@ -76,7 +76,7 @@ def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
 
     All that it needs is bound here: each name that it looked up in a module would cost it the copies of some pages.
 
-    Decided: docs/decisions/sandbox.md, “What a call's process needs is bound and laid out before it is forked”.
+    Decided: docs/decisions/sandbox.md, “The parent process prepares memory and streams before it forks a call”.
     """
     die_with_parent = linux.die_with_parent if jail.tier != "namespaces" else None
     enforce_rules = linux.landlock_enforcer(jail.ruleset) if jail.ruleset >= 0 else None
@@ -170,10 +170,7 @@ def take_descriptors(
 
 
 def renew_streams() -> None:
-    """Open the standard streams anew: what a tool sets on an open file, every process that shares it would find set.
-
-    Decided: docs/decisions/sandbox.md, “Whatever a call could leave on a shared object is its own, or refused”.
-    """
+    """Open the standard streams anew: what a tool sets on an open file, every process that shares it would find set."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)

@@ -3,7 +3,7 @@
 A count of references stands in every object, so whatever a call uses it writes to. Nothing here changes what a program
 does, only what it costs: where the kernel has no such pages, or Python another allocator, all goes on as it would.
 
-Decided: docs/decisions/sandbox.md, “What a call's process needs is bound and laid out before it is forked”.
+Decided: docs/decisions/sandbox.md, “The parent process prepares memory and streams before it forks a call”.
 """
 
 from __future__ import annotations

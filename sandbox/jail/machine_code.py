@@ -3,7 +3,7 @@
 What is mapped from a file and never written to, the kernel leaves out of a fork: each process finds such pages anew, in
 some sixty faults. A mapping with a page of its own is handed on whole.
 
-Decided: docs/decisions/sandbox.md, “What a call's process needs is bound and laid out before it is forked”.
+Decided: docs/decisions/sandbox.md, “The parent process prepares memory and streams before it forks a call”.
 """
 
 from __future__ import annotations

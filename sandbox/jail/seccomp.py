@@ -6,8 +6,6 @@ or a folder is allowed, and files open for reading only.
 
 Unknown calls fail with EPERM instead of killing: a library that probes for a feature falls back, and a tool that
 tries something forbidden gets a PermissionError that the harness reports as `forbidden`.
-
-Decided: docs/decisions/sandbox.md, “The zygote has a filter of its own, and its calls add what takes the rest away”.
 """
 
 from __future__ import annotations

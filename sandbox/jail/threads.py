@@ -2,8 +2,6 @@
 
 RLIMIT_NPROC counts all threads of a user, whoever started them. Where a worker has no user namespace of its own that
 would make a tool's failure of what others do. There the limit stays as it is, and the kernel asks, by a filter.
-
-Decided: docs/decisions/sandbox.md, “Without namespaces the zygote is asked for each thread”.
 """
 
 from __future__ import annotations

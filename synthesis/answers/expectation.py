@@ -4,8 +4,6 @@ A lexicon of two languages, for where no model judges. A refusal says of the spe
 cannot be done; what cannot be done in the world (“the flat cannot be rented”), and what is only said so (“I cannot
 stress enough”), is none. A question back asks for a fact and leaves the turn to the user; an offer (“anything else?”),
 and a question that is answered at once, is none.
-
-Decided: docs/decisions/rl.md, “A refusal is told by a lexicon, and is worth most after what the tools allow”.
 """
 
 from __future__ import annotations

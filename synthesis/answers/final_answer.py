@@ -17,7 +17,7 @@ hold three further values, or as many as there are sub-questions: what an explan
 answer is one of several candidates (the highest of three rents), the last sentence that names a candidate names the
 gold one alone. Nothing is rounded, and no negation is read.
 
-Decided: docs/decisions/figures.md, “A final message answers by rule, not by judge” and “A written value is told whole”.
+Decided: docs/decisions/figures.md, “A final message answers by rule, not by judge”.
 """
 
 from __future__ import annotations

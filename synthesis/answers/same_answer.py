@@ -1,6 +1,6 @@
 """The one rule of "the same answer": the same value, however it is written, or an alias that was stated; no substring.
 
-Decided: docs/decisions/figures.md, “Answers are compared by what they say”.
+Decided: docs/decisions/figures.md, “Answers are compared by value: numbers, quantities with units, dates”.
 """
 
 from __future__ import annotations

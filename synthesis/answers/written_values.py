@@ -10,8 +10,6 @@ to say so); 1e5, 5M and other marks of codes; whatever has digits in two places.
 exact by definition; one currency never into another, and percent never into percentage points. After any other word the
 word must be the same ("8 million people"), and a fraction is none ("3.10 LTS" is no "3.1 LTS") unless the number is
 marked ("8.2 million people"). Nothing is rounded.
-
-Decided: docs/decisions/figures.md, “A written value is told whole”.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@
 A variant shares its source's entities and answers, so that a split whose world is apart from the one's is apart from
 the other's; tools that a kind adds may be the same in both splits.
 A variant that lies among the sources already is neither written again nor made another one of.
-
-Decided: docs/decisions/environments.md, “A proven environment is made others with the same gold”.
 """
 
 from __future__ import annotations

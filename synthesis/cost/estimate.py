@@ -3,8 +3,6 @@
 A small run with the embedded teacher is metered and scaled up to the run that is wanted. Prompts are rendered in full;
 replies are as short as the embedded teacher's, and retries and repairs are not counted: a model that thinks aloud
 writes several times as much.
-
-Decided: docs/decisions/synthesis.md, “An estimate is a small metered run”.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
 A policy that imitates gold episodes alone has nothing to unlearn, so that RL can only make it surer; a pre-trained one
 has good and bad habits side by side. Here their shares are known. Every call but the gold ones runs in the sandbox.
 
-Decided: docs/decisions/tiny.md, “SFT imitates habits in known shares, on other environments than RL's”.
+Decided: docs/decisions/tiny.md, “Demonstrations hold planted habits in known shares”.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@
 
 A line of the file says of one environment `environment_id`, how many `episodes` it had and how many of them `solved`
 everything; whatever else it says is not read. A kind is a domain, a scenario, a number of hops and a variety.
-
-Decided: docs/decisions/environments.md, “A further set is made of the kinds that a run solves sometimes”.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@
 
 Sub-environments are inserted one at a time, and after each insertion every earlier answer is tested again. Where two
 tools cannot be joined they stay apart under distinct names; the instance is not lost.
-
-Decided: docs/decisions/environments.md, “What tools do is compared by similarity, then by the teacher”.
 """
 
 from __future__ import annotations

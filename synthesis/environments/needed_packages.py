@@ -1,8 +1,6 @@
 """Packages that tools need beside the standard library: those that the sandbox lets them import, and nobody else's.
 
-    config names them ─► the sandbox has them, in one version ─► the teacher is told ─► each tool says which it imports
-
-Decided: docs/decisions/synthesis.md, “A tool says which packages it needs, and a sandbox without them ends the run”.
+config names them ─► the sandbox has them, in one version ─► the teacher is told ─► each tool says which it imports
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A row is what stands under a key, an object of a list, or a name in one. Rows of other data than the one that is asked
 for are taken; of a tool whose data do not hold an argument, as of one that computes, there are none.
 
-Decided: docs/decisions/environments.md, “A tool must answer otherwise for other rows of its data, and a distractor
-brings a call that it answers”.
+Decided: docs/decisions/environments.md, “A tool must answer differently for other rows, and a distractor must answer a
+call”.
 """
 
 from __future__ import annotations

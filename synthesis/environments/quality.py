@@ -1,7 +1,4 @@
-"""The quality score QS(τ) of a decomposition: rules first, the teacher's judgement for what no rule can see.
-
-Decided: docs/decisions/environments.md, “A quality threshold sees every draft before any tool is written”.
-"""
+"""The quality score QS(τ) of a decomposition: rules first, the teacher's judgement for what no rule can see."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 
 Each level promises what the ones above it promise. `shared_between` counts it on the finished records.
 
-Decided: docs/decisions/environments.md, “Held out means worlds, tools or domains, and the records are counted”.
+Decided: docs/decisions/environments.md, “Held out means unseen worlds, unseen tools or unseen domains”.
 """
 
 from __future__ import annotations

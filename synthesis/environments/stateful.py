@@ -6,9 +6,6 @@ The proof runs the gold calls in order on the state as it changes. Beside the pr
 a sub-question that depends on others must not give its gold on the initial state. Then conditions on the last state are
 written by somebody who has not seen it, and must agree with it; then come tools that the task does not need, and
 optional parameters, each proven in its turn.
-
-Decided: docs/decisions/environments.md, “A stateful task has conditions on its last state, and tools that it does not
-need”.
 """
 
 from __future__ import annotations

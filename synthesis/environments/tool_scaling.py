@@ -4,8 +4,6 @@
 
 What makes the tool answer stays: its name and its required parameters. The proof then holds the implementation to the
 defaults that the document promises.
-
-Decided: docs/decisions/environments.md, “Half of the paper-like environments have scaled tool documents”.
 """
 
 from __future__ import annotations

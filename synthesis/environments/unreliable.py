@@ -5,8 +5,6 @@
 
 Which replies are bad stands in the episode's state, so that the same calls have the same replies, bytes and all.
 Without a state a tool is reliable: so it is proven as every other one is, and its bad replies are proven here.
-
-Decided: docs/decisions/environments.md, “A proven environment is made others with the same gold”.
 """
 
 from __future__ import annotations

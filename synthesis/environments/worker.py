@@ -63,8 +63,6 @@ _EMBEDDED_VERSION: Final = (
     "tool-merging-1 stateful-task-1 parameter-omission-1"
 )
 """Stands where the wording would, so that the embedded teacher's records hang on none.
-
-Decided: docs/decisions/teacher.md, “The embedded teacher's records hang on no wording”.
 """
 
 

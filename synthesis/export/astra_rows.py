@@ -5,7 +5,8 @@ tool name to module text, `sub_qa_dict` tool name to the texts of its sub-answer
 finds a sub-answer, what depends on what, which tools are distractors, or of which type an answer is; that stands in a
 fifth column, `environment`, without which a row cannot be read back.
 
-Decided: docs/decisions/synthesis.md, “ASTRA's four columns, and a fifth for what they cannot carry”.
+Decided: docs/decisions/synthesis.md, “The published RL format is four columns, and a fifth holds the rest of the
+record”.
 """
 
 from __future__ import annotations

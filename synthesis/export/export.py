@@ -1,11 +1,9 @@
 """A record directory as a folder of rows for another trainer: the rows, and the data card with their schema.
 
-    out/
-      train.jsonl       one row on each line, UTF-8; or train.parquet, or a folder for `tfds.data_source`
-      README.md         the data card
-      .astra.json       says that the folder is an export
-
-Decided: docs/decisions/synthesis.md, “An export is a folder that carries its schema”.
+out/
+  train.jsonl       one row on each line, UTF-8; or train.parquet, or a folder for `tfds.data_source`
+  README.md         the data card
+  .astra.json       says that the folder is an export
 """
 
 from __future__ import annotations

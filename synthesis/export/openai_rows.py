@@ -1,7 +1,4 @@
-"""Conversations as rows of `messages` and `tools`, as OpenAI's chat API and its fine-tuning read them.
-
-Decided: docs/decisions/synthesis.md, “An export is a folder that carries its schema”.
-"""
+"""Conversations as rows of `messages` and `tools`, as OpenAI's chat API and its fine-tuning read them."""
 
 from __future__ import annotations
 

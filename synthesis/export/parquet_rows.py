@@ -1,8 +1,6 @@
 """Rows in a Parquet file whose schema is that of their class: nothing is guessed, and digits stay text.
 
 A column of several types is Arrow's `json`, text of JSON in the file; `datasets` reads it as `Json()`.
-
-Decided: docs/decisions/synthesis.md, “An export is a folder that carries its schema”.
 """
 
 from __future__ import annotations

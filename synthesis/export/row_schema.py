@@ -2,8 +2,6 @@
 
 A reader that guesses takes "0042" for a number and a date for a time. A column whose values have several types is
 `json`: any JSON value, kept as it is.
-
-Decided: docs/decisions/synthesis.md, “An export is a folder that carries its schema”.
 """
 
 from __future__ import annotations

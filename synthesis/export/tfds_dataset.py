@@ -5,8 +5,6 @@
     tfds.data_source("astra_environment", split="train", data_dir="out")[0]["record"]
 
 An example has a few columns to choose by and the record itself as JSON text, in the records' order.
-
-Decided: docs/decisions/synthesis.md, “An export is a folder that carries its schema”.
 """
 
 from __future__ import annotations

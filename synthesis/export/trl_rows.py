@@ -1,8 +1,6 @@
 """Environments as rows of TRL's RL data: a conversational prompt, and columns for `reset` and the reward functions.
 
 TRL hands the columns of a row to the environment's `reset` and to reward functions by name.
-
-Decided: docs/decisions/synthesis.md, “Rows for other RL say only what its documents say”.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 verl's own five columns, `agent_name` for its tool-calling loop, and in `extra_info` what it hands to `create` of each
 tool. verl knows tools by their names for a whole run: a name that has several documents in a set needs a choice.
-
-Decided: docs/decisions/synthesis.md, “Rows for other RL say only what its documents say”.
 """
 
 from __future__ import annotations

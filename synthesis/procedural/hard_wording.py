@@ -3,8 +3,6 @@
 Names of tools and parameters, and the words for each property, are drawn anew for every world, from the lexicons
 `lexicons/DOMAIN.toml`. No content word of a question's phrase stands in the document of the tool that answers it (a
 test holds that), and some siblings have those words.
-
-Decided: docs/decisions/environments.md, “Hard environments ask in other words, and have siblings beside their tools”.
 """
 
 from __future__ import annotations

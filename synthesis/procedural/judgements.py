@@ -1,7 +1,7 @@
 """The embedded teacher as judge: each score is computed from the conversation it is shown and the chain of its task.
 
 The agent works along the same chain, so what it does is right by construction: these scores find faults that came into
-a conversation in another way. How many: docs/experiments.md, “Catch rates”.
+a conversation in another way. How many: docs/results.md, “Catch rates”.
 """
 
 from __future__ import annotations

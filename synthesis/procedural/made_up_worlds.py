@@ -6,7 +6,7 @@ What the tiny base model is pre-trained on. In a world of `domains` the tool tha
 by heart; here a label means nothing but itself, so that the only way to the tool is to read the documents. The words
 are those of the domains, one by one and in any order, and syllables; the wording of unseen tools is never drawn.
 
-Decided: docs/decisions/tiny.md, “SFT starts from a base that was pre-trained on made-up worlds”.
+Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
 """
 
 from __future__ import annotations

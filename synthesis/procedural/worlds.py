@@ -107,7 +107,6 @@ class World:
         """Return the document of the tool that looks a property up, in the world's language.
 
         One in Chinese ends with the English label that the tool's name is made of.
-        Decided: docs/decisions/tiny.md, “Chinese documents end with the English label of their tool”.
         """
         if self.hard is not None:
             return self.hard.documents[entity_type, property_name]

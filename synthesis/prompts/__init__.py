@@ -2,8 +2,6 @@
 
 The instructions of each end with one worked example, which says that it is one.
 
-Decided: docs/decisions/teacher.md, “A prompt shows one worked example of a world of kites”.
-
 trajectories   chain_proposal, chain_vote, task_writing, augmentation, task_scoring, follow_up_writing,
                agent_turn, simulated_user, user_continuation, emulated_tool_response, judges
 environments   qa_instance, decomposition_quality, tool_necessity, tool_document_writing, tool_document_scaling,

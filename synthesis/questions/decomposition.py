@@ -3,9 +3,6 @@
 q0  What is the wage of the manager of project Amber Fox?      a0 = Φ({a_i}, G)
 q1  Who is the manager of project Amber Fox?   a1 ─┐
 q2  What is the wage of manager Calm Otter?    a2 <┘           Φ = same(q2)
-
-Decided: docs/decisions/environments.md, “Hops are counted twice”.
-Decided: docs/decisions/synthesis.md, “Graphs are networkx's, and it is imported where one is built”.
 """
 
 from __future__ import annotations

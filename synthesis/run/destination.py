@@ -16,7 +16,6 @@ whole: a reader never sees half of one. What a killed process left under such a 
 is told by the mark in it.
 
 Decided: docs/decisions/commands.md, “A destination is new, empty, or an earlier result of the same kind”.
-Decided: docs/decisions/commands.md, “Places are paths of this machine, and one file makes what lies there”.
 """
 
 from __future__ import annotations

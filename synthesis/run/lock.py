@@ -2,8 +2,6 @@
 
 The lock is the kernel's (flock) on a file that names its holder, so it goes with the process, however that dies. What
 a killed run leaves is a file that nobody holds; a run that ends takes its file away.
-
-Decided: docs/decisions/runs.md, “One run at a time in a folder”.
 """
 
 from __future__ import annotations
@@ -62,8 +60,8 @@ def run_lock(path: Path) -> Iterator[None]:
                     "place to write to, or move it away"
                 )
             file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
-            file.flush()
+            with contextlib.suppress(OSError):  # of a full disk the run itself tells more
+                os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
             try:
                 yield
             finally:

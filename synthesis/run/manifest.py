@@ -4,7 +4,7 @@
     resume   the same command finds a manifest that says the same, and goes on
     finish   write the closing figures into the manifest, which the same command then repeats
 
-Decided: docs/decisions/runs.md, “A run is what it was begun with”.
+Decided: docs/decisions/runs.md, “A run resumes only with the config, inputs and code that it began with”.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,8 @@ class RunManifest:
     """Closing figures of an earlier command that finished the run; None while the run is not finished."""
     is_written_here: bool = True
     """Whether this process writes the manifest; of several hosts only the first one does."""
+    noted: Mapping[str, Any] = field(default_factory=dict)
+    """Facts of this machine that the manifest keeps and that decide nothing, such as its number of cores."""
 
     def begin(self) -> None:
         """Write down what the run is begun with, before the run writes anything that is to last."""
@@ -62,7 +64,7 @@ class RunManifest:
     def _write(self, figures: Mapping[str, Any] | None) -> None:
         if self.is_written_here:
             self.out.mkdir(parents=True, exist_ok=True)
-            write_manifest(self.out, self.result, {"made_with": self.made_with, "figures": figures})
+            write_manifest(self.out, self.result, {"made_with": self.made_with, **self.noted, "figures": figures})
 
 
 def write_manifest(out: Path, result: Result, contents: Mapping[str, Any]) -> None:

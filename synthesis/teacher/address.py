@@ -1,7 +1,4 @@
-"""The address of an endpoint: looked at before anything is sent there, and not shown where it may hold a key.
-
-Decided: docs/decisions/teacher.md, “What an endpoint says is looked at before it is believed or shown”.
-"""
+"""The address of an endpoint: looked at before anything is sent there, and not shown where it may hold a key."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Batches under way, and what came back in them, beside the replies: a run that was killed asks for neither again.
-
-Decided: docs/decisions/teacher.md, “A draw has its own line of a batch, and a key its own batches”.
-"""
+"""Batches under way, and what came back in them, beside the replies: a run that was killed asks for neither again."""
 
 from __future__ import annotations
 

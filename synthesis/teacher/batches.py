@@ -1,9 +1,7 @@
 """Calls sent in batches: gathered, uploaded as lines of a file, polled, their answers read from another file.
 
-    call ─► queue of its model ─► file ─► batch ─► polled until it ends ─► a line per call ─► Answer
-            (until so many, or so long)   └─ its id is kept beside the replies, so that a run that was killed polls on
-
-Decided: docs/decisions/teacher.md, “A batch is known before it is sent, and its answers are kept as they came”.
+call ─► queue of its model ─► file ─► batch ─► polled until it ends ─► a line per call ─► Answer
+        (until so many, or so long)   └─ its id is kept beside the replies, so that a run that was killed polls on
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a run may spend, and has spent: the calls of all its commands together, also those whose replies were no use.
-
-Decided: docs/decisions/teacher.md, “A run counts what all its commands have spent”.
-"""
+"""What a run may spend, and has spent: the calls of all its commands together, also those whose replies were no use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A chat completion as endpoints give it back, taken apart: text, reasoning, tool calls, tokens.
-
-Decided: docs/decisions/teacher.md, “What an endpoint says is looked at before it is believed or shown”.
-"""
+"""A chat completion as endpoints give it back, taken apart: text, reasoning, tool calls, tokens."""
 
 from __future__ import annotations
 

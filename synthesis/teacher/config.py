@@ -1,7 +1,4 @@
-"""Which models are asked, as whom, and within what limits.
-
-Decided: docs/decisions/teacher.md, “A key goes to the address that it was named for”.
-"""
+"""Which models are asked, as whom, and within what limits."""
 
 from __future__ import annotations
 

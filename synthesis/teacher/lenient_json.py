@@ -6,7 +6,7 @@ a comma or a colon, is no value.
     prose around it   {"a": 1,}   {'a': True}   {"a": "two
     lines"}   {"a": "\d"}   "{\"a\": 1}"
 
-Decided: docs/decisions/teacher.md, “Replies are read leniently by our own reader, and meant strictly”.
+Decided: docs/decisions/teacher.md, “Replies are parsed leniently by our own reader and validated strictly”.
 """
 
 from __future__ import annotations

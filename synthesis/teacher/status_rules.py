@@ -8,8 +8,6 @@
     reject    every other one                      the question is rejected; so many in a row stop the run
 
 docs/teacher.md has the table for whoever runs it.
-
-Decided: docs/decisions/teacher.md, “Every status has a rule, and a field that is refused is left out”.
 """
 
 from __future__ import annotations

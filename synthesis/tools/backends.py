@@ -3,7 +3,7 @@
 The emulator keeps a typed state per trajectory, so that what one call writes a later one reads, and fails on a seeded
 share of its calls. An injected failure changes no state and is written into the record as ground truth.
 
-Decided: docs/decisions/trajectories.md, “What the emulator says is what the tool returns”.
+Decided: docs/decisions/trajectories.md, “Emulated responses are validated against the tool's output schema”.
 """
 
 from __future__ import annotations

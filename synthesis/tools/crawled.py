@@ -4,8 +4,7 @@ Shape A has `input_schema`, a JSON Schema. Shape B was read off web pages: `para
 type always "string", with words of the page among the parameters. A page that shows none, or words alone, does not say
 that the tool takes none: its parameters are unknown. So are those of a schema that does not speak of properties.
 
-Decided: docs/decisions/tools.md, “Words of a page are taken for a description's only in its order” and “Unknown
-parameters are not none”.
+Decided: docs/decisions/tools.md, “A tool whose parameters are unknown is not a tool without parameters”.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
 
 A server that reads the clock would make records depend on the day they were made. The server runs unchanged; only the
 name `datetime` in its package's modules is a class whose `now()` is the given time (ISO 8601 with offset).
-
-Decided: docs/decisions/tools.md, “Real servers answer deterministically”.
 """
 
 from __future__ import annotations

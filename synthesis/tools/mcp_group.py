@@ -1,7 +1,4 @@
-"""The real servers of one conversation: one, or several whose tools are offered together; a call finds its server.
-
-Decided: docs/decisions/tools.md, “Servers of a group are offered together, and keys come from the environment”.
-"""
+"""The real servers of one conversation: one, or several whose tools are offered together; a call finds its server."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Each session is a process of its own with a workspace of its own. A trajectory leases a session alone, and finds the
 workspace as it was prepared, so that trajectories see nothing of one another and their order changes nothing.
-
-Decided: docs/decisions/tools.md, “What prepares a workspace sees what its server sees, and is masked as it is”.
 """
 
 from __future__ import annotations

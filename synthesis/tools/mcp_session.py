@@ -1,6 +1,6 @@
 """One running tool server and the connection to it, with the official SDK: shaken hands with, listed, called.
 
-Decided: docs/decisions/tools.md, “What a tool server refuses is a response; what it breaks costs its trajectory”.
+Decided: docs/decisions/tools.md, “A refused call is a tool response; a broken protocol rejects the trajectory”.
 """
 
 from __future__ import annotations

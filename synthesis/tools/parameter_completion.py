@@ -4,7 +4,7 @@
                                   none that can be used    ─► left out of its server, counted with the reason
     server ─► without what was left out ─► left out itself where too few tools are left
 
-Decided: docs/decisions/tools.md, “Unknown parameters are not none”.
+Decided: docs/decisions/tools.md, “A tool whose parameters are unknown is not a tool without parameters”.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ is told what is wrong, or the document is not used. Beside what JSON Schema dema
     no `$` keyword                      but a `$comment`, and `$schema` of the whole: others have something fetched
     no `pattern`, `patternProperties`   Python's `re` may not know one, or take exponential time for it
 
-Decided: docs/decisions/environments.md, “A written schema leads nowhere and holds no pattern, and a reply can be read
-back”.
+Decided: docs/decisions/environments.md, “A schema that a teacher wrote has no references and no patterns”.
 """
 
 from __future__ import annotations

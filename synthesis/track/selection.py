@@ -4,8 +4,6 @@
     out.rejected  the others, with scores and reasons      ┘ and moves where its scores put it
 
 What goes to `out.rejected` is there before `out` loses it: a run that is killed in between loses nothing.
-
-Decided: docs/decisions/teacher.md, “Another threshold selects again from what was made”.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
 
 The requests are written and checked with the task. When the agent has answered, the simulated user says the next one
 in words that fit, or leaves it if what came before was not done. Agent and judges know of a task what has been said.
-
-Decided: docs/decisions/trajectories.md, “Conversations of several requests share out one verified chain”.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 MinHash signatures in bands (locality-sensitive hashing) name the candidates; what decides is the exact Jaccard
 similarity of their shingles, so a task is never lost to a chance collision.
-
-Decided: docs/decisions/trajectories.md, “Near-duplicate tasks are found server by server”.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The task writer puts the request in the persona's words, and the simulated user speaks as the same person after it.
 The embedded teacher reads none, so its tasks have none.
-
-Decided: docs/decisions/teacher.md, “A persona is drawn for every task, and speaks to its end”.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Of several judgements on one axis the lowest counts, so that a long conversation
 Of a task with follow-ups a judge is given what had been said of it by then.
 A judgement that fails raises `BadReply`, which rejects the trajectory.
 
-Decided: docs/decisions/trajectories.md, “Thresholds are chosen on planted badness, and an axis is as good as its worst
+Decided: docs/decisions/trajectories.md, “Reward thresholds are chosen on planted faults, and an axis takes its worst
 turn”.
 """
 
@@ -199,7 +199,7 @@ async def _judged(
 ) -> dict[tuple[Judge, int], float]:
     """Return the score of each judge about the first so many messages.
 
-    Decided: docs/decisions/teacher.md, “Judges of one message are asked together, and none sees further”.
+    Decided: docs/decisions/teacher.md, “Judges of one message share a call and see only what came before it”.
     """
 
     def question(judge: Judge, upto: int) -> tuple[Request[judges.Judgement], int]:

@@ -3,9 +3,6 @@
 Candidate chains are length-bounded random walks on it, biased by edge weight (ASTRA, SFT data, step 2). Each walk costs
 time linear in its length; nothing is enumerated. It is networkx's weighted `DiGraph`: `starts` of a node says how often
 a proposal began with the tool, `weight` of an edge how often it was proposed.
-
-Decided: docs/decisions/trajectories.md, “A server's chains may be proposed in several draws”.
-Decided: docs/decisions/synthesis.md, “Graphs are networkx's, and it is imported where one is built”.
 """
 
 from __future__ import annotations

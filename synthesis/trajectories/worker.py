@@ -75,8 +75,6 @@ FOLLOW_UP_PROMPTS: Final[tuple[type[Request[Any]], ...]] = (WriteFollowUp, Conti
 """What is asked besides where tasks have follow-ups."""
 _EMBEDDED_VERSIONS: Final = {False: "404758c73f41", True: "109de969cbec"}
 """Without and with follow-ups: stands where the wording would, so that the embedded teacher's records hang on none.
-
-Decided: docs/decisions/teacher.md, “The embedded teacher's records hang on no wording”.
 """
 _AUGMENTATION_AXES: Final[tuple[Axis, ...]] = ("diversity", "complexity", "persona")
 _TRIES_PER_DEAD_SERVER: Final = 3

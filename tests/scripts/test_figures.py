@@ -1,4 +1,4 @@
-"""The documents have the rows that the figures are written into, and a broken promise is told."""
+"""The documents have the tables that the figures are written into, and a broken promise is told."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def a_summary(**changes: Any) -> dict[str, Any]:
     policy |= {f"{key}_interval": [0.0, 1.0] for key in ("f1", "f1_unseen_tools", "f1_unseen_domains")}  # type: ignore[misc]
     setting = {
         "untrained": policy,
+        "base": policy,
         "sft": policy | {"f1": 0.35},
         "rl": policy | {"f1": 0.5, "irrelevant_call_share": 0.015, "f1_unseen_tools": 0.25},
         "lexical": {key: value for key, value in policy.items() if key != "temperature"},
@@ -32,15 +33,14 @@ def a_summary(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_the_documents_have_every_row_and_the_table() -> None:
-    cells = figures.readme_cells([a_summary(), a_summary()])
-    assert cells["… SFT → RL, greedy"] == "0.350 → 0.500 · 0.350 → 0.500"
-    assert cells["exported logits against `transformers`"] == "1.3e-5 · 1.3e-5"
-    written = figures.with_cells((ROOT / "README.md").read_text(encoding="utf-8"), cells)
-    assert written.count("0.350 → 0.500 · 0.350 → 0.500") == 3
-    experiments = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
-    table = figures.experiments_table([a_summary()])
-    assert table in figures.with_table(experiments, table)
+def test_the_documents_have_the_tables() -> None:
+    summaries = [a_summary(), a_summary()]
+    readme = figures.readme_table(summaries)
+    assert readme.split("\n")[2] == (
+        "| F1, unseen worlds | 0.000 · 0.000 | 0.350 · 0.350 | 0.500 · 0.500 | 0.000 · 0.000 |"
+    )
+    for name, table in (("README.md", readme), ("docs/results.md", figures.results_table(summaries))):
+        assert table in figures.with_table((ROOT / name).read_text(encoding="utf-8"), table)
 
 
 def test_a_promise_that_is_not_kept_is_told() -> None:

@@ -1,5 +1,7 @@
 """A conversion is bit-equal both ways, holds a piece at a time, and counts when it is whole, never before."""
 
+import contextlib
+import errno
 import hashlib
 import json
 import shutil
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import jax
@@ -19,10 +22,12 @@ from safetensors.numpy import load_file, save_file
 from astra_jax.checkpoints import convert, hf
 from astra_jax.checkpoints.checkpoint import CheckpointError, load_params, save_params
 from astra_jax.checkpoints.convert import hf_to_orbax, orbax_to_hf
-from astra_jax.checkpoints.hf import HFCheckpointError, hf_tensors, load_hf, save_hf
+from astra_jax.checkpoints.hf import HFCheckpointError, hf_tensors, load_hf, save_hf, source_files
+from astra_jax.checkpoints.policy import load_policy, save_policy
+from astra_jax.checkpoints.provenance import TrainingStage, imported, read_provenance
 from astra_jax.cli.command import main
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.qwen3 import init_params
+from astra_jax.model.qwen3 import bind, init_params
 from astra_jax.testing import tiny_tokenizer
 from synthesis.run.destination import DestinationRefused
 
@@ -43,7 +48,7 @@ def write_hf_folder(directory, config=CONFIG, dtype="bfloat16", shards=2):
     weight_map = {name: f"model-{i % shards + 1:05d}-of-{shards:05d}.safetensors" for i, name in enumerate(tensors)}
     for file in set(weight_map.values()):
         save_file({name: tensors[name] for name, home in weight_map.items() if home == file}, directory / file)
-    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     TOKENIZER.save(directory, model_max_length=1024)
     ends = [TOKENIZER.end_id, TOKENIZER.pad_id]
     hf_config = config.to_hf() | {"torch_dtype": dtype, "eos_token_id": ends[0], "initializer_range": 0.04}
@@ -353,3 +358,154 @@ def test_the_command_converts_both_ways_and_ends_in_one_line_when_it_cannot(tmp_
     assert capsys.readouterr().err == (
         f"astra: HFCheckpointError: {tmp_path / 'hf'}: config.json: expected model_type 'qwen3', found 'llama'\n"
     )
+
+
+def test_an_export_says_nothing_of_other_weights_code_or_places(tmp_path):
+    write_hf_folder(tmp_path / "hf")
+    stale = {
+        "quantization_config": {"quant_method": "fp8"},
+        "auto_map": {"AutoModelForCausalLM": "modeling.Other"},
+        "_name_or_path": "/home/somebody/model",
+        "dtype": "bfloat16",
+        "architectures": ["Qwen3ForSequenceClassification"],
+    }
+    original = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(original | stale))
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    orbax_to_hf(tmp_path / "ours", tmp_path / "back")
+    del original["torch_dtype"]
+    assert json.loads((tmp_path / "back" / "config.json").read_text()) == original | {"dtype": "float32"}
+
+
+def test_a_kept_config_that_is_refused_today_does_not_travel(tmp_path):
+    write_hf_folder(tmp_path / "hf")
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    kept = tmp_path / "ours" / "hf_config.json"
+    two_ropes = {"rope_parameters": {"rope_type": "default", "rope_theta": 3.0}}
+    kept.write_text(json.dumps(json.loads(kept.read_text()) | two_ropes))
+    orbax_to_hf(tmp_path / "ours", tmp_path / "back")
+    assert "rope_parameters" not in json.loads((tmp_path / "back" / "config.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["hf_config.json", "generation_config.json"])
+def test_a_damaged_file_beside_the_weights_is_named_and_nothing_is_written(tmp_path, name):
+    write_hf_folder(tmp_path / "hf")
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    for text in ("{", "[]"):
+        (tmp_path / "ours" / name).write_text(text)
+        with pytest.raises(HFCheckpointError, match=f"{name} is not a JSON object"):
+            orbax_to_hf(tmp_path / "ours", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+def test_provenance_has_the_digest_of_every_file_that_was_read_and_keeps_it(tmp_path):
+    write_hf_folder(tmp_path / "hf", CONFIG.model_copy(update={"vocab_size": TOKENIZER.vocab_size}))
+    (tmp_path / "hf" / "notes.txt").write_text("not read")
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    read = {name: digest for name, digest in bytes_of(tmp_path / "hf").items() if name != "notes.txt"}
+    assert len([name for name in read if name.endswith(".safetensors")]) == 2
+    assert read_provenance(tmp_path / "ours").source_files == (read,)
+    policy, stage = load_policy(tmp_path / "ours"), TrainingStage(name="SFT", config={}, data=())
+    save_policy(policy, tmp_path / "trained", trained_from=tmp_path / "ours", stage=stage)
+    orbax_to_hf(tmp_path / "trained", tmp_path / "back")
+    assert read_provenance(tmp_path / "back").source_files == (read,)
+    hf_to_orbax(tmp_path / "back", tmp_path / "again")
+    again = read_provenance(tmp_path / "again")
+    assert (again.base.name, again.stages) == ("hf", (stage,))
+    assert again.source_files[0] == read
+    exported = bytes_of(tmp_path / "back")
+    assert again.source_files[1] == {name: exported[name] for name in exported.keys() - {".astra.json", "README.md"}}
+
+
+def test_a_file_is_digested_a_block_at_a_time(tmp_path):
+    write_hf_folder(tmp_path / "hf")
+    with (tmp_path / "hf" / "vocab.json").open("wb") as file:
+        file.truncate(300 * 2**20)
+    tracemalloc.start()
+    imported(tmp_path / "hf", source_files(tmp_path / "hf"))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 2**24
+
+
+@pytest.mark.parametrize(("converter", "source"), [(hf_to_orbax, "hf"), (orbax_to_hf, "ours")])
+def test_a_full_disk_is_named_with_the_bytes_that_are_needed_and_nothing_is_left(tmp_path, capsys, converter, source):
+    (tmp_path / "small").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path / "small")]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        write_hf_folder(tmp_path / "hf")
+        hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+        destination = tmp_path / "small" / "out"
+        with pytest.raises(OSError, match=f"full; make room for up to {4 * CONFIG.num_parameters:,} bytes") as error:
+            converter(tmp_path / source, destination)
+        assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(destination))
+        assert not list((tmp_path / "small").iterdir())
+        with contextlib.suppress(OSError):  # not a byte is free
+            (tmp_path / "small" / "other").write_bytes(bytes(2**20))
+        capsys.readouterr()
+        direction = converter.__name__.replace("_", "-")
+        assert main(["convert", direction, str(tmp_path / source), str(destination)]) == 1
+        assert f"full; make room for up to {4 * CONFIG.num_parameters:,} bytes" in capsys.readouterr().err
+        assert [path.name for path in (tmp_path / "small").iterdir()] == ["other"]
+    finally:
+        subprocess.run(["umount", str(tmp_path / "small")], check=True)
+
+
+@pytest.mark.parametrize(("converter", "source"), [(hf_to_orbax, "hf"), (orbax_to_hf, "ours")])
+def test_a_disk_that_is_full_at_the_last_file_leaves_the_earlier_result(tmp_path, monkeypatch, converter, source):
+    write_hf_folder(tmp_path / "hf")
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    converter(tmp_path / source, tmp_path / "out")
+    before = bytes_of(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for module in (convert, hf):
+        monkeypatch.setattr(module, "copy_companions", full)
+    with pytest.raises(OSError, match=r"the disk is full; make room for up to .* bytes there.*out"):
+        converter(tmp_path / source, tmp_path / "out")
+    assert bytes_of(tmp_path) == before
+
+
+_LOGITS = {"rope_theta": 1e6}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "rope_scaling": _YARN | {"rope_theta": 1e6}},
+        _LOGITS | {"rope_scaling": _YARN | {"beta_fast": 2, "beta_slow": 4}},
+        _LOGITS | {"rope_scaling": _YARN | {"original_max_position_embeddings": 4}},
+        _LOGITS | {"rope_scaling": _YARN | {"attention_factor": None}, "rms_norm_eps": 0.1},
+        _LOGITS | {"quantization_config": None, "auto_map": {"AutoModelForCausalLM": "modeling.Other"}},
+    ],
+)
+def test_what_is_read_and_what_is_exported_computes_the_logits_of_transformers(tmp_path, changes):
+    torch = pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
+    from transformers import AutoModelForCausalLM
+
+    write_hf_folder(tmp_path / "hf", dtype="float32")
+    path = tmp_path / "hf" / "config.json"
+    config = json.loads(path.read_text())
+    for key in ("rope_theta", "rope_scaling"):
+        del config[key]
+    path.write_text(json.dumps(config | changes))
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    orbax_to_hf(tmp_path / "ours", tmp_path / "back")
+    ids = np.random.default_rng(0).integers(0, CONFIG.vocab_size, (1, 24))
+    logits = []
+    for folder in ("hf", "back"):
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / folder, local_files_only=True, dtype=torch.float32)
+        logits.append(model(torch.tensor(ids)).logits.detach().numpy())
+    found, params = load_params(tmp_path / "ours")
+    positions = np.arange(24, dtype=np.int32)[None]
+    ours = bind(found, params)
+    hidden = ours(ids.astype(np.int32), positions, np.ones_like(positions))
+    logits.append(np.asarray(hidden @ params["unembedding"].T))
+    np.testing.assert_array_equal(logits[0], logits[1])
+    np.testing.assert_allclose(logits[2], logits[0], rtol=1e-3, atol=1e-3)

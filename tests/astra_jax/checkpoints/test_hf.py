@@ -1,5 +1,6 @@
 """HuggingFace folders: bit-equal round trips, and errors that name the tensor at fault."""
 
+import copy
 import json
 
 import jax
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 import tokenizers
 from safetensors.numpy import load_file, save_file
+from transformers import Qwen3Config
 
 from astra_jax.chat.tokenizer import TokenizerError
+from astra_jax.checkpoints import hf
 from astra_jax.checkpoints.checkpoint import load_params, save_params
 from astra_jax.checkpoints.hf import HFCheckpointError, hf_tensors, load_hf, save_hf
 from astra_jax.model.config import ModelConfig, YarnScaling
@@ -153,3 +156,166 @@ def test_reading_a_config_json_leaves_it_as_it_was():
     before = json.dumps(hf)
     ModelConfig.from_hf(hf)
     assert json.dumps(hf) == before
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+V5_ROPE = {"rope_type": "default", "rope_theta": 1e6}
+
+
+def config_json(**changes):
+    """A config.json of `CONFIG` with a rope of 1e6 in no spelling yet."""
+    hf = {key: value for key, value in CONFIG.to_hf().items() if key not in ("rope_theta", "rope_scaling")}
+    return hf | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "theta", "factor"),
+    [
+        ({"rope_parameters": V5_ROPE}, 1e6, None),
+        ({"rope_theta": 1e6, "rope_parameters": V5_ROPE}, 1e6, None),
+        ({"rope_theta": 1e6, "rope_parameters": V5_ROPE, "rope_scaling": YARN}, 1e6, 4.0),
+        ({"rope_parameters": V5_ROPE, "rope_scaling": YARN | {"rope_theta": 1e6}}, 1e6, 4.0),
+        ({"rope_theta": 5e5, "rope_scaling": {"type": "yarn"} | YARN | {"attention_factor": None}}, 5e5, 4.0),
+        ({"rope_theta": 5e5, "rope_scaling": {}, "partial_rotary_factor": 1.0}, 5e5, None),
+    ],
+)
+def test_a_rope_that_is_said_once_or_twice_alike_is_read_as_transformers_reads_it(changes, theta, factor):
+    hf = config_json(**changes)
+    config = ModelConfig.from_hf(hf)
+    assert (config.rope_theta, config.yarn and config.yarn.factor) == (theta, factor)
+    assert Qwen3Config.from_dict(copy.deepcopy(hf)).rope_parameters["rope_theta"] == theta
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        # what Qwen3's card says to add, beside a rope as transformers 5 writes it: it would read 10,000
+        (
+            {"rope_parameters": V5_ROPE, "rope_scaling": YARN},
+            r"rope_theta = 1000000\.0 .* transformers reads 10000\.0; write",
+        ),
+        ({"rope_parameters": YARN | {"rope_theta": 1e6}, "rope_scaling": V5_ROPE}, "= 'yarn' .* reads 'default'"),
+        ({"rope_theta": 5e5, "rope_parameters": V5_ROPE}, r"500000\.0 .* reads 1000000\.0"),
+        ({"rope_theta": 1e6, "rope_parameters": YARN, "rope_scaling": YARN | {"factor": 2.0}}, r"= 4\.0 .* reads 2\.0"),
+        ({"rope_theta": 1e6, "original_max_position_embeddings": 64, "rope_scaling": YARN}, "= 64 .* reads 128"),
+        ({"rope_theta": 1e6, "rope_scaling": {"type": "yarn"} | V5_ROPE}, "= 'yarn' .* reads 'default'"),
+        ({"rope_theta": 1e6, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "original_max_position"),
+        ({"rope_theta": 1e6, "rope_scaling": YARN | {"factor": None}}, "factor"),
+        ({"rope_scaling": YARN}, r"missing keys \['rope_theta'\]"),
+        (
+            {"rope_theta": 1e6, "rope_scaling": {"factor": 4.0}},
+            r"no keys \['factor'\] of a rope that is not of type 'yarn'",
+        ),
+        ({"rope_theta": 1e6, "rope_scaling": YARN | {"mscale": 2.0}}, "mscale"),
+        ({"rope_theta": 1e6, "rope_scaling": YARN | {"truncate": False}}, "truncate"),
+        ({"rope_theta": 1e6, "rope_scaling": YARN | {"beta_fast": 0}}, "beta_fast"),
+        ({"rope_theta": 1e6, "rope_scaling": YARN | {"factor": "4.0"}}, "factor"),
+        ({"rope_theta": "1e6"}, "rope_theta"),
+        ({"rope_theta": float("nan")}, "rope_theta"),
+        ({"rope_theta": 1e6, "partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rope_theta": 1e6, "rope_parameters": {"full_attention": V5_ROPE}}, "rope_theta"),
+        ({"rope_theta": 1e6, "rope_scaling": "yarn"}, "config.json"),
+        ({"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2.0}}, "found 'linear'"),
+    ],
+)
+def test_two_ropes_that_differ_and_a_rope_that_is_not_ours_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        ModelConfig.from_hf(config_json(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head_dim": None},
+        {"num_key_value_heads": None},
+        {"rms_norm_eps": None},
+        {"hidden_act": "gelu"},
+        {"is_causal": False},
+        {"is_causal": None},
+        {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+        {"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+        {"per_layer_config": {"1": {"intermediate_size": 24}}},
+    ],
+)
+def test_a_key_that_makes_transformers_compute_otherwise_is_refused(changes):
+    ModelConfig.from_hf(config_json(rope_theta=1e6))
+    with pytest.raises(ValueError, match=r"config\.json: "):
+        ModelConfig.from_hf(config_json(rope_theta=1e6, **changes))
+
+
+TIED = CONFIG.model_copy(update={"tie_word_embeddings": True})
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 64 * 2**20])
+def test_a_tied_head_that_is_the_embedding_is_read_and_one_that_differs_is_refused(tmp_path, monkeypatch, piece_bytes):
+    monkeypatch.setattr(hf, "PIECE_BYTES", piece_bytes)
+    tensors = write_hf_folder(tmp_path / "hf", TIED)
+    embedding = tensors["model.embed_tokens.weight"]
+    save_file(tensors | {"lm_head.weight": embedding}, tmp_path / "hf" / "model.safetensors")
+    _, params = load_hf(tmp_path / "hf")
+    assert "unembedding" not in params
+    assert np.asarray(params["embedding"]).tobytes() == embedding.tobytes()
+    other = embedding.copy()
+    other[-1, -1] += 1
+    for head in (other, embedding[:-1], embedding.astype(np.float16)):
+        save_file(tensors | {"lm_head.weight": head}, tmp_path / "hf" / "model.safetensors")
+        with pytest.raises(
+            HFCheckpointError, match=r"lm_head\.weight differs from model\.embed_tokens\.weight; .*false"
+        ):
+            load_hf(tmp_path / "hf")
+
+
+def test_a_head_that_is_missing_or_stands_alone_is_refused(tmp_path):
+    tensors = write_hf_folder(tmp_path / "hf", CONFIG)
+    embedding, head = tensors.pop("model.embed_tokens.weight"), tensors.pop("lm_head.weight")
+    save_file(tensors | {"model.embed_tokens.weight": embedding}, tmp_path / "hf" / "model.safetensors")
+    with pytest.raises(HFCheckpointError, match=r"missing lm_head\.weight"):
+        load_hf(tmp_path / "hf")
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(TIED.to_hf()))
+    save_file(tensors | {"lm_head.weight": head}, tmp_path / "hf" / "model.safetensors")
+    with pytest.raises(HFCheckpointError, match=r"missing model\.embed_tokens\.weight"):
+        load_hf(tmp_path / "hf")
+
+
+def test_a_head_that_the_config_does_not_have_is_never_left_out_of_an_export(tmp_path):
+    with pytest.raises(HFCheckpointError, match=r"expected the parameters .*, found .*unembedding"):
+        save_hf(init_params(CONFIG, seed=0), TIED, tmp_path / "hf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_that_are_quantised_are_refused_in_one_line(tmp_path):
+    tensors = write_hf_folder(tmp_path / "hf", CONFIG)
+    settings = {"quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(CONFIG.to_hf() | settings))
+    name = "model.layers.1.mlp.up_proj.weight"
+    for kind, changes in {
+        "8 bits": {name: tensors[name].astype(np.int8)},
+        "8 bits as floats": {name: tensors[name].astype(ml_dtypes.float8_e4m3fn)},
+        "packed": {name: np.zeros((3, 1), np.uint8)},
+        "with scales": {f"{name}_scale_inv": np.ones((1, 1), np.float32)},
+    }.items():
+        save_file(tensors | changes, tmp_path / "hf" / "model.safetensors")
+        with pytest.raises(
+            HFCheckpointError, match=r"expected plain weights, found them quantised .*fp8.*up_proj"
+        ) as error:
+            load_hf(tmp_path / "hf")
+        assert "\n" not in str(error.value), kind
+
+
+def test_weights_that_transformers_would_take_from_elsewhere_are_refused(tmp_path):
+    write_hf_folder(tmp_path / "hf", CONFIG)
+    (tmp_path / "hf" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "other"}}))
+    with pytest.raises(HFCheckpointError, match=r"found model\.safetensors besides; delete"):
+        load_hf(tmp_path / "hf")
+    (tmp_path / "hf" / "model.safetensors.index.json").unlink()
+    (tmp_path / "hf" / "adapter_config.json").write_text("{}")
+    with pytest.raises(HFCheckpointError, match="merge the adapter"):
+        load_hf(tmp_path / "hf")
+
+
+@pytest.mark.parametrize("text", ["[]", "7", "null", '"qwen3"', "{", "[" * 100_000])
+def test_a_config_json_that_is_no_object_is_refused(tmp_path, text):
+    write_hf_folder(tmp_path / "hf", CONFIG)
+    (tmp_path / "hf" / "config.json").write_text(text)
+    with pytest.raises(HFCheckpointError, match=r"config\.json is not a JSON object"):
+        load_hf(tmp_path / "hf")

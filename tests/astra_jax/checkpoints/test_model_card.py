@@ -9,6 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from astra_jax.checkpoints.convert import orbax_to_hf
+from astra_jax.checkpoints.model_card import model_card
 from astra_jax.checkpoints.policy import load_policy, save_policy
 from astra_jax.checkpoints.provenance import (
     BaseWeights,
@@ -18,6 +19,7 @@ from astra_jax.checkpoints.provenance import (
     read_provenance,
     training_stage,
 )
+from astra_jax.recipes.tiny_base import TINY_BASE
 from astra_jax.testing import tiny_environment
 from tests.astra_jax.sft.configs import tiny_sft_config
 
@@ -76,3 +78,10 @@ def test_a_provenance_that_is_none_is_refused(tmp_path):
     (tmp_path / "provenance.json").write_text('{"stages": 3}')
     with pytest.raises(ProvenanceError, match=r"provenance\.json: "):
         read_provenance(tmp_path)
+
+
+def test_the_card_of_the_shipped_base_names_its_license_and_an_export_names_one_that_is_given(tmp_path, untrained):
+    assert ModelCard((TINY_BASE / "README.md").read_text()).data.license == "apache-2.0"
+    save_policy(untrained, tmp_path / "policy")
+    assert ModelCard(model_card(tmp_path / "policy", 1)).data.license is None
+    assert ModelCard(model_card(tmp_path / "policy", 1, "apache-2.0")).data.license == "apache-2.0"

@@ -506,29 +506,64 @@ def test_a_signal_while_modules_are_imported_ends_without_a_traceback(astra, tmp
     assert (ended.code, ended.lines) == (-signum, [])
 
 
-def piped(command: list[str], cwd: Path, tail: str) -> subprocess.CompletedProcess[str]:
+def piped(command: list[str], cwd: Path, tail: str, *, is_buffered: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a command with `tail` after it, in a shell that says how the command itself ended."""
+    unbuffered = "" if is_buffered else "1"
     astra = f"{sys.executable} -m astra_jax.cli {' '.join(command)}"
     return subprocess.run(
         ["bash", "-c", f"{astra} {tail}; echo ${{PIPESTATUS[0]}} >&2"],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": unbuffered},
         capture_output=True,
         text=True,
         timeout=120,
     )
 
 
-@pytest.mark.parametrize(
-    ("tail", "words"),
-    [("| head -n 1", "BrokenPipeError: whoever read"), ("> /dev/full", "No space left on device")],
-    ids=["closed pipe", "full disk"],
-)
-def test_output_that_nobody_takes_is_one_line(tmp_path, tail, words):
+PRINTING: list[list[str]] = [
+    ["records", "show", "records", "--count", "99"],
+    ["records", "stats", "records", "--json"],
+    ["serve", "--help"],
+    ["--version"],
+    [],
+]
+
+
+@pytest.mark.parametrize("is_buffered", [True, False])
+@pytest.mark.parametrize("tail", ["| true", "2>&1 | true"])
+@pytest.mark.parametrize("command", PRINTING, ids=" ".join)
+def test_a_command_whose_output_nobody_reads_ends_quietly_as_other_tools_do(tmp_path, command, tail, is_buffered):
     write_records(tmp_path / "records", [tiny_environment(rent=rent) for rent in range(99)], kind="environment")
-    done = piped(["records", "show", "records", "--count", "99"], tmp_path, tail)
-    line, code = done.stderr.splitlines()
-    assert (line.startswith("astra: "), words in line, code) == (True, True, "1")
+    assert piped(command, tmp_path, tail, is_buffered=is_buffered).stderr == "141\n"
+
+
+def test_a_reader_of_one_line_ends_a_long_output(tmp_path):
+    write_records(tmp_path / "records", [tiny_environment(rent=rent) for rent in range(99)], kind="environment")
+    done = piped(PRINTING[0], tmp_path, "| head -n 1")
+    assert (done.stdout, done.stderr) == ("{\n", "141\n")
+
+
+@pytest.mark.parametrize("tail", ["2>&1 | true", "2>&1 >&- | true"])
+@pytest.mark.parametrize("command", [["records", "show", "nowhere"], ["records", "show"]], ids=" ".join)
+def test_an_error_that_nobody_reads_ends_quietly_too(tmp_path, command, tail):
+    assert piped(command, tmp_path, tail).stderr == "141\n"
+
+
+@pytest.mark.parametrize("is_buffered", [True, False])
+@pytest.mark.parametrize("command", PRINTING, ids=" ".join)
+def test_output_without_room_is_one_line(tmp_path, command, is_buffered):
+    write_records(tmp_path / "records", [tiny_environment(rent=rent) for rent in range(99)], kind="environment")
+    line, code = piped(command, tmp_path, "> /dev/full", is_buffered=is_buffered).stderr.splitlines()
+    assert (line.startswith("astra: "), "No space left on device" in line, code) == (True, True, "1")
+
+
+def test_another_pipe_that_breaks_is_told(capsys, monkeypatch):
+    def broken(options):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("astra_jax.cli.records._show", broken)
+    assert main(["records", "show", "records"]) == 1
+    assert capsys.readouterr().err == "astra: BrokenPipeError: [Errno 32] Broken pipe\n"
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,10 @@ def test_a_draw_that_is_penalised_never_repeats_what_it_may_not(untrained) -> No
 
 @pytest.mark.parametrize(
     "asked",
-    [{"presence_penalty": 2.1}, {"frequency_penalty": -2.1}, {"repetition_penalty": 0.0}, {"presence_penalty": np.nan}],
+    [
+        *({"presence_penalty": 2.1}, {"frequency_penalty": -2.1}, {"presence_penalty": np.nan}),
+        *({"repetition_penalty": penalty} for penalty in (0.0, 1e-7, 1e7, 1e37, 1e308, np.nan)),
+    ],
 )
 def test_there_are_no_such_penalties(asked) -> None:
     with pytest.raises(DecoderError, match="expected presence_penalty and frequency_penalty from -2 to 2"):

@@ -152,8 +152,8 @@ def test_what_no_truncation_can_be_is_refused_in_one_line():
     for wrong in ({"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, {"min_p": -0.1}, {"min_p": 2.0}, *BEYOND_32_BITS):
         with pytest.raises(DecoderError, match=r"^expected top_k from 1 to 2\^31 - 1 or none, [^\n]*$"):
             Sampling(8, **wrong)
-    for temperature in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(DecoderError, match=r"^expected a temperature of 0 or more, found [^\n]*$"):
+    for temperature in (-1.0, 100.1, 1e308, float("nan"), float("inf")):
+        with pytest.raises(DecoderError, match=r"^expected a temperature from 0 to 100, found [^\n]*$"):
             Sampling(8, temperature)
 
 

@@ -15,7 +15,7 @@ from astra_jax.checkpoints.policy import Policy
 from astra_jax.engine.interface import Decoder
 from astra_jax.engine.schedule import Limits
 from astra_jax.serve.policy import ServedPolicy
-from astra_jax.serve.server import Server, listen
+from astra_jax.serve.server import Server, _compiled_decoder, listen
 from astra_jax.serve.service import Service, ServingLimits
 from tests.astra_jax.engine.test_conformance import END_IDS, LIMITS
 
@@ -42,7 +42,12 @@ def served(policy: Policy, limits: Limits = LIMITS, **changes) -> ServedPolicy:
 
 @contextlib.contextmanager
 def running(
-    policy: ServedPolicy, *, limits: ServingLimits | None = None, key: str | None = None, decoder: Decoder | None = None
+    policy: ServedPolicy,
+    *,
+    limits: ServingLimits | None = None,
+    key: str | None = None,
+    decoder: Decoder | None = None,
+    is_compiled: bool = False,
 ) -> Iterator[Running]:
     limits = limits or ServingLimits(grace_seconds=30)
     up: list[Running] = []
@@ -50,7 +55,7 @@ def running(
     failures: list[BaseException] = []
 
     async def serve(listener: socket.socket) -> None:
-        made = decoder or policy.decoder()
+        made = decoder or (await _compiled_decoder(policy) if is_compiled else policy.decoder())
         server = Server(Service(policy, made, limits), key, grace_seconds=limits.grace_seconds)
         up.append(Running(f"http://127.0.0.1:{listener.getsockname()[1]}", made, server))
         is_up.set()

@@ -19,6 +19,7 @@ import openai
 
 from astra_jax.chat.format import END_TOOL_CALL, render
 from astra_jax.chat.template import ChatTemplate
+from astra_jax.serve import service as service_module
 from astra_jax.serve.service import ServingLimits
 from synthesis.records import Message, ToolCall, ToolDocument
 from tests.astra_jax.serve.running import LIMITS, Running, running, served
@@ -426,6 +427,24 @@ def test_the_templates_own_options_are_handed_on(client, says):
         ({"messages": ASKED, "max_tokens": 0}, 400, "max_tokens"),
         ({"messages": ASKED, "max_tokens": 100_000}, 400, "at most 2048 tokens"),
         ({"messages": [{"role": "user", "content": "word " * 3000}]}, 400, "at most 2048 tokens"),
+        ({"messages": [{"role": "user", "content": "word " * 300_000}]}, 400, "at most 2048 tokens"),
+        ({"messages": [*ASKED, {"role": "tool", "content": "é" * 500_000}]}, 400, "at most 2048 tokens"),
+        ({"messages": ASKED, "max_tokens": 10**30}, 400, "at most 2048 tokens"),
+        ({"messages": ASKED, "max_completion_tokens": 10**4000}, 400, "at most 2048 tokens"),
+        ({"messages": ASKED, "temperature": 1e308}, 400, "temperature: Input should be less than or equal to 100"),
+        ({"messages": ASKED, "temperature": 100.5}, 400, "temperature: Input should be less than or equal to 100"),
+        ({"messages": ASKED, "temperature": 10**400}, 400, "temperature"),
+        ({"messages": ASKED, "temperature": True}, 400, "temperature"),
+        ({"messages": ASKED, "top_p": 1e-320}, 400, "top_p"),
+        ({"messages": ASKED, "min_p": 1e308}, 400, "min_p"),
+        ({"messages": ASKED, "top_k": 10**30}, 400, "top_k"),
+        ({"messages": ASKED, "n": 10**30}, 400, "n:"),
+        ({"messages": ASKED, "seed": 2**63}, 400, "seed"),
+        ({"messages": ASKED, "seed": -(2**63) - 1}, 400, "seed"),
+        ({"messages": ASKED, "presence_penalty": 1e308}, 400, "presence_penalty"),
+        ({"messages": ASKED, "repetition_penalty": 1e37}, 400, "repetition_penalty"),
+        ({"messages": ASKED, "repetition_penalty": 1e-320}, 400, "repetition_penalty"),
+        ({"messages": ASKED, "logit_bias": {"5": 1e308}}, 400, "logit_bias"),
         ({"messages": ASKED, "presence_penalty": 2.5}, 400, "presence_penalty"),
         ({"messages": ASKED, "frequency_penalty": -2.1}, 400, "frequency_penalty"),
         ({"messages": ASKED, "repetition_penalty": 0}, 400, "repetition_penalty"),
@@ -459,6 +478,18 @@ def test_what_cannot_be_answered_is_refused_in_one_line(http, says, body: Any, s
     assert (error["code"] == "context_length_exceeded") == for_length
     if says_why in REQUEST_FIELDS:
         assert error["param"] == says_why
+
+
+def test_a_prompt_that_fits_is_read_however_many_bytes_its_tokens_have(policy, monkeypatch):
+    monkeypatch.setattr(service_module, "_LEAST_BODY_BYTES", 0)
+    tokenizer = policy.policy.tokenizer
+    tokens = (tokenizer.decode([id_]) for id_ in range(tokenizer.vocab_size))
+    longest = max((text for text in tokens if "�" not in text), key=lambda text: len(text.encode()))
+    text = longest * 2000
+    escaped = "".join(f"\\u{ord(character):04x}" for character in text)
+    assert len(tokenizer.encode(text)) <= 2000
+    with running(policy, decoder=ScriptedDecoder(tokenizer)) as up, up.client() as http:
+        assert http.post(COMPLETIONS, content=f'{{"prompt": "{escaped}", "max_tokens": 1}}').status_code == 200
 
 
 def test_the_client_raises_its_own_errors(client, says):
@@ -547,13 +578,15 @@ def test_a_text_that_cannot_be_continued_is_refused(http, says, body: dict[str, 
 # --- who asks, and who leaves ---
 
 
-def test_models_health_and_metrics_need_no_key_and_the_rest_does(policy):
-    with running(policy, decoder=ScriptedDecoder(policy.policy.tokenizer), key="secret") as up, up.client() as http:
+def test_with_its_key_a_client_chats_and_finds_the_names(policy):
+    key = {"authorization": "Bearer secret"}
+    with (
+        running(policy, decoder=ScriptedDecoder(policy.policy.tokenizer), key="secret") as up,
+        up.client(headers=key) as http,
+    ):
         for path in ("/v1/models", "/v1/models/tiny", "/v1/models/another/name", "/health", "/metrics"):
             assert http.get(path).status_code == 200
         assert http.get("/v1/models/none").status_code == 404
-        for path in (CHAT, COMPLETIONS):
-            assert http.post(path, json={"messages": ASKED, "prompt": "a"}).status_code == 401
         with openai.OpenAI(base_url=f"{up.url}/v1", api_key="secret") as client:
             assert chat(client).choices[0].message.content == ""
             assert [model.id for model in client.models.list()] == ["tiny", "another/name"]

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+import astra_jax
 from astra_jax.checkpoints.hf import save_hf
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.cli.command import main
@@ -30,6 +31,7 @@ from astra_jax.serve.service import ServingLimits
 from astra_jax.testing import tiny_environment
 from synthesis.record_io import write_records
 from tests.astra_jax.cli.test_signals import Command
+from tests.astra_jax.serve.running import running
 
 GENERATE = "/inference/v1/generate"
 
@@ -123,7 +125,7 @@ def test_an_evaluation_through_a_server_has_the_figures_of_one_in_process(astra,
         Policy(taught.model_config, init_params(taught.model_config, seed=5), taught.tokenizer), tmp_path / "other"
     )
     for override, words in (
-        (f"policy={tmp_path}/other", f"expected the policy of {tmp_path}/other at {url}, found another: sft/policy"),
+        (f"policy={tmp_path}/other", f"expected the policy of {tmp_path}/other at {url}, found another: policy"),
         ("rollout.max_response_tokens=200", f"up to 456 tokens to be served at {url}, found up to 416"),
     ):
         capsys.readouterr()
@@ -141,12 +143,36 @@ async def test_a_huggingface_folder_says_what_its_policy_says(untrained, tmp_pat
     said = []
     for name in ("policy", "hf"):
         served = served_policy(tmp_path / name, most_tokens=128, rows=1)
-        assert (served.names, served.digest is None) == ((str(tmp_path / name),), name == "hf")
+        assert (served.names, served.digest is None) == ((name,), name == "hf")
         decoder = served.decoder()
         said.append(await decoder.generate(list(range(21, 41)), Sampling(40), Session(0, 0)))
         await decoder.close()
     assert said[0] == said[1]
     assert len(said[0].ids) > 5
+
+
+@pytest.mark.slow
+def test_the_request_of_the_help_is_answered_by_the_call_that_it_promises():
+    command = [sys.executable, "-m", "astra_jax.cli", "serve", "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    body = re.search(r"-d '(.*?)'", text, re.DOTALL)[1]
+    name, arguments = re.search(r"The reply calls (\w+) with ({.*?})", text).groups()
+    base = served_policy(Path(astra_jax.__file__).with_name("tiny_base"), most_tokens=512, rows=1)
+    with running(base) as up, up.client() as client:
+        (choice,) = client.post("/v1/chat/completions", content=body).json()["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (name, json.loads(arguments))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("policy", "policy"), ("policy/", "policy"), ("policy/../policy/.", "policy")]
+)
+def test_a_model_is_named_as_its_folder_and_never_by_a_path(untrained, tmp_path, monkeypatch, path, name):
+    save_policy(untrained, tmp_path / "policy")
+    monkeypatch.chdir(tmp_path)
+    assert served_policy(Path(path), most_tokens=128, rows=1).names == (name,)
+    monkeypatch.chdir(tmp_path / "policy")
+    assert served_policy(Path(), most_tokens=128, rows=1).names == (name,)
 
 
 async def test_a_server_keeps_no_weights_but_those_that_its_decoder_has_laid_out(untrained, tmp_path, monkeypatch):

@@ -196,7 +196,10 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         (asked(cache_salt=""), 400, "cache_salt"),
         (asked(request_id=7), 400, "request_id"),
         (asked(model="gpt"), 404, "expected a model of tiny, another/name, found 'gpt'"),
-        (b" " * (1 << 18), 413, "at most"),
+        (asked(params={"temperature": 1e308}), 400, "temperature: Input should be less than or equal to 100"),
+        (asked(params={"repetition_penalty": 1e37}), 400, "repetition_penalty: Input should be less"),
+        (asked([1] * 300_000), 400, "at most 160 tokens, found 300000"),
+        (b" " * ((16 << 20) + 1), 413, "at most"),
     ],
     ids=lambda value: str(value)[:60] if not isinstance(value, int) else str(value),
 )
@@ -347,7 +350,7 @@ def test_a_client_that_stalls_in_its_body_is_told_so(server, monkeypatch):
 def test_a_client_that_stalls_in_its_head_is_let_go_of_and_one_that_goes_on_is_not(server, client, monkeypatch):
     monkeypatch.setattr(head_timeout, "_HEAD_SECONDS", 0.3)
     address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
-    head = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+    head = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     with socket.create_connection(address, timeout=5) as silent, socket.create_connection(address, timeout=5) as slow:
         for byte in head[:20]:  # more of a head does not make its time longer
             with contextlib.suppress(OSError):
@@ -371,7 +374,7 @@ def test_only_who_has_the_key_is_let_in_and_it_is_shown_nowhere(untrained):
             refused = client.post(GENERATE, json=asked(), headers=headers)
             assert refused.status_code == 401
             assert "secret-key" not in refused.text
-        assert client.get("/health").status_code == client.get("/v1/models").status_code == 200
+        assert client.get("/health").status_code == 200
         let_in = {"authorization": "Bearer secret-key"}
         assert client.post(GENERATE, json=asked(params={"max_tokens": 1}), headers=let_in).status_code == 200
 

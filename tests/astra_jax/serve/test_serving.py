@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from astra_jax.chat.template import ChatTemplate
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.engine.interface import Sampling, Session
+from astra_jax.model.qwen3 import init_params
 from astra_jax.serve.policy import served_policy, serving_limits
 from astra_jax.serve.reload import follow
 from astra_jax.serve.service import Service, ServingLimits
@@ -109,6 +111,72 @@ def test_who_hangs_up_gives_rows_and_pages_back(server, policy):
                 return
             time.sleep(0.01)
     raise AssertionError(f"{load} after everybody left")
+
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 1.0, "seed": 3},
+    {"temperature": 100.0, "top_k": 7},
+    {"temperature": 0.6, "top_p": 0.9, "min_p": 0.05},
+    {"temperature": 0.6, "top_k": 200, "top_p": 0.9},
+    {"presence_penalty": 1.5},
+    {"frequency_penalty": -0.5, "temperature": 1.0},
+    {"repetition_penalty": 1.1, "temperature": 0.7, "top_k": 20, "top_p": 0.95, "min_p": 0.01},
+    {"logprobs": True},
+    {"stop": ["a"], "stop_token_ids": [5]},
+    {"stream": True},
+]
+
+
+@contextlib.contextmanager
+def no_program_compiled() -> Iterator[None]:
+    compiled = []
+
+    def note(event: str, _: float, **about: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(about.get("fun_name"))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert compiled == []
+
+
+def test_once_a_server_is_up_no_request_waits_for_a_compiler(policy):
+    limits = serving_limits(120, 8)  # rows of three shapes, the largest of which has lists and tables of three sizes
+    made = replace(policy, limits=limits)
+    other = init_params(policy.policy.model_config, seed=5)
+    texts = ["a", "the rent " * 4, "of the apartment " * 4]
+    with running(made, is_compiled=True) as up, up.client() as http, no_program_compiled():
+        compiled = up.decoder.load.programs
+        assert http.get("/health").json()["decoder"]["programs"] == compiled
+        for kind in KINDS:
+            text_kind = {**kind, **({"logprobs": 0} if kind.get("logprobs") else {})}
+            for text in texts:
+                body = {"prompt": text, "max_tokens": 40, "temperature": 0, **text_kind}
+                assert http.post("/v1/completions", json=body).status_code == 200
+            for number in (3, 8, 17):
+                body = {"prompt": texts[1], "max_tokens": 20, "temperature": 0, **text_kind, "n": number}
+                assert http.post("/v1/completions", json=body).status_code == 200
+        # Rows of every length together, so that pages are read as lists and side by side.
+        lengths = [list(range(5, 5 + count)) for count in (2, 20, 40, 60, 80, 100, 110, 118)]
+        for most in (1, 2, 3, 5, 8):
+            for kind in ({}, {"presence_penalty": 1.0}):
+                body = {"prompt": lengths[-most:], "max_tokens": 2, **kind}
+                assert http.post("/v1/completions", json=body).status_code == 200
+        # Turns that come back have a few tokens to read, or many.
+        for count in (30, 35, 60, 118):
+            body = {"token_ids": list(range(5, 5 + count)), "sampling_params": {"max_tokens": 1, "logprobs": 0}}
+            assert http.post("/inference/v1/generate", json=body).status_code == 200
+        short = [{"role": "user", "content": "a"}]
+        chat = {"messages": short, "max_tokens": 4, "chat_template_kwargs": {"enable_thinking": False}}
+        assert http.post(CHAT, json=chat).status_code in (200, 400)  # the prompt may be too long for so short a context
+        up.server._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(up.decoder.update_weights(other, 1)))
+        for _ in range(3):
+            assert http.post("/v1/completions", json={"prompt": texts[1], "max_tokens": 9}).status_code == 200
+        assert up.decoder.load.programs == compiled
 
 
 @pytest.mark.parametrize("temperature", [1e-10, 1e-30, 1e-37])

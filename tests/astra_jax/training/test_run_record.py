@@ -18,6 +18,7 @@ from astra_jax.mesh import hosts
 from astra_jax.rl.config import RLConfig, open_rl_run
 from astra_jax.sft.config import SFTConfig, open_sft_run
 from astra_jax.testing import tiny_environment
+from astra_jax.training import run_record
 from synthesis.record_io import write_records
 from synthesis.run import code
 from synthesis.run.destination import DestinationRefused
@@ -261,3 +262,41 @@ def test_hosts_that_were_begun_with_other_configs_are_refused_before_anything_is
     with pytest.raises(DestinationRefused, match=r"of host 1 differs from the first host's; give all 2 hosts"):
         open_rl_run(rl_config)
     assert not rl_config.out.exists()
+
+
+def on_cores(monkeypatch, count: int) -> None:
+    monkeypatch.setattr(run_record.os, "sched_getaffinity", lambda _: set(range(count)))
+
+
+@pytest.mark.parametrize(("open_run", "fixture"), [(open_sft_run, "sft_config"), (open_rl_run, "rl_config")])
+def test_a_run_that_goes_on_with_another_number_of_cores_says_so_in_one_line(
+    open_run, fixture, request, monkeypatch, capsys
+):
+    on_cores(monkeypatch, 4)
+    config = begun(open_run, request.getfixturevalue(fixture))
+    assert open_run(config).figures is None
+    assert not capsys.readouterr().err
+    on_cores(monkeypatch, 2)
+    open_run(config).begin()
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"astra: {config.out}: was computed on 4 CPU cores, now on 2; ")
+    open_run(config)
+    assert not capsys.readouterr().err
+
+
+def test_the_number_of_cores_says_nothing_of_an_accelerator_a_finished_run_or_an_older_record(
+    sft_config, monkeypatch, capsys
+):
+    on_cores(monkeypatch, 4)
+    path = begun(open_sft_run, sft_config).out / "run.json"
+    on_cores(monkeypatch, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "default_backend", lambda: "tpu")
+        assert open_sft_run(sft_config).figures is None
+    older = {key: value for key, value in json.loads(path.read_text()).items() if key != "cpu_cores"}
+    path.write_text(json.dumps(older))
+    open_sft_run(sft_config).finish({"steps": 2})
+    save_product(sft_config.out)
+    on_cores(monkeypatch, 8)
+    assert open_sft_run(sft_config).figures is not None
+    assert not capsys.readouterr().err

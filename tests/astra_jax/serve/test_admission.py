@@ -1,0 +1,121 @@
+"""Requests that reach no endpoint: those of web pages, and where there is a key, those without it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.astra_jax.serve.running import Running, running, served
+from tests.astra_jax.serve.scripted_decoder import ScriptedDecoder
+
+REQUESTS = [
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions"),
+    ("POST", "/inference/v1/generate"),
+    ("POST", "/inference/v1/abort_requests"),
+    ("GET", "/v1/models"),
+    ("HEAD", "/v1/models"),
+    ("GET", "/v1/models/tiny"),
+    ("GET", "/v1/models/none"),
+    ("GET", "/metrics"),
+    ("GET", "/"),
+    ("GET", "/nowhere"),
+    ("DELETE", "/v1/models"),
+    ("OPTIONS", "/v1/chat/completions"),
+    ("POST", "/health"),
+    ("GET", "/health/"),
+    ("GET", "//health"),
+    ("GET", "/v1/models/../../health"),
+]
+
+
+@pytest.fixture(scope="module")
+def keyless(untrained) -> Iterator[Running]:
+    with running(served(untrained), decoder=ScriptedDecoder(untrained.tokenizer)) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def keyed(untrained) -> Iterator[Running]:
+    with running(served(untrained), decoder=ScriptedDecoder(untrained.tokenizer), key="secret-key") as up:
+        yield up
+
+
+def reply(server: Running, method: str, path: str, *headers: tuple[str, str]) -> tuple[int, str]:
+    """Send exactly these headers; return the status, and the code of the error."""
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+    connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+    for name, value in (*headers, ("Content-Length", "0")):
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    code = json.loads(body).get("error", {}).get("code") if body[:1] == b"{" else None
+    return answer.status, code
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8000", "localhost", "LocalHost:1", "localhost.", "[::1]:80"])
+def test_a_server_without_a_key_is_asked_by_address_or_as_localhost(keyless, host):
+    assert reply(keyless, "GET", "/health", ("Host", host)) == (200, None)
+    assert reply(keyless, "GET", "/v1/models", ("Host", host)) == (200, None)
+    assert reply(keyless, "POST", "/v1/chat/completions", ("Host", host))[0] == 400
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "evil.example:8000", "EVIL.example.", "127.0.0.1.evil.example", "localhost.evil.example"),
+        *("notlocalhost", "[::1].evil.example", "[::1", "localhost@evil.example", "", ":8000", "http://127.0.0.1"),
+    ],
+)
+@pytest.mark.parametrize(("method", "path"), [*REQUESTS[:3], ("GET", "/v1/models"), ("GET", "/health"), ("GET", "/x")])
+def test_a_name_that_leads_here_is_refused_without_a_key(keyless, host, method, path):
+    assert reply(keyless, method, path, ("Host", host)) == (403, "unknown_host")
+
+
+def test_a_request_without_a_host_is_of_no_browser(keyless):
+    with socket.create_connection(("127.0.0.1", int(keyless.url.rsplit(":", 1)[1])), timeout=20) as connection:
+        connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "", "http://127.0.0.1:8000", "http://localhost"])
+@pytest.mark.parametrize(("method", "path"), [*REQUESTS, ("GET", "/health")])
+def test_a_web_page_is_refused_with_and_without_the_key(keyless, keyed, origin, method, path):
+    here, key = ("Host", "127.0.0.1"), ("Authorization", "Bearer secret-key")
+    code = None if method == "HEAD" else "web_page"
+    assert reply(keyless, method, path, here, ("Origin", origin)) == (403, code)
+    assert reply(keyed, method, path, here, ("oRiGiN", origin), key) == (403, code)
+
+
+def test_a_web_page_opens_no_websocket(keyless):
+    upgrade = (("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Key", "x"))
+    headers = (("Host", "127.0.0.1"), ("Origin", "https://evil.example"), *upgrade)
+    assert reply(keyless, "GET", "/v1/chat/completions", *headers) == (403, "web_page")
+
+
+@pytest.mark.parametrize(("method", "path"), REQUESTS)
+@pytest.mark.parametrize(
+    "given", [None, "Bearer wrong", "secret-key", "Bearer secret-key2", "Bearer ", "Bearer schl\xfc"]
+)
+def test_only_health_is_answered_without_the_key(keyed, method, path, given):
+    headers = [("Host", "model.example")] + ([] if given is None else [("Authorization", given)])
+    code = None if method == "HEAD" else "unauthorized"
+    assert reply(keyed, method, path, *headers) == (401, code)
+    assert reply(keyed, "GET", "/health", *headers) == reply(keyed, "HEAD", "/health", *headers) == (200, None)
+
+
+def test_with_the_key_any_name_will_do_and_what_is_not_served_is_told(keyed):
+    headers = (("Host", "model.example"), ("Authorization", "Bearer secret-key"))
+    assert reply(keyed, "GET", "/v1/models", *headers) == (200, None)
+    assert reply(keyed, "GET", "/metrics", *headers) == (200, None)
+    assert reply(keyed, "POST", "/v1/chat/completions", *headers)[0] == 400
+    assert reply(keyed, "GET", "/nowhere", *headers)[0] == 404
+    assert reply(keyed, "DELETE", "/v1/models", *headers)[0] == 405
+    with keyed.client(headers={"authorization": "Bearer secret-key"}) as client:
+        assert 'astra_serve_requests_total{path="not let in",status="401"}' in client.get("/metrics").text

@@ -1,0 +1,78 @@
+"""How much there is to read: the README, the documents, the decisions.
+
+The bars may fall at any time. A commit that raises one names what left instead.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+README_WORDS = 1_300
+README_LINES = 110
+README_TABLE_ROWS_OF_FIGURES = 6
+RESULTS_WORDS = 5_000
+ALL_DOCUMENTS_WORDS = 26_000
+"""README, CONTRIBUTING, CHANGELOG and docs/ without docs/log/, which is history."""
+DECISIONS = 60
+DECISION_LINES = 5
+
+
+def words(*paths: Path) -> int:
+    return sum(len(path.read_text(encoding="utf-8").split()) for path in paths)
+
+
+def documents() -> list[Path]:
+    folder = ROOT / "docs"
+    return [*ROOT.glob("*.md"), *(path for path in folder.rglob("*.md") if folder / "log" not in path.parents)]
+
+
+def decisions() -> list[str]:
+    """Return each entry: its title and its text."""
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    return [entry for text in texts for entry in re.split(r"^## ", text, flags=re.MULTILINE)[1:]]
+
+
+def test_the_readme_is_one_page():
+    readme = ROOT / "README.md"
+    lines = readme.read_text(encoding="utf-8").splitlines()
+    assert words(readme) <= README_WORDS
+    assert len(lines) <= README_LINES
+    figures = lines[next(number for number, line in enumerate(lines) if line.startswith("| greedy")) + 2 :]
+    assert next(number for number, line in enumerate(figures) if not line) <= README_TABLE_ROWS_OF_FIGURES
+
+
+def test_the_results_and_all_documents_together_are_bounded():
+    assert words(ROOT / "docs" / "results.md") <= RESULTS_WORDS
+    assert words(*documents()) <= ALL_DOCUMENTS_WORDS
+
+
+def test_the_decisions_are_few_and_short():
+    assert 0 < len(decisions()) <= DECISIONS
+    for entry in decisions():
+        title, *text = entry.strip().splitlines()
+        assert len(text) <= DECISION_LINES, title
+
+
+def test_every_link_between_documents_leads_to_a_file_and_a_heading():
+    for path in documents():
+        for target in re.findall(
+            r"\]\(([^)\s]+)\)", re.sub(r"<!--.*?-->", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        ):
+            if "://" in target:
+                continue
+            file, _, heading = target.partition("#")
+            led_to = (path.parent / file) if file else path
+            assert led_to.exists(), (path, target)
+            if heading:
+                titles = re.findall(r"^#+ (.+)$", led_to.read_text(encoding="utf-8"), re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+                assert heading in anchors, (path, target)
+
+
+def test_the_history_is_dated():
+    names = [path.name for path in (ROOT / "docs" / "log").glob("*.md") if path.name != "README.md"]
+    assert names
+    assert [name for name in names if not re.match(r"\d{4}-\d\d-\d\d-", name)] == []
