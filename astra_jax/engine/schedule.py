@@ -250,7 +250,8 @@ class Schedule:
         num_host_pages = 0 if limits.host is None else limits.host.num_pages
         self.hosts = [HostBook(num_host_pages) for _ in range(num_shards)]
         self._moves: list[tuple[bool, Move]] = []
-        self.tracks: dict[Session, Track] = {}
+        self.tracks: dict[Session, Track] = {}  # in the order of their tickets
+        self._unread: set[Track] = set()  # all tracks that have tokens to read, and until the next look some others
         self._tickets = itertools.count()
         self._next_shard = itertools.cycle(range(num_shards))
         self._shard_of_prompt: dict[Content, int] = {}
@@ -284,13 +285,12 @@ class Schedule:
 
     def ask(self, session: Session, ids: Sequence[int], sampling: Sampling, policy_version: int) -> Track:
         """Take in that a session, which is being sampled nothing for, wants a message after `ids`."""
-        track = self.tracks.get(session)
+        track = self.tracks.pop(session, None)
         if track is not None and track.ids != list(ids[: len(track.ids)]):
             self._let_go(track)  # its history was rewritten: what is cached of it may still be found by content
         if track is None:
             num_prompt_tokens = session.num_prompt_tokens or len(ids)
             track = Track(session, self._shard_for(session, ids, policy_version), policy_version, num_prompt_tokens)
-            self.tracks[session] = track
         if track.policy_version != policy_version:
             self._let_go(track)
             track.policy_version = policy_version
@@ -299,6 +299,8 @@ class Schedule:
         track.sampling, track.said, track.versions = sampling, [], []
         track.logprobs, track.raw_logprobs, track.kept = [], [], []
         track.ticket = next(self._tickets)
+        self.tracks[session] = track
+        self._unread.add(track)
         return track
 
     def _shard_for(self, session: Session, ids: Sequence[int], policy_version: int) -> int:
@@ -316,6 +318,7 @@ class Schedule:
         track = self.tracks.pop(session, None)
         if track is not None:
             self._let_go(track)
+            self._unread.discard(track)
 
     def forget_contents(self) -> None:
         """Let go of all that is cached."""
@@ -331,6 +334,7 @@ class Schedule:
             self.books[track.shard].release(page)
         self._await_nothing(track)
         track.table, track.num_cached, track.contents = [], 0, []
+        self._unread.add(track)
 
     def _await_nothing(self, track: Track) -> None:
         self.hosts[track.shard].give_up(track.awaited)
@@ -349,17 +353,19 @@ class Schedule:
         It waits while all rows can be filled with what is read already, no call of its own is full, and who asked
         first has nothing to be read.
         """
-        asking = self._asking()
-        if not asking or (asking[0].num_unread == 0 and not self._lacks_rows(asking)):
+        self._unread = {track for track in self._unread if track.sampling is not None and track.num_unread > 0}
+        asking = self._asking() if self._unread else []
+        if not asking or (asking[0] not in self._unread and not self._lacks_rows(asking)):
             return None
         rows: list[list[ReadRow]] = [[] for _ in self.books]
         being_read: set[tuple[int, Content]] = set()
         taken: set[Session] = set()
         kind: tuple[bool, int, int] | None = None
         for track in asking:
-            if track.num_unread > 0:
-                self._adopt(track, taken)
-            if track.num_unread <= 0:
+            if track not in self._unread:
+                continue
+            self._adopt(track, taken)
+            if track.num_unread == 0:
                 continue
             # Those that begin need no history, and those with much to read have longer rows: programs of their own.
             begins = track.num_cached == 0
@@ -383,17 +389,15 @@ class Schedule:
     def _lacks_rows(self, asking: Sequence[Track]) -> bool:
         """Say whether reading would fill rows of some shard, or a call that reads."""
         num_rows = self.limits.row_shapes[0].prefixes * self.limits.row_shapes[0].rows_per_prefix
-        for shard in range(len(self.books)):
-            unread = [track.num_unread > 0 for track in asking if track.shard == shard]
-            if sum(unread) >= self.limits.read_rows or (any(unread) and len(unread) - sum(unread) < num_rows):
-                return True
-        return False
+        unread = collections.Counter(track.shard for track in asking if track in self._unread)
+        every = collections.Counter(track.shard for track in asking)
+        return any(count >= self.limits.read_rows or every[shard] - count < num_rows for shard, count in unread.items())
 
     def next_sample(self) -> Sample | None:
         """Return what to sample next; None if no session can."""
         ready: list[list[Track]] = [[] for _ in self.books]
         for track in self._asking():
-            if track.num_unread == 0:
+            if track not in self._unread or track.num_unread == 0:
                 ready[track.shard].append(track)
         if not any(ready):
             return None
@@ -451,9 +455,7 @@ class Schedule:
         return track.sampling is not None
 
     def _asking(self) -> list[Track]:
-        asking = [track for track in self.tracks.values() if self._is_asking(track)]
-        asking.sort(key=lambda track: track.ticket)
-        return asking
+        return [track for track in self.tracks.values() if track.sampling is not None]
 
     def _prefix(self, track: Track) -> int | None:
         count = self.limits.num_prefix_pages(track.num_prompt_tokens)
