@@ -12,10 +12,9 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from astra_jax.engine.host_pages import MOVED_AT_ONCE, Moves
 from astra_jax.engine.kv_pages import Histories, empty_pages
 from astra_jax.engine.penalties import Penalties
-from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
+from astra_jax.engine.programs import Asked, Given, Sampled, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
 from astra_jax.engine.triton_pages import has_kernel
 from astra_jax.freed_memory import give_back, give_back_around_compiling
@@ -48,8 +47,6 @@ class Device(Protocol):
     num_shards: int
     """That this host schedules."""
     vocab_size: int
-    page_bytes: int
-    """Of a page, on all devices of its shard."""
     penalizes: bool
     """Whether it knows what rows have said."""
 
@@ -61,10 +58,6 @@ class Device(Protocol):
     @property
     def row_steps(self) -> int:
         """Rows of this host × tokens that programs which sample ran for, padding and calls of other hosts included."""
-        ...
-
-    async def move(self, moves: Moves) -> None:
-        """Copy pages to their places in the host's memory, or back from there."""
         ...
 
     async def read(self, read: Read) -> None:
@@ -118,12 +111,9 @@ class XLADevice:
         sizes = (num_shards(), limits.num_pages, limits.page_tokens)
         self._empty_pages = lambda: on_devices(make(model_config, *sizes))
         self._pages = self._empty_pages()
-        self.page_bytes = sum(x.nbytes for x in jax.tree.leaves(self._pages)) // (num_shards() * limits.num_pages)
         # Hosts agree on a call in a few numbers (`SharedDevice`), and whether a row is penalised is none of them.
         self.penalizes = jax.process_count() == 1
         self._has_kernel = has_kernel(model_config.dtype, model_config.head_dim, limits.page_tokens)
-        self._set_aside: list[np.ndarray] = []
-        """Of each array of the pages [d, places, …], for this host's shards; none before the first is set aside."""
         self._shapes: set[tuple[Any, ...]] = set()
         self.row_steps = 0
 
@@ -141,7 +131,7 @@ class XLADevice:
         # At once, whoever still knows of this device: the learner's step needs the room.
         for pages in jax.tree.leaves(self._pages):
             pages.delete()
-        self._params, self._set_aside = {}, []
+        self._params = {}
         _THREADS.submit(give_back)  # 3 to 100 ms that nobody waits for
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
@@ -150,11 +140,6 @@ class XLADevice:
 
     async def leave(self, *, failed: bool) -> None:
         """Nobody else calls, so nobody is to be told."""
-
-    async def move(self, moves: Moves) -> None:
-        """Copy pages to their places in the host's memory, or back from there."""
-        with self._new_pages_after_failure():
-            await off_the_loop(self._copy_out if moves.is_out else self._put_back, moves, threads=_THREADS)
 
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
@@ -195,37 +180,6 @@ class XLADevice:
                 pages.delete()
             self._pages = self._empty_pages()
             raise
-
-    def _copy_out(self, moves: Moves) -> None:
-        self._shapes.add(("out",))
-        copies = jax.tree.leaves(copy_out(self._pages, self._over_hosts(self._numbers(moves, beyond=0))))
-        places = 0 if self._limits.host is None else self._limits.host.num_pages
-        # Taken when it is first needed, and backed by memory page by page as it is written to.
-        self._set_aside = self._set_aside or [
-            np.empty((self.num_shards, places, *x.shape[2:]), x.dtype) for x in copies
-        ]
-        for x, held in zip(copies, self._set_aside, strict=True):
-            copied = self._of_this_host(x)
-            for (shard, number), move in _enumerated(moves.of_shards):
-                held[shard, move.place] = copied[shard, number]
-
-    def _put_back(self, moves: Moves) -> None:
-        self._shapes.add(("back",))
-        shape = (self.num_shards, MOVED_AT_ONCE)
-        # A host that only takes part in the call may have nothing set aside.
-        contents = [np.zeros((*shape, *x.shape[2:]), x.dtype) for x in jax.tree.leaves(self._pages)]
-        for x, held in zip(contents, self._set_aside or contents, strict=True):
-            for place, move in _enumerated(moves.of_shards):
-                x[place] = held[place[0], move.place]
-        given = self._over_hosts((self._numbers(moves, beyond=self._limits.num_pages), contents))
-        self._pages = put_back(self._pages, given[0], jax.tree.unflatten(jax.tree.structure(self._pages), given[1]))
-
-    def _numbers(self, moves: Moves, *, beyond: int) -> np.ndarray:
-        """Return which page each move is about, [d, m]; `beyond` stands for none."""
-        numbers = np.full((self.num_shards, MOVED_AT_ONCE), beyond, np.int32)
-        for place, move in _enumerated(moves.of_shards):
-            numbers[place] = move.page
-        return numbers
 
     def _read(self, read: Read) -> None:
         limits, num_tokens = self._limits, read.most_tokens

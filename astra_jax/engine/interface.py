@@ -172,8 +172,6 @@ class Load:
     """Given tokens that were computed."""
     programs: int
     """Shapes compiled."""
-    host_pages: int = 0
-    """Set aside in the host's memory."""
 
 
 class Decoder(Protocol):

@@ -22,8 +22,6 @@ from astra_jax.engine.ragged_pages import (
     Rows,
     copy_layer,
     empty_layer,
-    layer_at,
-    layer_with,
     touched_pages,
 )
 from astra_jax.model.config import ModelConfig
@@ -146,29 +144,6 @@ def copy_pages(pages: Pages, from_Dr: Rows, to_Dr: Rows) -> Pages:
         else copy_layer(of_layer, from_Dr, to_Dr)
         for of_layer in pages
     )
-
-
-def pages_at(pages: Pages, numbers_Dm: Rows) -> Any:
-    """Return copies of some pages of each shard, as a tree of the same form: [D, m, …]."""
-
-    def of_layer(layer: KV | jax.Array) -> Any:
-        if not isinstance(layer, KV):
-            return layer_at(layer, numbers_Dm)
-        return _of_each(lambda _, x: jax.vmap(lambda x, number: x.at[number].get(mode="clip"))(x, numbers_Dm), layer)
-
-    return tuple(map(of_layer, pages))
-
-
-def with_pages(pages: Pages, numbers_Dm: Rows, contents: Any) -> Pages:
-    """Return the pages with these `contents`, as of `pages_at`, in place of some; one beyond the last is left out."""
-
-    def of_layer(layer: KV | jax.Array, content: Any) -> KV | jax.Array:
-        if not isinstance(layer, KV):
-            return layer_with(layer, numbers_Dm, content)
-        put = jax.vmap(lambda x, number, new: x.at[number].set(new, mode="drop"))
-        return _pinned(_of_each(lambda _, x, new: put(x, numbers_Dm, new), layer, content))
-
-    return tuple(map(of_layer, pages, contents))
 
 
 def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Rows) -> KV:

@@ -64,7 +64,7 @@ class PagedDecoder:
         """Sample with the weights of `policy_version`; a message ends with one of `end_ids`; calls are on a clock."""
         self._call_clock = call_clock or CallClock()
         self._device, self._end_ids, self._calls_away = device, end_ids, calls_away
-        self._schedule = Schedule(limits, device.num_shards, device.vocab_size, device.page_bytes)
+        self._schedule = Schedule(limits, device.num_shards, device.vocab_size)
         self._policy_version = policy_version
         self._messages: dict[Session, _Message] = {}
         self._num_calls = 0
@@ -101,7 +101,6 @@ class PagedDecoder:
             sampled_tokens=self._sampled_tokens,
             read_tokens=self._read_tokens,
             programs=self._device.num_programs,
-            host_pages=sum(host.num_held for host in self._schedule.hosts),
         )
 
     async def generate(
@@ -280,7 +279,6 @@ class PagedDecoder:
             num_reads += 1
             rows = [row for of_shard in read.rows for row in of_shard]
             async with self._calling(row.track for row in rows):
-                await self._move_pages()
                 await self._device.read(read)
                 for row in rows:
                     self._read_tokens += len(row.ids)
@@ -289,14 +287,9 @@ class PagedDecoder:
         sample = self._schedule.next_sample()
         if sample is not None:
             async with self._calling(row.track for row in sample.all_rows()):
-                await self._move_pages()
                 said, _ = await self._device.sample(sample)
                 self._take_in(sample, said)
         return num_reads > 0 or sample is not None
-
-    async def _move_pages(self) -> None:
-        for moves in self._schedule.take_moves():
-            await self._device.move(moves)
 
     @contextlib.asynccontextmanager
     async def _calling(self, tracks: Iterable[Track]) -> AsyncIterator[None]:

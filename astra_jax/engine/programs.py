@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from astra_jax.engine.kv_pages import Histories, Pages, copy_pages, page_tokens, pages_at, with_pages
+from astra_jax.engine.kv_pages import Histories, Pages, copy_pages, page_tokens
 from astra_jax.engine.penalties import Penalties, SoFar, and_then, penalized, so_far
 from astra_jax.engine.ragged_pages import Rows
 from astra_jax.engine.rows import LayerRows, rows_of
@@ -163,18 +163,6 @@ def read_layer(
     x_RTD = jax.lax.cond(place.is_last, lambda: x_RTD, read_on)
     stream = jax.tree.map(lambda x: constrain(x, "batch"), Stream(x_RTD, rope))
     return rows.end(kv, given.counts_DR, x_RTD), stream
-
-
-@jax.jit
-def copy_out(pages: Pages, numbers_Dm: Rows) -> Any:
-    """Return copies of some pages, for the host: arrays [D, m, …]."""
-    return jax.tree.map(lambda x: constrain(x, "batch", *["slots"] * (x.ndim - 1)), pages_at(pages, numbers_Dm))
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def put_back(pages: Pages, numbers_Dm: Rows, contents: Any) -> Pages:
-    """Put copies that lay on the host into pages; one beyond the last page is left out."""
-    return with_pages(pages, numbers_Dm, contents)
 
 
 class _Sampling(NamedTuple):

@@ -34,7 +34,6 @@ from astra_jax.chat.format import Segment, Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.engine.call_clock import CallClock
 from astra_jax.engine.device import XLADevice, num_hosts, num_shards, own_shards
-from astra_jax.engine.host_pages import HostMemory
 from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape
@@ -63,23 +62,6 @@ _ROWS_PER_PREFIX: Final = 4
 _LAST_ROWS: Final = (8, 2)
 Group = list[Episode]
 """The episodes of one environment."""
-
-
-class HostKV(BaseModel):
-    """Cached keys and values in the hosts' memory: what episodes that wait had to let go of on the devices.
-
-    Of each page the two rates decide whether it is set aside there, or read again when its episode comes back. They are
-    stated, not measured on the way: what is computed must not depend on a clock.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    share: float = Field(gt=0)
-    """Of the pages that all episodes at once fill at full length."""
-    bytes_per_second: float = Field(default=1e10, gt=0)
-    """Between the devices of a shard and their host."""
-    read_tokens_per_second: float = Field(default=1e4, gt=0)
-    """Given tokens that the devices of a shard compute."""
 
 
 class RolloutConfig(BaseModel):
@@ -116,9 +98,7 @@ class RolloutConfig(BaseModel):
     """Of a tool response so many are computed at once; a shorter one takes as long."""
     kv_share: float = Field(default=1.0, gt=0, le=1)
     """Cached keys and values on the devices, as a share of what all episodes at once fill at full length; where it runs
-    out, episodes that wait for their tools give way first, then those that asked last."""
-    host_kv: HostKV | None = None
-    """Where what they let go of waits; none: it is read again."""
+    out, episodes that wait for their tools give way first, then those that asked last; they are read again."""
 
 
 class PromptTooLong(AstraError, ValueError):
@@ -452,7 +432,7 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
     response_pages = -(-config.max_response_tokens // _PAGE_TOKENS) + 1
     most_read = min(_round_up(config.max_prompt_tokens, TPU_LANES), _FIRST_READ_TOKENS)
     is_cpu = platform() == "cpu" and shards == 1
-    all_pages, host = groups * (prompt_pages + group_size * response_pages), config.host_kv
+    all_pages = groups * (prompt_pages + group_size * response_pages)
     return Limits(
         max_prompt_tokens=config.max_prompt_tokens,
         max_tokens=max_tokens,
@@ -468,9 +448,6 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
         # On a CPU what lies behind the end of a prompt costs as much as a prompt.
         shorter_read_tokens=(most_read // 2,) if is_cpu else (),
         leave_share=_LEAVE_SHARE_OF_CPU if is_cpu else Limits.leave_share,
-        host=None
-        if host is None
-        else HostMemory(math.ceil(all_pages * host.share), host.bytes_per_second, host.read_tokens_per_second),
     )
 
 

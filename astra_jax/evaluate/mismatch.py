@@ -408,7 +408,7 @@ def _decoder_logprobs(
     asked = [*temperatures, *[1.0] * (_NUM_NAMED + _GRID - len(temperatures))]
     found = []
     for ledger, rollout, _ in episodes:
-        limits = decode_limits(rollout.model_copy(update={"kv_share": 1.0, "host_kv": None}), 1, 1)
+        limits = decode_limits(rollout.model_copy(update={"kv_share": 1.0}), 1, 1)
         sampling = Sampling(1, rollout.temperature, rollout.top_k, rollout.top_p, rollout.min_p)
         sequence = SampledTokens(ledger.ids, (ledger.loss_mask > 0).tolist(), ledger.kept, sampling)
         found.append(forced_logprobs(model_config, policy.params, sequence, limits, temperatures=asked))

@@ -172,25 +172,16 @@ class _Calls:
             pages: Pages = jax.eval_shape(make)
         return with_shardings(pages, pages_shardings(pages, self.mesh))
 
-    @property
-    def host_bytes(self) -> int:
-        """Of pages that are set aside, per chip."""
-        host = self.limits.host
-        if host is None:
-            return 0
-        return self.num_decoders * (bytes_per_chip(self.pages) // self.limits.num_pages * host.num_pages)
-
     def steps(self) -> dict[str, AbstractStep]:
         """Return all that is called while episodes are sampled, by name."""
         limits = self.limits
-        steps = {
+        return {
             "prefill": self.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=0),
             # Of long prompts, of long tool responses, and of histories whose pages were let go of.
             "prefill_on": self.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=limits.max_tokens),
             "append": self.read(limits.read_rows, limits.read_tokens, behind_tokens=limits.max_tokens),
             "decode": self.sample(),
         }
-        return {name: dataclasses.replace(step, host_bytes=self.host_bytes) for name, step in steps.items()}
 
     def read(self, rows: int, tokens: int, *, behind_tokens: int) -> AbstractStep:
         """Return `read_layer`, called for each layer: so many rows of a shard, which begin or go on behind others."""

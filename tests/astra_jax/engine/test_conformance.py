@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 from collections.abc import Callable, Coroutine
 from random import Random
@@ -14,7 +13,6 @@ import pytest
 from astra_jax.checkpoints.policy import Policy
 from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from astra_jax.engine.device import Device, Said, XLADevice
-from astra_jax.engine.host_pages import HostMemory, Moves
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
@@ -35,8 +33,6 @@ LIMITS = Limits(
     first_read_rows=2,
     first_read_tokens=24,
 )
-# Where messages go on in one order, what they have to let go of waits on the host; elsewhere it is read again.
-WITH_HOST = dataclasses.replace(LIMITS, host=HostMemory(40, bytes_per_second=1e12, read_tokens_per_second=1e4))
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
@@ -46,9 +42,8 @@ def run_for_real(main: Coroutine[Any, Any, None]) -> None:
 
 def paged(policy: Policy, calls_away: int | None) -> tuple[Run, Subject]:
     def make(params: Any, version: int) -> PagedDecoder:
-        limits = LIMITS if calls_away is None else WITH_HOST
-        device = XLADevice(policy.model_config, params, limits, end_ids=END_IDS)
-        return PagedDecoder(device, limits, end_ids=END_IDS, policy_version=version, calls_away=calls_away)
+        device = XLADevice(policy.model_config, params, LIMITS, end_ids=END_IDS)
+        return PagedDecoder(device, LIMITS, end_ids=END_IDS, policy_version=version, calls_away=calls_away)
 
     other = init_params(policy.model_config, seed=1)
     return run_for_real, Subject(make, policy.params, other, END_IDS, LIMITS.max_tokens, tolerance=1e-4)
@@ -60,9 +55,7 @@ def a_clock_device(limits: Limits = LIMITS) -> ClockDevice:
 
 def clock(policy: Policy, calls_away: int | None) -> tuple[Run, Subject]:
     def make(params: Any, version: int) -> PagedDecoder:
-        limits = LIMITS if calls_away is None else WITH_HOST
-        device = a_clock_device(limits)
-        return PagedDecoder(device, limits, end_ids=END_IDS, policy_version=version, calls_away=calls_away)
+        return PagedDecoder(a_clock_device(), LIMITS, end_ids=END_IDS, policy_version=version, calls_away=calls_away)
 
     return run_on_clock, Subject(make, None, None, END_IDS, LIMITS.max_tokens)
 
@@ -99,15 +92,11 @@ class Observed:
     def __init__(self, device: Device):
         self.device, self.calls = device, []
         self.num_shards, self.vocab_size, self.num_programs = device.num_shards, device.vocab_size, 0
-        self.page_bytes, self.penalizes = device.page_bytes, device.penalizes
+        self.penalizes = device.penalizes
 
     @property
     def row_steps(self) -> int:
         return self.device.row_steps
-
-    async def move(self, moves: Moves) -> None:
-        self.calls.append((moves.is_out, moves.of_shards))
-        await self.device.move(moves)
 
     async def read(self, read: Read) -> None:
         rows = [row for of_shard in read.rows for row in of_shard]
@@ -144,7 +133,7 @@ def calls_and_messages(device: Device, calls_away: int | None, run: Any, *, dela
     observed, random = Observed(device), Random(delays)
 
     async def main() -> list[list[Generated]]:
-        decoder = PagedDecoder(observed, WITH_HOST, end_ids=END_IDS, calls_away=calls_away)
+        decoder = PagedDecoder(observed, LIMITS, end_ids=END_IDS, calls_away=calls_away)
         found = await asyncio.gather(*(three_turns(decoder, session, random) for session in SESSIONS))
         await decoder.close()
         return found
@@ -158,9 +147,9 @@ def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, unt
 
     def found(calls_away: int | None, delays: int) -> tuple[list, list]:
         if kind == "clock":
-            return calls_and_messages(a_clock_device(WITH_HOST), calls_away, run_on_clock, delays=delays)
+            return calls_and_messages(a_clock_device(LIMITS), calls_away, run_on_clock, delays=delays)
         config, params = untrained.model_config, untrained.params
-        device = XLADevice(config, params, WITH_HOST, end_ids=END_IDS)
+        device = XLADevice(config, params, LIMITS, end_ids=END_IDS)
         return calls_and_messages(device, calls_away, asyncio.run, delays=delays)
 
     calls, messages = found(2, 0)

@@ -45,7 +45,7 @@ def next_read_by_scan(schedule: Schedule) -> Read | None:
     kind = None
     for track in asking:
         if track.num_unread > 0:
-            schedule._adopt(track, taken)
+            schedule._adopt(track)
         if track.num_unread <= 0:
             continue
         begins = track.num_cached == 0
@@ -76,7 +76,7 @@ def told(read: Read | None) -> object:
 
 def state(schedule: Schedule) -> object:
     tracks = [(session, track.table, track.num_cached) for session, track in schedule.tracks.items()]
-    return tracks, schedule._moves, [host._awaited for host in schedule.hosts]
+    return tracks, [(book._free, [*book._idle]) for book in schedule.books]
 
 
 class Compared(Schedule):

@@ -279,13 +279,9 @@ def test_pages_are_counted_as_the_run_holds_them():
         mesh = training_mesh(config.mesh)
         return config, rollout_steps(config, config.model, rollout_mesh(config.rollout_mesh, mesh), mesh)
 
-    (_, whole), (_, few) = (
-        steps_of(*overrides) for overrides in ((), ("rollout.kv_share=0.25", "rollout.host_kv.share=0.5"))
-    )
+    (_, whole), (_, few) = (steps_of(*overrides) for overrides in ((), ("rollout.kv_share=0.25",)))
     pools = [steps["decode"].bytes_by_category["KV pool"] for steps in (whole, few)]
     assert pools[1] / pools[0] == pytest.approx(0.25, rel=1e-3)
-    assert whole["decode"].host_bytes == 0
-    assert few["decode"].host_bytes == pytest.approx(pools[0] / 2, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +295,7 @@ def test_pages_are_counted_as_the_run_holds_them():
 )
 def test_a_plan_counts_the_decoders_that_the_run_makes(mesh, rollout_mesh_of, num_hosts, num_decoders, monkeypatch):
     monkeypatch.setattr(rollout_module, "num_hosts", lambda: num_hosts)
-    overrides = (f"mesh={{{mesh}}}", f"rollout_mesh={{{rollout_mesh_of}}}", "rollout.host_kv.share=0.5")
+    overrides = (f"mesh={{{mesh}}}", f"rollout_mesh={{{rollout_mesh_of}}}")
     held_out = 'held_out={environments="none", every_steps=5, num_environments=6}'
     config = load_run_config(PAPER_RL, (*overrides, held_out, "groups_per_rollout=5"))
     learner_mesh = training_mesh(config.mesh, jax.devices()[: 1 if mesh == "fsdp=1" else 8])
@@ -323,7 +319,6 @@ def test_a_plan_counts_the_decoders_that_the_run_makes(mesh, rollout_mesh_of, nu
         of_others = step.resident_bytes.get("KV pool of the other decoder", 0)
         assert step.bytes_by_category["KV pool"] == page_bytes * made[0].num_pages
         assert of_others == page_bytes * sum(limits.num_pages for limits in made[1:])
-        assert step.host_bytes == page_bytes * sum(limits.host.num_pages for limits in made)
         prefixes, rows_per_prefix = made[0].row_shapes[0]
         assert step.tokens == data * prefixes * rows_per_prefix
     said = episodes_in_flight(config, decode_mesh)
