@@ -5,7 +5,7 @@
     python scripts/bench_schedule.py pod --log runs/quickstart/episodes.jsonl    # as long as that run's episodes
 
 Decoders sample no model: lengths of messages and times of tools are drawn, a step takes 20 ms of a clock that jumps
-(`astra_jax/engine/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. One JSON line:
+(`astra_jax/plan/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. One JSON line:
 
     step_seconds              of all hosts: steps that sample, of 20 ms each; `read_seconds`: what is read in between
     scheduler_share_of_steps  CPU seconds of `Schedule`, what it takes over reads included ÷ `step_seconds`
@@ -29,11 +29,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from astra_jax.engine.clock import Costs, Distribution, Lognormal, Observed, clock_devices_of_hosts, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, RowShape, Schedule
+from astra_jax.engine.schedule import Schedule
+from astra_jax.engine.sizes import Limits, RowShape
 from astra_jax.episodes.log import read_episodes
+from astra_jax.plan.clock import Costs, Distribution, Lognormal, Observed, clock_devices_of_hosts, run_on_clock
 
 END_ID = 0
 COSTS = Costs(seconds_per_step=0.02, seconds_per_read_token=2e-5)

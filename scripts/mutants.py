@@ -129,28 +129,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "astra_jax/model/kv_pages.py",
         "jnp.arange(tokens) < counts_DU[..., None]",
         "jnp.arange(tokens) <= counts_DU[..., None]",
-        ("tests/astra_jax/engine/test_paged.py", "tests/astra_jax/model/test_page_lists.py"),
+        ("tests/astra_jax/engine/test_decoder.py", "tests/astra_jax/model/test_page_lists.py"),
     ),
     # A new token sees itself.
     Mutant(
         "astra_jax/model/kv_pages.py",
         "(jnp.arange(kv.values.shape[2]) <= queries_Q[:, None])",
         "(jnp.arange(kv.values.shape[2]) < queries_Q[:, None])",
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_decoder.py",),
     ),
     # A row goes on at the position after its last token.
     Mutant(
         "astra_jax/model/kv_pages.py",
         "axis=1) * page_tokens + self.own_counts_DR",
         "axis=1) * 0 + self.own_counts_DR",
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_decoder.py",),
     ),
     # A prefix is no longer than its pages.
     Mutant(
         "astra_jax/model/kv_pages.py",
         "histories.prefix_pages_DP * page_tokens, histories.most",
         "histories.prefix_pages_DP * page_tokens - 1, histories.most",
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_decoder.py",),
     ),
     # The overlap of the last slice of the vocabulary counts once.
     Mutant(
@@ -299,7 +299,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "astra_jax/model/kv_pages.py",
         "attend(q_RQNH, self.behind, fresh)",
         "attend(q_RQNH, self.behind[1:], fresh)",
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_decoder.py",),
     ),
     # A list has room for the pages of all rows together.
     Mutant(
@@ -327,42 +327,42 @@ MUTANTS: tuple[Mutant, ...] = (
         "astra_jax/engine/programs.py",
         "jnp.isin(drawn.ids_E, jnp.array(end_ids)) | (counts_R >= limit_R)",
         "counts_R >= limit_R",
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_decoder.py",),
     ),
     # A call leaves off when few rows go on, and they go on later.
     Mutant(
         "astra_jax/engine/programs.py",
         "(counts_R >= limit_R)",
         "(counts_R > limit_R)",
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_decoder.py",),
     ),
     # Draws are counted from the prompt.
     Mutant(
         "astra_jax/engine/device.py",
         "len(track.ids) - track.num_prompt_tokens",
         "len(track.said)",
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_decoder.py",),
     ),
     # A page that another sequence reads is copied before it is added to.
     Mutant(
         "astra_jax/engine/pages.py",
         "return self._references[page] > 1",
         "return False",
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_decoder.py",),
     ),
     # What the same tokens were computed for is found.
     Mutant(
         "astra_jax/engine/pages.py",
         "return self._by_content.get(content)",
         "return None",
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_decoder.py",),
     ),
     # A salt keeps what is cached apart.
     Mutant(
         "astra_jax/engine/pages.py",
         'f"{policy_version}/{salt}".encode()',
         'f"{policy_version}".encode()',
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_decoder.py",),
     ),
     # Room that was not used gives way to pages that are found.
     Mutant(
@@ -387,10 +387,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # Who is away comes back in its own order.
     Mutant(
-        "astra_jax/engine/paged.py",
+        "astra_jax/engine/decoder.py",
         "if any(session not in self._back for _, session in due):",
         "if False:",
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_decoder.py",),
     ),
     # Hosts call with room for the longest history of any.
     Mutant(
@@ -425,7 +425,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "astra_jax/model/kv_pages.py",
         "places_R = (starts_Dr % page_tokens).reshape(-1)",
         "places_R = (starts_Dr * 0).reshape(-1)",
-        ("tests/astra_jax/engine/test_paged.py",),
+        ("tests/astra_jax/engine/test_decoder.py",),
     ),
     # Pages are read before any is written to.
     Mutant(

@@ -27,7 +27,7 @@ from astra_jax.benchmarks.relay import Relay
 from astra_jax.benchmarks.results import BenchmarkResults, RunDocument, Sample, Summary, whole_lines
 from astra_jax.benchmarks.scores import sum_up
 from astra_jax.benchmarks.second_harness import FOLDER, second_run
-from astra_jax.engine.http import Endpoint
+from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.destination import whole_file
 from synthesis.run.fingerprint import flattened
 

@@ -24,7 +24,7 @@ from astra_jax.benchmarks.results import BenchmarkFailed, BenchmarkResults, Samp
 from astra_jax.benchmarks.second_harness import second_run
 from astra_jax.benchmarks.tau2 import Tau2Config, request_log, run_document, summed_up
 from astra_jax.benchmarks.tau2_files import Domain
-from astra_jax.engine.http import Endpoint
+from astra_jax.evaluate.endpoint import Endpoint
 
 _MESSAGES_OF_A_ROUND: Final = 2
 """One of the user, one of the agent."""

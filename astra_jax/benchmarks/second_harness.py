@@ -24,7 +24,7 @@ from astra_jax.benchmarks.results import (
     read_results,
     require_benchmark,
 )
-from astra_jax.engine.http import Endpoint
+from astra_jax.evaluate.endpoint import Endpoint
 
 FOLDER: Final = "cross_check"
 """Of the second harness's run, in that of the first."""

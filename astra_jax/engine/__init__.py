@@ -12,5 +12,4 @@ In reading order:
     call_clock how long calls have been under way
     paged      the decoder that callers await: it drives the four above
     http       a decoder that asks a server
-    teacher_forced  one sequence that was sampled before, scored by the same programs
 """

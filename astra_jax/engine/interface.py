@@ -201,7 +201,7 @@ class Decoder(Protocol):
         ...
 
     def abort(self, session: Session) -> None:
-        """End the session's message where it stands: its `generate` returns what there is."""
+        """End the session's message where it stands: its `generate` returns the tokens that have arrived so far."""
         ...
 
     def forget(self, session: Session) -> None:

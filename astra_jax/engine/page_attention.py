@@ -29,6 +29,11 @@ _SCORES_AT_ONCE_ELSEWHERE: Final = 2**26
 """Scores of a block on other platforms, where a block costs more than its scores."""
 
 
+def copies_pages(dtype: DType, head_dim: int, page_tokens: int) -> bool:
+    """Say whether tokens are sampled behind copies of pages, so that a call with longer tables costs more."""
+    return not has_kernel(dtype, head_dim, page_tokens)
+
+
 class Part(NamedTuple):
     """Some of the keys that rows attend to, and which of them each query sees."""
 
@@ -53,9 +58,7 @@ def behind(pages: KV, histories: Histories, dtype: DType) -> list[Part] | list[I
         InPlace(pages, histories.prefix_tables_DPn, histories.prefix_pages_DP * page_tokens),
         InPlace(pages, histories.own_tables_DRn, histories.own_counts_DR),
     ]
-    if has_kernel(dtype, head_dim, page_tokens):
-        return found
-    return [_copied(sequences) for sequences in found]
+    return [_copied(sequences) for sequences in found] if copies_pages(dtype, head_dim, page_tokens) else found
 
 
 def _copied(sequences: InPlace) -> Part:

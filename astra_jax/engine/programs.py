@@ -1,4 +1,4 @@
-"""The engine's compiled programs: read given tokens, sample in several rows up to so many tokens a call, or score one.
+"""The engine's two compiled programs: read given tokens, and sample in several rows, up to so many tokens a call.
 
 Dimensions: D shards · P prefixes of a shard · R rows of a shard, R / P of them for each prefix in turn · T tokens · n
 pages. What the host gives as `DR` is one axis `R` of D·R rows inside a program, shard by shard.
@@ -264,66 +264,6 @@ def sample_rows(
         constrain(x.reshape(*shape, *x.shape[1:]), "batch", *["slots"] * x.ndim) for x in (*done.said, done.counts_R)
     )
     return written, Sampled(ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK, counts_DR, done.step)
-
-
-class Forced(NamedTuple):
-    """Tokens of one row that go on from its pages, and what is asked of each; T of them at most."""
-
-    pending_T: Rows
-    """The token before each."""
-    targets_T: Rows
-    kept_TK: Rows
-    """The ids that truncation kept of each, then -1; all -1 where they are to be found again, by `truncation`."""
-    num_tokens: Rows
-    """How many there are."""
-    temperature: Rows
-    """That truncation is told of."""
-    truncation: Truncation
-    """Of one row."""
-    temperatures_G: Rows
-    """Those that log-probs are wanted at; above 0."""
-
-
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def score_row(
-    model_config: ModelConfig, params: Params, pages: Pages, histories: Histories, forced: Forced
-) -> tuple[Pages, jax.Array]:
-    """Compute what `sample_rows` computes, in one row that is given its tokens; return pages and log-probs [T, G, 2].
-
-    Of each token: among all ids, and among those that truncation kept, where there are any and it is one.
-    """
-    model, layers = bind_apart(model_config, params)
-    starts_DR = histories.starts_DR(page_tokens(pages))
-    rows_of_layers = rows_of(pages, histories.tables_DRn, starts_DR, histories, model_config.dtype)
-    layers_rows = list(zip(layers, rows_of_layers, strict=True))
-    num_tokens = len(forced.pending_T)
-    keys_R, zero_R = slot_keys(jnp.int32(0), jnp.int32(0), 1), jnp.zeros(1, jnp.int32)
-    temperature_R = jnp.asarray(forced.temperature)[None]
-
-    def score_one(kv: tuple[Any, ...], of_token: tuple[jax.Array, ...]) -> tuple[tuple[Any, ...], jax.Array]:
-        step, pending, target, kept_K = of_token
-        goes_on_R = (step < forced.num_tokens)[None]
-        logits_RV, kv = _next_logits(model, layers_rows, kv, pending[None], _flat(starts_DR), step, goes_on_R)
-        # Nobody wants what is drawn: only what it was drawn from.
-        again_K = sample_tokens(logits_RV, keys_R, zero_R, temperature_R, forced.truncation).kept_EK[0]
-        kept_K = jnp.where((kept_K >= 0).any(), kept_K, again_K)
-        return kv, _logprobs_of(target, kept_K, logits_RV[0], forced.temperatures_G)
-
-    nothing = tuple(rows.begin(num_tokens) for _, rows in layers_rows)
-    tokens = tuple(map(jnp.asarray, (np.arange(num_tokens), forced.pending_T, forced.targets_T, forced.kept_TK)))
-    done, logprobs_TG2 = jax.lax.scan(score_one, nothing, tokens)
-    counts_DR = jnp.asarray(forced.num_tokens).reshape(1, 1)
-    written = tuple(rows.end(kv, counts_DR) for (_, rows), kv in zip(layers_rows, done, strict=True))
-    return written, logprobs_TG2
-
-
-def _logprobs_of(target: jax.Array, kept_K: jax.Array, logits_V: jax.Array, temperatures_G: Rows) -> jax.Array:
-    """Return the log-probs [G, 2] of an id at some temperatures, among all ids and among the kept ones."""
-    scaled_GV = logits_V / jnp.asarray(temperatures_G)[:, None]
-    target_G, lse_G = scaled_GV[:, target], jax.nn.logsumexp(scaled_GV, axis=-1)
-    of_kept_GK = jnp.where(kept_K >= 0, scaled_GV[:, kept_K], -jnp.inf)
-    kept_lse_G = jnp.where((kept_K == target).any(), jax.nn.logsumexp(of_kept_GK, axis=-1), lse_G)
-    return jnp.stack([target_G - lse_G, target_G - kept_lse_G], axis=-1)
 
 
 def _next_logits(

@@ -1,10 +1,13 @@
-"""What the next call of a program does: whose tokens are read, whose message goes on, and in which rows.
+"""The next call of a program: the sessions whose tokens it reads, or whose messages it goes on with, and their rows.
 
 No JAX and no clock: a schedule follows from the sessions, in the order in which they asked, and from the pages.
 
-    Track      what a decoder knows of one session
-    PageBook   which pages hold what (`pages`)
-    Schedule   the two above → the rows of the next call
+    next_read      given tokens of several sessions, until as many can sample as there are rows
+    next_sample    one row for each session that can sample, the sessions of a shared prompt side by side
+    has_read, has_sampled    the results, which make pages known to other sessions
+
+A page that is needed is taken from sessions that ask for nothing, then from those that asked last. They lose no token:
+their next message reads again what no page holds any more.
 """
 
 from __future__ import annotations
@@ -12,222 +15,11 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
 from astra_jax.engine.interface import DecoderError, Sampling, Session
 from astra_jax.engine.pages import Content, PageBook, content_after, first_content
-
-_MANY_ROWS: Final = 8
-
-
-class RowShape(NamedTuple):
-    """Rows of one compiled program, on each shard: so many prefixes, each read by so many rows."""
-
-    prefixes: int
-    rows_per_prefix: int
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How many sequences of which length, and in which shapes they are computed: all that decides what is compiled."""
-
-    max_prompt_tokens: int
-    """Of a session's first call; what is longer is the row's own."""
-    max_tokens: int
-    """Of a sequence."""
-    num_pages: int
-    """Of a shard."""
-    page_tokens: int
-    row_shapes: tuple[RowShape, ...]
-    """In which a call can sample, the largest first."""
-    sample_tokens: int
-    """The most tokens that a call samples in a row."""
-    read_rows: int
-    """Sequences that a call reads tokens of, on each shard, where they go on from what was read before."""
-    read_tokens: int
-    """The most of each."""
-    first_read_rows: int
-    """Sequences that a call reads the first tokens of, on each shard."""
-    first_read_tokens: int
-    """The most of each."""
-    first_sample_tokens: int | None = None
-    """The most where a message begins, for somebody who waits for its first word; none: as many."""
-    shorter_read_tokens: tuple[int, ...] = ()
-    """Shorter rows, in rising order, of the calls that read much or begin, for the same somebody."""
-    leave_share: float = 7 / 8
-    """A call that samples leaves off when so many of its rows, or fewer, go on; below 1."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.leave_share < 1:
-            raise DecoderError(
-                f"expected a leave_share from 0 to below 1, found {self.leave_share}: no call would sample"
-            )
-        if self.num_pages < self.pages_for(self.max_tokens) + 1:
-            raise DecoderError(
-                f"expected pages for one sequence of {self.max_tokens} tokens and one to copy, "
-                f"{self.pages_for(self.max_tokens) + 1} of {self.page_tokens} tokens, found {self.num_pages}"
-            )
-
-    def pages_for(self, num_tokens: int) -> int:
-        """Return how many pages so many tokens take."""
-        return -(-num_tokens // self.page_tokens)
-
-    @property
-    def prefix_table_pages(self) -> int:
-        """How many pages of a prefix a call is told of."""
-        return max(1, self.pages_for(self.max_prompt_tokens))
-
-    @property
-    def own_table_pages(self) -> tuple[int, ...]:
-        """How many pages of its own a row of a call has, one of three: half of a longest response's, all, a sequence's.
-
-        What follows a prefix may begin within its last page; and a session's first call may be short, others long.
-        Where nobody knows how long a prompt is, a sixteenth of a longest sequence, a quarter, all.
-        """
-        if self.max_prompt_tokens == 0:
-            longest = self.pages_for(self.max_tokens)
-            return -(-longest // 16), -(-longest // 4), longest
-        response = self.pages_for(self.max_tokens - self.max_prompt_tokens + self.page_tokens - 1)
-        return -(-response // 2), response, max(response, self.pages_for(self.max_tokens))
-
-    def read_shape(self, num_tokens: int, *, begins: bool) -> tuple[int, int]:
-        """Return how many sequences of a shard a call reads, and the most tokens of each, where one has so many."""
-        most = next((most for most in self.shorter_read_tokens if num_tokens <= most), self.first_read_tokens)
-        # What tools answer is short, and read in two calls at most, or in so many as compute half of a long one's rows;
-        # a prompt, or a history that was let go of, is long.
-        num_short = -(-num_tokens // self.read_tokens)
-        computed = num_short * self.read_rows * self.read_tokens
-        if not begins and (num_short <= 2 or 2 * computed <= self.first_read_rows * most):
-            return self.read_rows, self.read_tokens
-        return self.first_read_rows, most
-
-    def own_table_sizes(self, shape: RowShape) -> tuple[int, ...]:
-        """Return how many pages of their own the rows of a call may be told of; the least that suffices is taken.
-
-        Calls of many rows have a size more, for short rows. Calls of few rows read little, and each size is one more
-        program to compile.
-        """
-        is_large = shape == self.row_shapes[0] and shape.prefixes * shape.rows_per_prefix >= _MANY_ROWS
-        return self.own_table_pages if is_large else self.own_table_pages[1:]
-
-    def read_prefix_pages(self, track: Track) -> int:
-        """Return how many pages of a sequence are read as its prefix: fewer while its prompt is being read."""
-        return min(self.num_prefix_pages(track.num_prompt_tokens), track.num_cached // self.page_tokens)
-
-    def read_kinds(self) -> list[tuple[bool, int, int]]:
-        """Return all that calls which read differ in: whether they begin, and their `read_shape`."""
-        lengths = range(1, self.max_tokens)
-        kinds = ((begins, *self.read_shape(most, begins=begins)) for begins in (True, False) for most in lengths)
-        return list(dict.fromkeys(kinds))
-
-    def num_prefix_pages(self, num_prompt_tokens: int) -> int:
-        """Return how many pages of a sequence are its prefix: full ones of its prompt, whose last token is in none."""
-        return min(num_prompt_tokens - 1, self.max_prompt_tokens) // self.page_tokens
-
-
-@dataclass(eq=False)
-class Track:
-    """What a decoder knows of one session, and the message it is asked for."""
-
-    session: Session
-    shard: int
-    policy_version: int
-    num_prompt_tokens: int
-    """Tokens of its first call: draws are counted from there."""
-    ids: list[int] = field(default_factory=list)
-    """All tokens, the last of which is in no page."""
-    table: list[int] = field(default_factory=list)
-    num_cached: int = 0
-    """Tokens that lie in the pages of the table."""
-    contents: list[Content] = field(default_factory=list)
-    """Of its full pages."""
-    sampling: Sampling | None = None
-    """Of the message that it is asked for; None between two."""
-    said: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    raw_logprobs: list[float] = field(default_factory=list)
-    kept: list[list[int]] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    ticket: int = 0
-    """Its place in the order in which messages were asked for."""
-
-    @property
-    def num_unread(self) -> int:
-        """Given tokens that have to be read before it can sample."""
-        return len(self.ids) - 1 - self.num_cached
-
-    @property
-    def num_left(self) -> int:
-        """Tokens that its message may still get."""
-        return 0 if self.sampling is None else self.sampling.max_tokens - len(self.said)
-
-
-class Copy(NamedTuple):
-    """A page to copy before its content is added to: another sequence reads it as well."""
-
-    start: int
-    end: int
-
-
-class ReadRow(NamedTuple):
-    """Tokens of one sequence to read, on from those in its pages."""
-
-    track: Track
-    ids: list[int]
-    copy: Copy | None
-
-
-class SampleRow(NamedTuple):
-    """A sequence that samples, in one row."""
-
-    track: Track
-    max_tokens: int
-    copy: Copy | None
-
-
-class SaidRow(NamedTuple):
-    """What a row sampled in a call: for each token, as `interface.Generated` has it."""
-
-    ids: list[int]
-    logprobs: list[float]
-    raw_logprobs: list[float]
-    kept: list[list[int]]
-
-    def first(self, count: int) -> SaidRow:
-        """Return so many of the tokens."""
-        return SaidRow(self.ids[:count], self.logprobs[:count], self.raw_logprobs[:count], self.kept[:count])
-
-
-@dataclass(frozen=True)
-class Read:
-    """A call that reads; for each shard its rows."""
-
-    rows: list[list[ReadRow]]
-    begins: bool
-    """Whether nothing of its sequences was read before."""
-    most_rows: int
-    """Of a shard."""
-    most_tokens: int
-    """Of a row."""
-
-    def all_rows(self) -> Iterable[ReadRow]:
-        """Return the rows of all shards."""
-        return itertools.chain.from_iterable(self.rows)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A call that samples; for each shard the rows of each prefix."""
-
-    shape: RowShape
-    rows: list[list[list[SampleRow]]]
-    leave_at: int
-    """It leaves off when only so many rows go on."""
-
-    def all_rows(self) -> Iterable[SampleRow]:
-        """Return the rows of all shards and prefixes."""
-        return itertools.chain.from_iterable(itertools.chain.from_iterable(self.rows))
+from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.tracks import Copy, Read, ReadRow, SaidRow, Sample, SampleRow, Track
 
 
 class Schedule:
@@ -280,11 +72,7 @@ class Schedule:
         if track.policy_version != policy_version:
             self._let_go(track)
             track.policy_version = policy_version
-        track.num_prompt_tokens = min(track.num_prompt_tokens, len(ids))  # of its prompt less may be left
-        track.ids = list(ids)
-        track.sampling, track.said, track.versions = sampling, [], []
-        track.logprobs, track.raw_logprobs, track.kept = [], [], []
-        track.ticket = next(self._tickets)
+        track.begin(list(ids), sampling, next(self._tickets))
         self.tracks[session] = track
         self._unread.add(track)
         return track
@@ -426,9 +214,6 @@ class Schedule:
             for shard in chosen
         ]
 
-    def _is_asking(self, track: Track) -> bool:
-        return track.sampling is not None
-
     def _asking(self) -> list[Track]:
         return [track for track in self.tracks.values() if track.sampling is not None]
 
@@ -499,9 +284,9 @@ class Schedule:
             and other.table
             and other is not track
             and other.session not in taken
-            and (not self._is_asking(other) or other.ticket > track.ticket)
+            and (other.sampling is None or other.ticket > track.ticket)
         ]
-        others.sort(key=lambda other: (not self._is_asking(other), other.ticket))
+        others.sort(key=lambda other: (other.sampling is None, other.ticket))
         # If letting go of all of them were in vain, none loses anything.
         for number in range(_how_many_free(book, reversed(others), count - book.num_available) or 0):
             self._give_way(others[-1 - number])
@@ -533,16 +318,9 @@ class Schedule:
             self.books[track.shard].know(track.table[number], content, len(ids))
 
     def has_sampled(self, row: SampleRow, said: SaidRow) -> None:
-        """Take in what a row has sampled: all but its last token lie in its pages."""
-        track = row.track
-        track.num_cached += len(said.ids)
-        track.ids.extend(said.ids)
-        track.said.extend(said.ids)
-        track.logprobs.extend(said.logprobs)
-        track.raw_logprobs.extend(said.raw_logprobs)
-        track.kept.extend(said.kept)
-        track.versions.extend([track.policy_version] * len(said.ids))
-        self._know_full_pages(track)
+        """Add the tokens that a row has sampled to its session."""
+        row.track.add(said)
+        self._know_full_pages(row.track)
 
     def _know_full_pages(self, track: Track) -> None:
         page_tokens = self.limits.page_tokens

@@ -29,7 +29,8 @@ import jax
 import numpy as np
 
 from astra_jax.engine.device import Device, Said, XLADevice, off_the_loop
-from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
+from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.tracks import Read, Sample
 from astra_jax.mesh.hosts import HostFailed, HostsEnd, gather_from_hosts, hosts_are_to_end
 
 _T = TypeVar("_T")

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from astra_jax.checkpoints.policy import Policy
-from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Device, Said, XLADevice
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
+from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.tracks import Read, Sample
 from astra_jax.model.qwen3 import init_params
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from tests.astra_jax.engine.conformance import CLAUSES, GIVEN, PROMPT, SESSIONS, Subject
 
 END_IDS = tuple(range(108, 116))  # of an untrained model, so many that some messages end

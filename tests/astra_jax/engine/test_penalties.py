@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.engine.clock import ClockDevice, Costs, Lognormal
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.penalties import and_then, penalized, so_far
-from astra_jax.engine.schedule import Limits, RowShape
+from astra_jax.engine.sizes import Limits, RowShape
 from astra_jax.model.qwen3 import bind
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal
 
 PROMPT = [11, 12, 13, 12, 14, 15, 16]
 LIMITS = Limits(

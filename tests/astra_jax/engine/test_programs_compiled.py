@@ -7,11 +7,12 @@ import random
 
 import pytest
 
-from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Read, RowShape, Sample
-from astra_jax.episodes.rollout import RolloutConfig, decode_limits
+from astra_jax.engine.sizes import RowShape, decode_limits
+from astra_jax.engine.tracks import Read, Sample
+from astra_jax.episodes.rollout import RolloutConfig
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
 
 def test_calls_of_many_rows_have_a_size_of_tables_more():

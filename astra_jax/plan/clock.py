@@ -26,8 +26,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from astra_jax.engine.device import Said
-from astra_jax.engine.schedule import Limits, Read, SaidRow, Sample, Track
 from astra_jax.engine.shared_device import Proposal, SharedDevice
+from astra_jax.engine.sizes import Limits
+from astra_jax.engine.tracks import Read, SaidRow, Sample, Track
 
 _T = TypeVar("_T")
 

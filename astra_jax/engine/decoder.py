@@ -20,7 +20,9 @@ from astra_jax.engine.interface import (
     Session,
     Told,
 )
-from astra_jax.engine.schedule import Limits, Sample, Schedule, Track
+from astra_jax.engine.schedule import Schedule
+from astra_jax.engine.sizes import Limits
+from astra_jax.engine.tracks import Sample, Track
 
 _READS_PER_SAMPLE = 4
 
