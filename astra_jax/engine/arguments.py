@@ -108,14 +108,14 @@ def said_of(sample: Sample, sampled: Sampled, of_this_host: Callable[[jax.Array]
     wants_kept = [track.sampling is not None and track.sampling.hands_out_kept for _, (track, _, _) in rows]
     # Sixty times as large as all the others together: it stays on the devices unless a row wants it.
     kept = of_this_host(sampled.kept_DRTK) if any(wants_kept) else None
-    columns = [*map(of_this_host, (sampled.ids_DRT, sampled.logprobs_DRT, sampled.raw_logprobs_DRT))]
+    columns = [*map(of_this_host, (sampled.ids_DRT, sampled.logprobs_DRT))]
     counts = of_this_host(sampled.counts_DR)
     said = []
     for (place, _), wants in zip(rows, wants_kept, strict=True):
         count = counts[place]
-        ids, logprobs, raw_logprobs = (column[place][:count].tolist() for column in columns)
+        ids, logprobs = (column[place][:count].tolist() for column in columns)
         of_tokens = kept[place][:count] if kept is not None and wants else []
-        said.append(SaidRow(ids, logprobs, raw_logprobs, [of_token[of_token >= 0].tolist() for of_token in of_tokens]))
+        said.append(SaidRow(ids, logprobs, [of_token[of_token >= 0].tolist() for of_token in of_tokens]))
     return said
 
 

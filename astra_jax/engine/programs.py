@@ -55,8 +55,6 @@ class Sampled(NamedTuple):
     ids_DRT: jax.Array
     logprobs_DRT: jax.Array
     """Under the distribution that was sampled from."""
-    raw_logprobs_DRT: jax.Array
-    """At temperature 1, nothing truncated."""
     kept_DRTK: jax.Array
     """What truncation kept, as `Drawn` has it."""
     counts_DR: jax.Array
@@ -223,9 +221,6 @@ def sample_rows(
             temperature_R,
             Truncation(*truncation),
         )
-        if state.so_far is not None:
-            of_ids_R = logits_RV[jnp.arange(num_rows), drawn.ids_E]
-            drawn = drawn._replace(raw_logprobs_E=of_ids_R - jax.nn.logsumexp(logits_RV, axis=-1))
         counts_R = state.counts_R + state.goes_on_R
         has_ended_R = jnp.isin(drawn.ids_E, jnp.array(end_ids)) | (counts_R >= limit_R)
         return _Sampling(
@@ -247,7 +242,6 @@ def sample_rows(
         said=Drawn(
             ids_E=jnp.zeros((num_rows, max_tokens), jnp.int32),
             logprobs_E=jnp.zeros((num_rows, max_tokens), jnp.float32),
-            raw_logprobs_E=jnp.zeros((num_rows, max_tokens), jnp.float32),
             kept_EK=jnp.zeros((num_rows, max_tokens, MOST_KEPT_IDS), jnp.int32),
         ),
         counts_R=jnp.zeros(num_rows, jnp.int32),
@@ -260,10 +254,10 @@ def sample_rows(
     counts_DR = done.counts_R.reshape(shape)
     written = tuple(rows.end(kv, counts_DR) for (_, rows), kv in zip(layers_rows, done.kv, strict=True))
     # Each host reads the rows of its own shards.
-    ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK, counts_DR = (
+    ids_DRT, logprobs_DRT, kept_DRTK, counts_DR = (
         constrain(x.reshape(*shape, *x.shape[1:]), "batch", *["slots"] * x.ndim) for x in (*done.said, done.counts_R)
     )
-    return written, Sampled(ids_DRT, logprobs_DRT, raw_logprobs_DRT, kept_DRTK, counts_DR, done.step)
+    return written, Sampled(ids_DRT, logprobs_DRT, kept_DRTK, counts_DR, done.step)
 
 
 def _next_logits(

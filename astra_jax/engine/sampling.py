@@ -43,8 +43,6 @@ class Drawn(NamedTuple):
     ids_E: jax.Array
     logprobs_E: jax.Array
     """Under the distribution that was drawn from: what was kept adds up to 1."""
-    raw_logprobs_E: jax.Array
-    """Under softmax(logits)."""
     kept_EK: jax.Array
     """What truncation kept, likeliest first, then -1; all -1 where there is no `top_k` of at most K."""
 
@@ -85,14 +83,7 @@ def sample_tokens(
     drawn = ids_E, logprobs_E, jnp.full((len(ids_E), MOST_KEPT_IDS), -1)
     drawn = _redrawn(is_short_E, functools.partial(draw, MOST_KEPT_IDS), drawn)
     ids_E, logprobs_E, _ = _redrawn(is_truncated_E & ~is_short_E, functools.partial(draw, logits_EV.shape[1]), drawn)
-    kept_EK = drawn[2]
-    is_raw_E = (is_greedy_E | (temperature_E == 1)) & ~is_truncated_E
-    raw_logprobs_E = jax.lax.cond(
-        is_raw_E.all(),
-        lambda: logprobs_E,
-        lambda: jnp.where(is_raw_E, logprobs_E, logits_EV[slots_E, ids_E] - jax.nn.logsumexp(logits_EV, axis=-1)),
-    )
-    return Drawn(ids_E, logprobs_E, raw_logprobs_E, kept_EK)
+    return Drawn(ids_E, logprobs_E, drawn[2])
 
 
 def _redrawn(is_its_E: jax.Array, draw: Callable[[], _Draw], drawn: _Draw) -> _Draw:

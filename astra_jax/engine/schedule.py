@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from astra_jax.engine.interface import DecoderError, Sampling, Session
 from astra_jax.engine.pages import Content, PageBook, content_after, first_content
@@ -29,20 +29,21 @@ class Schedule:
         self.limits, self._vocab_size = limits, vocab_size
         self.books = [PageBook(limits.num_pages) for _ in range(num_shards)]
         self.tracks: dict[Session, Track] = {}  # in the order of their tickets
-        self._unread: set[Track] = set()  # all tracks that have tokens to read, and until the next look some others
+        self._unread: set[Track] = set()
+        """All tracks with tokens to read; until the next look some others, too."""
         self._tickets = itertools.count()
         self._next_shard = itertools.cycle(range(num_shards))
         self._shard_of_prompt: dict[Content, int] = {}
-        """The newest last, and no more than there are pages: of an older one nothing is left."""
+        """Shard on which each prompt was read, the newest last; of a prompt older than all pages nothing is left."""
         self._most_prompts = num_shards * limits.num_pages
 
     # --- what sessions ask for ---
 
     def require_room(self, ids: Sequence[int], sampling: Sampling) -> None:
-        """Refuse what can never be sampled.
+        """Refuse a message that can never be sampled.
 
         Raises:
-            DecoderError: there is nothing to go on from, or nothing to sample; it is too long; or an id is none of the
+            DecoderError: there are no given tokens, or none to sample; the sequence is too long; or an id is not in the
                 vocabulary.
         """
         if not ids or sampling.max_tokens < 1:
@@ -62,10 +63,10 @@ class Schedule:
                 )
 
     def ask(self, session: Session, ids: Sequence[int], sampling: Sampling, policy_version: int) -> Track:
-        """Take in that a session, which is being sampled nothing for, wants a message after `ids`."""
+        """Add a message after `ids`, for a session that has none under way."""
         track = self.tracks.pop(session, None)
         if track is not None and track.ids != list(ids[: len(track.ids)]):
-            self._let_go(track)  # its history was rewritten: what is cached of it may still be found by content
+            self._let_go(track)  # its history was rewritten; pages with the same beginning are found again
         if track is None:
             num_prompt_tokens = session.num_prompt_tokens or len(ids)
             track = Track(session, self._shard_for(session, ids, policy_version), policy_version, num_prompt_tokens)
@@ -88,14 +89,14 @@ class Schedule:
         return shard
 
     def forget(self, session: Session) -> None:
-        """Let go of a session and its pages."""
+        """Give up a session and its pages."""
         track = self.tracks.pop(session, None)
         if track is not None:
             self._let_go(track)
             self._unread.discard(track)
 
     def forget_contents(self) -> None:
-        """Let go of all that is cached."""
+        """Give up all that lies in pages."""
         for track in self.tracks.values():
             self._let_go(track)
         for book in self.books:
@@ -111,10 +112,10 @@ class Schedule:
     # --- the next call ---
 
     def next_read(self) -> Read | None:
-        """Return what to read next, the sessions that asked first before others; None if it can wait.
+        """Return the next call that reads, sessions that asked first before others; None if reading can wait.
 
-        It waits while all rows can be filled with what is read already, no call of its own is full, and who asked
-        first has nothing to be read.
+        It waits while other sessions fill all rows, a call that reads would not be full, and the session that asked
+        first has no token to read.
         """
         self._unread = {track for track in self._unread if track.sampling is not None and track.num_unread > 0}
         asking = self._asking() if self._unread else []
@@ -130,7 +131,7 @@ class Schedule:
             self._adopt(track)
             if track.num_unread == 0:
                 continue
-            # Those that begin need no history, and those with much to read have longer rows: programs of their own.
+            # One call is of one kind: rows that begin need no history, and rows with much to read are longer.
             begins = track.num_cached == 0
             of_track = (begins, *self.limits.read_shape(track.num_unread, begins=begins))
             kind = kind or of_track
@@ -157,7 +158,7 @@ class Schedule:
         return any(count >= self.limits.read_rows or every[shard] - count < num_rows for shard, count in unread.items())
 
     def next_sample(self) -> Sample | None:
-        """Return what to sample next; None if no session can."""
+        """Return the next call that samples; None if no session can."""
         ready: list[list[Track]] = [[] for _ in self.books]
         for track in self._asking():
             if track not in self._unread or track.num_unread == 0:
@@ -170,13 +171,13 @@ class Schedule:
         num_rows = sum(len(of_prefix) for shard in rows for of_prefix in shard)
         if num_rows == 0:
             return None
-        # Others may be ready for the rows of those that have ended.
+        # The call ends before all rows have: other sessions may wait for the free ones.
         return Sample(shape, rows, leave_at=int(num_rows * self.limits.leave_share) if num_rows > 1 else 0)
 
     def _placed(self, tracks: Sequence[Track], shape: RowShape) -> list[list[Track]]:
         """Put the sessions of one shard into rows, those of one prefix together.
 
-        Who asked first is among them; then come those that fill all rows of a prefix, then the others.
+        The session that asked first is among them; then come prefixes that fill all their rows, then the others.
         """
         prefixes: list[list[Track]] = []
         open_one: dict[int | None, list[Track]] = {}
@@ -200,7 +201,7 @@ class Schedule:
         taken: set[Session] = set()
         for track in order:
             if track.num_unread > 0:
-                continue  # it gave way to one that asked before
+                continue  # it lost its pages to a session that asked before
             first = self.limits.first_sample_tokens
             most = self.limits.sample_tokens if first is None or track.said else first
             count = min(most, track.num_left)
@@ -254,7 +255,7 @@ class Schedule:
         return track.contents[number - 1] if number else first_content(track.session.salt, track.policy_version)
 
     def _room_for(self, track: Track, count: int, taken: set[Session]) -> tuple[Copy | None] | None:
-        """Give a sequence pages for so many more tokens, and say which to copy; None if there are none to be had."""
+        """Give a sequence pages for so many more tokens; return the page to copy, in a tuple; None if none are free."""
         book, page_tokens = self.books[track.shard], self.limits.page_tokens
         begins_in = track.num_cached // page_tokens
         shared = bool(track.num_cached % page_tokens) and book.is_shared(track.table[begins_in])
@@ -264,7 +265,7 @@ class Schedule:
                 return None
             track.table.extend(pages)
         copy = None
-        if shared:  # the copy is the last page: what is behind the shared one holds nothing yet
+        if shared:  # pages behind the shared one are empty, so the last page can be its copy
             copy = Copy(track.table[begins_in], track.table[-1])
             book.release(track.table[begins_in])
             track.table[begins_in] = track.table.pop()
@@ -276,7 +277,7 @@ class Schedule:
         book = self.books[track.shard]
         if (pages := book.take(count)) is not None:
             return pages
-        # Those that ask for nothing give way first, then those that asked last; they are read again in their turn.
+        # Sessions that ask for nothing give way first, then those that asked last; they are read again in their turn.
         others = [
             other
             for other in self.tracks.values()
@@ -287,31 +288,33 @@ class Schedule:
             and (other.sampling is None or other.ticket > track.ticket)
         ]
         others.sort(key=lambda other: (other.sampling is None, other.ticket))
-        # If letting go of all of them were in vain, none loses anything.
-        for number in range(_how_many_free(book, reversed(others), count - book.num_available) or 0):
+        # If all of them were not enough, none loses a page.
+        for number in range(
+            book.how_many_free([other.table for other in reversed(others)], count - book.num_available)
+        ):
             self._give_way(others[-1 - number])
         return book.take(count)
 
     def _give_way(self, track: Track) -> None:
-        """Let go of the pages of a sequence that will go on: it looks for them again."""
+        """Take the pages of a sequence that will go on; it finds again those whose place is not needed."""
         num_full = len(track.contents)
         rest = track.ids[num_full * self.limits.page_tokens : track.num_cached]
-        # In the midst of a message it looks for exactly its last tokens; who comes back after that has more, which
-        # are read together with these.
+        # In the middle of a message it looks for a last page with exactly these tokens. Between two messages it does
+        # not: it comes back with more tokens, and reads them together with these.
         if rest and track.sampling is not None and track.num_unread == 0:
             content = content_after(self._content_before(track, num_full), rest)
             self.books[track.shard].know(track.table[num_full], content, len(rest))
         self._let_go(track)
 
-    # --- what a call has done ---
+    # --- results of a call ---
 
     def has_read(self, row: ReadRow) -> None:
-        """Take in that the tokens of a row lie in its pages."""
+        """Note that the tokens of a row lie in its pages now, so that other sessions find them."""
         track = row.track
         track.num_cached += len(row.ids)
         self._know_full_pages(track)
         if track.num_unread == 0 and track.num_cached % self.limits.page_tokens:
-            # The rest of a prompt, which its siblings go on from as well.
+            # The last page of a prompt is not full; sessions with the same prompt find it, too.
             number = len(track.contents)
             ids = track.ids[number * self.limits.page_tokens : track.num_cached]
             content = content_after(self._content_before(track, number), ids)
@@ -332,23 +335,8 @@ class Schedule:
             self.books[track.shard].know(track.table[number], content, page_tokens)
 
 
-def _how_many_free(book: PageBook, tracks: Iterable[Track], wanted: int) -> int | None:
-    """Return how many tracks, from the first on, must let go of their pages to free so many; None if all are too few.
-
-    A page is free once all who refer to it have let go.
-    """
-    references: dict[int, int] = collections.defaultdict(int)
-    for number, track in enumerate(tracks, 1):
-        for page in track.table:
-            references[page] += 1
-            wanted -= references[page] == book.num_references(page)
-        if wanted <= 0:
-            return number
-    return None
-
-
 def _worth(shape: RowShape, placed: Sequence[Sequence[Sequence[Track]]]) -> tuple[float, int]:
-    """Say how much of what a call costs is of use: a row costs one, a prefix two, a call of any size four."""
+    """Return the share of a call's cost that is of use (a row costs 1, a prefix 2, any call 4), and its rows in use."""
     used = sum(len(of_prefix) for shard in placed for of_prefix in shard)
     cost = len(placed) * (shape.prefixes * (shape.rows_per_prefix + 2) + 4)
     return used / cost, used

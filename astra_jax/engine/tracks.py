@@ -38,9 +38,8 @@ class Track:
     sampling: Sampling | None = None
     """How the message is sampled; None while no message is asked for."""
     said: list[int] = field(default_factory=list)
-    """Tokens of the message so far; the next four lists have one entry for each."""
+    """Tokens of the message so far; the next three lists have one entry for each."""
     logprobs: list[float] = field(default_factory=list)
-    raw_logprobs: list[float] = field(default_factory=list)
     kept: list[list[int]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     ticket: int = 0
@@ -64,7 +63,7 @@ class Track:
         """Begin a message after all tokens so far, `ids`."""
         self.num_prompt_tokens = min(self.num_prompt_tokens, len(ids))  # a rewritten history may be shorter
         self.ids, self.sampling, self.ticket = ids, sampling, ticket
-        self.said, self.logprobs, self.raw_logprobs, self.kept, self.versions = [], [], [], [], []
+        self.said, self.logprobs, self.kept, self.versions = [], [], [], []
 
     def add(self, said: SaidRow) -> None:
         """Add the tokens that a call sampled: all but the last of `ids` then lie in pages."""
@@ -72,7 +71,6 @@ class Track:
         self.ids.extend(said.ids)
         self.said.extend(said.ids)
         self.logprobs.extend(said.logprobs)
-        self.raw_logprobs.extend(said.raw_logprobs)
         self.kept.extend(said.kept)
         self.versions.extend([self.policy_version] * len(said.ids))
 
@@ -105,12 +103,11 @@ class SaidRow(NamedTuple):
 
     ids: list[int]
     logprobs: list[float]
-    raw_logprobs: list[float]
     kept: list[list[int]]
 
     def first(self, count: int) -> SaidRow:
         """Return so many of the tokens."""
-        return SaidRow(self.ids[:count], self.logprobs[:count], self.raw_logprobs[:count], self.kept[:count])
+        return SaidRow(self.ids[:count], self.logprobs[:count], self.kept[:count])
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.format import Segment, Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.engine.call_clock import CallClock
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
 from astra_jax.engine.shared_device import shared
 from astra_jax.engine.sizes import limits_of_decoders
+from astra_jax.episodes.call_clock import CallClock
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.episode import Episode, all_or_none
 from astra_jax.episodes.exchange import exchanged

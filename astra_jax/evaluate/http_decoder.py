@@ -26,7 +26,6 @@ from pydantic import BaseModel, ValidationError
 
 from astra_jax.engine.interface import (
     PENALTIES,
-    Capabilities,
     DecoderError,
     Finish,
     Generated,
@@ -76,11 +75,6 @@ class HTTPDecoder:
         """Tokens of each session's first call: draws are counted from there."""
         self._sampled_tokens = 0
         self._is_closed = False
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it can do."""
-        return Capabilities(takes_weights=False, replays=self._endpoint.replays, tells_raw_and_kept=False)
 
     @property
     def load(self) -> Load:

@@ -158,7 +158,7 @@ class ClockDevice:
             ids[-1] = self._end_id
         logprobs = [-(1 + number) / len(words) for number in ids]
         keeps = track.sampling is not None and track.sampling.hands_out_kept
-        return SaidRow(ids, logprobs, logprobs, [[number] for number in ids] if keeps else [])
+        return SaidRow(ids, logprobs, [[number] for number in ids] if keeps else [])
 
 
 class _Meeting:

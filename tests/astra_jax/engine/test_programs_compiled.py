@@ -36,7 +36,7 @@ class Shapes(ClockDevice):
 
     async def sample(self, sample: Sample, own_pages: int | None = None):
         limits, tracks = self._limits, [row.track for row in sample.all_rows()]
-        own = max(len(track.table) - limits.read_prefix_pages(track) for track in tracks)
+        own = max(len(track.table) - track.prefix_pages(limits) for track in tracks)
         size = next(size for size in limits.own_table_sizes(sample.shape) if size >= own)
         self.shapes.add((sample.shape, size))
         return await super().sample(sample)

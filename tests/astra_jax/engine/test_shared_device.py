@@ -310,7 +310,7 @@ def test_while_all_hosts_wait_for_tools_each_hears_of_a_signal(calls_away):
 def test_who_is_held_up_was_passed_over_by_nobody():
     """How often depends on how long a tool takes: it must not decide whose turn it is."""
     asked: list[Proposal] = []
-    another = [Proposal(Kind.HOLD), Proposal(Kind.READ, 1, 1, 99), Proposal(Kind.HOLD), Proposal(Kind.NOTHING)]
+    another = [Proposal(Kind.HOLD), Proposal(Kind.READ, 9, 1, 8), Proposal(Kind.HOLD), Proposal(Kind.NOTHING)]
 
     async def gather(proposal: Proposal) -> np.ndarray:
         asked.append(proposal)

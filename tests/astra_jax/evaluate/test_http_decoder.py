@@ -55,7 +55,7 @@ def test_a_remote_decoder_passes_the_suite(server, clause):
         END_IDS,
         LIMITS.max_tokens,
         num_sampled=lambda decoder: decoder.num_sampled,
-        keeps_aborted=False,
+        is_remote=True,
     )
     asyncio.run(asyncio.wait_for(clause(subject), timeout=300))  # of which the first compiles
 
