@@ -53,8 +53,8 @@ class PagedDecoder:
     With `calls_away`, a session that was handed a message is scheduled again exactly so many calls later, however long
     its tools took. All calls then follow from tokens alone, and the same seeds give the same bytes. All sessions wait
     for one that is due, so its caller has to come back, with `generate` or `forget`. Without `calls_away` a session
-    goes on as soon as it comes back. The draws are the same, and so are the tokens, unless the rounding of a sum tips one:
-    the order of sums depends on the sessions that share a call.
+    goes on as soon as it comes back. The draws are the same, and so are the tokens, unless the rounding of a sum tips
+    one: the order of sums depends on the sessions that share a call.
     """
 
     def __init__(

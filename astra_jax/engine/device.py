@@ -1,4 +1,8 @@
-"""The pages on the devices, and the calls of compiled programs that a schedule asks for."""
+"""The pages on the devices, and the calls of compiled programs that a schedule asks for.
+
+Device       the contract: read, sample, take weights, idle, leave, close
+XLADevice    pages and programs of JAX, for the shards of one host
+"""
 
 from __future__ import annotations
 
@@ -25,13 +29,13 @@ from astra_jax.model.qwen3 import Params, layers_apart
 from astra_jax.model.sharding import MESH_AXES, constrain, spec
 
 _T = TypeVar("_T")
-# A process has two decoders at most. glibc keeps what a thread frees where that thread, and few others, will look for
-# it: of the calls of many threads, or of new ones for each run, more is kept than is in use.
+# Two threads, because a process has two decoders at most. glibc keeps freed memory for the thread that freed it: with
+# many threads, or new ones for each run, more memory would be kept than is in use.
 _THREADS = ThreadPoolExecutor(2, "decoder")
 
 
 class _Kind(NamedTuple):
-    """The program of a call that samples: calls that differ in these alone are compiled anew."""
+    """The sizes that a program for sampling is compiled for."""
 
     shape: RowShape
     own_table_pages: int
@@ -39,26 +43,27 @@ class _Kind(NamedTuple):
 
 
 Said = list[SaidRow]
-"""Of each row, in the order of `Sample.all_rows`."""
+"""Tokens of each row of a call, in the order of `Sample.all_rows`."""
 
 
 class Device(Protocol):
-    """What carries out a schedule. A call takes its time without holding up the event loop."""
+    """Pages and programs that carry out a schedule. A call does not hold up the event loop."""
 
     num_shards: int
-    """That this host schedules."""
+    """Shards of the batch whose rows this host schedules."""
     vocab_size: int
+    """Ids of the model's vocabulary."""
     penalizes: bool
-    """Whether it knows what rows have said."""
+    """Whether its programs apply penalties."""
 
     @property
     def num_programs(self) -> int:
-        """Shapes compiled so far."""
+        """Number of programs that were compiled."""
         ...
 
     @property
     def row_steps(self) -> int:
-        """Rows of this host × tokens that programs which sample ran for, padding and calls of other hosts included."""
+        """Rows of this host × tokens of all calls that sampled, with padding and the calls of other hosts."""
         ...
 
     async def read(self, read: Read) -> None:
@@ -66,31 +71,31 @@ class Device(Protocol):
         ...
 
     async def sample(self, sample: Sample) -> tuple[Said, int]:
-        """Sample in some rows; return what each said, and for how many tokens the program ran."""
+        """Sample in some rows; return the tokens of each, and the number of steps that the program made."""
         ...
 
     def take_weights(self, params: Any) -> None:
-        """Go on with other weights."""
+        """Compute with other weights from the next call on."""
         ...
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
-        """Have nothing to call before the event is set; where it `holds_up` the others, they call nothing so long."""
+        """Wait for the event, without calls of its own; with `holds_up` other hosts make no calls meanwhile either."""
         ...
 
     async def leave(self, *, failed: bool) -> None:
-        """Have nothing to call any more, because all is done or because something has failed."""
+        """Make no call any more, because all messages are done or because something has `failed`."""
         ...
 
     def close(self) -> None:
-        """Give the memory of pages back; nobody calls again."""
+        """Free the memory of pages and weights; no call follows."""
         ...
 
 
 class XLADevice:
-    """Pages of one model on the devices of the mesh in force, or on the first one; two programs that work on them.
+    """Pages of one model on the devices of the mesh in force, or on the first device; a `Device`.
 
-    Where there are several hosts, each gives the rows of its own shards, if it has any, and is told of these; all make
-    the same calls, in the same order (`SharedDevice`). `own_pages` are then those that all have agreed on.
+    With several hosts, each gives and gets the rows of its own shards, and all make the same calls in the same order
+    (`SharedDevice`); `own_pages` is then the size that they have agreed on.
     """
 
     def __init__(
@@ -101,7 +106,7 @@ class XLADevice:
         *,
         end_ids: tuple[int, ...],
     ):
-        """Make the pages, which hold numbers of the model's type; messages end with one of `end_ids`."""
+        """Make the pages, with numbers of the model's type; a message ends with one of `end_ids`."""
         give_back_around_compiling()
         self._model_config, self._limits, self._end_ids = model_config, limits, end_ids
         self._params = layers_apart(params)
@@ -112,7 +117,7 @@ class XLADevice:
         sizes = (num_shards(), limits.num_pages, limits.page_tokens)
         self._empty_pages = lambda: on_devices(make(model_config, *sizes))
         self._pages = self._empty_pages()
-        # Hosts agree on a call in a few numbers (`SharedDevice`), and whether a row is penalised is none of them.
+        # Hosts do not tell one another whether a row is penalised, so that several of them could call two programs.
         self.penalizes = jax.process_count() == 1
         self._copies_pages = copies_pages(model_config.dtype, model_config.head_dim, limits.page_tokens)
         self._shapes: set[tuple[Any, ...]] = set()
@@ -120,27 +125,27 @@ class XLADevice:
 
     @property
     def num_programs(self) -> int:
-        """Shapes compiled so far."""
+        """Number of programs that were compiled."""
         return len(self._shapes)
 
     def take_weights(self, params: Params) -> None:
-        """Go on with other weights; the pages keep what they hold, so nobody may read them."""
+        """Compute with other weights from the next call on; pages still hold keys of the old ones: forget them."""
         self._params = layers_apart(params)
 
     def close(self) -> None:
-        """Give the memory of pages back; nobody calls again."""
-        # At once, whoever still knows of this device: the learner's step needs the room.
+        """Free the memory of pages and weights; no call follows."""
+        # At once, even if this object lives on: the learner's step needs the room.
         for pages in jax.tree.leaves(self._pages):
             pages.delete()
         self._params = {}
-        _THREADS.submit(give_back)  # 3 to 100 ms that nobody waits for
+        _THREADS.submit(give_back)  # 3 to 100 ms, in a thread
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
-        """Wait: nobody else calls."""
+        """Wait: there is no other host."""
         await until.wait()
 
     async def leave(self, *, failed: bool) -> None:
-        """Nobody else calls, so nobody is to be told."""
+        """Do nothing: there is no other host to tell."""
 
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
@@ -148,7 +153,7 @@ class XLADevice:
             await off_the_loop(self._read, read, threads=_THREADS)
 
     async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
-        """Sample in some rows; return what each said, and for how many tokens the program ran."""
+        """Sample in some rows; return the tokens of each, and the number of steps that the program made."""
         with self._new_pages_after_failure():
             own_pages = self.own_pages(sample) if own_pages is None else own_pages
             return await off_the_loop(self._sample, sample, self._kind_of(sample, own_pages), threads=_THREADS)
@@ -167,7 +172,7 @@ class XLADevice:
             await off_the_loop(self._sample, Sample(kind.shape, nothing, leave_at=0), kind, threads=_THREADS)
 
     def own_pages(self, sample: Sample) -> int:
-        """Return how many pages behind their prefix the rows of a call have at most."""
+        """Return the most pages that a row of a call has behind its prefix."""
         rows = sample.all_rows()
         return max((len(row.track.table) - row.track.prefix_pages(self._limits) for row in rows), default=0)
 
@@ -176,7 +181,7 @@ class XLADevice:
         try:
             yield
         except Exception:
-            # Some of the old ones were given to the call that failed; for both there may be no room.
+            # The call that failed was given some of the old ones; memory may not suffice for old and new.
             for pages in jax.tree.leaves(self._pages):
                 pages.delete()
             self._pages = self._empty_pages()
@@ -193,8 +198,9 @@ class XLADevice:
         return next(kind for kind in kinds if kind.own_table_pages >= own_pages)
 
     def _kinds(self, shape: RowShape) -> list[_Kind]:
-        """Return the programs that sample in rows of a shape, of each sort the shortest tables first."""
-        # The length of a table costs a kernel nothing, and every size is one more program; penalties are rare.
+        """Return the programs that sample in rows of a shape, short tables first."""
+        # A kernel reads no page beyond a row's own, however long the table is; and penalties are rare. Then one size
+        # is enough: each is one more program to compile.
         longest = self._limits.own_table_pages[-1:]
         sizes = self._limits.own_table_sizes(shape) if self._copies_pages else longest
         kinds = [_Kind(shape, size, is_penalized=False) for size in sizes]
@@ -218,7 +224,7 @@ class XLADevice:
         return said, steps
 
     def _over_hosts(self, rows: _T) -> _T:
-        """Return arrays [D, …] over the shards of all hosts, from those of this one."""
+        """Return arrays [D, …] over the shards of all hosts, from the arrays of this host's shards."""
         if jax.process_count() == 1:
             return rows
         shards, devices = num_shards(), self._mesh.size // num_shards()
@@ -235,7 +241,7 @@ class XLADevice:
         return _of_first_device(jax.tree.map(of_all, rows))
 
     def _of_this_host(self, x: jax.Array) -> np.ndarray:
-        """Return the part [d, …] of an array over all shards that belongs to this host's."""
+        """Return the part [d, …] of an array over all shards that belongs to this host."""
         if jax.process_count() == 1:
             return np.asarray(x)
         parts = {part.index[0].indices(len(x))[0]: part.data for part in x.addressable_shards}
@@ -245,15 +251,15 @@ class XLADevice:
 
 @jax.jit
 def _of_first_device(rows: _T) -> _T:
-    """Return arrays [D, …] from [D, devices of a shard, …]: the first device knows its shard's rows.
+    """Return arrays [D, …] from [D, devices of a shard, …]: only the first device of a shard was given its rows.
 
-    The others may belong to another host, which does not.
+    The others may belong to another host, which does not know them.
     """
     return jax.tree.map(lambda x: constrain(x[:, 0], "batch", *["slots"] * (x.ndim - 2)), rows)
 
 
 async def off_the_loop(call: Callable[..., _T], *args: Any, threads: Executor | None = None) -> _T:
-    """Call what waits for the devices in one of these `threads`, or in any, under the mesh that is in force here."""
+    """Make a blocking call in one of these `threads`, or in any, under the mesh that is in force here."""
     mesh = jax.sharding.get_mesh()
 
     def under_the_mesh() -> _T:  # a thread begins without one

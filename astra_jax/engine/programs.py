@@ -1,10 +1,10 @@
 """The engine's two compiled programs: read given tokens, and sample in several rows, up to so many tokens a call.
 
 Dimensions: D shards · P prefixes of a shard · R rows of a shard, R / P of them for each prefix in turn · T tokens · n
-pages. What the host gives as `DR` is one axis `R` of D·R rows inside a program, shard by shard.
+pages. Arguments of the host have axes `DR`; inside a program these are one axis `R` of D·R rows, shard by shard.
 
-How pages are read and written is the business of `kv_pages`: layer by layer both `put` a row's new tokens and `attend`.
-A row of no tokens is padding: nothing of it is written, and what comes out of it means nothing.
+Both programs go layer by layer: `put` the keys and values of new tokens, then `attend` (`rows`). A row of no tokens is
+padding: nothing of it is written, and its output means nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from astra_jax.model.sharding import constrain
 
 
 class Asked(NamedTuple):
-    """What each row shall sample, and how."""
+    """The tokens to sample in each row, and how."""
 
     pending_DR: Rows
-    """The last token so far, which is in no page yet."""
+    """Last token so far, which is in no page yet."""
     limit_DR: Rows
-    """The most tokens; 0 is padding."""
+    """Tokens to sample at most; 0 is padding."""
     drawn_DR: Rows
-    """How many tokens it has after its prompt: with seed and slot they decide the draw."""
+    """Tokens since the prompt: with seed and slot this number decides the draw."""
     seed_DR: Rows
     slot_DR: Rows
     temperature_DR: Rows
@@ -50,43 +50,43 @@ class Asked(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """What each row sampled."""
+    """The tokens that each row sampled."""
 
     ids_DRT: jax.Array
     logprobs_DRT: jax.Array
-    """Under the distribution that was sampled from."""
+    """Log-probs under the distribution that was sampled from."""
     kept_DRTK: jax.Array
-    """What truncation kept, as `Drawn` has it."""
+    """Ids that truncation kept, as in `Drawn`."""
     counts_DR: jax.Array
-    """How many tokens of a row were sampled."""
+    """Tokens that each row sampled."""
     steps: jax.Array
-    """How many times a token was sampled in every row, those of all hosts."""
+    """Steps of the loop: each samples a token in every row of all hosts."""
 
 
 class Given(NamedTuple):
-    """Tokens of some rows to read into pages, from a place of each row's sequence on."""
+    """Tokens of some rows to read into pages, behind the tokens that lie there."""
 
     tables_DRn: Rows
-    """All pages of each row, those that the tokens go to as well."""
+    """All pages of each row, with those that the tokens go to."""
     starts_DR: Rows
-    """How many tokens lie there already."""
+    """Tokens that lie there already."""
     tokens_DRT: Rows
     counts_DR: Rows
-    """The first so many of a row are read."""
+    """Tokens of each row that are read; the others are padding."""
     copies_DR2: Rows
-    """Pages to copy first, from and to."""
+    """Page to copy first, from and to; beyond the last page: none."""
 
 
 class Stream(NamedTuple):
-    """What a layer is given by the one before it; the first one makes it, and finds nothing there."""
+    """Values that one layer hands to the next; the first layer makes them."""
 
     x_RTD: Rows
     rope: Rope
-    """The same for all layers: it takes longer to compute than to hand on."""
+    """Cosines and sines of the places, the same for all layers: handing them on is quicker than computing them."""
 
 
 class Place(NamedTuple):
-    """Which of the layers is read; known to a program only as it runs, so that it is one for all."""
+    """Place of the layer among all; arrays, so that one program serves all layers."""
 
     is_first: jax.Array | np.bool_
     is_last: jax.Array | np.bool_
@@ -95,10 +95,9 @@ class Place(NamedTuple):
 def read_tokens(model_config: ModelConfig, params: Params, pages: Pages, given: Given, *, begins: bool) -> Pages:
     """Read tokens into pages, layer by layer: one program for all layers, which is called once for each.
 
-    Where every row `begins`, nothing lies in their pages yet.
+    If every row `begins`, no tokens lie in their pages yet.
 
-    What a compiler works on for long is many tokens in many layers at once; a call for each layer costs next to nothing
-    beside so many tokens.
+    A compiler takes minutes for many tokens in many layers at once; a call for each layer costs next to nothing.
 
     Decided: docs/decisions/rl.md, “Prompts are read by a program of one layer, called for each layer”.
     """
@@ -114,7 +113,7 @@ def read_tokens(model_config: ModelConfig, params: Params, pages: Pages, given: 
 
 
 def no_stream(model_config: ModelConfig, given: Given) -> Stream:
-    """Return zeros of the host's: to make them on the devices would take a program of its own."""
+    """Return zeros in the host's memory: to make them on the devices would take a program of its own."""
     shards, rows, num_tokens = given.tokens_DRT.shape
     of_rows, dtype = (shards * rows, num_tokens), jnp.dtype(model_config.dtype)
     cos, sin = np.zeros((2, *of_rows, 1, model_config.head_dim // 2), np.float32)
@@ -133,7 +132,7 @@ def read_layer(
     *,
     begins: bool,
 ) -> tuple[Any, Stream]:
-    """Read tokens into the pages of one layer; return them, and what the next layer is given."""
+    """Read tokens into the pages of one layer; return the pages, and the values for the next layer."""
     layer = bind_layer(model_config, params_of_layer)
     tokens_RT, counts_R = _flat(given.tokens_DRT), _flat(given.counts_DR)
     num_tokens = tokens_RT.shape[1]
@@ -157,25 +156,25 @@ def read_layer(
             attended_RTNH = rows.attend(kv, q_RTNH, jnp.int32(0), counts_R)
         return layer.residual(x_RTD, attended_RTNH)
 
-    # What the last layer attends to nobody reads, so it has no queries either.
+    # The last layer only has to store keys and values: no token is sampled here.
     x_RTD = jax.lax.cond(place.is_last, lambda: x_RTD, read_on)
     stream = jax.tree.map(lambda x: constrain(x, "batch"), Stream(x_RTD, rope))
     return rows.end(kv, given.counts_DR, x_RTD), stream
 
 
 class _Sampling(NamedTuple):
-    """What the loop carries from one token to the next."""
+    """The values that the loop carries from one token to the next."""
 
     kv: tuple[Any, ...]
-    """Of each layer, as its rows have it."""
+    """New keys and values, or pages, of each layer, as its rows carry them."""
     pending_R: jax.Array
     goes_on_R: jax.Array
     said: Drawn
-    """In place of each slot's token those of each row, [R, T]."""
+    """Tokens of each row so far, [R, T]."""
     counts_R: jax.Array
     step: jax.Array
     so_far: SoFar | None
-    """What the rows say, where one is penalised for it."""
+    """Ids in the text of each row, for penalties."""
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("end_ids", "max_tokens"), donate_argnums=2)
@@ -194,9 +193,9 @@ def sample_rows(
 ) -> tuple[Pages, Sampled]:
     """Sample in every row until its message has ended, with one of `end_ids`, or its limit is reached.
 
-    It leaves off after `max_tokens`, or as soon as only `leave_at` rows go on: others may take the places of those that
-    have ended. The last token sampled is in no page: it is the pending one of the next call. `copies` are pages to copy
-    first, from and to. Without `penalties` nobody counts what was said.
+    The call ends after `max_tokens`, or as soon as only `leave_at` rows go on, so that other sequences can take the
+    free rows. The last token that a row sampled is in no page: it is the pending one of its next call. `copies` are
+    pages to copy first, from and to. Without `penalties` the ids in the text are not counted.
     """
     model, layers = bind_apart(model_config, params)
     pages = copy_pages(pages, copies_DR2[..., 0], copies_DR2[..., 1])
@@ -269,7 +268,7 @@ def _next_logits(
     step: jax.Array,
     goes_on_R: jax.Array,
 ) -> tuple[jax.Array, tuple[Any, ...]]:
-    """Return the logits [R, V] of what follows a row's pending token, and its layers' rows with that token."""
+    """Return the logits [R, V] of the next token of each row, and the layers' keys and values with the pending one."""
     rope = rope_tables(model.config, (starts_R + step)[:, None])
     x_R1D = model.embed(pending_R[:, None])
     after = []
