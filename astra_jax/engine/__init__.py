@@ -16,21 +16,21 @@ The story of a token:
 
 Files, in reading order:
 
-    interface       the contract between a decoder and its callers
-    sizes           tokens, pages and rows of a decoder, and the shapes that are compiled
-    pages           the book of pages: which are free, in use, or kept for a session with the same tokens
-    tracks          sessions as the schedule sees them, and the calls that it asks a device for
-    schedule        the next call: the sessions whose tokens it reads, or whose messages it goes on with
-    decoder         the decoder of this process: callers await messages, one task makes the calls
-    device          the pages on the devices, and the calls of programs
-    arguments       the arrays of a call, made of rows, and the rows made of its results
-    programs        the two compiled programs: read given tokens, sample in several rows
-    sampling        one token per row from its logits
-    penalties       logits taken from ids that stand in the text already
-    kv_pages        keys and values in pages, and where the tokens of a row lie
-    rows            rows of one layer over pages of any layout
-    page_attention  attention to pages on a CPU, which is the specification, and its parts on a GPU
-    triton_pages    the kernel of a GPU
-    ragged_pages    the pages and the kernel of a TPU
-    shared_device   one device for several hosts, which make all calls together
+    interface       The contract between a decoder and its callers: token ids in, token ids and their log-probs out.
+    sizes           Tokens, pages and rows of a decoder, and the shapes that its programs are compiled in.
+    pages           The book of pages: which are free, which are in use, and which are kept for reuse.
+    tracks          Sessions as the schedule sees them, and the calls that it asks a device for.
+    schedule        The next call: the sessions whose tokens it reads or whose messages it goes on with.
+    decoder         The decoder of this process: callers await messages, and one task makes all calls.
+    device          The pages on the devices, and the calls of compiled programs that a schedule asks for.
+    arguments       The arrays of a call, made of the rows of a schedule, and the rows made of its results.
+    programs        The two compiled programs: read given tokens, and sample in several rows.
+    sampling        One token per slot, drawn from its logits.
+    penalties       Penalties: logits that are taken from ids because they stand in the text already.
+    kv_pages        Keys and values in pages, pieces of memory of a fixed size, which sequences may share.
+    rows            Rows of one layer to which new tokens are added, over pages of any layout.
+    page_attention  Attention to pages on a CPU and a GPU; its plain path is the specification.
+    triton_pages    The kernel of a GPU: attention of one new token per row to pages where they lie.
+    ragged_pages    The pages and the kernel of a TPU: JAX's `ragged_paged_attention`.
+    shared_device   One device for several hosts, which make all calls together.
 """

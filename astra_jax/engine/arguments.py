@@ -1,4 +1,4 @@
-"""The arrays that a call of a program is given, made of the rows of a schedule; and the rows made of its results.
+"""The arrays of a call, made of the rows of a schedule, and the rows made of its results.
 
 All arrays are the host's, over the shards that it schedules. A row without a sequence is padding, all zeros.
 
@@ -31,6 +31,7 @@ def given_of(read: Read, limits: Limits, num_shards: int) -> Given:
         counts_DR=np.zeros(shape, np.int32),
         copies_DR2=_no_copies(shape, limits),
     )
+    # Tables are as long as the longest sequence: where a table ends, its zeros name page 0, which is never looked at.
     for shard, of_shard in enumerate(read.rows):
         for number, (track, ids, copy) in enumerate(of_shard):
             place = shard, number
@@ -58,12 +59,14 @@ def asked_of(
     copies_DR2 = _no_copies(shape, limits)
     for (shard, row), (track, max_tokens, copy) in placed(sample):
         assert track.sampling is not None
+        # Rows of one prefix have the same first pages: it is told once, and only the pages behind it row by row.
         num_prefix = track.prefix_pages(limits)
         prefix, own = track.table[:num_prefix], track.table[num_prefix:]
         histories.prefix_tables_DPn[shard, row // width, :num_prefix] = prefix
         histories.prefix_pages_DP[shard, row // width] = num_prefix
         histories.own_tables_DRn[shard, row, : len(own)] = own
         histories.own_counts_DR[shard, row] = track.num_cached - num_prefix * limits.page_tokens
+        # The last token so far is pending: the program computes it first, and samples from its logits.
         values: dict[str, float] = {
             "pending_DR": track.ids[-1],
             "limit_DR": max_tokens,

@@ -1,4 +1,4 @@
-"""The decoder of this process: callers await messages, and one task makes the calls that a schedule asks for.
+"""The decoder of this process: callers await messages, and one task makes all calls.
 
 generate     a caller adds its message to the schedule and waits
 _drive       the task: call after call while there is one, else sleep until a caller comes

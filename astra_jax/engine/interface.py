@@ -64,9 +64,9 @@ class Sampling:
     def __post_init__(self) -> None:
         if not 0 <= self.temperature <= 100:
             raise DecoderError(f"expected a temperature from 0 to 100, found {self.temperature}")
-        if self.temperature < _LEAST_TEMPERATURE:
+        if self.temperature < _LEAST_TEMPERATURE:  # frozen, so it is set behind the dataclass's back
             object.__setattr__(self, "temperature", 0.0)
-        # A program is told of them in 32 bits, where a top_p below 2^-126 is 0 and would keep nothing.
+        # Programs get them as 32-bit numbers: there a top_p below 2^-126 is 0 and would keep no id.
         if (
             (self.top_k is not None and not 1 <= self.top_k < 2**31)
             or not 2.0**-126 <= self.top_p <= 1

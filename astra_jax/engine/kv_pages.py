@@ -1,9 +1,9 @@
-"""Keys and values in pages: pieces of memory of a fixed size. A sequence lies in several; sequences may share some.
+"""Keys and values in pages, pieces of memory of a fixed size, which sequences may share.
 
 Dimensions: D shards of the batch · N pages of a shard, of B tokens each · R rows (shard by shard) · M sequences, each
 read by R / M rows that follow each other · S keys · others as in `model.qwen3`.
 
-Token p of a sequence lies in page `table[p // B]`, at place p % B.
+A sequence lies in several pages: token p in page `table[p // B]`, at place p % B.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def empty_pages(config: ModelConfig, num_shards: int, num_pages: int, page_token
     shape = (num_shards, num_pages, config.num_kv_heads)
 
     def of_layer() -> KV:
+        # Keys lie the other way round than values: so both products of attention read them without a transpose.
         keys = jnp.zeros((*shape, config.head_dim, page_tokens), config.dtype)
         return _pinned(KV(keys, jnp.zeros((*shape, page_tokens, config.head_dim), config.dtype)))
 

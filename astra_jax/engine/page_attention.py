@@ -1,4 +1,4 @@
-"""Attention of new tokens to the pages behind them, on a CPU and a GPU; a TPU has its own (`ragged_pages`).
+"""Attention to pages on a CPU and a GPU; its plain path is the specification.
 
 The plain path is the specification, and a CPU takes it: pages are copied side by side. On a GPU a kernel reads them
 where they lie (`triton_pages`). Either way a softmax over some keys is joined with the softmax over others.

@@ -1,4 +1,4 @@
-"""The book of pages: which are free, which are in use, and which are idle, kept for a session with the same tokens.
+"""The book of pages: which are free, which are in use, and which are kept for reuse.
 
 A full page is found by its tokens and all tokens before them; so is the last page of a prompt, which is not full. Pages
 that no sequence refers to stay until their place is needed, the longest idle one first.
@@ -25,6 +25,7 @@ def first_content(salt: str, policy_version: int) -> Content:
 
 def content_after(before: Content, ids: Sequence[int]) -> Content:
     """Return the content of a page with these tokens, full or not, behind another."""
+    # The digest of the page before is part of it: equal tokens behind other tokens are another content.
     digest = hashlib.blake2b(before, digest_size=16)
     digest.update(array("i", ids).tobytes())
     return digest.digest()
@@ -52,6 +53,7 @@ class PageBook:
             return None
         pages = []
         for _ in range(count):
+            # Idle pages may be found again, so a free one is taken first, and then the one that is idle longest.
             if self._free:
                 page = self._free.pop()
             else:
@@ -101,6 +103,7 @@ class PageBook:
 
     def know(self, page: int, content: Content, num_tokens: int) -> None:
         """Note the content of the first so many tokens of a page, unless another page has it already."""
+        # A second page with the same content is not found, and is free as soon as its sequence releases it.
         if content not in self._by_content:
             self._by_content[content] = page
             self._contents[page].append((content, num_tokens))

@@ -1,4 +1,6 @@
-"""The engine's two compiled programs: read given tokens, and sample in several rows, up to so many tokens a call.
+"""The two compiled programs: read given tokens, and sample in several rows.
+
+A call that samples goes on for up to 16 tokens in every row.
 
 Dimensions: D shards · P prefixes of a shard · R rows of a shard, R / P of them for each prefix in turn · T tokens · n
 pages. Arguments of the host have axes `DR`; inside a program these are one axis `R` of D·R rows, shard by shard.
@@ -142,6 +144,7 @@ def read_layer(
         return Stream(embed_tokens(embedding_VD, tokens_RT, model_config.dtype), rope)
 
     x_RTD, rope = jax.lax.cond(place.is_first, begun, lambda: stream)
+    # A page that other sequences read, too, is copied before this row adds tokens to it.
     pages = copy_pages((of_layer,), given.copies_DR2[..., 0], given.copies_DR2[..., 1])
     (rows,) = rows_of(pages, given.tables_DRn, given.starts_DR, None, model_config.dtype)
     _, k_RTKH, v_RTKH = layer.qkv(x_RTD, rope)
@@ -149,6 +152,7 @@ def read_layer(
 
     def read_on() -> jax.Array:
         q_RTNH, _, _ = layer.qkv(x_RTD, rope)
+        # Rows that begin have no pages behind them: ordinary causal attention is faster.
         if begins:
             is_real_RT = (jnp.arange(num_tokens) < counts_R[:, None]).astype(jnp.int32)
             attended_RTNH = attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT)
@@ -198,10 +202,12 @@ def sample_rows(
     pages to copy first, from and to. Without `penalties` the ids in the text are not counted.
     """
     model, layers = bind_apart(model_config, params)
+    # A page that other sequences read, too, is copied before this row adds tokens to it.
     pages = copy_pages(pages, copies_DR2[..., 0], copies_DR2[..., 1])
     shape = asked.pending_DR.shape
     pending_R, limit_R, drawn_R, seed_R, slot_R, temperature_R, *truncation = map(_flat, asked)
     num_rows = len(pending_R)
+    # A draw follows from seed, slot and place alone, so neither other rows nor other calls change it.
     keys_R = jax.vmap(lambda seed, slot: slot_keys(seed, slot, 1)[0])(seed_R, slot_R)
     starts_DR = histories.starts_DR(page_tokens(pages))
     starts_R = _flat(starts_DR)
@@ -220,6 +226,7 @@ def sample_rows(
             temperature_R,
             Truncation(*truncation),
         )
+        # Rows that have ended go through the layers as well; nothing of them is counted or written.
         counts_R = state.counts_R + state.goes_on_R
         has_ended_R = jnp.isin(drawn.ids_E, jnp.array(end_ids)) | (counts_R >= limit_R)
         return _Sampling(
@@ -250,6 +257,7 @@ def sample_rows(
     done = jax.lax.while_loop(
         lambda state: (state.step < max_tokens) & (state.goes_on_R.sum() > leave_at), sample_one, nothing
     )
+    # New keys and values go to the pages once, after the loop (on a TPU they are there already).
     counts_DR = done.counts_R.reshape(shape)
     written = tuple(rows.end(kv, counts_DR) for (_, rows), kv in zip(layers_rows, done.kv, strict=True))
     # Each host reads the rows of its own shards.

@@ -1,4 +1,6 @@
-"""Pages in the layout of JAX's `ragged_paged_attention` for TPU, which reads them where they lie and copies none.
+"""The pages and the kernel of a TPU: JAX's `ragged_paged_attention`.
+
+The kernel reads pages where they lie and copies none.
 
 Dimensions as in `kv_pages`; X = 2K: the keys of a head are followed by its values. A new token is written to its
 page before the kernel is called, which then finds all tokens of a row in the pages of one table.

@@ -94,7 +94,7 @@ class WindowRows(NamedTuple):
 
     def end(self, kv: KV, counts_DR: Rows, attended: jax.Array | None = None) -> KV:
         """Return the pages with so many new tokens of each row."""
-        if attended is not None:
+        if attended is not None:  # a call that reads: pages must be read before they are written
             counts_DR = _after(counts_DR, attended, most=kv.values.shape[2])
         return write(self.pages, kv, self.tables_DRn, self.starts_DR, counts_DR)
 

@@ -1,4 +1,6 @@
-"""One token per slot, drawn from its logits. The draw depends on the slot's key and its position, not on neighbours.
+"""One token per slot, drawn from its logits.
+
+The draw depends on the slot's key and its position, not on neighbours.
 
 Dimensions: E slots · V vocabulary · N blocks of B tokens each · K likeliest ids.
 

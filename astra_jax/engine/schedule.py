@@ -1,4 +1,4 @@
-"""The next call of a program: the sessions whose tokens it reads, or whose messages it goes on with, and their rows.
+"""The next call: the sessions whose tokens it reads or whose messages it goes on with.
 
 No JAX and no clock: a schedule follows from the sessions, in the order in which they asked, and from the pages.
 

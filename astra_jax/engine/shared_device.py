@@ -1,4 +1,6 @@
-"""One device for several hosts: each schedules the shards that its own devices hold, and all make the same calls.
+"""One device for several hosts, which make all calls together.
+
+Each host schedules the shards that its own devices hold.
 
 A program runs on the devices of all hosts at once, so before each call the hosts agree on one. Each proposes the next
 call of its own schedule, in a few numbers; all gather the proposals and draw the same conclusion (`agreed`). A call
@@ -84,8 +86,8 @@ class Proposal(NamedTuple):
 def agreed(proposals: Sequence[Proposal], row_shapes: Sequence[RowShape]) -> Proposal:
     """Return the next call of all hosts: reading before sampling, then the longest wait, then the most rows.
 
-    A call that samples has one of the `row_shapes`. Of those with room for the first proposal it is one with room for
-    the most others, and of these the smallest. The other proposals wait, and the one that has waited longest comes first.
+    A call that samples has one of the `row_shapes`: of those with room for the first proposal, one with room for the
+    most others, and of these the smallest. Other proposals wait, and the one that has waited longest comes first.
 
     >>> shapes = [RowShape(6, 4), RowShape(3, 4), RowShape(8, 1), RowShape(2, 1)]
     >>> few, many = Proposal(Kind.SAMPLE, 2, 1, own_pages=3), Proposal(Kind.SAMPLE, 3, 4, own_pages=2, leave_at=12)
@@ -99,6 +101,7 @@ def agreed(proposals: Sequence[Proposal], row_shapes: Sequence[RowShape]) -> Pro
     >>> agreed([few, Proposal(Kind.DONE), Proposal(Kind.READ, 8, 1, tokens=32)], shapes)[1:]
     (8, 1, 32, 0, 0, 0)
     """
+    # The whole proposal comes last in the key: equal ones are told apart alike on every host.
     first = min(proposals, key=lambda proposal: (proposal.kind, -proposal.waited, -proposal.num_rows, proposal))
     if first.kind == Kind.SAMPLE:
         calls = [first._replace(prefixes=shape.prefixes, rows_per_prefix=shape.rows_per_prefix) for shape in row_shapes]
@@ -106,6 +109,7 @@ def agreed(proposals: Sequence[Proposal], row_shapes: Sequence[RowShape]) -> Pro
             (call for call in calls if first.is_part_of(call)),
             key=lambda call: (sum(proposal.is_part_of(call) for proposal in proposals), -call.num_rows),
         )
+    # Every host computes this from the same numbers, so all come to the same call without another message.
     parts = [proposal for proposal in proposals if proposal.is_part_of(first)]
     # `leave_at` counts the rows of all hosts.
     return first._replace(
@@ -184,12 +188,14 @@ class SharedDevice:
         own_pages = self._device.own_pages(sample)
         call = await self._its_turn(Proposal(Kind.SAMPLE, *sample.shape, own_pages=own_pages, leave_at=sample.leave_at))
         shape = RowShape(call.prefixes, call.rows_per_prefix)
+        # The call may be larger than this host's own rows; the rest is padding here and rows elsewhere.
         sample = dataclasses.replace(sample, shape=shape, leave_at=call.leave_at)
         return await self._called(self._device.sample(sample, call.own_pages))
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
         """Wait for the event; meanwhile take part in the calls of others, or hold them up."""
         while not until.is_set():
+            # A gather returns when all hosts have come, so a host that does not ask holds the others up.
             if holds_up:
                 if not await _is_set_within(_HOLD_SECONDS, until):
                     await self._agree(Proposal(Kind.HOLD))

@@ -1,4 +1,4 @@
-"""Sizes of a decoder: how many tokens, pages and rows it has, and in which shapes its programs are compiled.
+"""Tokens, pages and rows of a decoder, and the shapes that its programs are compiled in.
 
 Everything that decides what is compiled stands in `Limits`. Two functions make one:
 

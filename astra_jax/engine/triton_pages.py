@@ -1,4 +1,6 @@
-"""Attention on a GPU to pages where they lie, one new token per row: a kernel of Pallas and Triton that copies none.
+"""The kernel of a GPU: attention of one new token per row to pages where they lie.
+
+It is written with Pallas and its Triton backend, and copies no page.
 
 Dimensions as in `kv_pages`; Y queries, of all rows and heads, that read the same pages · C parts of a sequence, so that
 few sequences keep the whole GPU busy.
