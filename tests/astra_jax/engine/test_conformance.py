@@ -144,7 +144,7 @@ def calls_and_messages(device: Device, calls_away: int | None, run: Any, *, dela
 
 @pytest.mark.parametrize("kind", ["paged", "clock"])
 def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, untrained):
-    """Pages run out, and some go to the host; that too follows from tokens alone."""
+    """Pages run out, and sequences give way; that too follows from tokens alone."""
 
     def found(calls_away: int | None, delays: int) -> tuple[list, list]:
         if kind == "clock":
@@ -158,7 +158,6 @@ def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, unt
     assert found(2, 2) == (calls, messages)
     other_calls, other_messages = found(None, 1)
     assert other_calls != calls, "delays must matter to somebody"
-    assert {call[0] for call in calls if isinstance(call[0], bool)} == {True, False}, "pages go out, and come back"
     assert [[message.ids for message in of_session] for of_session in other_messages] == [
         [message.ids for message in of_session] for of_session in messages
     ]
