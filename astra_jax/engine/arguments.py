@@ -31,7 +31,7 @@ def given_of(read: Read, limits: Limits, num_shards: int) -> Given:
         counts_DR=np.zeros(shape, np.int32),
         copies_DR2=_no_copies(shape, limits),
     )
-    # Tables are as long as the longest sequence: where a table ends, its zeros name page 0, which is never looked at.
+    # Tables are as long as the longest sequence; their zeros behind a row's pages name page 0, which is not looked at.
     for shard, of_shard in enumerate(read.rows):
         for number, (track, ids, copy) in enumerate(of_shard):
             place = shard, number
@@ -46,7 +46,7 @@ def given_of(read: Read, limits: Limits, num_shards: int) -> Given:
 def asked_of(
     sample: Sample, limits: Limits, num_shards: int, own_table_pages: int
 ) -> tuple[Histories, Asked, np.ndarray]:
-    """Return the arrays of a call that samples: histories, what is asked for, and pages to copy [D, R, 2]."""
+    """Return the arrays of a call that samples: histories, orders to the rows, and pages to copy [D, R, 2]."""
     prefixes, width = sample.shape
     shape = (num_shards, prefixes * width)
     histories = Histories(

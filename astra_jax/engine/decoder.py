@@ -133,7 +133,7 @@ class PagedDecoder:
         except asyncio.CancelledError:  # its caller has gone
             self.abort(session)
             self._due.pop(session, None)  # it may have been handed out just now
-            while session in self._in_call:  # also where it is cancelled once more
+            while session in self._in_call:  # also if it is cancelled once more
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._call_ended.wait()
             raise

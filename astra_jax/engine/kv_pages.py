@@ -125,7 +125,7 @@ def window(pages: KV, table_Drn: Rows) -> KV:
         laid = jnp.moveaxis(of_rows, 2, axis - 1).reshape(num_shards, rows, *page)
         if ambient_mesh() is not None:  # with this its partitioner would gather pages from all devices
             return laid
-        # Left alone, XLA lays heads before rows, and copies all of it into this order where a loop begins.
+        # Otherwise XLA lays heads before rows, and copies everything into this order at the beginning of a loop.
         return with_layout_constraint(laid, Layout(tuple(range(laid.ndim))))
 
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), _of_each(laid, pages))

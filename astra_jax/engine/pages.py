@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 Content = bytes
-"""Digest of all tokens up to the end of a page, and of what they were computed with."""
+"""Digest of all tokens up to the end of a page, of the version of the weights, and of the salt."""
 Known = tuple[Content, int]
 """Content of the first so many tokens of a page."""
 

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 PAGES_AXES = ("batch", "slots", "slots", "kv_heads", "head_dim")
 Rows: TypeAlias = jax.Array | np.ndarray
-"""Integers of rows: the host's where a program is called, traced inside."""
+"""Integers of rows: the host's outside of a program, traced inside."""
 
 MOVE_TOKENS = "move_tokens"
 """The kernel that writes to pages."""
@@ -83,7 +83,7 @@ def blocks_of_queries(num_queries: int) -> int:
 def ragged_flops(rows: int, num_queries: int, tokens: int, heads: int, head_dim: int) -> float:
     """Return the FLOPs of one kernel call, up to so many tokens of each row, with its last queries.
 
-    A block holds the queries of several rows where each has few, and all of it is multiplied with the keys of each.
+    If rows have few queries, a block holds those of several rows, and all of them are multiplied with the keys of each.
     """
     rows_of_block = min(rows, _ROWS_AT_ONCE, max(1, _QUERIES_AT_ONCE // num_queries))
     return 4.0 * rows * rows_of_block * num_queries * tokens * heads * head_dim

@@ -77,7 +77,7 @@ def sample_tokens(
     slots_E = jnp.arange(len(ids_E))
     logprobs_E = scaled_EV[slots_E, ids_E] - max_E - jnp.log(mass_E)
 
-    # Only where a slot truncates is anything sorted, and no more of it than its `top_k` asks for.
+    # Ids are sorted only if a slot truncates, and no more of them than its `top_k` asks for.
     top_k_E, top_p_E, min_p_E = truncation
     is_truncated_E = ((top_k_E > 0) | (top_p_E < 1) | (min_p_E > 0)) & ~is_greedy_E
     is_short_E = is_truncated_E & (top_k_E > 0) & (top_k_E <= MOST_KEPT_IDS)
@@ -101,13 +101,13 @@ def _draw_truncated(
     """Draw among the ids that truncation keeps of the `most_ids` likeliest."""
     # Of equally likely ones the lowest comes first. Each bound keeps a beginning of this order.
     logits_EM, ids_EM = jax.lax.top_k(logits_EV, min(most_ids, logits_EV.shape[1]))
-    # Relative to the likeliest, whose own is exactly 0: no log-prob is above it.
+    # Relative to the likeliest id, which has exactly 0: no log-prob is above that.
     scaled_EM = (logits_EM - logits_EM[:, :1]) / divisor_E1
     weights_EM = jnp.exp(scaled_EM)
     top_k_E1, top_p_E1, min_p_E1 = (bound_E[:, None] for bound_E in truncation)
     is_kept_EM = (top_k_E1 == 0) | (jnp.arange(ids_EM.shape[1]) < top_k_E1)
     cumulative_EM = jnp.where(is_kept_EM, weights_EM, 0).cumsum(-1)
-    # At 1 nothing is cut, also where a running sum no longer grows.
+    # At 1 no id is cut, even if rounding keeps the running sum from growing.
     is_kept_EM &= (top_p_E1 == 1) | (cumulative_EM - weights_EM < top_p_E1 * cumulative_EM[:, -1:])
     is_kept_EM &= weights_EM >= min_p_E1
     place_E, mass_E = _by_inverse_cdf(jnp.where(is_kept_EM, weights_EM, 0), uniform_E2)

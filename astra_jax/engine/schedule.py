@@ -7,7 +7,7 @@ No JAX and no clock: a schedule follows from the sessions, in the order in which
     has_read, has_sampled    the results, which make pages known to other sessions
 
 A page that is needed is taken from sessions that ask for nothing, then from those that asked last. They lose no token:
-their next message reads again what no page holds any more.
+their next message reads the tokens again that lie in no page any more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Schedule:
         """Shard on which each prompt was read, the newest last; of a prompt older than all pages nothing is left."""
         self._most_prompts = num_shards * limits.num_pages
 
-    # --- what sessions ask for ---
+    # --- messages that sessions ask for ---
 
     def require_room(self, ids: Sequence[int], sampling: Sampling) -> None:
         """Refuse a message that can never be sampled.
@@ -296,7 +296,7 @@ class Schedule:
         return book.take(count)
 
     def _give_way(self, track: Track) -> None:
-        """Take the pages of a sequence that will go on; it finds again those whose place is not needed."""
+        """Take the pages of a sequence that will go on; it finds those again that were not overwritten."""
         num_full = len(track.contents)
         rest = track.ids[num_full * self.limits.page_tokens : track.num_cached]
         # In the middle of a message it looks for a last page with exactly these tokens. Between two messages it does

@@ -124,7 +124,7 @@ def shared(device: XLADevice, limits: Limits) -> Device:
 
 async def _gather(proposal: Proposal) -> np.ndarray:
     if hosts_are_to_end():
-        raise HostsEnd("a signal at one of the hosts ends what they compute")
+        raise HostsEnd("a signal at one of the hosts ends the rollout")
     return await off_the_loop(gather_from_hosts, np.array(proposal, np.int32))
 
 
@@ -259,12 +259,12 @@ class SharedDevice:
 
     async def _take_part(self, call: Proposal) -> bool:
         """Make a call without a row of this host; return whether there was one."""
-        nobody: list[list[Any]] = [[] for _ in range(self.num_shards)]
+        no_rows: list[list[Any]] = [[] for _ in range(self.num_shards)]
         if call.kind in (Kind.READ, Kind.FIRST_READ):
-            read = Read(nobody, call.kind == Kind.FIRST_READ, call.prefixes, call.tokens)
+            read = Read(no_rows, call.kind == Kind.FIRST_READ, call.prefixes, call.tokens)
             await self._called(self._device.read(read))
         elif call.kind == Kind.SAMPLE:
-            sample = Sample(RowShape(call.prefixes, call.rows_per_prefix), nobody, call.leave_at)
+            sample = Sample(RowShape(call.prefixes, call.rows_per_prefix), no_rows, call.leave_at)
             await self._called(self._device.sample(sample, call.own_pages))
         else:
             return False

@@ -1,9 +1,9 @@
 """Tokens, pages and rows of a decoder, and the shapes that its programs are compiled in.
 
-Everything that decides what is compiled stands in `Limits`. Two functions make one:
+`Limits` holds every number that decides which programs are compiled. Two functions make it:
 
     decode_limits    a rollout: all episodes start at once, and the episodes of a group share their prompt
-    serving_limits   a server: conversations come when they like, and nobody knows which prompts are alike
+    serving_limits   a server: conversations come at any time, and no two prompts are known to be alike
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def _row_shapes(rows: int, width: int) -> tuple[RowShape, ...]:
 def serving_limits(most_tokens: int, rows: int) -> Limits:
     """Return pages and rows for so many conversations at once, all of which may have `most_tokens`.
 
-    Nobody knows which prompts are alike, so no row shares a prefix; two rows may still read the same pages.
+    No two prompts are known to be alike, so no row shares a prefix; two rows may still read the same pages.
 
     >>> [shape.prefixes for shape in serving_limits(4096, 16).row_shapes]
     [16, 4, 1]

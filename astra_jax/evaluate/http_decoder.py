@@ -137,7 +137,7 @@ class HTTPDecoder:
         """
         raise DecoderError(
             f"expected a decoder that takes weights, found the server at {self._endpoint.url}: a policy can be "
-            "evaluated through it, but none can learn from what it samples"
+            "evaluated through it, but not trained"
         )
 
     async def until_failed(self) -> NoReturn:
@@ -173,7 +173,7 @@ class HTTPDecoder:
                 "logprobs": 0,
             },
         }
-        if replays:  # ours: it draws what a decoder in this process would
+        if replays:  # `astra serve` draws as a decoder in this process
             document["draws_from"] = first_tokens
         if session.salt:
             document["cache_salt"] = session.salt
@@ -227,7 +227,7 @@ class HTTPDecoder:
 
 
 def seed_of_message(session: Session, num_tokens: int) -> int:
-    """Return a seed for the message after so many tokens, where a server counts draws from each request anew.
+    """Return a seed for the message after so many tokens, for a server that counts draws from each request anew.
 
     0 … 2⁶² − 1, another one for each message of a session:
 
@@ -281,7 +281,7 @@ class _Reply(BaseModel):
 
 def _policy_versions(spans: list[_Span] | None, count: int) -> list[int]:
     if spans is None or all(span.version == "default" for span in spans):
-        return [0] * count  # weights that nobody has given a version
+        return [0] * count  # weights without a version
     versions = [int(span.version) for span in spans for _ in range(span.start, span.end)]
     if len(versions) != count:
         raise ValueError(f"expected the weights of {count} tokens, found those of {len(versions)}")
