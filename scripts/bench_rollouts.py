@@ -1,7 +1,7 @@
 """Rollouts of a quickstart's policy on this CPU, tools and sandbox included: one JSON line.
 
     python scripts/bench_rollouts.py runs/quickstart [--policy sft] [--groups 40] [--at-once 20] [--own-pace]
-        [--kv-dtype int8] [--kv-share 0.5] [--host-share 0.5]
+        [--kv-share 0.5] [--host-share 0.5]
 
 They are those of the quickstart's RL: groups of 8, 20 at once, 288 + 256 tokens, five turns, temperature 0.5.
 Printed are of a second pass, in which nothing is compiled any more: episodes a second, how many of the row-steps that
@@ -29,7 +29,7 @@ from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.cli.compile_cache import keep_compiled_programs
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.engine.interface import Load
-from astra_jax.episodes.rollout import Group, HostKV, RolloutEngine, Start
+from astra_jax.episodes.rollout import Group, RolloutEngine, Start
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind
@@ -143,15 +143,11 @@ if __name__ == "__main__":
     parser.add_argument("--groups", type=int, default=40)
     parser.add_argument("--at-once", type=int, default=20)
     parser.add_argument("--own-pace", action="store_true", help="rollout.reproducible = false")
-    parser.add_argument("--kv-dtype", choices=("int8",), help="rollout.kv_dtype")
     parser.add_argument("--kv-share", type=float, default=1.0, help="rollout.kv_share")
-    parser.add_argument("--host-share", type=float, help="rollout.host_kv.share")
     options = parser.parse_args()
     rollout = {
         "reproducible": not options.own_pace,
-        "kv_dtype": options.kv_dtype,
         "kv_share": options.kv_share,
-        "host_kv": options.host_share and HostKV(share=options.host_share),
     }
     keep_compiled_programs()
     with local_sandbox() as url:

@@ -448,27 +448,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT)",
         ("tests/astra_jax/engine/test_conformance.py::test_a_prompt_in_int8_is_read_at_once_as_in_parts",),
     ),
-    # A page goes to the host before its place is taken.
-    Mutant(
-        "astra_jax/engine/schedule.py",
-        "self._moves.append((True, Move(shard, page, place)))",
-        "pass",
-        ("tests/astra_jax/engine/test_schedule.py",),
-    ),
-    # What nobody awaits any more loses its place on the host.
-    Mutant(
-        "astra_jax/engine/host_pages.py",
-        "if content in self._places:",
-        "if False:",
-        ("tests/astra_jax/engine/test_host_pages.py",),
-    ),
-    # Both ways count where a page goes to the host.
-    Mutant(
-        "astra_jax/engine/host_pages.py",
-        "2 * page_bytes / self.bytes_per_second",
-        "page_bytes / self.bytes_per_second",
-        ("tests/astra_jax/engine/test_schedule.py",),
-    ),
     # A token of no weight is never drawn.
     Mutant(
         "astra_jax/engine/sampling.py",

@@ -26,11 +26,11 @@ def add_doctor(commands: Commands) -> None:
         help="why the log-probs of sampler and learner differ",
         description="Scores sampled tokens along a ladder of settings from the sampler's to the learner's, each of "
         "which changes one thing, and prints what every cause comes to: weight version, the decoder's batch, "
-        "temperature, kept ids, int8 pages, dtype, program, the learner's batch. The parts of a token add up to its "
+        "temperature, kept ids, dtype, program, the learner's batch. The parts of a token add up to its "
         "difference. Runs on one device.",
     )
     mismatch.add_argument("policy", type=Path, metavar="POLICY", help="the policy folder that speaks, or spoke")
-    mismatch.add_argument("overrides", nargs="*", metavar="key=value", help="of the config, e.g. rollout.kv_dtype=int8")
+    mismatch.add_argument("overrides", nargs="*", metavar="key=value", help="of the config, e.g. rollout.top_k=8")
     episodes = mismatch.add_mutually_exclusive_group(required=True)
     episodes.add_argument(
         "--environments", type=Path, metavar="DIR", help="roll groups out in the first ones of this record directory"
@@ -126,7 +126,7 @@ def _table(found: Split, num_episodes: int) -> str:
     sampler, learner = found.sampler, found.learner
     sizes = [name.rjust(8) for name in ("mean |Δ|", "p50", "p95", "max")]
     lines = [
-        f"sampler: {sampler.dtype}, temperature {sampler.temperature:.4g}, pages of {found.kv_dtype or sampler.dtype}; "
+        f"sampler: {sampler.dtype}, temperature {sampler.temperature:.4g}; "
         f"learner: {found.model_config.dtype}, temperature {learner.temperature:.4g}, {learner.num_rows} rows a batch; "
         f"{len(found.total_N)} sampled tokens of {num_episodes} episodes",
         "  ".join(["cause".ljust(14), " tokens", *sizes, "outside [0.9, 1.1]", "      KL"]),

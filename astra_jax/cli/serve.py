@@ -88,7 +88,6 @@ change a draw or a reply and is not done here (forced calls, forced forms, top_l
         metavar="SECONDS",
         help="look at CHECKPOINT so often and go on with its new weights, such as a training run's OUT/best",
     )
-    serve.add_argument("--kv-dtype", choices=["int8"], help="what cached keys and values are rounded to")
     serve.add_argument(
         "--max-waiting", type=whole_number(1), default=1024, metavar="N", help="requests beyond which callers get 429"
     )
@@ -124,7 +123,6 @@ def _serve(options: argparse.Namespace) -> None:
         most_tokens=options.max_model_len,
         rows=options.rows,
         dtype=options.dtype,
-        kv_dtype=options.kv_dtype,
         limits=ServingLimits(
             most_waiting=options.max_waiting,
             default_max_tokens=options.default_max_tokens,

@@ -6,7 +6,6 @@ In reading order:
     penalties  what is taken from the logits of what was said before
     programs   the compiled programs: read given tokens, sample in several rows, score one
     pages      which page of the cache holds what, and who refers to it
-    host_pages what waits in the host's memory where pages ran out
     schedule   whose tokens are read next, whose message goes on, and in which rows
     page_lists whether the pages behind a call's rows are read as one list
     device     the pages on the devices, and the calls that a schedule asks for

@@ -26,7 +26,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from astra_jax.engine.device import Said
-from astra_jax.engine.host_pages import Moves
 from astra_jax.engine.schedule import Limits, Read, SaidRow, Sample, Track
 from astra_jax.engine.shared_device import Proposal, SharedDevice
 
@@ -75,7 +74,6 @@ class Costs:
     seconds_per_step: float
     """A step samples one token in every row."""
     seconds_per_read_token: float
-    seconds_per_moved_page: float = 0.0
 
 
 class ClockDevice:
@@ -85,7 +83,7 @@ class ClockDevice:
     place at which it begins.
     """
 
-    num_programs, page_bytes, penalizes = 0, 1, False
+    num_programs, penalizes = 0, False
     num_steps = row_steps = 0
     """So many it has sampled in, over all calls; and times the rows that each call had."""
 
@@ -120,11 +118,6 @@ class ClockDevice:
     def own_pages(self, sample: Sample) -> int:
         """Return 0: however many pages rows have, a step takes as long."""
         return 0
-
-    async def move(self, moves: Moves) -> None:
-        """Take as long as these pages take to the host, or back."""
-        num_pages = max(await self._of_all_hosts(sum(map(len, moves.of_shards))))
-        await asyncio.sleep(num_pages * self._costs.seconds_per_moved_page)
 
     async def read(self, read: Read) -> None:
         """Take as long as all given tokens take."""

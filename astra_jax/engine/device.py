@@ -12,25 +12,16 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from astra_jax.engine.host_pages import MOVED_AT_ONCE, Moves
-from astra_jax.engine.page_lists import (
-    MostPages,
-    has_short_programs,
-    most_listed_pages,
-    most_pages,
-    num_prefix_pages,
-    own_table_sizes,
-)
+from astra_jax.engine.kv_pages import Histories, empty_pages
 from astra_jax.engine.penalties import Penalties
-from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
+from astra_jax.engine.programs import Asked, Given, Sampled, read_tokens, sample_rows
 from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
+from astra_jax.engine.triton_pages import has_kernel
 from astra_jax.freed_memory import give_back, give_back_around_compiling
 from astra_jax.mesh.placement import host_shards, in_force, on_devices
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import Histories, KVDType, empty_pages
 from astra_jax.model.qwen3 import Params, layers_apart
-from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, platform, spec
-from astra_jax.model.triton_pages import has_kernel
+from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, spec
 
 _T = TypeVar("_T")
 # A process has two decoders at most. glibc keeps what a thread frees where that thread, and few others, will look for
@@ -43,8 +34,6 @@ class _Kind(NamedTuple):
 
     shape: RowShape
     own_table_pages: int
-    listed: MostPages | None
-    """The lengths of the lists that pages are read as; None where rows are read side by side."""
     is_penalized: bool
 
 
@@ -58,8 +47,6 @@ class Device(Protocol):
     num_shards: int
     """That this host schedules."""
     vocab_size: int
-    page_bytes: int
-    """Of a page, on all devices of its shard."""
     penalizes: bool
     """Whether it knows what rows have said."""
 
@@ -71,10 +58,6 @@ class Device(Protocol):
     @property
     def row_steps(self) -> int:
         """Rows of this host × tokens that programs which sample ran for, padding and calls of other hosts included."""
-        ...
-
-    async def move(self, moves: Moves) -> None:
-        """Copy pages to their places in the host's memory, or back from there."""
         ...
 
     async def read(self, read: Read) -> None:
@@ -116,32 +99,21 @@ class XLADevice:
         limits: Limits,
         *,
         end_ids: tuple[int, ...],
-        kv_dtype: KVDType | None = None,
     ):
-        """Pages hold numbers of the model's type, or of `kv_dtype`.
-
-        Raises:
-            ConfigError: the platform knows no pages of that type.
-        """
+        """Make the pages, which hold numbers of the model's type; messages end with one of `end_ids`."""
         give_back_around_compiling()
         self._model_config, self._limits, self._end_ids = model_config, limits, end_ids
         self._params = layers_apart(params)
         self._shards, self._mesh = own_shards(), jax.sharding.get_mesh()
         self.num_shards = len(self._shards)
         self.vocab_size = model_config.vocab_size
-        make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3, 4))
+        make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3))
         sizes = (num_shards(), limits.num_pages, limits.page_tokens)
-        self._empty_pages = lambda: on_devices(make(model_config, *sizes, kv_dtype))
+        self._empty_pages = lambda: on_devices(make(model_config, *sizes))
         self._pages = self._empty_pages()
-        self.page_bytes = sum(x.nbytes for x in jax.tree.leaves(self._pages)) // (num_shards() * limits.num_pages)
         # Hosts agree on a call in a few numbers (`SharedDevice`), and whether a row is penalised is none of them.
         self.penalizes = jax.process_count() == 1
         self._has_kernel = has_kernel(model_config.dtype, model_config.head_dim, limits.page_tokens)
-        # Only one device alone lists pages: a mesh has the same sums over one host as over several, which cannot agree
-        # on that; and a TPU, or a GPU's kernel, reads pages where they lie.
-        self._lists_pages = self._mesh.empty and platform() != "tpu" and not self._has_kernel
-        self._set_aside: list[np.ndarray] = []
-        """Of each array of the pages [d, places, …], for this host's shards; none before the first is set aside."""
         self._shapes: set[tuple[Any, ...]] = set()
         self.row_steps = 0
 
@@ -159,7 +131,7 @@ class XLADevice:
         # At once, whoever still knows of this device: the learner's step needs the room.
         for pages in jax.tree.leaves(self._pages):
             pages.delete()
-        self._params, self._set_aside = {}, []
+        self._params = {}
         _THREADS.submit(give_back)  # 3 to 100 ms that nobody waits for
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
@@ -168,11 +140,6 @@ class XLADevice:
 
     async def leave(self, *, failed: bool) -> None:
         """Nobody else calls, so nobody is to be told."""
-
-    async def move(self, moves: Moves) -> None:
-        """Copy pages to their places in the host's memory, or back from there."""
-        with self._new_pages_after_failure():
-            await off_the_loop(self._copy_out if moves.is_out else self._put_back, moves, threads=_THREADS)
 
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
@@ -201,7 +168,7 @@ class XLADevice:
     def own_pages(self, sample: Sample) -> int:
         """Return how many pages behind their prefix the rows of a call have at most."""
         rows = sample.all_rows()
-        return max((len(row.track.table) - num_prefix_pages(self._limits, row.track) for row in rows), default=0)
+        return max((len(row.track.table) - self._limits.read_prefix_pages(row.track) for row in rows), default=0)
 
     @contextlib.contextmanager
     def _new_pages_after_failure(self) -> Iterator[None]:
@@ -213,37 +180,6 @@ class XLADevice:
                 pages.delete()
             self._pages = self._empty_pages()
             raise
-
-    def _copy_out(self, moves: Moves) -> None:
-        self._shapes.add(("out",))
-        copies = jax.tree.leaves(copy_out(self._pages, self._over_hosts(self._numbers(moves, beyond=0))))
-        places = 0 if self._limits.host is None else self._limits.host.num_pages
-        # Taken when it is first needed, and backed by memory page by page as it is written to.
-        self._set_aside = self._set_aside or [
-            np.empty((self.num_shards, places, *x.shape[2:]), x.dtype) for x in copies
-        ]
-        for x, held in zip(copies, self._set_aside, strict=True):
-            copied = self._of_this_host(x)
-            for (shard, number), move in _enumerated(moves.of_shards):
-                held[shard, move.place] = copied[shard, number]
-
-    def _put_back(self, moves: Moves) -> None:
-        self._shapes.add(("back",))
-        shape = (self.num_shards, MOVED_AT_ONCE)
-        # A host that only takes part in the call may have nothing set aside.
-        contents = [np.zeros((*shape, *x.shape[2:]), x.dtype) for x in jax.tree.leaves(self._pages)]
-        for x, held in zip(contents, self._set_aside or contents, strict=True):
-            for place, move in _enumerated(moves.of_shards):
-                x[place] = held[place[0], move.place]
-        given = self._over_hosts((self._numbers(moves, beyond=self._limits.num_pages), contents))
-        self._pages = put_back(self._pages, given[0], jax.tree.unflatten(jax.tree.structure(self._pages), given[1]))
-
-    def _numbers(self, moves: Moves, *, beyond: int) -> np.ndarray:
-        """Return which page each move is about, [d, m]; `beyond` stands for none."""
-        numbers = np.full((self.num_shards, MOVED_AT_ONCE), beyond, np.int32)
-        for place, move in _enumerated(moves.of_shards):
-            numbers[place] = move.page
-        return numbers
 
     def _read(self, read: Read) -> None:
         limits, num_tokens = self._limits, read.most_tokens
@@ -266,19 +202,16 @@ class XLADevice:
 
     def _kind_of(self, sample: Sample, own_pages: int) -> _Kind:
         is_penalized = any(row.track.sampling.is_penalized for row in sample.all_rows() if row.track.sampling)
-        listed = most_listed_pages(self._limits, sample) if self._lists_pages and not is_penalized else None
-        kinds = (kind for kind in self._kinds(sample.shape) if kind[2:] == (listed, is_penalized))
+        kinds = (kind for kind in self._kinds(sample.shape) if kind.is_penalized == is_penalized)
         return next(kind for kind in kinds if kind.own_table_pages >= own_pages)
 
     def _kinds(self, shape: RowShape) -> list[_Kind]:
         """Return the programs that sample in rows of a shape, of each sort the shortest tables first."""
         # The length of a table costs a kernel nothing, and every size is one more program; penalties are rare.
         longest = self._limits.own_table_pages[-1:]
-        sizes = longest if self._has_kernel else own_table_sizes(self._limits, shape)
-        kinds = [_Kind(shape, size, None, False) for size in sizes]
-        if self._lists_pages and has_short_programs(self._limits, shape):
-            kinds += [_Kind(shape, size, most_pages(self._limits, shape), False) for size in sizes[1:]]
-        return kinds + [_Kind(shape, size, None, True) for size in longest if self.penalizes]
+        sizes = longest if self._has_kernel else self._limits.own_table_sizes(shape)
+        kinds = [_Kind(shape, size, is_penalized=False) for size in sizes]
+        return kinds + [_Kind(shape, size, is_penalized=True) for size in longest if self.penalizes]
 
     def _sample(self, sample: Sample, kind: _Kind) -> tuple[Said, int]:
         prefixes, width = sample.shape
@@ -409,7 +342,7 @@ class XLADevice:
                 for row, track in enumerate(of_prefix):
                     if track is None:
                         continue
-                    count = num_prefix_pages(self._limits, track)
+                    count = self._limits.read_prefix_pages(track)
                     prefix_tables[shard, number, :count] = track.table[:count]
                     prefix_pages[shard, number] = count
                     owns.append(
@@ -420,7 +353,7 @@ class XLADevice:
         for place, table, count in owns:
             own_tables[place][: len(table)] = table
             own_counts[place] = count
-        return Histories(prefix_tables, prefix_pages, own_tables, own_counts, *(kind.listed or ()))
+        return Histories(prefix_tables, prefix_pages, own_tables, own_counts)
 
     def _copies(self, copies: Sequence[Copy | None], shape: tuple[int, int]) -> np.ndarray:
         nothing = (0, self._limits.num_pages)  # beyond the last page: no copy

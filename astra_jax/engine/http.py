@@ -33,7 +33,6 @@ from astra_jax.engine.interface import (
     Finish,
     Generated,
     Load,
-    Pause,
     Sampling,
     Session,
     Told,
@@ -147,8 +146,6 @@ class HTTPDecoder:
         self._first_tokens: dict[Session, int] = {}
         """How many tokens each session's first call had: draws are counted from there."""
         self._aborts: set[asyncio.Task[None]] = set()
-        self._may_send = asyncio.Event()
-        self._may_send.set()
         self._opened: aiohttp.ClientSession | None = None
         self._sampled_tokens = 0
         self._is_closed = False
@@ -200,7 +197,7 @@ class HTTPDecoder:
                     if told is not None and generated.ids:
                         told(generated.ids, generated.logprobs)
                     return generated
-                message.is_sent = False  # it was taken back, by `pause`, `abort` or `close`
+                message.is_sent = False  # it was taken back, by `abort` or `close`
                 if self._is_closed:
                     raise DecoderError("expected no message under way when a decoder is closed, found one")
             return Generated([], [], [], "aborted")
@@ -232,20 +229,6 @@ class HTTPDecoder:
                 f"expected a session without a message under way, found seed {session.seed} slot {session.slot}"
             )
         self._first_tokens.pop(session, None)
-
-    async def pause(self, how: Pause) -> None:
-        """Send nothing; what is under way is waited for (`DRAIN`), or taken back and asked for again afterwards."""
-        self._may_send.clear()
-        under_way = [message.asking for message in self._messages.values() if message.asking and message.is_sent]
-        if how is not Pause.DRAIN:
-            for asking in under_way:
-                asking.cancel()
-        if under_way:
-            await asyncio.wait(under_way)
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._may_send.set()
 
     async def update_weights(self, params: Any, version: int) -> None:
         """Refuse.
@@ -298,7 +281,6 @@ class HTTPDecoder:
         return document
 
     async def _ask(self, document: dict[str, Any], message: _Message) -> Generated:
-        await self._may_send.wait()
         message.is_sent = True
         why = ["no reply yet"]  # a list, which outlives the attempts that have written their reason there
         try:

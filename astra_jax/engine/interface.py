@@ -6,7 +6,6 @@ the suite in `tests/astra_jax/engine/conformance.py`.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NoReturn, Protocol
@@ -144,17 +143,6 @@ Told = Callable[[list[int], list[float]], None]
 """Is told the ids and log-probs of a message's next tokens as soon as they are sampled; it may abort the session."""
 
 
-class Pause(enum.Enum):
-    """What becomes of messages under way when a decoder pauses."""
-
-    KEEP = "keep"
-    """They wait where they are."""
-    RETRACT = "retract"
-    """They wait, and what is cached of them is let go of."""
-    DRAIN = "drain"
-    """They go on to their end; none begins."""
-
-
 @dataclass(frozen=True)
 class Capabilities:
     """What a decoder can do beyond generating."""
@@ -184,8 +172,6 @@ class Load:
     """Given tokens that were computed."""
     programs: int
     """Shapes compiled."""
-    host_pages: int = 0
-    """Set aside in the host's memory."""
 
 
 class Decoder(Protocol):
@@ -224,14 +210,6 @@ class Decoder(Protocol):
         Raises:
             DecoderError: a message of it is under way.
         """
-        ...
-
-    async def pause(self, how: Pause) -> None:
-        """Stop sampling; return when nothing is under way any more."""
-        ...
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
         ...
 
     async def update_weights(self, params: Any, version: int) -> None:

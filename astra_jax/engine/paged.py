@@ -16,7 +16,6 @@ from astra_jax.engine.interface import (
     Finish,
     Generated,
     Load,
-    Pause,
     Sampling,
     Session,
     Told,
@@ -65,7 +64,7 @@ class PagedDecoder:
         """Sample with the weights of `policy_version`; a message ends with one of `end_ids`; calls are on a clock."""
         self._call_clock = call_clock or CallClock()
         self._device, self._end_ids, self._calls_away = device, end_ids, calls_away
-        self._schedule = Schedule(limits, device.num_shards, device.vocab_size, device.page_bytes)
+        self._schedule = Schedule(limits, device.num_shards, device.vocab_size)
         self._policy_version = policy_version
         self._messages: dict[Session, _Message] = {}
         self._num_calls = 0
@@ -79,7 +78,8 @@ class PagedDecoder:
         self._wake = asyncio.Event()
         self._is_closing = False
         self._call_ended = asyncio.Event()
-        self._paused: Pause | None = None
+        self._is_paused = False
+        self._taking_weights = asyncio.Lock()
         self._is_idle = asyncio.Event()
         self._has_failed = asyncio.Event()
         self._failure: Exception | None = None
@@ -101,7 +101,6 @@ class PagedDecoder:
             sampled_tokens=self._sampled_tokens,
             read_tokens=self._read_tokens,
             programs=self._device.num_programs,
-            host_pages=sum(host.num_held for host in self._schedule.hosts),
         )
 
     async def generate(
@@ -197,34 +196,23 @@ class PagedDecoder:
         finally:
             self._device.close()
 
-    async def pause(self, how: Pause) -> None:
-        """Stop sampling; return when nothing is under way any more."""
-        self._paused = how
-        self._wake.set()
-        if self._driver is not None and not self._driver.done():
-            self._is_idle.clear()
-            await self._is_idle.wait()
-        if how is Pause.RETRACT:
-            self._schedule.forget_contents()
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._paused = None
-        self._wake.set()
-
     async def update_weights(self, params: Any, version: int) -> None:
         """Sample with other weights from the next token on; nothing that is cached outlives them."""
-        was_paused = self._paused
-        await self.pause(Pause.KEEP if was_paused is None else was_paused)
-        try:
-            self._device.take_weights(params)
-            self._schedule.forget_contents()
-            self._policy_version = version
-            for track in self._schedule.tracks.values():
-                track.policy_version = version
-        finally:
-            if was_paused is None:
-                self.resume()
+        async with self._taking_weights:
+            self._is_paused = True
+            self._wake.set()
+            try:
+                if self._driver is not None and not self._driver.done():
+                    self._is_idle.clear()
+                    await self._is_idle.wait()
+                self._device.take_weights(params)
+                self._schedule.forget_contents()
+                self._policy_version = version
+                for track in self._schedule.tracks.values():
+                    track.policy_version = version
+            finally:
+                self._is_paused = False
+                self._wake.set()
 
     # --- the driver ---
 
@@ -236,7 +224,7 @@ class PagedDecoder:
                     await self._wait()
                 elif await self._call_once():
                     self._num_calls += 1
-                elif self._due and not self._messages and self._paused is None:
+                elif self._due and not self._messages and not self._is_paused:
                     self._num_calls = min(self._due.values())  # nothing to do before the next of them is back
                 else:
                     await self._wait()
@@ -260,9 +248,7 @@ class PagedDecoder:
 
     async def _wait(self) -> None:
         self._wake.clear()
-        drains = self._paused is Pause.DRAIN and any(self._schedule.tracks[session].said for session in self._messages)
-        if not drains:  # where it drains, it waits for those that are due
-            self._is_idle.set()
+        self._is_idle.set()
         if self._is_closing:
             return
         # With `calls_away` other hosts must not go on meanwhile: their calls would depend on how long tools take.
@@ -285,16 +271,14 @@ class PagedDecoder:
 
     async def _call_once(self) -> bool:
         """Carry out the next calls of programs; return whether there were any."""
-        if self._paused in (Pause.KEEP, Pause.RETRACT):
+        if self._is_paused:
             return False
-        self._schedule.only_begun = self._paused is Pause.DRAIN
         # Given tokens are read first: they fill rows. Few calls of them to one that samples, so neither waits long.
         num_reads = 0
         while num_reads < _READS_PER_SAMPLE and (read := self._schedule.next_read()) is not None:
             num_reads += 1
             rows = [row for of_shard in read.rows for row in of_shard]
             async with self._calling(row.track for row in rows):
-                await self._move_pages()
                 await self._device.read(read)
                 for row in rows:
                     self._read_tokens += len(row.ids)
@@ -303,14 +287,9 @@ class PagedDecoder:
         sample = self._schedule.next_sample()
         if sample is not None:
             async with self._calling(row.track for row in sample.all_rows()):
-                await self._move_pages()
                 said, _ = await self._device.sample(sample)
                 self._take_in(sample, said)
         return num_reads > 0 or sample is not None
-
-    async def _move_pages(self) -> None:
-        for moves in self._schedule.take_moves():
-            await self._device.move(moves)
 
     @contextlib.asynccontextmanager
     async def _calling(self, tracks: Iterable[Track]) -> AsyncIterator[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 Content = bytes
 """Digest of all tokens up to the end of a page, and of what they were computed with."""
@@ -33,9 +33,8 @@ def content_after(before: Content, ids: Sequence[int]) -> Content:
 class PageBook:
     """The pages of one shard, by number: 0 … `num_pages` − 1."""
 
-    def __init__(self, num_pages: int, taken_over: Callable[[int, list[Known]], None] = lambda page, known: None):
-        """`taken_over` is told of an idle page whose place is taken, and of what is known to lie in it."""
-        self.num_pages, self._taken_over = num_pages, taken_over
+    def __init__(self, num_pages: int):
+        self.num_pages = num_pages
         self._free = list(range(num_pages - 1, -1, -1))
         self._references = [0] * num_pages
         self._idle: OrderedDict[int, None] = OrderedDict()
@@ -57,7 +56,6 @@ class PageBook:
                 page = self._free.pop()
             else:
                 page, _ = self._idle.popitem(last=False)
-                self._taken_over(page, self._contents[page])
                 self._forget(page, 0)
             self._references[page] = 1
             pages.append(page)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from astra_jax.model.kv_pages import Rows
+from astra_jax.engine.kv_pages import Rows
 
 
 class Penalties(NamedTuple):

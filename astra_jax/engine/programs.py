@@ -17,23 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from astra_jax.engine.kv_pages import Histories, Pages, copy_pages, page_tokens
 from astra_jax.engine.penalties import Penalties, SoFar, and_then, penalized, so_far
+from astra_jax.engine.ragged_pages import Rows
+from astra_jax.engine.rows import LayerRows, rows_of
 from astra_jax.engine.sampling import MOST_KEPT_IDS, Drawn, Truncation, sample_tokens, slot_keys
 from astra_jax.mesh.placement import on_devices
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.embedding import embed_tokens
-from astra_jax.model.kv_pages import (
-    Histories,
-    LayerRows,
-    Pages,
-    Rows,
-    copy_pages,
-    page_tokens,
-    pages_at,
-    rows_of,
-    with_pages,
-)
 from astra_jax.model.qwen3 import Layer, Params, Qwen3, Rope, bind_apart, bind_layer, rope_tables
 from astra_jax.model.sharding import constrain
 
@@ -162,7 +154,7 @@ def read_layer(
         q_RTNH, _, _ = layer.qkv(x_RTD, rope)
         if begins:
             is_real_RT = (jnp.arange(num_tokens) < counts_R[:, None]).astype(jnp.int32)
-            attended_RTNH = attention(q_RTNH, rows.as_cached(k_RTKH), rows.as_cached(v_RTKH), is_real_RT)
+            attended_RTNH = attention(q_RTNH, k_RTKH, v_RTKH, is_real_RT)
         else:
             attended_RTNH = rows.attend(kv, q_RTNH, jnp.int32(0), counts_R)
         return layer.residual(x_RTD, attended_RTNH)
@@ -171,18 +163,6 @@ def read_layer(
     x_RTD = jax.lax.cond(place.is_last, lambda: x_RTD, read_on)
     stream = jax.tree.map(lambda x: constrain(x, "batch"), Stream(x_RTD, rope))
     return rows.end(kv, given.counts_DR, x_RTD), stream
-
-
-@jax.jit
-def copy_out(pages: Pages, numbers_Dm: Rows) -> Any:
-    """Return copies of some pages, for the host: arrays [D, m, …]."""
-    return jax.tree.map(lambda x: constrain(x, "batch", *["slots"] * (x.ndim - 1)), pages_at(pages, numbers_Dm))
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def put_back(pages: Pages, numbers_Dm: Rows, contents: Any) -> Pages:
-    """Put copies that lay on the host into pages; one beyond the last page is left out."""
-    return with_pages(pages, numbers_Dm, contents)
 
 
 class _Sampling(NamedTuple):

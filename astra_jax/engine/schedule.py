@@ -4,22 +4,21 @@ No JAX and no clock: a schedule follows from the sessions, in the order in which
 
     Track      what a decoder knows of one session
     PageBook   which pages hold what (`pages`)
-    HostBook   what is set aside in the host's memory (`host_pages`)
-    Schedule   the three above → the rows of the next call
+    Schedule   the two above → the rows of the next call
 """
 
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from astra_jax.engine.host_pages import HostBook, HostMemory, Move, Moves, in_calls
 from astra_jax.engine.interface import DecoderError, Sampling, Session
-from astra_jax.engine.pages import Content, Known, PageBook, content_after, first_content
+from astra_jax.engine.pages import Content, PageBook, content_after, first_content
+
+_MANY_ROWS: Final = 8
 
 
 class RowShape(NamedTuple):
@@ -58,8 +57,6 @@ class Limits:
     """Shorter rows, in rising order, of the calls that read much or begin, for the same somebody."""
     leave_share: float = 7 / 8
     """A call that samples leaves off when so many of its rows, or fewer, go on; below 1."""
-    host: HostMemory | None = None
-    """Where pages are set aside; none: what is let go of is read again."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.leave_share < 1:
@@ -105,6 +102,19 @@ class Limits:
             return self.read_rows, self.read_tokens
         return self.first_read_rows, most
 
+    def own_table_sizes(self, shape: RowShape) -> tuple[int, ...]:
+        """Return how many pages of their own the rows of a call may be told of; the least that suffices is taken.
+
+        Calls of many rows have a size more, for short rows. Calls of few rows read little, and each size is one more
+        program to compile.
+        """
+        is_large = shape == self.row_shapes[0] and shape.prefixes * shape.rows_per_prefix >= _MANY_ROWS
+        return self.own_table_pages if is_large else self.own_table_pages[1:]
+
+    def read_prefix_pages(self, track: Track) -> int:
+        """Return how many pages of a sequence are read as its prefix: fewer while its prompt is being read."""
+        return min(self.num_prefix_pages(track.num_prompt_tokens), track.num_cached // self.page_tokens)
+
     def read_kinds(self) -> list[tuple[bool, int, int]]:
         """Return all that calls which read differ in: whether they begin, and their `read_shape`."""
         lengths = range(1, self.max_tokens)
@@ -132,8 +142,6 @@ class Track:
     """Tokens that lie in the pages of the table."""
     contents: list[Content] = field(default_factory=list)
     """Of its full pages."""
-    awaited: dict[Content, None] = field(default_factory=dict)
-    """What lay in pages that it had to let go of, and will look for, in order."""
     sampling: Sampling | None = None
     """Of the message that it is asked for; None between two."""
     said: list[int] = field(default_factory=list)
@@ -225,25 +233,16 @@ class Sample:
 class Schedule:
     """Sessions and their pages, over the shards of a decoder."""
 
-    def __init__(self, limits: Limits, num_shards: int, vocab_size: int, page_bytes: int = 0):
-        """`page_bytes` is what a page takes on all devices of its shard."""
-        self.limits = limits
-        self._vocab_size, self._page_bytes = vocab_size, page_bytes
-        self.books = [
-            PageBook(limits.num_pages, functools.partial(self._set_aside, shard)) for shard in range(num_shards)
-        ]
-        num_host_pages = 0 if limits.host is None else limits.host.num_pages
-        self.hosts = [HostBook(num_host_pages) for _ in range(num_shards)]
-        self._moves: list[tuple[bool, Move]] = []
+    def __init__(self, limits: Limits, num_shards: int, vocab_size: int):
+        self.limits, self._vocab_size = limits, vocab_size
+        self.books = [PageBook(limits.num_pages) for _ in range(num_shards)]
         self.tracks: dict[Session, Track] = {}  # in the order of their tickets
         self._unread: set[Track] = set()  # all tracks that have tokens to read, and until the next look some others
-        self.only_begun = False
-        """Whether messages that have not begun wait."""
         self._tickets = itertools.count()
         self._next_shard = itertools.cycle(range(num_shards))
         self._shard_of_prompt: dict[Content, int] = {}
         """The newest last, and no more than there are pages: of an older one nothing is left."""
-        self._most_prompts = num_shards * (limits.num_pages + num_host_pages)
+        self._most_prompts = num_shards * limits.num_pages
 
     # --- what sessions ask for ---
 
@@ -313,26 +312,15 @@ class Schedule:
             self._let_go(track)
         for book in self.books:
             book.forget_all()
-        self._moves.clear()
         self._shard_of_prompt.clear()
 
     def _let_go(self, track: Track) -> None:
         for page in reversed(track.table):
             self.books[track.shard].release(page)
-        self._await_nothing(track)
         track.table, track.num_cached, track.contents = [], 0, []
         self._unread.add(track)
 
-    def _await_nothing(self, track: Track) -> None:
-        self.hosts[track.shard].give_up(track.awaited)
-        track.awaited = {}
-
     # --- the next call ---
-
-    def take_moves(self) -> list[Moves]:
-        """Return the calls that move pages, and come before the next one that reads or samples."""
-        moves, self._moves = self._moves, []
-        return in_calls(moves, len(self.books))
 
     def next_read(self) -> Read | None:
         """Return what to read next, the sessions that asked first before others; None if it can wait.
@@ -351,7 +339,7 @@ class Schedule:
         for track in asking:
             if track not in self._unread:
                 continue
-            self._adopt(track, taken)
+            self._adopt(track)
             if track.num_unread == 0:
                 continue
             # Those that begin need no history, and those with much to read have longer rows: programs of their own.
@@ -439,11 +427,10 @@ class Schedule:
         ]
 
     def _is_asking(self, track: Track) -> bool:
-        return track.sampling is not None and (bool(track.said) or not self.only_begun)
+        return track.sampling is not None
 
     def _asking(self) -> list[Track]:
-        asked = [track for track in self.tracks.values() if track.sampling is not None]
-        return [track for track in asked if self._is_asking(track)] if self.only_begun else asked
+        return [track for track in self.tracks.values() if track.sampling is not None]
 
     def _prefix(self, track: Track) -> int | None:
         count = self.limits.num_prefix_pages(track.num_prompt_tokens)
@@ -451,8 +438,8 @@ class Schedule:
 
     # --- pages ---
 
-    def _adopt(self, track: Track, taken: set[Session]) -> None:
-        """Refer to the pages in which a sequence's next tokens lie already, or will when they are back."""
+    def _adopt(self, track: Track) -> None:
+        """Refer to the pages in which a sequence's next tokens lie already."""
         book, page_tokens = self.books[track.shard], self.limits.page_tokens
         if track.num_cached % page_tokens:
             return
@@ -460,11 +447,9 @@ class Schedule:
         for first in range(track.num_cached, num_known, page_tokens):
             ids = track.ids[first : min(first + page_tokens, num_known)]
             after = content_after(content, ids)
-            page = book.find(after)
-            if page is not None:
-                book.refer(page)
-            elif (page := self._brought_back(track, after, len(ids), taken)) is None:
+            if (page := book.find(after)) is None:
                 return
+            book.refer(page)
             number = first // page_tokens
             # It may have been given room that it did not use.
             for unused in track.table[number:]:
@@ -473,31 +458,7 @@ class Schedule:
             track.num_cached += len(ids)
             if len(ids) == page_tokens:
                 track.contents.append(after)
-            if after in track.awaited:
-                del track.awaited[after]
-                self.hosts[track.shard].give_up([after])
             content = after
-
-    def _brought_back(self, track: Track, content: Content, num_tokens: int, taken: set[Session]) -> int | None:
-        """Return a page of its own to which a sequence's content comes back from the host; None if there is none."""
-        host = self.hosts[track.shard]
-        if (place := host.find(content)) is None:
-            return None
-        host.await_all([content])  # else whoever gives way for its page might be the last who awaits it
-        pages = self._pages(track, 1, taken)
-        if pages is not None:
-            self._moves.append((False, Move(track.shard, pages[0], place)))
-            self.books[track.shard].know(pages[0], content, num_tokens)
-        host.give_up([content])
-        return None if pages is None else pages[0]
-
-    def _set_aside(self, shard: int, page: int, known: list[Known]) -> None:
-        """Move what a page holds to the host before its place is taken, if somebody awaits it and it is worth it."""
-        for content, num_tokens in known:
-            if self.limits.host is None or not self.limits.host.is_cheaper(self._page_bytes, num_tokens):
-                continue
-            if (place := self.hosts[shard].keep(content)) is not None:
-                self._moves.append((True, Move(shard, page, place)))
 
     def _content_of_stretch(self, track: Track, count: int) -> Content:
         number = track.num_cached // self.limits.page_tokens
@@ -548,17 +509,14 @@ class Schedule:
 
     def _give_way(self, track: Track) -> None:
         """Let go of the pages of a sequence that will go on: it looks for them again."""
-        awaited, num_full = dict.fromkeys([*track.awaited, *track.contents]), len(track.contents)
+        num_full = len(track.contents)
         rest = track.ids[num_full * self.limits.page_tokens : track.num_cached]
         # In the midst of a message it looks for exactly its last tokens; who comes back after that has more, which
         # are read together with these.
         if rest and track.sampling is not None and track.num_unread == 0:
             content = content_after(self._content_before(track, num_full), rest)
             self.books[track.shard].know(track.table[num_full], content, len(rest))
-            awaited[content] = None
-        self.hosts[track.shard].await_all(awaited)
         self._let_go(track)
-        track.awaited = awaited
 
     # --- what a call has done ---
 
@@ -577,7 +535,6 @@ class Schedule:
     def has_sampled(self, row: SampleRow, said: SaidRow) -> None:
         """Take in what a row has sampled: all but its last token lie in its pages."""
         track = row.track
-        self._await_nothing(track)  # what it has not found it has read again
         track.num_cached += len(said.ids)
         track.ids.extend(said.ids)
         track.said.extend(said.ids)

@@ -29,7 +29,6 @@ import jax
 import numpy as np
 
 from astra_jax.engine.device import Device, Said, XLADevice, off_the_loop
-from astra_jax.engine.host_pages import Moves
 from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
 from astra_jax.mesh.hosts import HostFailed, HostsEnd, gather_from_hosts, hosts_are_to_end
 
@@ -46,13 +45,11 @@ class Kind(enum.IntEnum):
     FAILED = 0
     HOLD = 1
     """Nobody calls anything before this host goes on."""
-    OUT = 2
-    BACK = 3
-    READ = 4
-    FIRST_READ = 5
-    SAMPLE = 6
-    NOTHING = 7
-    DONE = 8
+    READ = 2
+    FIRST_READ = 3
+    SAMPLE = 4
+    NOTHING = 5
+    DONE = 6
 
 
 class Proposal(NamedTuple):
@@ -151,7 +148,7 @@ class SharedDevice:
         """
         self._device, self._row_shapes, self._gather = device, row_shapes, gather
         self.num_shards, self.vocab_size = device.num_shards, device.vocab_size
-        self.page_bytes, self.penalizes = device.page_bytes, device.penalizes
+        self.penalizes = device.penalizes
         self._ended: Exception | None = None
         """Why nothing is called any more."""
 
@@ -172,11 +169,6 @@ class SharedDevice:
     def close(self) -> None:
         """Give the memory of pages back; nobody calls again."""
         self._device.close()
-
-    async def move(self, moves: Moves) -> None:
-        """Copy pages to the host's memory, or back, as soon as all hosts have agreed to."""
-        await self._its_turn(Proposal(Kind.OUT if moves.is_out else Kind.BACK))
-        await self._called(self._device.move(moves))
 
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows, as soon as all hosts have agreed to."""
@@ -259,9 +251,7 @@ class SharedDevice:
     async def _take_part(self, call: Proposal) -> bool:
         """Make a call with no row of this host; return whether there was one."""
         nobody: list[list[Any]] = [[] for _ in range(self.num_shards)]
-        if call.kind in (Kind.OUT, Kind.BACK):
-            await self._called(self._device.move(Moves(call.kind == Kind.OUT, nobody)))
-        elif call.kind in (Kind.READ, Kind.FIRST_READ):
+        if call.kind in (Kind.READ, Kind.FIRST_READ):
             read = Read(nobody, call.kind == Kind.FIRST_READ, call.prefixes, call.tokens)
             await self._called(self._device.read(read))
         elif call.kind == Kind.SAMPLE:

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from astra_jax.engine.interface import MOST_KEPT_IDS, Sampling
+from astra_jax.engine.kv_pages import Histories, Pages, empty_pages
 from astra_jax.engine.programs import Forced, Given, read_tokens, score_row
 from astra_jax.engine.sampling import Truncation
 from astra_jax.engine.schedule import Limits
 from astra_jax.mesh.placement import on_devices
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import Histories, KVDType, Pages, empty_pages
 from astra_jax.model.qwen3 import Params, layers_apart
 
 
@@ -50,7 +50,6 @@ def forced_logprobs(
     sequence: SampledTokens,
     limits: Limits,
     *,
-    kv_dtype: KVDType | None,
     temperatures: Sequence[float],
 ) -> np.ndarray:
     """Return the log-probs of the sampled tokens; float32 [sampled tokens, temperatures, 2].
@@ -63,7 +62,7 @@ def forced_logprobs(
     """
     if len(sequence.ids) > limits.max_tokens:
         raise ValueError(f"expected at most {limits.max_tokens} tokens, found {len(sequence.ids)}")
-    row = _Row(model_config, params, sequence, limits, kv_dtype, np.asarray(temperatures, np.float32))
+    row = _Row(model_config, params, sequence, limits, np.asarray(temperatures, np.float32))
     return np.concatenate([logprobs for start, stop in sequence.messages() for logprobs in row.message(start, stop)])
 
 
@@ -76,13 +75,12 @@ class _Row:
         params: Params,
         sequence: SampledTokens,
         limits: Limits,
-        kv_dtype: KVDType | None,
         temperatures_G: np.ndarray,
     ) -> None:
         self._model_config, self._sequence, self._limits = model_config, sequence, limits
         self._params = layers_apart(params)
         self._temperatures_G = temperatures_G
-        empty = empty_pages(model_config, 1, limits.num_pages, limits.page_tokens, kv_dtype)
+        empty = empty_pages(model_config, 1, limits.num_pages, limits.page_tokens)
         self._pages: Pages = on_devices(empty)
         self._num_cached = 0
         self._most_prefix_pages = limits.num_prefix_pages(sequence.num_prompt_tokens)

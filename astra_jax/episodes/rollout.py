@@ -32,10 +32,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.format import Segment, Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.config import ConfigError
 from astra_jax.engine.call_clock import CallClock
 from astra_jax.engine.device import XLADevice, num_hosts, num_shards, own_shards
-from astra_jax.engine.host_pages import HostMemory
 from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape
@@ -46,7 +44,6 @@ from astra_jax.episodes.exchange import exchanged
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.errors import AstraError
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import KVDType, require_kv_dtype
 from astra_jax.model.qwen3 import Params, layers_apart
 from astra_jax.model.sharding import TPU_LANES, platform
 from sandbox.client import AsyncSandboxClient
@@ -65,23 +62,6 @@ _ROWS_PER_PREFIX: Final = 4
 _LAST_ROWS: Final = (8, 2)
 Group = list[Episode]
 """The episodes of one environment."""
-
-
-class HostKV(BaseModel):
-    """Cached keys and values in the hosts' memory: what episodes that wait had to let go of on the devices.
-
-    Of each page the two rates decide whether it is set aside there, or read again when its episode comes back. They are
-    stated, not measured on the way: what is computed must not depend on a clock.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    share: float = Field(gt=0)
-    """Of the pages that all episodes at once fill at full length."""
-    bytes_per_second: float = Field(default=1e10, gt=0)
-    """Between the devices of a shard and their host."""
-    read_tokens_per_second: float = Field(default=1e4, gt=0)
-    """Given tokens that the devices of a shard compute."""
 
 
 class RolloutConfig(BaseModel):
@@ -116,15 +96,9 @@ class RolloutConfig(BaseModel):
     the same, and tokens too unless the rounding of a log-prob tips one."""
     read_tokens: int = Field(default=32, gt=0)
     """Of a tool response so many are computed at once; a shorter one takes as long."""
-    kv_dtype: KVDType | None = None
-    """What cached keys and values are rounded to; none: nothing, they have the model's own type. With int8 they take a
-    quarter of the memory of float32, half of bfloat16's; tokens are sampled by a policy that is a little another one,
-    whose log-probs are the ones that are recorded."""
     kv_share: float = Field(default=1.0, gt=0, le=1)
     """Cached keys and values on the devices, as a share of what all episodes at once fill at full length; where it runs
-    out, episodes that wait for their tools give way first, then those that asked last."""
-    host_kv: HostKV | None = None
-    """Where what they let go of waits; none: it is read again."""
+    out, episodes that wait for their tools give way first, then those that asked last; they are read again."""
 
 
 class PromptTooLong(AstraError, ValueError):
@@ -151,7 +125,7 @@ class RolloutEngine:
     """Runs groups of episodes of a policy.
 
     Raises:
-        ConfigError: the limits allow episodes beyond the model's context, or whoever samples knows no such `kv_dtype`.
+        ConfigError: the limits allow episodes beyond the model's context.
     """
 
     def __init__(
@@ -165,14 +139,8 @@ class RolloutEngine:
     ):
         """`decoder` makes, for each `run`, what samples in the place of this process's devices."""
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
-        require_kv_dtype(model_config, config.kv_dtype)
-        if decoder is not None and config.kv_dtype is not None:
-            raise ConfigError(
-                f"expected no rollout.kv_dtype where a server samples, found {config.kv_dtype}: its cache is its own"
-            )
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
         self._decoder, self._judge = decoder, judge
-        self._at_work: list[Decoder] = []
         """What samples in the `run` that is under way."""
         self.loads: list[Load] = []
         """What each decoder of the last `run` had done when it was closed."""
@@ -274,7 +242,7 @@ class RolloutEngine:
         num_alike = len(temperatures) * group_size
         decoders = self._decoders(params, max(len(starts), room_for), num_alike, policy_version)
         per_decoder = -(-len(starts) // len(decoders))
-        failed, self._at_work = True, decoders
+        failed = True
         try:
             if self._decoder is not None and params is not None:
                 await decoders[0].update_weights(params, policy_version)
@@ -290,7 +258,6 @@ class RolloutEngine:
             await _while_none_fails(decoders, episodes)
             failed = False
         finally:
-            self._at_work = []
             await asyncio.gather(*(decoder.close(failed=failed) for decoder in decoders))
             self.loads = [decoder.load for decoder in decoders]
         return [exchanged(groups, is_own) for groups in of_temperatures]
@@ -324,14 +291,6 @@ class RolloutEngine:
             )
         ]
 
-    async def update_weights(self, params: Params, policy_version: int) -> None:
-        """Go on with other weights where a `run` is under way: its episodes from their next token on.
-
-        Raises:
-            DecoderError: a decoder of one's own takes no weights.
-        """
-        await asyncio.gather(*(decoder.update_weights(params, policy_version) for decoder in self._at_work))
-
     def _decoders(self, params: Params | None, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
         """Make what samples, for so many groups at once: `limits_of_decoders` says how many that is."""
         if self._decoder is not None:
@@ -341,7 +300,7 @@ class RolloutEngine:
         return [
             PagedDecoder(
                 shared(
-                    XLADevice(self.model_config, params, limits, end_ids=self._end_ids, kv_dtype=self.config.kv_dtype),
+                    XLADevice(self.model_config, params, limits, end_ids=self._end_ids),
                     limits,
                 ),
                 limits,
@@ -473,7 +432,7 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
     response_pages = -(-config.max_response_tokens // _PAGE_TOKENS) + 1
     most_read = min(_round_up(config.max_prompt_tokens, TPU_LANES), _FIRST_READ_TOKENS)
     is_cpu = platform() == "cpu" and shards == 1
-    all_pages, host = groups * (prompt_pages + group_size * response_pages), config.host_kv
+    all_pages = groups * (prompt_pages + group_size * response_pages)
     return Limits(
         max_prompt_tokens=config.max_prompt_tokens,
         max_tokens=max_tokens,
@@ -489,9 +448,6 @@ def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Li
         # On a CPU what lies behind the end of a prompt costs as much as a prompt.
         shorter_read_tokens=(most_read // 2,) if is_cpu else (),
         leave_share=_LEAVE_SHARE_OF_CPU if is_cpu else Limits.leave_share,
-        host=None
-        if host is None
-        else HostMemory(math.ceil(all_pages * host.share), host.bytes_per_second, host.read_tokens_per_second),
     )
 
 

@@ -7,7 +7,6 @@ two rungs are apart by is that thing's part; the parts of a token add up to samp
     the decoder alone, as it fits best     decoder_batch  other rows and calls, or what nothing here reproduces
     … at the learner's temperature         temperature
     … among the ids the learner counts     kept_ids
-    … with pages of the model's own type   int8_pages
     … in the learner's dtype               dtype
     the learner, the episode in one row    program
     the learner, in the run's batches      batch
@@ -37,7 +36,6 @@ from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.evaluate.environments import NoneFinished
 from astra_jax.evaluate.replay import tolerance_of
 from astra_jax.model.config import DType, ModelConfig
-from astra_jax.model.kv_pages import KVDType
 from astra_jax.rl.batch import make_rl_batch, row_tokens
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.rl.config import RLConfig
@@ -51,7 +49,6 @@ Cause = Literal[
     "decoder_batch",
     "temperature",
     "kept_ids",
-    "int8_pages",
     "dtype",
     "program",
     "batch",
@@ -130,7 +127,6 @@ class Split:
     learner: Learner
     model_config: ModelConfig
     """The learner's."""
-    kv_dtype: KVDType | None
 
     @property
     def largest(self) -> Cause:
@@ -153,7 +149,6 @@ class Split:
             "causes": {name: figures._asdict() for name, figures in self.figures().items()},
             "sampler": self.sampler._asdict(),
             "learner": {"dtype": self.model_config.dtype, **self.learner._asdict()},
-            "kv_dtype": self.kv_dtype,
             "policy_version": self.policy_version,
             "other_versions": list(self.other_versions),
         }
@@ -291,14 +286,12 @@ def split(
     learner = learner._replace(top_k=learner.top_k if is_kept_N.all() else None)
     model_config = policy.model_config
 
-    def decoded(dtype: DType, kv_dtype: KVDType | None, temperatures: Sequence[float]) -> np.ndarray:
-        return _decoder_logprobs(
-            model_config.model_copy(update={"dtype": dtype}), policy, episodes, kv_dtype, temperatures
-        )
+    def decoded(dtype: DType, temperatures: Sequence[float]) -> np.ndarray:
+        return _decoder_logprobs(model_config.model_copy(update={"dtype": dtype}), policy, episodes, temperatures)
 
     def fitted(dtype: DType) -> tuple[float, Sampler]:
         def misses_at(temperatures: Sequence[float]) -> np.ndarray:
-            logprobs_NG2 = decoded(dtype, rollout.kv_dtype, temperatures)
+            logprobs_NG2 = decoded(dtype, temperatures)
             return np.abs(sampled_N[:, None, None] - logprobs_NG2)[is_judged_N].mean(0)
 
         miss, temperature, is_truncated = _best_fit(misses_at, learner, said)
@@ -310,20 +303,17 @@ def split(
     if is_judged_N.any():
         sampler = _sampler(fitted, model_config.dtype, sampler_dtype)
         truncated, counted = int(sampler.is_truncated), int(learner.top_k is not None)
-        at_both = decoded(sampler.dtype, rollout.kv_dtype, [sampler.temperature, learner.temperature])
+        at_both = decoded(sampler.dtype, [sampler.temperature, learner.temperature])
         rungs = [sampled_N, at_both[:, 0, truncated], at_both[:, 1, truncated], at_both[:, 1, counted]]
-        pages: tuple[DType, KVDType | None] = sampler.dtype, rollout.kv_dtype
-        for other in ((sampler.dtype, None), (model_config.dtype, None)):
-            same = other == pages
-            rungs.append(rungs[-1] if same else decoded(*other, [learner.temperature])[:, 0, counted])
-            pages = other
+        same = sampler.dtype == model_config.dtype
+        rungs.append(rungs[-1] if same else decoded(model_config.dtype, [learner.temperature])[:, 0, counted])
         rungs += [_learner_logprobs(policy, episodes, learner, in_batches=False), of_learner_N]
         for cause, before_N, after_N in zip(CAUSES[1:], rungs[:-1], rungs[1:], strict=True):
             parts[cause] = np.where(is_judged_N, before_N - after_N, 0.0)
     total_N = sampled_N - of_learner_N
     parts["weight_version"] = np.where(is_judged_N, 0.0, total_N)
     others = tuple(sorted(set(version_N[~is_judged_N].astype(int).tolist())))
-    return Split(total_N, parts, is_judged_N, newest, others, sampler, learner, model_config, rollout.kv_dtype)
+    return Split(total_N, parts, is_judged_N, newest, others, sampler, learner, model_config)
 
 
 def advice(found: Split) -> str:
@@ -334,7 +324,7 @@ def advice(found: Split) -> str:
     cap = "or let importance_cap correct what is left"
     of_batch = np.quantile(np.abs(found.parts["decoder_batch"]), 0.95)
     sampled_as = found.model_config.model_copy(update={"dtype": sampler.dtype})
-    is_reproduced = of_batch <= tolerance_of(sampled_as, found.kv_dtype)
+    is_reproduced = of_batch <= tolerance_of(sampled_as)
     among = {True: "among the kept ids", False: "among all ids"}
     return {
         "weight_version": f"{(~found.is_judged_N).sum()} of {len(found.total_N)} tokens were sampled with weights of "
@@ -350,7 +340,6 @@ def advice(found: Split) -> str:
         "tell the log-probs of the distribution that it draws from",
         "kept_ids": f"the sampled log-probs are {among[sampler.is_truncated]}, the learner's "
         f"{among[learner.top_k is not None]}: record the kept ids where tokens are sampled, with the run's top_k",
-        "int8_pages": f"cached keys and values are rounded to int8: leave rollout.kv_dtype out, {cap}",
         "dtype": f"the sampler computes in {sampler.dtype}, the learner in {found.model_config.dtype}: use one "
         f"model_overrides.dtype for both, {cap}",
         "program": f"decoder and learner sum in another order, which {found.model_config.dtype} shows: compute in "
@@ -412,7 +401,6 @@ def _decoder_logprobs(
     model_config: ModelConfig,
     policy: Policy,
     episodes: Sequence[Spoken],
-    kv_dtype: KVDType | None,
     temperatures: Sequence[float],
 ) -> np.ndarray:
     """Return the log-probs of the sampled tokens by the decoder's programs, each episode alone; float64 [N, G, 2]."""
@@ -420,12 +408,10 @@ def _decoder_logprobs(
     asked = [*temperatures, *[1.0] * (_NUM_NAMED + _GRID - len(temperatures))]
     found = []
     for ledger, rollout, _ in episodes:
-        limits = decode_limits(rollout.model_copy(update={"kv_share": 1.0, "host_kv": None}), 1, 1)
+        limits = decode_limits(rollout.model_copy(update={"kv_share": 1.0}), 1, 1)
         sampling = Sampling(1, rollout.temperature, rollout.top_k, rollout.top_p, rollout.min_p)
         sequence = SampledTokens(ledger.ids, (ledger.loss_mask > 0).tolist(), ledger.kept, sampling)
-        found.append(
-            forced_logprobs(model_config, policy.params, sequence, limits, kv_dtype=kv_dtype, temperatures=asked)
-        )
+        found.append(forced_logprobs(model_config, policy.params, sequence, limits, temperatures=asked))
     return np.concatenate(found).astype(np.float64)[:, : len(temperatures)]
 
 

@@ -101,22 +101,19 @@ class BatchFiller(Generic[GroupT]):
         self.counts.stale += len(self.buffer) - len(fresh)
         self.buffer = deque(fresh)
 
-    def rollout_groups(self, most: int, *, updates_behind: int = 0) -> int:
+    def rollout_groups(self, most: int) -> int:
         """Return how many groups to roll out next: `most`, or with `pace` no more than are learnt from in time.
 
         This update and the next `max_staleness` take n each, the oldest first: whoever would come after is too old.
-        Where the weights are `updates_behind` those that this update begins with, so many fewer are in time.
 
         >>> filler = BatchFiller(num_groups=4, min_reward_std=0.01, max_staleness=1, stale_groups="pace")
         >>> filler.add(ScoredGroup(name, (0, 1), 0) for name in "abc")
         >>> filler.rollout_groups(most=20), filler.rollout_groups(most=2)
         (5, 2)
-        >>> filler.rollout_groups(most=20, updates_behind=1)
-        1
         """
         if self.stale_groups != "pace":
             return most
-        return min(most, self.num_groups * (self.max_staleness + 1 - updates_behind) - len(self.buffer))
+        return min(most, self.num_groups * (self.max_staleness + 1) - len(self.buffer))
 
     @property
     def is_full(self) -> bool:

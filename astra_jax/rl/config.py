@@ -146,10 +146,6 @@ class RLConfig(TrainingConfig):
     """Where episodes are sampled, over the devices of `mesh`; without it all of its axes but `tensor` are `data`."""
     optimizer_waits_on_host: bool = False
     """Whether the optimiser's state lies in the host's memory while episodes are rolled out."""
-    overlap_rollouts: bool = False
-    """Whether the next rollouts go on while an update is made, and take its weights in flight: one
-    episode may hold tokens of several versions, and which ones depends on the time that things take, not on the seed
-    alone. Off as in the paper, which is strictly online."""
     checkpoint_every_steps: int = Field(default=20, gt=0)
     log_episodes_every_steps: int = Field(default=10, gt=0)
     """How often, and at the last step, the first episode of every group is written to `episodes/`, with token ids."""
@@ -168,24 +164,6 @@ class RLConfig(TrainingConfig):
             raise ValueError(
                 f"expected mini_batches that divide groups_per_step = {self.groups_per_step}, found {self.mini_batches}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _can_overlap(self) -> RLConfig:
-        refusals = (
-            (self.importance_cap is None, "importance_cap", "none: a token is learnt from after an update"),
-            (self.rollout.reproducible, "rollout.reproducible = false", "true: time decides what is sampled by whom"),
-            (self.optimizer_waits_on_host, "optimizer_waits_on_host = false", "true: rollouts are always under way"),
-            (self.mesh is not None, "no [mesh]", "one: learner and decoder would each need their own in force"),
-            (
-                self.max_staleness == 0 and self.stale_groups != "wait",
-                "max_staleness of at least 1",
-                "0: a group is one update old when it is learnt from",
-            ),
-        )
-        for is_met, expected, found in refusals:
-            if self.overlap_rollouts and is_met:
-                raise ValueError(f"expected {expected} beside overlap_rollouts, found {found}")
         return self
 
     @property

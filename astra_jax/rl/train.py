@@ -32,7 +32,6 @@ from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
 from astra_jax.rl.held_out import HeldOut
 from astra_jax.rl.metrics import filling_metrics, rl_metrics, time_metrics
-from astra_jax.rl.overlap import Overlap
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.training.accumulation import loss_and_gradients, per_token_in_parts
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, update_if_finite
@@ -247,11 +246,8 @@ async def train_rl(
     rollouts: Rollouts,
     run: TrainingRun,
     held_out: HeldOut | None = None,
-    overlap: Overlap | None = None,
 ) -> TrainState:
     """Learn from `state` on, to the last step; return the state after it.
-
-    With `overlap` the next rollouts go on while an update is made.
 
     Raises:
         BatchFillingStalled: none of the policy's groups varies any more (everything solved, or nothing).
@@ -267,7 +263,7 @@ async def train_rl(
         if config.optimizer_waits_on_host:
             state = moments_on_host(state)
         # Until it is learnt from, a batch is no part of the state: its groups come again, or wait there as before.
-        groups, rolled_out = await run.unless_it_ends(state, (overlap or rollouts).batch(state.params, step=step))
+        groups, rolled_out = await run.unless_it_ends(state, rollouts.batch(state.params, step=step))
         batch = make_rl_batch(
             groups,
             length_bucket_tokens=config.length_bucket_tokens,
@@ -282,9 +278,7 @@ async def train_rl(
         )
         rollout_seconds = time.monotonic() - started
         with in_force(parts.mesh):
-            update = functools.partial(rl_updates, config, parts, state, batch)
-            of_update = update() if overlap is None else await overlap.while_rolling_out(update, step=step)
-        params, optimizer_state, of_step = of_update
+            params, optimizer_state, of_step = rl_updates(config, parts, state, batch)
         # `rl_step` is only dispatched by now; the first figure that is read, in `rl_metrics`, waits for it.
         state = TrainState(step + 1, params, optimizer_state, rollouts.position())
         # A batch of groups that had waited rolled nothing out: then it is told of what was learnt from.
@@ -297,7 +291,6 @@ async def train_rl(
             started=started,
             rollout_seconds=rollout_seconds,
             num_devices=1 if parts.mesh is None else parts.mesh.size,
-            overlapped_seconds=None if overlap is None else overlap.overlapped_seconds,
         )
         rollouts.log_episodes(step, shown)
         run.note_update(step, metrics, batch)

@@ -18,7 +18,6 @@ from astra_jax.engine.device import XLADevice
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape
 from astra_jax.model.config import DType, ModelOverrides
-from astra_jax.model.kv_pages import KVDType, require_kv_dtype
 from astra_jax.training.run_record import digest_of_policy
 
 _DEFAULT_MOST_TOKENS: Final = 8192
@@ -39,16 +38,13 @@ class ServedPolicy:
     end_ids: tuple[int, ...]
     created: int
     """When it was opened, in Unix seconds."""
-    kv_dtype: KVDType | None = None
     """What cached keys and values are rounded to."""
     template: ChatTemplate | None = None
     """None where the checkpoint has none: then there is no chat."""
 
     def device(self) -> XLADevice:
         """Return the pages and programs of a decoder."""
-        return XLADevice(
-            self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids, kv_dtype=self.kv_dtype
-        )
+        return XLADevice(self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids)
 
     def decoder(self, device: XLADevice | None = None) -> PagedDecoder:
         """Return what samples; to be called in the event loop that it is used in."""
@@ -66,7 +62,6 @@ def served_policy(
     most_tokens: int | None = None,
     rows: int,
     dtype: DType | None = None,
-    kv_dtype: KVDType | None = None,
 ) -> ServedPolicy:
     """Open a policy folder or a HuggingFace folder; without `names` its name is the last part of its path.
 
@@ -85,7 +80,6 @@ def served_policy(
             f"expected at most {context} tokens, the context of the model in {folder}, found --max-model-len "
             f"{most_tokens}"
         )
-    require_kv_dtype(policy.model_config, kv_dtype)
     return ServedPolicy(
         policy=policy,
         names=names or (Path(os.path.abspath(folder)).name,),
@@ -93,7 +87,6 @@ def served_policy(
         limits=serving_limits(most_tokens or min(context, _DEFAULT_MOST_TOKENS), rows),
         end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
         created=int(time.time()),
-        kv_dtype=kv_dtype,
         template=_template(folder),
     )
 

@@ -36,7 +36,6 @@ from astra_jax.engine.http import key_or_none
 from astra_jax.engine.interface import Decoder
 from astra_jax.errors import AstraError
 from astra_jax.model.config import DType
-from astra_jax.model.kv_pages import KVDType
 from astra_jax.serve.admission import Admission
 from astra_jax.serve.head_timeout import HeadTimeoutProtocol
 from astra_jax.serve.metrics import ServerMetrics
@@ -149,7 +148,6 @@ def serve(
     most_tokens: int | None = None,
     rows: int,
     dtype: DType | None = None,
-    kv_dtype: KVDType | None = None,
     limits: ServingLimits,
     reasoning_parser: ReasoningParser = "qwen3",
     reload_seconds: float | None = None,
@@ -173,9 +171,7 @@ def serve(
                 f"{key_variable}, or listen on 127.0.0.1"
             )
         # Nothing here keeps the policy: its weights go as soon as the decoder has laid them out anew.
-        read = functools.partial(
-            served_policy, folder, names=names, most_tokens=most_tokens, rows=rows, dtype=dtype, kv_dtype=kv_dtype
-        )
+        read = functools.partial(served_policy, folder, names=names, most_tokens=most_tokens, rows=rows, dtype=dtype)
         asyncio.run(_serve(listener, read(), key, limits, reasoning_parser, folder, reload_seconds, until_stdin_closes))
     finally:
         listener.close()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from astra_jax.engine.interface import Decoder, DecoderError, Generated, Pause, Sampling, Session
+from astra_jax.engine.interface import Decoder, DecoderError, Generated, Sampling, Session
 
 PROMPT = list(range(21, 41))
 GIVEN = [41, 42, 43, 44, 45]
@@ -381,43 +381,6 @@ async def one_that_is_cancelled_as_it_ends_holds_up_nobody(subject: Subject) -> 
     await decoder.close()
 
 
-async def after_a_pause_of_any_kind_messages_go_on_as_if_there_had_been_none(subject: Subject) -> None:
-    expected = {session: await alone(subject, session) for session in SESSIONS[:4]}
-    for how in Pause:
-        decoder = subject.a_decoder()
-        tasks = under_way(decoder, SESSIONS[:3])
-        await until(lambda: subject.num_sampled(decoder) > 0)  # noqa: B023 - called at once
-        await decoder.pause(how)
-        sampled = decoder.load.sampled_tokens
-        if how is Pause.DRAIN:
-            assert sampled == sum(len(task.result().ids) for task in tasks.values() if task.done())
-            assert any(task.done() for task in tasks.values())
-        else:
-            assert not all(task.done() for task in tasks.values())
-        late = asyncio.create_task(one_message(decoder, SESSIONS[3], LONG))
-        await asyncio.sleep(0.05)
-        assert decoder.load.sampled_tokens == sampled, "nothing is sampled while it is paused"
-        decoder.resume()
-        for session, task in {**tasks, SESSIONS[3]: late}.items():
-            assert same(await task, expected[session], subject.tolerance)
-        await decoder.close()
-
-
-async def a_decoder_that_has_nothing_to_do_is_paused_at_once(subject: Subject) -> None:
-    decoder = subject.a_decoder()
-    for how in Pause:
-        await decoder.pause(how)
-        decoder.resume()
-    message = await decoder.generate(PROMPT, SHORT, SESSIONS[0])
-    for how in Pause:
-        await decoder.pause(how)
-        await asyncio.sleep(0.01)
-        decoder.resume()
-    second = await decoder.generate([*PROMPT, *message.ids, *GIVEN], SHORT, SESSIONS[0])
-    assert second.ids
-    await decoder.close()
-
-
 async def nothing_that_is_cached_outlives_its_weights(subject: Subject) -> None:
     greedy = Sampling(12, temperature=0.0)
     decoder, fresh = subject.a_decoder(), subject.make(subject.other_weights, 5)
@@ -498,8 +461,6 @@ CLAUSES: list[Callable[[Subject], Awaitable[None]]] = [
     a_message_that_has_not_begun_is_aborted_too,
     a_cancelled_message_is_let_go_of,
     one_that_is_cancelled_as_it_ends_holds_up_nobody,
-    after_a_pause_of_any_kind_messages_go_on_as_if_there_had_been_none,
-    a_decoder_that_has_nothing_to_do_is_paused_at_once,
     nothing_that_is_cached_outlives_its_weights,
     new_weights_sample_the_rest_of_a_message,
     what_is_forgotten_gives_its_pages_back,

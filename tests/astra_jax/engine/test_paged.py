@@ -14,7 +14,6 @@ import pytest
 from astra_jax.checkpoints.policy import Policy
 from astra_jax.engine import device as device_module
 from astra_jax.engine.device import XLADevice
-from astra_jax.engine.host_pages import HostMemory
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.programs import read_tokens, sample_rows
@@ -31,7 +30,7 @@ GIVEN = [[21 + slot] * (slot * 5 % 23) for slot in range(9)]
 """What each slot is given after its first message: nothing, less than a page, more than one, more than one read."""
 
 
-def limits(num_pages: int, host: HostMemory | None = None) -> Limits:
+def limits(num_pages: int) -> Limits:
     return Limits(
         max_prompt_tokens=64,
         max_tokens=112,
@@ -43,7 +42,6 @@ def limits(num_pages: int, host: HostMemory | None = None) -> Limits:
         read_tokens=16,
         first_read_rows=2,
         first_read_tokens=32,
-        host=host,
     )
 
 
@@ -125,17 +123,6 @@ async def test_its_tokens_are_the_oracles_when_pages_run_out(untrained, expected
     decoder = a_decoder(untrained, num_pages=18)
     assert_same(await all_slots(decoder), expected)
     assert decoder.load.free_pages == 18
-
-
-async def test_its_tokens_are_the_oracles_when_what_was_let_go_of_comes_back_from_the_host(untrained, expected):
-    plain, with_host = (
-        a_decoder(untrained, num_pages=18, host=host)
-        for host in (None, HostMemory(100, 1e12, read_tokens_per_second=1e4))
-    )
-    assert_same(await all_slots(plain), expected)
-    assert_same(await all_slots(with_host), expected)
-    assert with_host.load.read_tokens < plain.load.read_tokens
-    assert (with_host.load.free_pages, with_host.load.host_pages) == (18, 0)
 
 
 def test_all_decoders_call_in_the_same_two_threads_and_what_they_freed_goes_back(untrained, monkeypatch):

@@ -13,7 +13,6 @@ import pytest
 from astra_jax.engine import shared_device
 from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from astra_jax.engine.device import Said
-from astra_jax.engine.host_pages import HostMemory, Moves
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
@@ -48,11 +47,6 @@ class PartOfDevice(ClockDevice):
 
     def own_pages(self, sample: Sample) -> int:
         return max((len(row.track.table) for row in sample.all_rows()), default=0)
-
-    async def move(self, moves: Moves) -> None:
-        self.calls.append(("move", moves.is_out))
-        self.num_rows.append(sum(map(len, moves.of_shards)))
-        await super().move(moves)
 
     async def read(self, read: Read) -> None:
         self._note(read, ("read", read.begins, read.most_rows, read.most_tokens))
@@ -229,27 +223,6 @@ def test_whatever_hosts_propose_the_call_has_a_shape_of_the_decoder_and_holds_al
                 ]
             assert served == set(range(len(wanted)))
     assert num_split > 0
-
-
-def test_where_one_host_moves_pages_the_others_take_part():
-    """Its pages run out, theirs do not; what is said is what is said where none do."""
-    few = dataclasses.replace(LIMITS, num_pages=21, host=HostMemory(64, 1.0, read_tokens_per_second=1.0))
-
-    async def main(limits: Limits) -> tuple[Hosts, list]:
-        hosts = Hosts(2, limits)
-        slots = [range(9), range(9, 10), range(0)]
-        found = await asyncio.gather(
-            *(a_host(decoder, of_host, lambda: 0.1) for decoder, of_host in zip(hosts.decoders, slots, strict=True))
-        )
-        return hosts, found
-
-    hosts, found = run_on_clock(main(few))
-    assert found == run_on_clock(main(LIMITS))[1]
-    assert len({tuple(device.calls) for device in hosts.devices}) == 1
-    moves = [number for number, call in enumerate(hosts.devices[0].calls) if call[0] == "move"]
-    assert {hosts.devices[0].calls[number] for number in moves} == {("move", True), ("move", False)}
-    assert [sum(device.num_rows[number] for number in moves) > 0 for device in hosts.devices] == [True, False, False]
-    assert [decoder.load.host_pages for decoder in hosts.decoders] == [0, 0, 0]
 
 
 def test_while_the_tools_of_a_host_take_long_the_others_go_on():

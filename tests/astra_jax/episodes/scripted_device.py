@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from astra_jax.engine.device import Said
-from astra_jax.engine.host_pages import Moves
 from astra_jax.engine.interface import Decoder, Session
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Read, SaidRow, Sample
@@ -17,7 +16,7 @@ from astra_jax.episodes.rollout import RolloutEngine, decode_limits
 class ScriptedDevice:
     """Says the k-th of some messages in the k-th turn of every session, a token a second."""
 
-    num_shards, num_programs, vocab_size, page_bytes, penalizes = 1, 0, 512, 1, False
+    num_shards, num_programs, vocab_size, penalizes = 1, 0, 512, False
     row_steps = 0
 
     def __init__(self, messages: Sequence[Sequence[int]]):
@@ -35,9 +34,6 @@ class ScriptedDevice:
 
     def close(self) -> None:
         pass
-
-    async def move(self, moves: Moves) -> None:
-        await asyncio.sleep(1.0)
 
     async def read(self, read: Read) -> None:
         await asyncio.sleep(1.0)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from astra_jax.chat.format import Source, render
-from astra_jax.config import ConfigError
 from astra_jax.engine import device
 from astra_jax.episodes import rollout as rollout_module
 from astra_jax.episodes.rewards import episode_reward
@@ -363,12 +362,6 @@ def test_limits_beyond_the_models_context_are_refused_before_anything_runs(taugh
     long = LIMITS.model_copy(update={"max_response_tokens": 2000})
     with pytest.raises(ValueError, match="sequences of 2256 tokens exceed the model's context of 1024"):
         RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), long)
-
-
-def test_int8_pages_are_refused_where_a_server_samples(taught):
-    int8 = LIMITS.model_copy(update={"kv_dtype": "int8"})
-    with pytest.raises(ConfigError, match="found int8: its cache is its own"):
-        RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), int8, decoder=lambda: None)
 
 
 async def test_a_rollout_that_is_given_up_waits_for_its_thread():

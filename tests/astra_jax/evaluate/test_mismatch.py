@@ -73,7 +73,6 @@ def rescored(each: Spoken, policy, temperature, *, among_kept=False) -> Spoken:
         policy.params,
         sequence,
         decode_limits(rollout, 1, 1),
-        kv_dtype=None,
         temperatures=[temperature],
     )
     logprobs = np.zeros(len(ledger))
@@ -182,15 +181,6 @@ def test_other_weights_under_the_same_version_are_not_taken_for_rounding(taught,
     assert advice(found).startswith("nothing here reproduces what was sampled: other weights under this version")
 
 
-@pytest.mark.slow
-def test_int8_pages_are_named(taught):
-    limits = LIMITS.model_copy(update={"kv_dtype": "int8"})
-    found = split(taught, [spoken(episode) for episode in rolled_out(taught, limits)], TOGETHER)
-    require_adds_up(found)
-    assert found.largest == "int8_pages"
-    assert found.figures()["int8_pages"].mean > 2 * found.figures()["decoder_batch"].mean
-
-
 def test_the_figures_of_a_part():
     part_N = np.array([0.0, 0.0, 0.1, -0.2])
     found = figures_of(part_N)
@@ -227,8 +217,8 @@ def test_the_command_reads_logs_and_ends_with_what_to_do(taught, group, episodes
     found = json.loads(capsys.readouterr().out)
     assert (found["largest"], found["other_versions"], found["policy_version"]) == ("weight_version", [4], 7)
     assert found["causes"]["weight_version"]["tokens"] == found["causes"]["total"]["tokens"]
-    assert main([*command, "--count", "1", "rollout.kv_dtype=int8"]) == 2
-    assert "expected --config beside rollout.kv_dtype=int8" in capsys.readouterr().err
+    assert main([*command, "--count", "1", "rollout.top_k=8"]) == 2
+    assert "expected --config beside rollout.top_k=8" in capsys.readouterr().err
     lines[0]["rolled_out"] = None
     write_episodes(tmp_path / "log.jsonl", lines)
     assert main(command) == 1

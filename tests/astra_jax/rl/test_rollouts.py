@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 
@@ -34,9 +33,6 @@ class FakeEngine:
         self.starts, self.seeds, self.sizes, self.rooms = [], [], [], []
         self.refused, self.cut_off, self.broken = refused, cut_off, broken
         self.sandbox, self.call_clock, self.loads = InProcessSandbox(), CallClock(), []
-
-    async def update_weights(self, params, policy_version):
-        pass
 
     def can_run(self, start):
         return start.environment.id not in self.refused
@@ -156,38 +152,6 @@ async def test_a_run_that_resumes_goes_on_with_the_groups_that_wait_and_the_envi
     assert (other_engine.starts, other_engine.seeds) == (engine.starts, engine.seeds)
     assert engine.starts
     assert rollouts.filler.counts.degenerate > 0
-
-
-async def test_a_rollout_that_is_under_way_has_not_begun_for_a_checkpoint(make, untrained):
-    """It begins anew from there, with the same environments and seed; a batch that is full waits until it is taken."""
-    rollouts, engine = make(groups_per_rollout=2, groups_per_step=2)
-    await rollouts.batch(untrained.params, step=0)
-    before, run = rollouts.position(), engine.run
-    under_way, go_on = asyncio.Event(), asyncio.Event()
-
-    async def held(*arguments, **options):
-        under_way.set()
-        await go_on.wait()
-        return await run(*arguments, **options)
-
-    engine.run = held
-    await rollouts.update_weights(untrained.params, 0)
-    filling = rollouts.begin(1)
-    task = asyncio.ensure_future(rollouts.fill(filling))
-    await under_way.wait()
-    assert rollouts.num_drawn > before["environments"]["drawn"]
-    assert rollouts.position() == before
-    go_on.set()
-    await task
-    full = rollouts.position()
-    assert len(full["waiting"]) >= 2
-    assert full["groups"]["learnt"] == 2
-    groups, _ = rollouts.take(filling)
-    assert {group.policy_version for group in groups} == {0}
-    resumed, _ = make(groups_per_rollout=2, groups_per_step=2)
-    resumed.go_on_from(json.loads(json.dumps(before)))
-    again, _ = await resumed.batch(untrained.params, step=0)
-    assert again == groups
 
 
 async def test_environments_that_cannot_be_rolled_out_are_counted_and_left_out_also_after_a_resume(make, untrained):

@@ -1,19 +1,17 @@
-"""Rows that sample attend to the pages behind them in one list, whoever else is in it."""
+"""Rows that sample attend to the pages behind them and to nothing else, whoever else is in the call."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.model import kv_pages
+from astra_jax.engine.kv_pages import KV, Histories, empty_pages
+from astra_jax.engine.rows import rows_of
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import KV, Histories, empty_pages, rows_of
 
 PAGE_TOKENS, NUM_PAGES, MOST_OF_ROW, MOST_OF_PREFIX, FRESH = 4, 40, 5, 3, 3
 PREFIXES, ROWS = 2, 4
@@ -83,53 +81,24 @@ def histories_of(prefix_pages: list[int], own_counts: list[int], order: np.ndarr
     )
 
 
-def listed(histories: Histories, prefix_pages: int | None, own_pages: int | None) -> Histories:
-    return dataclasses.replace(histories, most_prefix_pages=prefix_pages, most_own_pages=own_pages)
-
-
 ORDER = np.random.default_rng(3).permutation(NUM_PAGES).astype(np.int32)
 
 
-@pytest.fixture(params=[HEAD_DIM * PAGE_TOKENS, 2 * HEAD_DIM * PAGE_TOKENS])
-def stretch_numbers(request, monkeypatch):
-    """One page of a list in each product, or two."""
-    monkeypatch.setattr(kv_pages, "_KEY_NUMBERS_AT_ONCE", request.param)
-    jax.clear_caches()
-    yield
-    jax.clear_caches()
-
-
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.integers(0, MOST_OF_PREFIX), min_size=PREFIXES, max_size=PREFIXES),
     st.lists(st.integers(0, MOST_OF_ROW * PAGE_TOKENS), min_size=ROWS, max_size=ROWS),
 )
-def test_rows_attend_to_all_that_is_behind_them_and_to_nothing_else(stretch_numbers, pages, prefix_pages, own_counts):
+def test_rows_attend_to_all_that_is_behind_them_and_to_nothing_else(pages, prefix_pages, own_counts):
     histories = histories_of(prefix_pages, own_counts, ORDER)
-    expected = by_hand(histories)
-    np.testing.assert_allclose(attended(pages, histories), expected, atol=2e-6)
-    # A list that is just long enough for what is there is one of few lengths here, so that few are compiled.
-    used = sum(-(-count // PAGE_TOKENS) for count in own_counts)
-    short = next(size for size in (7, 13, 20) if size >= used)
-    found = attended(pages, listed(histories, 4 if sum(prefix_pages) <= 4 else 6, short))
-    np.testing.assert_allclose(found, expected, atol=2e-6)
+    np.testing.assert_allclose(attended(pages, histories), by_hand(histories), atol=2e-6)
 
 
 @pytest.mark.parametrize("others", [[0, 0, 0], [20, 1, 4], [3, 20, 8]])
-@pytest.mark.parametrize("of_lists", [(None, None), (4, 13)])
-def test_a_row_computes_the_same_to_the_bit_whoever_else_is_in_the_list(pages, others, of_lists):
-    expected = attended(pages, listed(histories_of([2, 1], [9, 5, 6, 7], ORDER), *of_lists))
+def test_a_row_computes_the_same_to_the_bit_whoever_else_is_in_the_call(pages, others):
+    expected = attended(pages, histories_of([2, 1], [9, 5, 6, 7], ORDER))
     for row in range(ROWS):
         counts = list(others)
         counts.insert(row, [9, 5, 6, 7][row])
-        found = attended(pages, listed(histories_of([2, 1], counts, ORDER), *of_lists))
+        found = attended(pages, histories_of([2, 1], counts, ORDER))
         assert (np.asarray(found)[row] == np.asarray(expected)[row]).all()
-
-
-def test_what_is_no_number_stays_in_the_row_whose_page_it_is_in(pages):
-    histories = listed(histories_of([2, 1], [9, 5, 6, 7], ORDER), 4, 13)
-    page = int(histories.own_tables_DRn[0, 1, 0])
-    broken = attended(pages._replace(values=pages.values.at[0, page].set(jnp.nan)), histories)
-    assert np.isnan(broken[1]).all()
-    others = np.array([0, 2, 3])
-    assert (np.asarray(broken)[others] == np.asarray(attended(pages, histories))[others]).all()

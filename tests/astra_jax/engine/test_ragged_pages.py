@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from jax.experimental.pallas.ops.tpu import ragged_paged_attention as kernel_lib
 
+from astra_jax.engine import kv_pages
+from astra_jax.engine.kv_pages import Histories, copy_pages, empty_pages, page_tokens
 from astra_jax.engine.programs import Asked, Given, read_tokens, sample_rows
-from astra_jax.model import kv_pages
+from astra_jax.engine.ragged_pages import KernelRows
+from astra_jax.engine.rows import WindowRows, rows_of
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import Histories, WindowRows, copy_pages, empty_pages, page_tokens, rows_of
 from astra_jax.model.qwen3 import init_params, layers_apart
-from astra_jax.model.ragged_pages import KernelRows
 from astra_jax.model.sharding import MeshConfig, make_mesh
 from astra_jax.plan import PLAN_ENVIRONMENT
 from tests.tpu_compiler import needs_tpu_compiler, with_tpu_compiler
@@ -200,9 +201,7 @@ _COMPILE = """
 import json
 import sys
 import jax
-from astra_jax.engine.host_pages import MOVED_AT_ONCE
-from astra_jax.engine.programs import copy_out, put_back
-from astra_jax.model.kv_pages import empty_pages, pages_shardings
+from astra_jax.engine.kv_pages import empty_pages, pages_shardings
 from astra_jax.model.sharding import MeshConfig, make_mesh, spec
 from astra_jax.plan.abstract_step import bytes_per_chip, with_shardings
 from astra_jax.plan.compiled_memory import compiled_memory
@@ -222,18 +221,6 @@ for name, step in rollout_steps(config, config.model, mesh, mesh).items():
             memory, _ = compiled_memory(step.trace().lower(), topology=sys.argv[1], compiler="")
         others = step.resident_bytes.get("KV pool of other layers", 0)  # a read is told of one layer's pages only
         found[name] = (memory.peak_bytes + others, step.bytes_by_category["KV pool"] + others)
-with jax.set_mesh(mesh):
-    pages = jax.eval_shape(lambda: empty_pages(config.model, 2, 8000, 32))
-    pages = with_shardings(pages, pages_shardings(pages, mesh))
-    numbers, *contents = (
-        jax.ShapeDtypeStruct((2, MOVED_AT_ONCE, *shape), dtype, sharding=jax.NamedSharding(mesh, spec("batch")))
-        for shape, dtype in [((), "int32"), *((x.shape[2:], x.dtype) for x in pages)]
-    )
-    for name, program in {
-        "out": copy_out.trace(pages, numbers), "back": put_back.trace(pages, numbers, tuple(contents))
-    }.items():
-        memory, _ = compiled_memory(program.lower(), topology=sys.argv[1], compiler="")
-        found[name] = memory.peak_bytes, bytes_per_chip(pages)
 print(json.dumps(found))
 """
 
@@ -253,7 +240,7 @@ def test_compiled_for_a_tpu_no_page_is_there_twice(topology, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found.keys() == {"prefill", "prefill_on", "append", "decode", "out", "back"}
+    assert found.keys() == {"prefill", "prefill_on", "append", "decode"}
     for peak_bytes, pool_bytes in found.values():
         assert pool_bytes > 250e6
         assert pool_bytes < peak_bytes < 1.15 * pool_bytes

@@ -16,18 +16,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.engine import device
+from astra_jax.engine import device, page_attention, triton_pages
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Sampling, Session
+from astra_jax.engine.kv_pages import KV, Histories, empty_pages
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.programs import Asked, sample_rows
+from astra_jax.engine.rows import rows_of
+from astra_jax.engine.triton_pages import has_kernel, softmax_over_pages
 from astra_jax.episodes.rollout import RolloutConfig, decode_limits
-from astra_jax.model import kv_pages, triton_pages
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import KV, Histories, empty_pages, in_int8, rows_of
 from astra_jax.model.qwen3 import init_params, layers_apart
 from astra_jax.model.sharding import MeshConfig, make_mesh
-from astra_jax.model.triton_pages import has_kernel, softmax_over_pages
 
 PAGE_TOKENS, NUM_PAGES, MOST_OF_PREFIX, MOST_OF_ROW = 16, 40, 3, 5
 ROWS, PREFIXES, HEADS, KV_HEADS, HEAD_DIM, FRESH = 4, 2, 4, 2, 16, 3
@@ -73,26 +73,22 @@ of_kernel = jax.jit(lambda *of_call: attended(*of_call))
 def a_kernel() -> Iterator[None]:
     """Pages are told that there is one: what is traced here calls it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kv_pages, "has_kernel", lambda *_: True)
+        patch.setattr(page_attention, "has_kernel", lambda *_: True)
         yield
 
 
-def pages_of(kv_dtype: str | None) -> KV:
+def pages_of() -> KV:
     keys, values = normal(0, 1, NUM_PAGES, KV_HEADS, HEAD_DIM, PAGE_TOKENS), normal(1, 1, NUM_PAGES, KV_HEADS, 16, 16)
-    if kv_dtype is None:
-        return KV(jnp.asarray(keys), jnp.asarray(values))
-    (whole_keys, key_scales), (whole_values, value_scales) = in_int8(keys.swapaxes(3, 4)), in_int8(values)
-    return KV(whole_keys.swapaxes(3, 4), whole_values, key_scales, value_scales)
+    return KV(jnp.asarray(keys), jnp.asarray(values))
 
 
 @settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.integers(0, MOST_OF_PREFIX), min_size=PREFIXES, max_size=PREFIXES),
     st.lists(st.integers(0, MOST_OF_ROW * PAGE_TOKENS), min_size=ROWS, max_size=ROWS),
-    st.sampled_from([None, "int8"]),
 )
-def test_rows_attend_in_place_to_what_they_attend_to_in_copies(prefix_pages, own_counts, kv_dtype):
-    pages, histories = pages_of(kv_dtype), histories_of(prefix_pages, own_counts)
+def test_rows_attend_in_place_to_what_they_attend_to_in_copies(prefix_pages, own_counts):
+    pages, histories = pages_of(), histories_of(prefix_pages, own_counts)
     with a_kernel():
         found = of_kernel(pages, histories)
     np.testing.assert_allclose(found, of_windows(pages, histories), atol=3e-6)
@@ -103,7 +99,7 @@ def test_maximum_sum_and_values_are_those_of_float64(monkeypatch, queries, parts
     monkeypatch.setattr(triton_pages, "_MOST_PARTS", parts)
     q, keys, values = normal(7, 5, 2, queries, 32), normal(8, NUM_PAGES, 2, 32, 16), normal(9, NUM_PAGES, 2, 16, 32)
     tables, counts = ORDER[:35].reshape(5, 7), np.array([0, 1, 16, 7 * 16, 50], np.int32)
-    largest, total, out = softmax_over_pages(*map(jnp.asarray, (q, keys, values)), [], tables, counts)
+    largest, total, out = softmax_over_pages(*map(jnp.asarray, (q, keys, values)), tables, counts)
     assert not np.asarray(total)[0].any()
     assert not np.asarray(out)[0].any(), "nobody attends to nothing"
     for row in range(1, 5):
@@ -181,15 +177,11 @@ def test_a_gpu_has_it_for_numbers_of_16_bits(monkeypatch):
     assert not has_kernel("bfloat16", 128, 8)
 
 
-@pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8"])
-def test_it_is_lowered_for_a_gpu(monkeypatch, kv_dtype):
+def test_it_is_lowered_for_a_gpu(monkeypatch):
     monkeypatch.setattr(triton_pages, "platform", lambda: "gpu")
     q = jnp.zeros((3, 2, 8, 128), jnp.bfloat16)
-    keys, values = jnp.zeros((9, 2, 128, 32), kv_dtype), jnp.zeros((9, 2, 32, 128), kv_dtype)
-    scales = [] if kv_dtype == "bfloat16" else [jnp.zeros((9, 2, 32), jnp.float32)] * 2
-    traced = jax.jit(softmax_over_pages).trace(
-        q, keys, values, scales, np.zeros((3, 4), np.int32), np.ones(3, np.int32)
-    )
+    keys, values = jnp.zeros((9, 2, 128, 32), jnp.bfloat16), jnp.zeros((9, 2, 32, 128), jnp.bfloat16)
+    traced = jax.jit(softmax_over_pages).trace(q, keys, values, np.zeros((3, 4), np.int32), np.ones(3, np.int32))
     assert "xla.gpu.triton" in traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
@@ -206,7 +198,7 @@ async def programs_of_messages(config: ModelConfig) -> int:
 
 async def test_rows_of_any_length_share_a_program_where_pages_are_not_copied(monkeypatch):
     copied = await programs_of_messages(CONFIG)
-    for module in (kv_pages, device):
+    for module in (page_attention, device):
         monkeypatch.setattr(module, "has_kernel", lambda *_: True)
     left = await programs_of_messages(CONFIG.model_copy(update={"max_position_embeddings": 998}))
     assert (copied, left) == (4, 2), "a read, and messages; of copied pages there are few, many, or a list"

@@ -8,7 +8,6 @@ Decided: docs/decisions/rl.md, â€œA GPU kernel of our own reads pages in placeâ€
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import jax
@@ -44,14 +43,13 @@ def softmax_over_pages(
     q_MKYH: jax.Array,
     keys_NKHB: jax.Array,
     values_NKBH: jax.Array,
-    scales_NKB: Sequence[jax.Array],
     tables_Mn: jax.Array,
     counts_M: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return of each sequence's queries, over its first so many tokens: maximum and sum [M, K, Y], values [M, K, Y, H].
 
     Queries come scaled. The sum is of exponentials relative to the maximum, the values are each times its exponential:
-    others can be added to that. Pages of int8 have scales, of keys and of values; others have none.
+    others can be added to that.
     """
     from jax.experimental import pallas as pl  # which only GPUs and TPUs need
     from jax.experimental.pallas import triton
@@ -61,10 +59,11 @@ def softmax_over_pages(
     rows = max(_LEAST_QUERIES, pl.next_power_of_2(queries))
     parts = min(_MOST_PARTS, pl.next_power_of_2(-(-_PROGRAMS // (sequences * kv_heads))))
     q_MKYH = jnp.pad(q_MKYH, ((0, 0), (0, 0), (0, rows - queries), (0, 0)))
-    whole = [keys_NKHB, values_NKBH, *scales_NKB, tables_Mn, counts_M]
+    whole = [keys_NKHB, values_NKBH, tables_Mn, counts_M]
 
-    def kernel(q_ref: Any, keys: Any, values: Any, *refs: Any) -> None:
-        *scales, tables, counts, max_ref, sum_ref, out_ref = refs
+    def kernel(
+        q_ref: Any, keys: Any, values: Any, tables: Any, counts: Any, max_ref: Any, sum_ref: Any, out_ref: Any
+    ) -> None:
         sequence, head = pl.program_id(0), pl.program_id(1)
         count = counts[sequence]
         num_pages = (count + page_tokens - 1) // page_tokens
@@ -76,15 +75,11 @@ def softmax_over_pages(
             before, total, out = so_far
             page = tables[sequence, number]
             scores = triton.dot(q, keys[page, head].astype(q.dtype))
-            if scales:
-                scores *= scales[0][page, head][None, :]
             is_seen = number * page_tokens + jnp.arange(page_tokens) < count
             scores = jnp.where(is_seen[None, :], scores, MASKED)
             largest = jnp.maximum(before, scores.max(1))
             shrunk, weights = jnp.exp(before - largest), jnp.exp(scores - largest[:, None])
             total = total * shrunk + weights.sum(1)
-            if scales:
-                weights *= scales[1][page, head][None, :]
             added = triton.dot(weights.astype(q.dtype), values[page, head].astype(q.dtype))
             return largest, total, out * shrunk[:, None] + added
 

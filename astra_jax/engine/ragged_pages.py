@@ -63,10 +63,6 @@ class KernelRows(NamedTuple):
         )
         return write(pages, kv_RTXH, self.tables_DRn, self.starts_DR + step, counts_DR)
 
-    def as_cached(self, x_RTKH: jax.Array) -> jax.Array:
-        """Return keys, or values, as whoever attends them once they are put finds them."""
-        return x_RTKH
-
     def attend(self, pages: jax.Array, q_RQNH: jax.Array, step: jax.Array, counts_R: Rows | None = None) -> jax.Array:
         """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H]."""
         attend = on_each_shard(_attend, (_BY_HEAD, PAGES_AXES, _BY_ROW, _BY_ROW), _BY_HEAD)
@@ -125,30 +121,6 @@ def _copy(pages_1NBXH: jax.Array, from_1r: jax.Array, to_1r: jax.Array) -> jax.A
     num_pages, page_tokens = pages_1NBXH.shape[1:3]
     counts_r = jnp.where(to_1r[0] < num_pages, page_tokens, 0)
     return _moved(None, pages_1NBXH, from_1r[0] * page_tokens, to_1r[0] * page_tokens, counts_r)
-
-
-def layer_at(pages: jax.Array, numbers_Dm: Rows) -> jax.Array:
-    """Return copies of some pages as `kv_pages.pages_at` does."""
-
-    def at(pages_1NBXH: jax.Array, numbers_1m: jax.Array) -> jax.Array:
-        # Slice by slice: a gather might first turn all pages into another layout, as a scatter does.
-        return jax.lax.map(lambda number: pages_1NBXH[:, number], numbers_1m[0]).swapaxes(0, 1)
-
-    return on_each_shard(at, (PAGES_AXES, _BY_ROW), PAGES_AXES)(pages, jnp.asarray(numbers_Dm))
-
-
-def layer_with(pages: jax.Array, numbers_Dm: Rows, content: jax.Array) -> jax.Array:
-    """Return the pages with some in place of others as `kv_pages.with_pages` does."""
-
-    def put(pages_1NBXH: jax.Array, numbers_1m: jax.Array, content_1mBXH: jax.Array) -> jax.Array:
-        num_pages, page_tokens = pages_1NBXH.shape[1:3]
-        starts_m = jnp.arange(numbers_1m.shape[1]) * page_tokens
-        counts_m = jnp.where(numbers_1m[0] < num_pages, page_tokens, 0)
-        content_TXH = content_1mBXH.reshape(-1, *content_1mBXH.shape[3:])
-        return _moved(content_TXH, pages_1NBXH, starts_m, numbers_1m[0] * page_tokens, counts_m)
-
-    put_on_each = on_each_shard(put, (PAGES_AXES, _BY_ROW, PAGES_AXES), PAGES_AXES)
-    return put_on_each(pages, jnp.asarray(numbers_Dm), jnp.asarray(content))
 
 
 def _write(
