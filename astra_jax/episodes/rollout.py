@@ -15,7 +15,7 @@ included), so the same policy, environments and seed give the same episodes; gre
 In RL the seed of a `run` is made of the config's and of how many groups have been submitted before (`rl/rollouts.py`);
 rollouts go on until there are as many groups as a batch has whose rewards differ within the group, and only then one
 update follows, whose loss divides by the same temperature (`rl/train.py`). Groups that were one too many wait, for
-`max_staleness` updates at most unless `stale_groups` says otherwise, and are learnt from first.
+`max_staleness` updates at most, and are learnt from first.
 
 Decided: docs/decisions/rl.md, “Episodes advance independently, in pages of 32 tokens and a fixed number of rows”.
 """

@@ -40,7 +40,7 @@ from astra_jax.rl.batch import make_rl_batch, row_tokens
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective
-from astra_jax.rl.train import start_logprobs
+from astra_jax.rl.train import batch_logprobs
 from sandbox.client import AsyncSandboxClient
 from synthesis.records import Environment, JsonObject
 
@@ -321,7 +321,7 @@ def advice(found: Split) -> str:
     sampler, learner, total = found.sampler, found.learner, found.figures()["total"]
     if total.mean < _NOTHING:
         return f"sampler and learner agree to {total.mean:.1e} nats: nothing to do"
-    cap = "or let importance_cap correct what is left"
+    cap = "or correct what is left with importance weights in an objective of your own (docs/variants.md)"
     of_batch = np.quantile(np.abs(found.parts["decoder_batch"]), 0.95)
     sampled_as = found.model_config.model_copy(update={"dtype": sampler.dtype})
     is_reproduced = of_batch <= tolerance_of(sampled_as)
@@ -445,7 +445,7 @@ def _learner_logprobs(policy: Policy, episodes: Sequence[Spoken], learner: Learn
             num_rows=rows,
         )
         batch = batch._replace(**{name: x[:rows] for name, x in batch._asdict().items() if x is not None})
-        logprobs_BT = start_logprobs(
+        logprobs_BT = batch_logprobs(
             policy.params,
             batch,
             model_config=policy.model_config,
