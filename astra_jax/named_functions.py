@@ -35,6 +35,8 @@ def function_named(name: str, built_in: Mapping[str, Function], folder: Path | N
     if not (colon and function_name.isidentifier() and all(map(str.isidentifier, module_name.split(".")))):
         choices = f"one of {', '.join(built_in)}, or " if built_in else ""
         raise ValueError(f"expected {choices}MODULE:FUNCTION of a file of yours")
+    if module_name.endswith(".py"):
+        raise ValueError(f"expected a module, not a file: write {module_name.removesuffix('.py')}:{function_name}")
     module = _imported(module_name, folder)
     where = getattr(module, "__file__", None) or module_name
     function = getattr(module, function_name, None)
