@@ -150,7 +150,7 @@ def step_and_batch(
     }
     static: dict[str, Any] = {"model_config": model, "optimizer_config": OPTIMIZER, "steps": SCHEDULE_STEPS}
     if stage == "sft":
-        return functools.partial(sft_step, chunk_tokens=chunk_tokens, **static), SFTBatch(**fields)
+        return functools.partial(sft_step, chunk_tokens=chunk_tokens, **static), SFTBatch(**fields, kinds_BT=ones_BT)
     if stage != "rl":
         raise SystemExit(f"expected sft:TOKENS or rl:TOKENS, found {stage}:{tokens}")
     fields["sampled_logprobs_BT"] = np.full((rows, tokens), -np.log(model.vocab_size), np.float32)

@@ -26,7 +26,7 @@ from astra_jax.config import load_config
 from astra_jax.recipes.process_memory import PeakMemory
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.statistics import PAPER, EnvironmentStatistics, environment_statistics
+from synthesis.environments.selection.statistics import PAPER, EnvironmentStatistics, environment_statistics
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 

@@ -26,9 +26,9 @@ from pydantic import TypeAdapter
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.merging import merge_sub_environments
-from synthesis.environments.quotas import plan_environments
-from synthesis.environments.sub_environments import build_sub_environments
+from synthesis.environments.proving.merging import merge_sub_environments
+from synthesis.environments.proving.sub_environments import build_sub_environments
+from synthesis.environments.selection.quotas import plan_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.qa_instance import WriteQAInstance
 from synthesis.prompts.tool_call_writing import WriteToolCall

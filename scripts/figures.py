@@ -27,7 +27,6 @@ POLICIES = {
     "sft": "SFT",
     "rl": "RL",
     "lexical": "`lexical`",
-    "every_tool": "`every_tool`",
 }
 _README_HEAD = "| greedy; seeds 0 · 1 · 2 | base | SFT | RL | `lexical` |"
 _HEAD = (

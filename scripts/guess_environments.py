@@ -3,7 +3,7 @@
     python scripts/guess_environments.py DIR [--turns 8]
 
 DIR is a record directory, such as `astra synthesize environments configs/paper_environments.toml count=200` makes.
-Beside the shipped baselines act programs that are told more than a policy is: which names of the world stand in the
+Beside `lexical` act programs that are told more than a policy is: which names of the world stand in the
 question. They fill each name, and each text that a tool has returned, into tools: into all, into those that take the
 same parameter as another one, or into the K whose documents are nearest to the question by character n-grams. One line
 per program, then one JSON line.
@@ -22,11 +22,11 @@ import numpy as np
 
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.episodes.figures import EpisodeFigures
-from astra_jax.evaluate.baselines import BASELINES, Calls, Decide, evaluate_program
+from astra_jax.evaluate.baselines import Calls, Decide, evaluate_program, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
-from synthesis.environments.embeddings import embed, embed_text
+from synthesis.embeddings import embed, embed_text
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonValue, ToolDocument
 
@@ -74,7 +74,7 @@ def nearest(count: int) -> Choose:
 def programs(environments: Sequence[Environment]) -> Mapping[str, Decide]:
     """Return every program by name."""
     return {
-        **BASELINES,
+        "lexical": lexical,
         "every tool, told the names": told_names(environments, lambda _, documents: list(range(len(documents)))),
         "tools of one parameter, told the names": told_names(environments, alike),
         **{f"the {k} nearest tools, told the names": told_names(environments, nearest(k)) for k in (1, 2, 4)},

@@ -1,4 +1,4 @@
-"""What is so by construction in a set of records: figures that tell how it was made, and not how good it is.
+"""Figures of a record set that follow from how it was made, and do not measure its quality.
 
 What is said rests on what the set itself holds: who the teacher of its records was, which of their scores never fall,
 and the settings that its card says it was made with. A set whose card says nothing is told nothing of settings.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from synthesis.environments.statistics import EnvironmentStatistics
-from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.environments.selection.statistics import EnvironmentStatistics
 from synthesis.records import JsonValue
 from synthesis.run.fingerprint import digest
+from synthesis.teacher.protocol import EMBEDDED, made_by
 from synthesis.trajectories.statistics import TrajectoryStatistics
 
 CATCH_RATES: Final = "see docs/results.md, Catch rates"
@@ -23,6 +23,8 @@ _NO_MODEL: Final = "no language model was asked: tokens, cost and speed say noth
 def of_environments(counted: EnvironmentStatistics, made_with: Mapping[str, JsonValue]) -> list[str]:
     """Say what is so by construction in a set of environments, one sentence each."""
     said = shares_by_quota(made_with)
+    if notice := made_by(counted.teachers):
+        said.append(notice)
     if _is_embedded(counted.teachers):
         said += [own_judgement({"all four quality scores": counted.quality_mean}), _NO_MODEL]
     if counted.similarity == "lexical":
@@ -40,6 +42,8 @@ def of_trajectories(counted: TrajectoryStatistics, made_with: Mapping[str, JsonV
     said = []
     if counted.injected_failure_rate is not None and "failure_rate" in made_with:
         said.append(f"emulated calls are made to fail at a rate that is set ({made_with['failure_rate']})")
+    if notice := made_by(counted.teachers):
+        said.append(notice)
     if _is_embedded(counted.teachers):
         axes = {axis: mean for axis, mean in counted.reward.items() if axis != "mean"}
         said += [own_judgement(axes | counted.task_scores), _NO_MODEL]
@@ -80,4 +84,4 @@ def own_judgement(means: Mapping[str, float]) -> str:
 
 
 def _is_embedded(teachers: Mapping[str, int]) -> bool:
-    return set(teachers) == {ProceduralTeacher.name}
+    return set(teachers) == {EMBEDDED}

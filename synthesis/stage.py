@@ -1,17 +1,54 @@
-"""What a stage of synthesis says of its items: kept, or rejected with a reason; the report that counts them."""
+"""The report of a stage: items that were kept, and rejections by reason."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonObject
-from synthesis.second_tries import SecondTry
+
+
+class SecondTry(NamedTuple):
+    """One reply that broke a rule and was asked for once more."""
+
+    reason: str
+    """Reason for which the first reply was rejected."""
+    is_accepted: bool
+    """Whether the second reply broke no rule."""
+
+
+_noted: ContextVar[list[SecondTry] | None] = ContextVar("second tries", default=None)
+
+
+@contextmanager
+def noted_second_tries() -> Iterator[list[SecondTry]]:
+    """Collect the second tries of the work inside the block, and of the tasks that it starts.
+
+    >>> with noted_second_tries() as tries:
+    ...     note_second_tries([SecondTry("wrong hops", True)])
+    >>> tries
+    [SecondTry(reason='wrong hops', is_accepted=True)]
+    """
+    tries: list[SecondTry] = []
+    token = _noted.set(tries)
+    try:
+        yield tries
+    finally:
+        _noted.reset(token)
+
+
+def note_second_tries(tries: Iterable[SecondTry]) -> None:
+    """Count second tries for the work at hand, if it is noted."""
+    if (noted := _noted.get()) is not None:
+        noted.extend(tries)
+
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -59,6 +96,8 @@ class StageReport:
     """Those of them whose second try broke none."""
     usage: JsonObject = field(default_factory=dict)
     """What a language model was asked for it, by kind of question; empty without one."""
+    made_by: str = ""
+    """Notice on the data, if the embedded teacher made it."""
     already_complete: bool = False
     """Whether an earlier run with equal config did it, and this one only says so."""
 
@@ -130,7 +169,8 @@ class StageReport:
         where = f" -> {self.out}" if self.out else ""
         complete = "already complete, " if self.already_complete else ""
         became = f"kept {self.kept} of {self.read}{repaired}{rejected}{again}{where}"
-        return f"{self.stage}: {complete}{became} [{self.seconds:.1f} s]"
+        notice = f"; {self.made_by}" if self.made_by else ""
+        return f"{self.stage}: {complete}{became} [{self.seconds:.1f} s]{notice}"
 
     def json_line(self) -> str:
         """Return the machine-readable last line of `astra synthesize … --json`."""
@@ -145,6 +185,7 @@ class StageReport:
                 "seconds": round(self.seconds, 3),
                 **({"asked_again": self._second_tries()} if self.asked_again else {}),
                 **({"usage": self.usage} if self.usage else {}),
+                **({"made_by": self.made_by} if self.made_by else {}),
                 **({"already_complete": True} if self.already_complete else {}),
             }
         )

@@ -2,7 +2,7 @@
 
 results               what a run leaves: run.json, samples.jsonl, summary.json
 scores                samples summed up, with intervals
-harnesses             which package of which version, and what it needs
+harnesses, locks      which package of which version, and the digests of all that it needs
 managed_environment   the environment of a harness: made once, whole or not at all, and its programs
 endpoint              whose answers are measured: a server that is up, or one that is started for a checkpoint
 harness_process       a program of a harness, confined

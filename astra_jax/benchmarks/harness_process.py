@@ -15,10 +15,11 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from astra_jax.benchmarks.relay import Relay
 from astra_jax.benchmarks.results import BenchmarkFailed, ProgramFailed
@@ -26,6 +27,7 @@ from astra_jax.benchmarks.results import BenchmarkFailed, ProgramFailed
 AGENT_PORT: Final = 8001
 USER_PORT: Final = 8002
 """Of the loopback that a program has to itself: the same in every run."""
+_SANDBOX_UID: Final = 65534  # as sandbox.jail.launcher has it
 _END_SECONDS: Final = 10.0
 _MOST_MESSAGE_BYTES: Final = 4096
 _START: Final = "import sys; sys.path.insert(0, {root!r}); from sandbox.jail import program; program.main()"
@@ -50,13 +52,13 @@ async def run_harness(
     relays: Mapping[int, Relay] | None = None,
     said: str = "",
     cpu_seconds: int | None = None,
-    memory_bytes: int | None = None,
+    memory_bytes: int = 16 << 30,
 ) -> None:
     """Run one program that is told `said`; what it prints is added to `log`.
 
     It may read what is `readable` and the interpreter, write into `folder`, and ask `relays`, by the port of its
     loopback. `cpu_seconds` and `memory_bytes` bound each of its processes. Cancelled, it ends the program and all that
-    it started.
+    it started. Started by root, it runs as the sandbox's user, who owns the files of `folder` for that time.
 
     It gets PATH, a home below `folder` and `variables`, and nothing else: no key, no proxy, no setting of the user.
 
@@ -79,6 +81,7 @@ async def run_harness(
         **variables,
     }
     relays = relays or {}
+    output = _opened(log)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     plan = {
         "control_fd": theirs.fileno(),
@@ -90,7 +93,7 @@ async def run_harness(
         "memory_bytes": memory_bytes,
         "command": list(command),
     }
-    with ours, log.open("ab") as output:
+    with ours, output, _lent(folder):
         try:
             process = await asyncio.create_subprocess_exec(
                 *(_interpreter(), "-I", "-S", "-c", _START.format(root=_package_root()), json.dumps(plan)),
@@ -125,6 +128,55 @@ async def run_harness(
             f"expected {Path(command[0]).name} {command[1]} to end well, found exit code {code}: "
             f"{last_line(log)}; see {log}"
         )
+
+
+@contextlib.contextmanager
+def _lent(folder: Path) -> Iterator[None]:
+    """Lend a folder to a program, and take it back without the links, pipes and sockets that the program has made.
+
+    Through one of these this process would later read or write somewhere else. If this process is root's, root's files
+    in the folder belong to the sandbox's user meanwhile.
+    """
+    giver = os.geteuid()
+    taker = giver or _SANDBOX_UID
+    known = set(_hand_over(folder, giver, taker, None))
+    try:
+        yield
+    finally:
+        _hand_over(folder, taker, giver, known)
+
+
+def _hand_over(folder: Path, giver: int, taker: int, known: set[tuple[str, str]] | None) -> list[tuple[str, str]]:
+    """Change the owner of a folder's files, remove the links that are not known, return the others with their targets.
+
+    Names are looked up in open folders, so that no link leads out of it.
+    """
+    links = []
+    for top, folders, files, here in os.fwalk(folder):
+        for name in (".", *folders, *files):
+            with contextlib.suppress(FileNotFoundError):  # a program that is ending removes its files
+                found = os.stat(name, dir_fd=here, follow_symlinks=False)
+                if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+                    target = os.readlink(name, dir_fd=here) if stat.S_ISLNK(found.st_mode) else ""
+                    if known is not None and (f"{top}/{name}", target) not in known:
+                        os.unlink(name, dir_fd=here)
+                        continue
+                    links.append((f"{top}/{name}", target))
+                if found.st_uid == giver != taker:
+                    os.chown(name, taker, taker, dir_fd=here, follow_symlinks=False)
+    return links
+
+
+def _opened(log: Path) -> BinaryIO:
+    """Open a log that lies in a program's folder: never through a link that an earlier program has put there.
+
+    Raises:
+        BenchmarkFailed: it is such a link.
+    """
+    try:
+        return open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "ab")
+    except OSError as error:
+        raise BenchmarkFailed(f"expected to write {log}, found: {error.strerror}; remove it") from None
 
 
 def last_line(log: Path) -> str:

@@ -1,27 +1,35 @@
 """The environment of a harness: a venv in the user's cache, made once, whole or not at all.
 
-The harnesses' pins conflict with JAX's and with one another's, so none of them is ever imported here: its programs
-run as processes of their own, without this process's keys.
+The harnesses' pins conflict with JAX's and with one another's, so none of them is ever imported here. No code of a
+harness runs outside the jail: pip takes wheels alone, of locked digests, and runs nothing of theirs; a checkout's files
+are copied, not built; git reads the checkout, and Python imports the harness, inside the jail.
+
+Decided: docs/decisions/benchmarks.md, “A harness is confined, or it is not run”.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import importlib.metadata
 import io
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from astra_jax.benchmarks.harness_process import last_line, run_harness
 from astra_jax.benchmarks.harnesses import Harness
-from astra_jax.benchmarks.results import HarnessDocument
+from astra_jax.benchmarks.results import HarnessDocument, ProgramFailed
 from astra_jax.errors import AstraError
 from astra_jax.user_cache import user_cache
 from synthesis.run.destination import whole_file
@@ -29,6 +37,13 @@ from synthesis.run.lock import run_lock
 
 _WHOLE: Final = "whole.json"
 """Written last."""
+_LOCKS: Final = Path(__file__).with_name("locks")
+_OF_THE_NETWORK: Final = frozenset(
+    {"http_proxy", "https_proxy", "all_proxy", "no_proxy", "ssl_cert_file", "ssl_cert_dir", "requests_ca_bundle"}
+    | {"pip_index_url", "pip_extra_index_url", "pip_find_links", "pip_no_index", "pip_trusted_host", "pip_proxy"}
+    | {"pip_cert", "pip_client_cert", "pip_config_file", "pip_default_timeout", "pip_retries"}
+)
+"""The variables of this process that pip gets, in lower or upper case. An index's password reaches pip alone."""
 
 
 class HarnessMissing(AstraError):
@@ -100,11 +115,14 @@ def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnviron
             pass
         checkout = None if harness.source is None else _checkout(harness, source)
         shutil.rmtree(folder, ignore_errors=True)  # half made, or of another version
+        umask = os.umask(0o022)  # the jail's user reads what root makes here
         try:
             _make(harness, folder, checkout)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        finally:
+            os.umask(umask)
         return managed_environment(harness), True
 
 
@@ -112,6 +130,7 @@ def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnviron
 class _Checkout:
     folder: Path
     version: str
+    commit: str | None
 
 
 def _checkout(harness: Harness, source: Path | None) -> _Checkout:
@@ -125,10 +144,11 @@ def _checkout(harness: Harness, source: Path | None) -> _Checkout:
     if source is None:
         raise HarnessMissing(f"{expected}, found no --source; {get_one}")
     if harness.commit is not None:
-        done = _git(source, "rev-parse", "--verify", "--quiet", f"{harness.commit}^{{commit}}")
-        if done.returncode:
-            raise HarnessMissing(f"{expected}, found no such commit in {source}; {get_one}")
-        return _Checkout(source, harness.version)
+        try:
+            _git(source, "rev-parse", "--verify", f"{harness.commit}^{{commit}}")
+        except HarnessMissing as missing:
+            raise HarnessMissing(f"{expected}, found no such commit in {source} ({missing}); {get_one}") from None
+        return _Checkout(source, harness.version, harness.commit)
     try:
         project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         name, version = str(project["name"]), str(project["version"])
@@ -138,75 +158,127 @@ def _checkout(harness: Harness, source: Path | None) -> _Checkout:
         raise HarnessMissing(f"{expected}, found {name} {version} in {source}; {get_one}")
     if not (source / "data" / harness.package).is_dir():
         raise HarnessMissing(f"{expected}, found none of its data in {source / 'data'}; {get_one}")
-    return _Checkout(source, version)
+    return _Checkout(source, version, _commit(source))
 
 
 def _commit(source: Path) -> str | None:
-    """Return the commit of a checkout; None where it is no checkout of git."""
-    return _git(source, "rev-parse", "HEAD").stdout.decode().strip() or None
+    """Return the commit that is checked out; None if the folder is not the top of a git checkout."""
+    return _git(source, "rev-parse", "HEAD").decode().strip() if (source / ".git").exists() else None
 
 
-def _git(source: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["git", "-C", str(source), *arguments], capture_output=True, check=False)
+def _git(source: Path, *arguments: str) -> bytes:
+    """Return what git says of a checkout; a checkout's settings can name programs, so git runs in the jail.
+
+    Raises:
+        HarnessMissing: git fails.
+    """
+    # The jail's user is not the owner of the files, at which git stops if it is not told otherwise.
+    command = ["git", "-c", "safe.directory=*", "-C", str(source.resolve()), *arguments]
+    return _confined(command, [source], "a checkout that git can read", "make it by `git clone`, for all to read")
 
 
 def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
-    python = folder / "bin" / "python"
-    pinned = f"{harness.package}=={harness.version}"
-    by_hand = f"install it with pip into {folder} or see to pip's index"
+    python, lock = folder / "bin" / "python", _lock(harness)
     _run([sys.executable, "-m", "venv", str(folder)], "a Python with venv", "install Python's venv and ensurepip")
-    install = [str(python), "-m", "pip", "install", "--quiet"]
-    if checkout is None:
-        # The harness without what it asks for: pip takes the newest of the rest that fit one another.
-        _run([*install, "--no-deps", pinned, *harness.bare], f"the package {pinned}", by_hand)
-        _run([*install, *harness.requirements], f"what {pinned} needs", by_hand)
-    elif harness.commit is None:
-        _run([*install, str(checkout.folder.resolve()), *harness.requirements], f"what {pinned} needs", by_hand)
-        shutil.copytree(checkout.folder / "data" / harness.package, folder / "data" / harness.package)
-    else:
-        _run([*install, *harness.requirements], f"what {pinned} needs", by_hand)
-        _take_files(harness, checkout.folder, folder)
-    places = [] if harness.commit is None else [str(folder / "source"), str(folder / "stubs")]
-    # Isolated (-I), so that neither the working directory nor PYTHONPATH can lend what is missing.
-    imports = f"import sys; sys.path[:0] = {places}; import {harness.imports}"
-    _run([str(python), "-I", "-c", imports], f"a {pinned} that imports", by_hand)
-    packages = _run([str(python), "-m", "pip", "list", "--format", "json"], "a list of packages", by_hand)
+    install = [str(python), "-I", "-m", "pip", "install", "--quiet", "--no-input", "--no-cache-dir"]
+    install += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock)]
+    by_hand = "see to pip's index, which PIP_INDEX_URL or PIP_CONFIG_FILE names"
+    _run(install, f"the wheels of {lock.name}", by_hand)
+    # From here on Python in this folder runs in the jail alone: packages may add code to its start.
+    environment = ManagedEnvironment(folder, HarnessDocument(package=harness.package, version=harness.version))
+    packages = sorted(
+        (each.name, each.version) for each in importlib.metadata.distributions(path=[str(environment.packages())])
+    )
+    if checkout is not None:
+        _take_files(harness, checkout, environment)
+    imports = [str(python), "-I", "-c", f"import {harness.imports}"]
+    variables = {} if harness.writes_to is None else {harness.writes_to: "."}
+    advice = f"see whether {lock} or the checkout lacks a module"
+    _confined(imports, [folder], f"a {harness.package} {harness.version} that imports", advice, variables)
     document = HarnessDocument(
         package=harness.package,
         version=harness.version if checkout is None else checkout.version,
-        commit=None if checkout is None else harness.commit or _commit(checkout.folder),
-        packages_sha256=hashlib.sha256(packages.encode()).hexdigest(),
+        commit=None if checkout is None else checkout.commit,
+        packages_sha256=hashlib.sha256(json.dumps(packages).encode()).hexdigest(),
     )
-    manifest = {"recipe": _recipe(harness), "harness": document.model_dump(), "packages": json.loads(packages)}
+    manifest = {"recipe": _recipe(harness), "harness": document.model_dump(), "packages": packages}
     with whole_file(folder / _WHOLE) as file:
         file.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
-def _take_files(harness: Harness, source: Path, folder: Path) -> None:
-    """Copy the files of a harness's commit, whatever else lies in its checkout, such as keys; write its stubs."""
-    with tarfile.open(fileobj=io.BytesIO(_git(source, "archive", "--format=tar", f"{harness.commit}").stdout)) as files:
-        files.extractall(folder / "source", filter="data")
+def _take_files(harness: Harness, checkout: _Checkout, environment: ManagedEnvironment) -> None:
+    """Copy the files of a checkout's commit and nothing that lies beside them, such as keys; write what runs them."""
+    source = environment.source()
+    try:
+        if checkout.commit is None:
+            hidden = shutil.ignore_patterns(".*")
+            # Links stay links: one may lead to a file of the user's.
+            shutil.copytree(checkout.folder, source, symlinks=True, ignore=hidden, copy_function=shutil.copyfile)
+        else:
+            archive = _git(checkout.folder, "archive", "--format=tar", checkout.commit)
+            with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+                files.extractall(source, filter="data")
+    except (tarfile.TarError, OSError) as error:
+        raise HarnessMissing(f"expected the files of {harness.source}, found: {error}; get another checkout") from None
     for module, names in harness.stubs:
-        path = folder / "stubs" / f"{module.replace('.', '/')}.py"
+        path = environment.stubs() / f"{module.replace('.', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{name} = None\n" for name in names), encoding="utf-8")
+    places = [source / harness.modules, environment.stubs()]
+    (environment.packages() / "harness.pth").write_text("".join(f"{place}\n" for place in places), encoding="utf-8")
+    if harness.program is not None:
+        name, module = harness.program
+        python = shlex.quote(str(environment.program("python")))
+        environment.program(name).write_text(f'#!/bin/sh\nexec {python} -m {module} "$@"\n', encoding="utf-8")
+        environment.program(name).chmod(0o755)
+        (environment.folder / "data").symlink_to(source / "data")
 
 
-def _run(command: list[str], wanted: str, advice: str) -> str:
-    """Run one command of the set-up; return what it printed."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+def _run(command: list[str], wanted: str, advice: str) -> None:
+    """Run one command of the set-up that runs no code of a harness.
+
+    It gets PATH, a home of its own and the variables that reach a package index, and no key. So pip reads /etc's
+    settings and not those of the user's home, unless PIP_CONFIG_FILE names them.
+    """
+    with tempfile.TemporaryDirectory() as home:
+        passed_on = {name: value for name, value in os.environ.items() if name.lower() in _OF_THE_NETWORK}
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "LANG": "C.UTF-8", **passed_on}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         reason = next((line for line in said if line.startswith("ERROR")), said[-1] if said else "no message")
         raise HarnessMissing(f"expected {wanted}, found: {reason}; {advice}")
-    return done.stdout
+
+
+def _confined(
+    command: Sequence[str],
+    readable: Sequence[Path],
+    wanted: str,
+    advice: str,
+    variables: Mapping[str, str] | None = None,
+) -> bytes:
+    """Run one command that runs code of others in the jail, where there is no network; return what it printed.
+
+    Raises:
+        HarnessMissing: it fails.
+        BenchmarkFailed: this machine has no jail.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        log, folder = Path(place) / "log", Path(place) / "folder"
+        folder.mkdir()
+        try:
+            asyncio.run(run_harness(command, folder=folder, log=log, variables=variables or {}, readable=readable))
+        except ProgramFailed:
+            raise HarnessMissing(f"expected {wanted}, found: {last_line(log)}; {advice}") from None
+        return log.read_bytes()
+
+
+def _lock(harness: Harness) -> Path:
+    return _LOCKS / f"{harness.name}.txt"
 
 
 def _recipe(harness: Harness) -> str:
-    recipe = [harness.package, harness.version, sorted(harness.requirements), list(sys.version_info[:2])]
-    recipe += [harness.commit, harness.stubs] if harness.commit else []
-    recipe += [harness.bare] if harness.bare else []
+    recipe = [asdict(harness), _lock(harness).read_text(encoding="utf-8"), sys.version_info[:2]]
     return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
 
 

@@ -20,13 +20,14 @@ def add_benchmarks(evaluate: Commands) -> None:
     setup = evaluate.add_parser(
         "setup",
         help="the official harness of a benchmark, in an environment of its own",
-        description="Makes the environment of a harness in the user's cache (XDG_CACHE_HOME is heeded), once.",
+        description="Makes the environment of a harness in the user's cache (XDG_CACHE_HOME is heeded), once. pip gets "
+        "proxies, certificates and PIP_INDEX_URL, not the settings in your home; PIP_CONFIG_FILE names those.",
     )
     setup.add_argument(
         "name",
-        choices=["bfcl", "tau2", "acebench", "evalscope", "inspect-evals"],
+        choices=["bfcl", "tau2", "acebench"],
         metavar="NAME",
-        help="bfcl; tau2 or acebench of a --source; evalscope (bfcl, aime) or inspect-evals (tau2) for --cross-check",
+        help="bfcl; tau2 or acebench of a --source",
     )
     setup.add_argument(
         "--source", type=Path, metavar="DIR", help="a checkout of a harness that no package index has: tau2, acebench"
@@ -39,12 +40,9 @@ def add_benchmarks(evaluate: Commands) -> None:
         "--limit", type=whole_number(1), metavar="N", help="cases in all, the first ones of each category alike"
     )
 
-    _add_cross_check(bfcl, "evalscope")
-
     tau2 = config_command(evaluate, "tau2", "τ²-bench's retail and telecom, by the official code", _tau2)
     _add_url(tau2)
     tau2.add_argument("--limit", type=whole_number(1), metavar="N", help="tasks in all, the first of each domain alike")
-    _add_cross_check(tau2, "inspect-evals")
 
     acebench = config_command(evaluate, "acebench", "ACEBench's agent split, by the official code", _acebench)
     _add_url(acebench)
@@ -55,7 +53,6 @@ def add_benchmarks(evaluate: Commands) -> None:
     aime = config_command(evaluate, "aime", "AIME of files that you bring, sampled many times over", _aime)
     _add_url(aime)
     aime.add_argument("--limit", type=whole_number(1), metavar="N", help="problems of each year, the first ones")
-    _add_cross_check(aime, "evalscope")
 
     report = evaluate.add_parser(
         "report",
@@ -74,14 +71,6 @@ def _add_url(command: argparse.ArgumentParser) -> None:
         "--url",
         type=http_url,
         help="of a server of OpenAI's chat, its key in ASTRA_SERVE_KEY; without it one is started for `policy`",
-    )
-
-
-def _add_cross_check(command: argparse.ArgumentParser, harness: str) -> None:
-    command.add_argument(
-        "--cross-check",
-        action="store_true",
-        help=f"have a second harness ({harness}) run the same cases, too, and print where scores differ",
     )
 
 
@@ -104,16 +93,9 @@ def _bfcl(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
 
     config = load_config(BFCLConfig, options.config, options.overrides)
-    if options.cross_check:
-        _require_second("evalscope")
     with run_lock(config.out / ".lock"):
         results = evaluate_bfcl(config, url=options.url, limit=options.limit)
-        _close(results, config.out, options)
-        if options.cross_check:
-            from astra_jax.benchmarks.evalscope import bfcl_by_evalscope
-
-            second = bfcl_by_evalscope(config, url=options.url, limit=options.limit)
-            _close_cross_check(results, second, config.out, options)
+    _close(results, config.out, options)
 
 
 def _tau2(options: argparse.Namespace) -> None:
@@ -121,16 +103,9 @@ def _tau2(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
 
     config = load_config(Tau2Config, options.config, options.overrides)
-    if options.cross_check:
-        _require_second("inspect-evals")
     with run_lock(config.out / ".lock"):
         results = evaluate_tau2(config, url=options.url, limit=options.limit)
-        _close(results, config.out, options)
-        if options.cross_check:
-            from astra_jax.benchmarks.inspect_evals import tau2_by_inspect_evals
-
-            second = tau2_by_inspect_evals(config, results, url=options.url)
-            _close_cross_check(results, second, config.out, options)
+    _close(results, config.out, options)
 
 
 def _acebench(options: argparse.Namespace) -> None:
@@ -148,49 +123,9 @@ def _aime(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
 
     config = load_config(AIMEConfig, options.config, options.overrides)
-    if options.cross_check:
-        _require_second("evalscope")
     with run_lock(config.out / ".lock"):
         results = evaluate_aime(config, url=options.url, limit=options.limit)
-        _close(results, config.out, options)
-        if options.cross_check:
-            from astra_jax.benchmarks.evalscope import aime_by_evalscope
-
-            second = aime_by_evalscope(config, url=options.url, limit=options.limit)
-            _close_cross_check(results, second, config.out, options)
-
-
-def _require_second(name: str) -> None:
-    """See to it that the second harness is there, before the first one runs for hours.
-
-    Raises:
-        HarnessMissing: it is not.
-    """
-    from astra_jax.benchmarks.harnesses import HARNESSES
-    from astra_jax.benchmarks.managed_environment import managed_environment
-
-    managed_environment(HARNESSES[name])
-
-
-def _close_cross_check(
-    first: BenchmarkResults, second: BenchmarkResults, out_of_first: Path, options: argparse.Namespace
-) -> None:
-    """Print how two harnesses differ.
-
-    Raises:
-        AnswersLost: some of the second were.
-    """
-    from astra_jax.benchmarks.cross_check import cross_check, table
-    from astra_jax.benchmarks.second_harness import FOLDER
-
-    out = out_of_first / FOLDER
-    check = cross_check(first, second)
-    if options.json:
-        print(json.dumps({"cross_check": str(out), **check.to_json(), "second": second.summary.model_dump()}))
-    else:
-        print(table(check))
-        print(f"cross-check -> {out}/summary.json")
-    _require_answers(second)
+    _close(results, config.out, options)
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -205,6 +140,8 @@ def _close(results: BenchmarkResults, out: Path, options: argparse.Namespace) ->
     Raises:
         AnswersLost: some were.
     """
+    from astra_jax.benchmarks.results import AnswersLost
+
     summary, run = results.summary, results.run
     if options.json:
         print(json.dumps({"benchmark": run.benchmark, "out": str(out), **summary.model_dump()}))
@@ -216,12 +153,6 @@ def _close(results: BenchmarkResults, out: Path, options: argparse.Namespace) ->
             f"{run.benchmark}: {100 * summary.score.value:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of "
             f"{len(results.samples)} samples ({parts}); failed: {failed or 'none'} -> {out}/summary.json"
         )
-    _require_answers(results)
-
-
-def _require_answers(results: BenchmarkResults) -> None:
-    from astra_jax.benchmarks.results import AnswersLost
-
     if lost := results.summary.failures["transport"]:
         first = next(sample for sample in results.samples if sample.failure == "transport")
         raise AnswersLost(

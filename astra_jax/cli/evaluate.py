@@ -31,9 +31,8 @@ def add_evaluate(commands: Commands) -> None:
     )
     by_another.add_argument(
         "--baseline",
-        choices=["lexical", "every_tool"],
-        help="in the policy's place, a program that learns nothing: one matches the words of question and documents, "
-        "one calls every tool that it can fill in",
+        choices=["lexical"],
+        help="in the policy's place, a program that learns nothing: it matches the words of question and documents",
     )
     add_sandbox(environments)
     add_benchmarks(evaluate)
@@ -47,7 +46,7 @@ def _environments(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
     from astra_jax.engine.http import HTTPDecoder, first_contact
     from astra_jax.episodes.rollout import RolloutEngine
-    from astra_jax.evaluate.baselines import evaluate_baseline
+    from astra_jax.evaluate.baselines import evaluate_program, lexical
     from astra_jax.evaluate.environments import (
         EvaluationConfig,
         evaluate_environments,
@@ -89,7 +88,7 @@ def _environments(options: argparse.Namespace) -> None:
         async with AsyncSandboxClient(url) as sandbox, ending_judge_for(config.ending_judge, config.out) as judge:
             await required_packages(sandbox, source.card.packages)
             if options.baseline is not None:
-                evaluation = await evaluate_baseline(options.baseline, environments, config, sandbox)
+                evaluation = await evaluate_program(lexical, environments, config, sandbox)
                 by_environment = list(map(evaluated, evaluation.groups))
                 figures = {"policy": options.baseline, **evaluation.in_full(by_environment, seed=config.seed)}
                 return figures, [], by_environment  # no tokens, so no line of the log

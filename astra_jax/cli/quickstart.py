@@ -29,7 +29,7 @@ def _quickstart(options: argparse.Namespace) -> int | None:
 
     with lock_beside(options.out, QUICKSTART, options.tool_documents):
         from astra_jax.cli.compile_cache import keep_compiled_programs
-        from astra_jax.recipes.quickstart import quickstart
+        from astra_jax.recipes.quickstart import how_to_talk, quickstart
         from astra_jax.recipes.quickstart_evaluation import closing_table
 
         keep_compiled_programs()
@@ -42,4 +42,5 @@ def _quickstart(options: argparse.Namespace) -> int | None:
     print(closing_table(summary))
     minutes = summary["seconds"]["total"] / 60
     print(f"quickstart: done in {minutes:.1f} minutes -> {options.out}/report.html, {options.out}/summary.json")
+    print(how_to_talk(options.out))
     return None

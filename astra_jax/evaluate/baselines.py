@@ -1,12 +1,10 @@
-"""Two programs that learn nothing, which see what a policy sees: how far environments can be guessed.
+"""`lexical`, a program that learns nothing and sees the documents and questions that a policy sees.
 
-    lexical      calls the tools whose documents share their words with the question; copies names and earlier outputs
-    every_tool   calls every tool that it can fill in, distractors and all
+Its figures say how far environments can be guessed: it calls the tools whose documents share their words with the
+question, and copies names and earlier outputs. A policy that is not ahead of it has shown no more than that words can
+be matched. The rules were written with the embedded teacher's held-out splits in view: no split is unseen to them.
 
-A policy that is not ahead of `lexical` has shown no more than that words can be matched. The rules were written with
-the embedded teacher's held-out splits in view: no split is unseen to them.
-
-Decided: docs/decisions/figures.md, “Two programs that learn nothing stand beside every policy”.
+Decided: docs/decisions/figures.md, “A program that learns nothing stands beside every policy”.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from astra_jax.chat.format import to_json
@@ -63,50 +61,36 @@ def lexical(
     return _filled(question, matching, returned)
 
 
-def every_tool(
-    question: str, documents: Sequence[ToolDocument], returned: Sequence[tuple[ToolDocument, JsonValue]]
-) -> Calls:
-    """Call every tool that can be filled in."""
-    return _filled(question, documents, returned)
-
-
-BASELINES: Final[Mapping[str, Decide]] = {"lexical": lexical, "every_tool": every_tool}
-
-
-async def evaluate_baseline(
-    name: str, environments: Sequence[Environment], config: EvaluationConfig, sandbox: AsyncSandboxClient
+async def evaluate_program(
+    decide: Decide,
+    environments: Sequence[Environment],
+    config: EvaluationConfig,
+    sandbox: AsyncSandboxClient,
+    *,
+    can_run: Callable[[Start], bool] = lambda start: has_sub_task(start.environment),
 ) -> Evaluation:
     """Let a program act in every environment, once, with the tools and within the turns that a policy has.
 
-    A program reads no tokens, so no prompt is too long for it.
+    A program reads no tokens, so no prompt is too long for it; beside a policy, `can_run` of its engine leaves out what
+    the policy cannot read.
 
     Raises:
         SandboxUnavailable: the sandbox is down.
         ValueError: there is no environment with something to solve.
     """
-    return await evaluate_program(BASELINES[name], environments, config, sandbox)
-
-
-async def evaluate_program(
-    decide: Decide, environments: Sequence[Environment], config: EvaluationConfig, sandbox: AsyncSandboxClient
-) -> Evaluation:
-    """Let any program act, as `evaluate_baseline` does those that are shipped.
-
-    Raises:
-        SandboxUnavailable, ValueError: as `evaluate_baseline`.
-    """
     free = asyncio.Semaphore(_EPISODES_AT_ONCE)
 
-    async def run(environment: Environment) -> Group:
-        tools = mix_tools(environment, irrelevant_per_band=config.irrelevant_per_band, seed=config.seed)
+    async def run(start: Start) -> Group:
         async with free:
-            return [await _episode(decide, Start(environment, tools), sandbox, config.rollout.max_turns)]
+            return [await _episode(decide, start, sandbox, config.rollout.max_turns)]
 
-    solvable = [environment for environment in environments if has_sub_task(environment)]
+    bands, seed = config.irrelevant_per_band, config.seed
+    starts = [Start(each, mix_tools(each, irrelevant_per_band=bands, seed=seed)) for each in environments]
+    runnable = list(filter(can_run, starts))
     errors_before = Counter(sandbox.service_errors)
-    groups = await all_or_none(map(run, solvable))
+    groups = await all_or_none(map(run, runnable))
     errors = service_errors(sandbox.service_errors, errors_before)
-    return sum_up(groups, seed=config.seed, num_left_out=len(environments) - len(solvable), errors=errors)
+    return sum_up(groups, seed=seed, num_left_out=len(starts) - len(runnable), errors=errors)
 
 
 async def _episode(decide: Decide, start: Start, sandbox: AsyncSandboxClient, max_turns: int) -> Episode:

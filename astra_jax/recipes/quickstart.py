@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,13 +59,13 @@ from astra_jax.sft.stage import run_sft
 from astra_jax.transformers_library import transformers_library
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
-from synthesis.environments.held_out import RL_SPLIT, held_out_configs
+from synthesis.environments.config import RL_SPLIT, held_out_configs
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.splits import APART, shared_between
+from synthesis.environments.selection.splits import APART, shared_between
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, Trajectory
+from synthesis.records import Environment, JsonObject, Trajectory
 from synthesis.run.destination import whole_file
 from synthesis.run.fingerprint import Fingerprint, digest, digest_of_files
 from synthesis.tools.sources import EXAMPLES_DIRECTORY, SourceMissing, source_files
@@ -82,6 +83,7 @@ _MOST_TIMES_THEIR_ERROR = 1.5
 """How much further than float32 itself exported logits may be from the exact ones; another `rms_norm_eps` by a tenth
 makes it 4.6 times."""
 _REPLAY = "made_up.jsonl"
+QUESTION = "question.json"
 _CARD, _WEIGHTS = "dataset.json", "params.whole.json"
 """What is written last into a record directory and into a policy folder."""
 
@@ -120,10 +122,10 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
             lambda: _synthesize_environments(out, seed, url),
             makes=[out / split / _CARD for split in ("environments", RL_SPLIT, *HELD_OUT_SPLITS)],
         )
-        baselines = stages.run("evaluate_baselines", lambda: evaluate_baselines(out, config_path, seed=seed, url=url))
         beginnings = {name: out / name for name in ("untrained", "base")}
         makes = [*(folder / _WEIGHTS for folder in beginnings.values()), out / _REPLAY]
         stages.run("base", lambda: _begin(**beginnings, replay=out / _REPLAY, seed=seed), makes=makes)
+        baselines = stages.run("evaluate_baselines", lambda: evaluate_baselines(out, config_path, seed=seed, url=url))
         evaluations = {}
         for name, folder in (*beginnings.items(), ("sft", out / "sft/policy"), ("rl", out / "rl/policy")):
             if name == "sft":
@@ -156,8 +158,28 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
     card = model_card(out / "rl" / "policy", read_model(out / "rl" / "policy").num_parameters)
     with whole_file(out / "hf" / MODEL_CARD) as file:
         file.write_text(card, encoding="utf-8")
+    question = a_question(list(RecordSource(out / "heldout", Environment)))
+    with whole_file(out / QUESTION) as file:
+        file.write_text(json.dumps(question, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     write_report(out, describe)
     return summary
+
+
+def a_question(environments: Sequence[Environment]) -> JsonObject:
+    """Return a chat request for `astra serve`: question and tools of an environment, in English if there is one."""
+    environment = min(environments, key=lambda each: each.language != "en")
+    tools = [tool.document.to_openai() for tool in environment.tools]
+    question = {"role": "user", "content": environment.question}
+    return {"messages": [question], "tools": tools, "temperature": 0, "max_tokens": 256}
+
+
+def how_to_talk(out: Path) -> str:
+    """Return the lines that say where the trained model of a quickstart lies and how to ask it something."""
+    folder, question = (shlex.quote(str(out / name)) for name in ("hf", QUESTION))
+    curl = "curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json'"
+    return f"""the trained model, as a HuggingFace folder: {folder}
+to talk to it:     astra serve {folder}
+and, beside that:  {curl} -d @{question}"""
 
 
 def checked_inputs(seed: int, tool_documents: Sequence[Path]) -> Fingerprint:

@@ -7,6 +7,7 @@
 
 Temperature 1 is the policy as it is trained; greedy takes the most likely token; the best is a policy's own of
 `CANDIDATE_TEMPERATURES`. Where RL is ahead at temperature 1 alone, it made the policy colder and no wiser.
+All policies, and the program that learns nothing, are measured on the same environments; `n` counts them.
 
 Decided: docs/decisions/figures.md, “Policies are compared at three temperatures, with intervals over environments”.
 """
@@ -19,12 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from astra_jax.checkpoints.policy import Policy
+from astra_jax.checkpoints.policy import Policy, read_policy
 from astra_jax.config import load_config
 from astra_jax.episodes.rollout import RolloutEngine
-from astra_jax.evaluate.baselines import BASELINES, evaluate_baseline
+from astra_jax.evaluate.baselines import evaluate_program, lexical
 from astra_jax.evaluate.conduct import figures_of, summed
 from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_temperatures, logged_episodes
+from astra_jax.report.temperatures import n_in_words
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonObject
@@ -36,8 +38,6 @@ SETTINGS: Final = ("heldout", "heldout_greedy", "heldout_best")
 UNSEEN: Final = {"unseen_tools": "heldout_tools", "unseen_domains": "heldout_domains"}
 """What figures on further splits are called, and the splits' folders."""
 HELD_OUT_SPLITS: Final = ("heldout", *UNSEEN.values(), "selection")
-WORLD_STRIDES: Final = {"untrained": 16, "base": 2}
-"""What training begins with is shown every so many of the worlds; `untrained` writes until its limit in each."""
 _EPISODES_SHOWN: Final = 4
 _CONDUCT: Final = (
     *("tool_calls_per_episode", "failed_call_share"),
@@ -82,31 +82,36 @@ def evaluate_policy(
 
 
 def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: str) -> dict[str, JsonObject]:
-    """Return the figures of the programs that learn nothing, by name, on the splits that policies are shown on.
+    """Return the figures of `lexical`, by its name, on the environments that policies have figures of.
+
+    An environment whose prompt is too long for the policy in `out/base` is left out for the program, too.
 
     Raises:
         ConfigError: the config at `config_path` cannot be used.
         SandboxUnavailable: the sandbox is down.
     """
     config = load_config(EvaluationConfig, config_path).model_copy(update={"seed": seed})
-    environments = {split: list(RecordSource(out / split, Environment)) for split in ("heldout", *UNSEEN.values())}
 
-    async def run(name: str) -> JsonObject:
+    async def run() -> JsonObject:
+        by_split = {}
         async with AsyncSandboxClient(url) as sandbox:
-            by_split = {
-                split: await evaluate_baseline(name, found, config, sandbox) for split, found in environments.items()
-            }
+            engine = RolloutEngine(*read_policy(out / "base"), sandbox, config.rollout)
+            for split in ("heldout", *UNSEEN.values()):
+                environments = list(RecordSource(out / split, Environment))
+                by_split[split] = await evaluate_program(lexical, environments, config, sandbox, can_run=engine.can_run)
         return _figures(by_split.pop("heldout"), by_split, seed=seed)
 
-    return {name: asyncio.run(run(name)) for name in BASELINES}
+    return {"lexical": asyncio.run(run())}
 
 
 def _figures(worlds: Evaluation, by_split: Mapping[str, Evaluation], *, seed: int) -> JsonObject:
-    """The figures on unseen worlds, how episodes went there, and beside them two of each further split."""
+    """Return the figures on unseen worlds, how episodes went there, and of each further split two and their `n`."""
     of_conduct = figures_of([summed(group) for group in worlds.groups], seed=seed)
     told = {f"{name}{which}" for name in _CONDUCT for which in ("", "_interval")}
     figures = worlds.to_json() | {name: value for name, value in of_conduct.items() if name in told}
+    figures["n"] = len(worlds.groups)
     for unseen, split in UNSEEN.items():
+        figures[f"n_{unseen}"] = len(by_split[split].groups)
         for figure in ("f1", "answer_accuracy"):
             figures[f"{figure}_{unseen}"] = getattr(by_split[split].figures, figure)
             figures[f"{figure}_{unseen}_interval"] = list(by_split[split].intervals[figure])
@@ -121,9 +126,7 @@ async def _evaluate(
         engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
 
         async def run(split: str, temperatures: Sequence[float]) -> list[Evaluation]:
-            is_whole = name == "base" and split in UNSEEN.values()
-            stride = 1 if is_whole else WORLD_STRIDES.get(name, 1)
-            environments = list(RecordSource(out / split, Environment))[::stride]
+            environments = list(RecordSource(out / split, Environment))
             of_split = config.model_copy(update={"environments": out / split})
             evaluations = await evaluate_temperatures(
                 temperatures, engine, policy.params, environments, of_split, seed=seed
@@ -181,6 +184,7 @@ def closing_table(summary: Mapping[str, Any]) -> str:
             how = {0.0: "0 (greedy)", None: "learns nothing"}.get(temperature) or f"{temperature:g}"
             how += " (best)" if setting == "heldout_best" else ""
             lines.append(f"{name:<10} {how:<14}" + "".join(f" {cell:<21}" for cell in cells))
+    lines += dict.fromkeys(n_in_words(summary[setting]) for setting in SETTINGS)
     left_out = ", ".join(f"{count} of {split}" for split, count in summary["left_out"].items() if count)
     if left_out:
         lines.append(

@@ -112,7 +112,7 @@ def in_words(name: str) -> str:
     >>> in_words("parallel_multi_hop"), in_words("zh")
     ('parallel multi hop', 'Chinese')
     """
-    names = {"en": "English", "zh": "Chinese", "mcp": "real MCP servers"}
+    names = {"en": "English", "zh": "Chinese", "mcp": "real MCP servers", "procedural": "procedural (templates)"}
     return names.get(name, name.replace("_", " "))
 
 

@@ -14,8 +14,8 @@ MAX_EPISODES = 12
 
 POLICIES = ("untrained", "base", "sft", "rl")
 """The order in which policies are compared; others follow as they come."""
-PROGRAMS = ("lexical", "every_tool")
-"""The baselines of `evaluate/baselines.py`, which is not imported: a page needs no JAX."""
+PROGRAMS = ("lexical",)
+"""Programs that learn nothing, of `evaluate/baselines.py`."""
 
 
 @dataclass(frozen=True)

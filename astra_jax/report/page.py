@@ -21,7 +21,7 @@ from astra_jax.report.before_and_after import before_and_after
 from astra_jax.report.charts import LineChart, figure, line_chart
 from astra_jax.report.data_sets import Bar, DataSet, mean_subtasks
 from astra_jax.report.episodes import PROGRAMS, choose_episodes, policy_order
-from astra_jax.report.temperatures import KINDS, by_temperature
+from astra_jax.report.temperatures import KINDS, by_temperature, n_in_words
 from synthesis.run.destination import require_file_destination, whole_file
 
 
@@ -72,6 +72,8 @@ class EvaluatedPolicy(BaseModel):
 
 _GENERATOR = b'<meta name="generator" content="astra report">'
 _HEAD_BYTES = 1024
+_LOSSES = {kind: f"loss_{kind}" for kind in ("environments", "trajectories", "conversations")}
+"""Losses of SFT by kind of row. The loss of the whole follows the mix of kinds in a step, so its curve jumps."""
 _DATA_SETS = {
     "trajectories": "Trajectories",
     "environments": "Environments whose demonstrations SFT learns from",
@@ -168,6 +170,7 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
             title: before_and_after(figures, gold_calls=gold_calls) for title, figures in settings.items() if figures
         },
         "settings": list(settings),
+        "counted": {title: n_in_words(figures) for title, figures in settings.items()},
         "kinds": list(KINDS.values()),
         "blocks": by_temperature(list(settings.values())) if len(settings) > 1 else [],
         "best_temperatures": {
@@ -179,6 +182,7 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
         "stage_seconds": _bars({k: v for k, v in summary.seconds.items() if k != "total"}, in_words_seconds),
         "stage_memory": _bars(summary.stage_peak_rss_bytes, in_words_bytes),
         "data_sets": data_sets,
+        "by_construction": list(dict.fromkeys(said for each in data_sets.values() for said in each.by_construction)),
         "num_episodes": len(episodes),
         "episodes": choose_episodes(episodes),
     }
@@ -267,7 +271,8 @@ def _training_run(rows: Sequence[dict[str, Any]]) -> TrainingRun:
 
 def _sft_charts(rows: Sequence[dict[str, Any]]) -> list[LineChart | None]:
     return [
-        line_chart("Loss", rows, {"loss": "loss"}, unit="nats per token"),
+        line_chart("Loss by kind of row", rows, _LOSSES, unit="nats per token")
+        or line_chart("Loss", rows, {"loss": "loss"}, unit="nats per token"),
         line_chart("Learning rate", rows, {"learning rate": "learning_rate"}, from_zero=True),
         line_chart("Gradient norm", rows, {"gradient norm": "grad_norm"}, from_zero=True),
         line_chart("Tokens", rows, {"tokens": "tokens"}, unit="per step", from_zero=True),

@@ -55,6 +55,26 @@ def by_temperature(settings: Sequence[Mapping[str, PolicyFigures]]) -> list[Bloc
     return blocks
 
 
+def n_in_words(by_policy: Mapping[str, PolicyFigures]) -> str:
+    """Say how many environments figures were taken on; each policy's number, if they are not equal.
+
+    >>> n_in_words({"sft": {"n": 256, "n_unseen_tools": 128}, "rl": {"n": 256, "n_unseen_tools": 128}})
+    'n = 256 unseen worlds, 128 unseen tools'
+    >>> n_in_words({"untrained": {"environments": 16}, "sft": {"environments": 256}})
+    'n = 16 (untrained), 256 (sft) environments'
+    """
+
+    def told(key: str, words: str) -> str:
+        counts = {name: f"{count:.0f}" for name, each in by_policy.items() if (count := number(each, key)) is not None}
+        each_own = [f"{count} ({name})" for name, count in counts.items()]
+        numbers = set(counts.values()) if len(set(counts.values())) == 1 else each_own
+        return f"{', '.join(numbers)} {words}" if counts else ""
+
+    by_kind = filter(None, (told(f"n{kind}", words) for kind, words in KINDS.items()))
+    found = ", ".join(by_kind) or told("environments", "environments")  # an evaluation of one record directory
+    return f"n = {found}" if found else ""
+
+
 _MISSING: Final = "–"
 
 

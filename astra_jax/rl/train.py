@@ -134,9 +134,7 @@ def rl_step(
         difference_BT = jnp.abs(logprobs_BT - part.sampled_logprobs_BT) * part.loss_mask_BT
         return loss, difference_BT.sum() / num_sampled
 
-    (loss, difference), gradients = loss_and_gradients(
-        loss_of, params, batch, parts=accumulation, has_aux=True, skips_empty=packing
-    )
+    (loss, difference), gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation, skips_empty=packing)
     optimizer = make_optimizer(optimizer_config, steps)
     params, optimizer_state, metrics = update_if_finite(optimizer, loss, gradients, params, optimizer_state)
     # Sampler and learner compute the same policy by two programs; how far they are apart tells whether ρ is noise.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import numpy as np
@@ -17,6 +17,9 @@ from astra_jax.chat.format import Source, segments
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.episodes.tool_mixing import mix_tools
 from synthesis.records import Environment, Message, SimilarityBand, ToolDocument
+
+KINDS: Final = ("trajectories", "environments", "conversations")
+"""Kinds of samples, each named as the key of the config that lists its sources; the loss is told for each kind."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class SFTSample:
     """int32 [tokens]"""
     loss_mask: np.ndarray
     """float32 [tokens], 1 where the assistant speaks"""
+    kind: int = 0
+    """Place of the sample's kind in `KINDS`, counted from 1; 0 if it is of none."""
 
 
 class SFTBatch(NamedTuple):
@@ -43,6 +48,8 @@ class SFTBatch(NamedTuple):
     """1, 2 … on the tokens of a row's first, second … sample; 0 on padding."""
     positions_BT: jax.Array
     """Where each token stands in its sample, also when `context_parallel.balance` has moved it."""
+    kinds_BT: jax.Array
+    """Kind of each token's sample, as `SFTSample.kind` counts; 0 on padding."""
 
 
 def demonstration_sample(
@@ -101,6 +108,7 @@ def make_batch(rows: Sequence[Sequence[SFTSample]], *, num_rows: int, row_tokens
     loss_mask_BT = np.zeros(shape, np.float32)
     segment_ids_BT = np.zeros(shape, np.int32)
     positions_BT = np.tile(np.arange(row_tokens, dtype=np.int32), (num_rows, 1))
+    kinds_BT = np.zeros(shape, np.int32)
     for row, samples in enumerate(rows):
         start = 0
         for segment, sample in enumerate(samples, start=1):
@@ -111,6 +119,7 @@ def make_batch(rows: Sequence[Sequence[SFTSample]], *, num_rows: int, row_tokens
             loss_mask_BT[row, start : stop - 1] = sample.loss_mask[1:]
             segment_ids_BT[row, start:stop] = segment
             positions_BT[row, start:stop] = np.arange(len(sample.ids))
+            kinds_BT[row, start:stop] = sample.kind
             start = stop
-    arrays: Any = tokens_BT, targets_BT, loss_mask_BT, segment_ids_BT, positions_BT
+    arrays: Any = tokens_BT, targets_BT, loss_mask_BT, segment_ids_BT, positions_BT, kinds_BT
     return SFTBatch(*arrays)

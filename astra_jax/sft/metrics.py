@@ -10,9 +10,12 @@ import numpy as np
 
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.flops import model_flops_utilisation
+from astra_jax.sft.data import KINDS
 
-SHOWN: Final = ("loss", "learning_rate", "tokens_per_second")
-"""What progress lines name."""
+LOSSES: Final = tuple(f"loss_{kind}" for kind in KINDS)
+"""Names of the losses by kind of row, in the order of `KINDS`."""
+SHOWN: Final = (*LOSSES, "learning_rate", "tokens_per_second")
+"""Figures of a progress line. The loss of the whole is not among them: it follows the mix of kinds in a step."""
 
 
 def sft_metrics(
@@ -25,11 +28,16 @@ def sft_metrics(
     data_seconds: float,
     num_devices: int,
 ) -> dict[str, Any]:
-    """Return what a step's line says: of its update, of its tokens without padding, and of its time."""
+    """Return what a step's line says: of its update, of its tokens without padding, and of its time.
+
+    A kind of row without a token to learn in the step has no loss there.
+    """
+    sums, counts = (of_step[name].tolist() for name in ("loss_by_kind", "loss_tokens_by_kind"))
     tokens, loss_tokens = int(np.sum(segment_tokens)), int(of_step["loss_tokens"])
     mfu = model_flops_utilisation(model_config, segment_tokens, seconds, logits_tokens=loss_tokens, devices=num_devices)
     return {
         "loss": of_step["loss"].item(),
+        **{name: loss / count for name, loss, count in zip(LOSSES, sums, counts, strict=True) if count},
         "grad_norm": of_step["grad_norm"].item(),
         "applied": int(of_step["applied"]),
         "learning_rate": learning_rate,

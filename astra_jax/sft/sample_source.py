@@ -6,12 +6,14 @@ lengths are written down; a run that resumes reads them.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
 import grain
 import numpy as np
@@ -29,6 +31,9 @@ _log = logging.getLogger(__name__)
 
 _THREADS = 8
 """Render at once when everything is measured: a tokenizer holds no lock of Python's."""
+
+_RECORD_TYPES: Final = (Trajectory, Environment, Conversation)
+"""Record type of each of `KINDS`, in its order."""
 
 _KEPT_TOKENS = 2**24
 """Samples of so many tokens in all stay in memory once rendered (128 MiB): a small set does, a large one does not."""
@@ -109,15 +114,16 @@ class SampleSource:
 
     def _render(self, record: Trajectory | Environment | Conversation, num_messages: int) -> SFTSample:
         if isinstance(record, Environment):
-            per_band = self._irrelevant_per_band
-            return demonstration_sample(
+            sample = demonstration_sample(
                 record,
                 self._tokenizer,
-                irrelevant_per_band=per_band,
+                irrelevant_per_band=self._irrelevant_per_band,
                 seed=self._seed,
                 num_messages=num_messages,
             )
-        return render_sample(record.messages[:num_messages], record.tools, self._tokenizer)
+        else:
+            sample = render_sample(record.messages[:num_messages], record.tools, self._tokenizer)
+        return dataclasses.replace(sample, kind=1 + _RECORD_TYPES.index(type(record)))
 
     def _fingerprint(self) -> str:
         shown = {

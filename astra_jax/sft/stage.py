@@ -22,7 +22,7 @@ from astra_jax.model.mimetic_init import mimetic_init
 from astra_jax.model.sharding import require_divisible
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig, open_sft_run
-from astra_jax.sft.metrics import SHOWN
+from astra_jax.sft.metrics import LOSSES, SHOWN
 from astra_jax.sft.train import train_sft
 from astra_jax.training.optimizer import make_optimizer
 from astra_jax.training.parts import Parts
@@ -53,7 +53,8 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
         state = run.restore(lambda: first_state(config, parts, steps))
         state = train_sft(config, parts, state, batches, run)
     dropped = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
-    figures = {"steps": steps, "loss": run.closing_metric("loss"), **dropped}
+    losses = {name: loss for name in ("loss", *LOSSES) if (loss := run.closing_metric(name)) is not None}
+    figures = {"steps": steps, **losses, **dropped}
     data = (*config.trajectories, *config.environments, *config.conversations)
     return run.finish(state, record, data=data, figures=figures)
 

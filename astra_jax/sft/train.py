@@ -11,6 +11,7 @@ import functools
 import time
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from astra_jax.checkpoints.checkpoint import TrainState
@@ -20,7 +21,7 @@ from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
 from astra_jax.sft.batches import StepBatches
 from astra_jax.sft.config import SFTConfig
-from astra_jax.sft.data import SFTBatch
+from astra_jax.sft.data import KINDS, SFTBatch
 from astra_jax.sft.metrics import sft_metrics
 from astra_jax.training.accumulation import loss_and_gradients
 from astra_jax.training.optimizer import OptimizerConfig, last_learning_rate, make_optimizer, update_if_finite
@@ -30,14 +31,24 @@ from astra_jax.training.run import TrainingRun
 
 def sft_loss(
     params: Params, batch: SFTBatch, *, model_config: ModelConfig, num_loss_tokens: jax.Array, chunk_tokens: int
-) -> jax.Array:
-    """Return the negative log-likelihood of what the assistant said, summed and divided by `num_loss_tokens`."""
+) -> tuple[jax.Array, jax.Array]:
+    """Return the negative log-likelihood of what the assistant said, summed and divided by `num_loss_tokens`.
+
+    Beside it stand its sums over the tokens of each of `KINDS`, not divided: parts of a batch and hosts add up.
+    """
     qwen3 = bind(model_config, params)
     hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
     logprobs_BT = token_logprobs(
         hidden_BTD, qwen3.output_embedding, batch.targets_BT, batch.loss_mask_BT > 0, chunk_tokens=chunk_tokens
     )
-    return -(logprobs_BT * batch.loss_mask_BT).sum() / num_loss_tokens
+    weighted_BT = logprobs_BT * batch.loss_mask_BT
+    return -weighted_BT.sum() / num_loss_tokens, -_by_kind(weighted_BT, batch)
+
+
+def _by_kind(values_BT: jax.Array, batch: SFTBatch) -> jax.Array:
+    """Sum values over the tokens of each of `KINDS`."""
+    kinds = range(1, 1 + len(KINDS))
+    return jnp.stack([jnp.where(batch.kinds_BT == kind, values_BT, 0).sum() for kind in kinds])
 
 
 # Weights and moments are donated: the old ones are never looked at again, and two of each would not fit.
@@ -59,17 +70,19 @@ def sft_step(
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
     """Make one optimiser update on one batch, worked through in `accumulation` parts, if loss and gradients are finite.
 
-    Loss, how many tokens it counts, gradient norm and whether the update was `applied` are returned beside the
-    new weights and moments.
+    Loss, how many tokens it counts, both as sums by kind of row, gradient norm and whether the update was `applied` are
+    returned beside the new weights and moments.
     """
     num_loss_tokens = batch.loss_mask_BT.sum()  # of the whole batch: the mean is over tokens, not over parts
     loss_of = functools.partial(
         sft_loss, model_config=model_config, num_loss_tokens=num_loss_tokens, chunk_tokens=chunk_tokens
     )
-    loss, gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation)
+    (loss, loss_by_kind), gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation)
     optimizer = make_optimizer(optimizer_config, steps)
     params, optimizer_state, metrics = update_if_finite(optimizer, loss, gradients, params, optimizer_state)
-    return params, optimizer_state, metrics | {"loss_tokens": (batch.loss_mask_BT > 0).sum()}
+    has_loss_BT = batch.loss_mask_BT > 0
+    by_kind = {"loss_by_kind": loss_by_kind, "loss_tokens_by_kind": _by_kind(has_loss_BT, batch)}
+    return params, optimizer_state, metrics | by_kind | {"loss_tokens": has_loss_BT.sum()}
 
 
 def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: StepBatches, run: TrainingRun) -> TrainState:

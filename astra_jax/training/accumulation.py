@@ -21,16 +21,15 @@ def loss_and_gradients(
     batch: Batch,
     *,
     parts: int,
-    has_aux: bool = False,
     skips_empty: bool = False,
 ) -> tuple[Any, Params]:
     """Sum `loss_of(params, part)` and its gradients over the `parts` of a batch; part i has the rows i, i + parts, ….
 
     So no row moves to another device. A loss that is a mean must divide by what the whole batch has: a mean of the
-    parts' means would weigh short parts too much. With `has_aux`, as in `jax.value_and_grad`, a number that is told
-    beside the loss is summed, too. With `skips_empty` nothing is computed for a part that has no loss.
+    parts' means would weigh short parts too much. `loss_of` returns the loss and arrays beside it, which are summed as
+    well. With `skips_empty` nothing is computed for a part that has no loss.
     """
-    of_part: Any = jax.value_and_grad(loss_of, has_aux=has_aux)
+    of_part: Any = jax.value_and_grad(loss_of, has_aux=True)
     if parts == 1:
         return of_part(params, batch)
 
@@ -44,11 +43,10 @@ def loss_and_gradients(
         return jax.lax.cond(has_loss, added, lambda: total), None
 
     # Zeros belong nowhere by themselves: pinned, the sum that the scan carries lies where the parameters lie.
-    nothing = (
-        (jnp.zeros(()), jnp.zeros(())) if has_aux else jnp.zeros(()),
-        constrain_params(jax.tree.map(jnp.zeros_like, params)),
-    )
-    return jax.lax.scan(add_part, nothing, _parts_of(batch, parts))[0]
+    of_parts = _parts_of(batch, parts)
+    shapes = jax.eval_shape(of_part, params, jax.tree.map(lambda x_PBT: x_PBT[0], of_parts))
+    losses, gradients = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(add_part, (losses, constrain_params(gradients)), of_parts)[0]
 
 
 def per_token_in_parts(per_token_of: Callable[[Batch], jax.Array], batch: Batch, *, parts: int) -> jax.Array:

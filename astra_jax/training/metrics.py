@@ -45,9 +45,13 @@ class Progress:
     def __init__(
         self, stage: str, steps: int, shown: Sequence[str], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Follow a run of `steps` steps in all; `shown` are the metrics that the lines name."""
+        """Follow a run of `steps` steps in all; `shown` are the metrics that the lines name.
+
+        A metric that some steps lack is named with its newest value, from the first step on that has one.
+        """
         self._stage, self._steps, self._shown, self._clock = stage, steps, shown, clock
         self._first: tuple[int, float] | None = None
+        self._newest: dict[str, Any] = {}
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Tell of a step that is done, if it is one of the twenty or the last.
@@ -55,10 +59,11 @@ class Progress:
         The time that is left is estimated from all steps of this process but the first, which compiled.
         """
         now, left = self._clock(), self._steps - step - 1
+        self._newest |= metrics
         first_step, first_seconds = self._first = self._first or (step, now)
         if (step + 1) % max(1, self._steps // _LINES_PER_RUN) and left:
             return
-        figures = "  ".join(f"{name} {metrics[name]:.4g}" for name in self._shown)
+        figures = "  ".join(f"{name} {self._newest[name]:.4g}" for name in self._shown if name in self._newest)
         if left and step > first_step:
             seconds = (now - first_seconds) / (step - first_step) * left
             figures += f"  ETA {timedelta(seconds=round(seconds))}"

@@ -141,7 +141,7 @@ def _launch_without(plan: dict) -> NoReturn:
 
 def _launch_in_namespaces(plan: dict) -> int:
     is_root = os.geteuid() == 0
-    _unshare_user(is_root)
+    unshare_user(is_root)
     linux.unshare(_ALL_NAMESPACES)
     zygote = os.fork()
     if zygote == 0:
@@ -165,7 +165,7 @@ def _become_zygote(plan: dict) -> NoReturn:
     _execute_zygote(f"{HOME}/bin/python", HOME, "/lib", plan)
 
 
-def _unshare_user(is_root: bool) -> None:
+def unshare_user(is_root: bool) -> None:
     """Enter a user namespace whose only inhabitants are an unprivileged uid and, for root, the owner of the files.
 
     A process of the parent namespace writes the maps: only it may map two ids.

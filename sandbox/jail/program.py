@@ -3,11 +3,13 @@
 What stands between the program and the machine:
 
 - fresh user, mount, pid, network, IPC, UTS and cgroup namespaces, and no capability in any of them;
+- the unprivileged user of the sandbox, also if root started it;
+- the filter of system calls that a tool has, and the few calls that `seccomp` opens to programs, each with its reason;
 - a root of tmpfs with /usr and the plan's `readable` paths, read-only, its one `folder`, writable, a /tmp of its own,
   five devices, nothing else of the host: no home, no /etc, no /proc, no socket of a service;
 - a loopback of its own, where nobody listens but the starter: a socket that is made in a network namespace stays in it,
   whoever holds it, so the listening sockets of `ports` are made here and handed out over `control_fd`;
-- rlimits on memory and processor time of each process, where the plan has them;
+- rlimits on the files, descriptors and processes of a program, and on memory and processor time of each process;
 - it ends with whoever started it, killed as it may be, and with it all that it started.
 
 What is not: the kernel is shared, all processes together are not limited, and what the program writes into its folder
@@ -27,7 +29,8 @@ import struct
 import sys
 from typing import Any, NoReturn
 
-from sandbox.jail import linux
+from sandbox.jail import linux, seccomp
+from sandbox.jail.launcher import SANDBOX_UID, unshare_user
 
 READY, GO = b"ready", b"go"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
@@ -42,6 +45,13 @@ _NAMESPACES = (
 )
 _SET_INTERFACE_FLAGS, _INTERFACE_UP = 0x8914, 1
 _MOST_CAPABILITIES = 64
+_LIMITS = (
+    (resource.RLIMIT_CORE, 0),
+    (resource.RLIMIT_MEMLOCK, 0),
+    (resource.RLIMIT_NOFILE, 4096),
+    (resource.RLIMIT_NPROC, 4096),  # of the user namespace, from Linux 5.14; of the user before
+    (resource.RLIMIT_FSIZE, 8 << 30),
+)
 
 
 def main() -> NoReturn:
@@ -50,7 +60,8 @@ def main() -> NoReturn:
     control = socket.socket(fileno=plan["control_fd"])
     os.set_inheritable(control.fileno(), False)
     try:
-        _unshare(os.geteuid(), os.getegid())
+        unshare_user(os.geteuid() == 0)
+        linux.unshare(_NAMESPACES)
         # Only now: the new credentials would have cleared it.
         linux.die_with_parent()
         if os.getppid() != plan["parent"]:
@@ -65,15 +76,6 @@ def main() -> NoReturn:
     os._exit(_exit_code(os.waitpid(first, 0)[1]))
 
 
-def _unshare(uid: int, gid: int) -> None:
-    linux.unshare(linux.CLONE_NEWUSER)
-    # Itself alone; the ids stay as they are, so that what it writes belongs to whoever started it.
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
-    linux.unshare(_NAMESPACES)
-
-
 def _become_first_process(plan: dict[str, Any], control: socket.socket) -> NoReturn:
     """Run the program as a child: the first process of a namespace is deaf to signals that it does not handle."""
     try:
@@ -81,7 +83,7 @@ def _become_first_process(plan: dict[str, Any], control: socket.socket) -> NoRet
         _build_root(plan["readable"], plan["folder"])
         os.chdir(plan["folder"])
         listening = _listen(plan["ports"])
-        _give_up_capabilities()
+        _become_unprivileged()
         socket.send_fds(control, [READY], [each.fileno() for each in listening])
         for each in listening:
             each.close()
@@ -95,12 +97,15 @@ def _become_first_process(plan: dict[str, Any], control: socket.socket) -> NoRet
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored stays so
         try:
             for limit, most in (
+                *_LIMITS,
                 (resource.RLIMIT_CPU, plan["cpu_seconds"]),
                 (resource.RLIMIT_AS, plan["memory_bytes"]),
-                (resource.RLIMIT_CORE, 0),
             ):
                 if most is not None:
+                    hard = resource.getrlimit(limit)[1]
+                    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
                     resource.setrlimit(limit, (most, most))
+            linux.filter_installer(seccomp.whole_program_filter(linux.machine()))()
             os.execvpe(plan["command"][0], plan["command"], os.environ)
         except OSError as error:
             _say(control, error)
@@ -175,11 +180,16 @@ def _listen(ports: list[int]) -> list[socket.socket]:
     return found
 
 
-def _give_up_capabilities() -> None:
-    """Give up all of them for ever, of a root's programs too."""
+def _become_unprivileged() -> None:
+    """Become the user of the sandbox, and give up all capabilities for ever."""
     for capability in range(_MOST_CAPABILITIES):
         with contextlib.suppress(OSError):  # this kernel knows fewer
             linux.prctl(linux.PR_CAPBSET_DROP, capability)
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
+        os.setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
+        linux.die_with_parent()  # which the new credentials have cleared
     linux.set_capabilities(())
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
 

@@ -91,6 +91,7 @@ _OF_A_THREAD = 0x00000100 | 0x00000200 | 0x00000400 | 0x00000800 | _CLONE_THREAD
 # C libraries add CLONE_SYSVSEM, CLONE_SETTLS, CLONE_PARENT_SETTID, CLONE_CHILD_CLEARTID, CLONE_DETACHED (which has no
 # effect) and CLONE_CHILD_SETTID.
 _OF_A_LIBRARY = 0x00040000 | 0x00080000 | 0x00100000 | 0x00200000 | 0x00400000 | 0x01000000
+_NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag of clone(2), which no program may have
 # What the zygote does that a tool may not, or not with every argument: names as above.
 _ZYGOTE = {
     "clone": _CLONE, "wait4": (61, 260), "setpgid": (109, 154), "setpriority": (141, 140), "kill": (62, 129),
@@ -103,6 +104,44 @@ _ZYGOTE = {
 }  # fmt: skip
 # Probed by libraries which fall back when told "not there"; EPERM would be taken for an error.
 _ABSENT = {"clone3": _CLONE3}
+# Calls that a harness's program may make and a tool may not: (x86_64, aarch64, the reason).
+_OPEN_TO_PROGRAMS: dict[str, tuple[int, int, str]] = {
+    "execve": (59, 221, "a console script starts its interpreter, and a program starts others"),
+    "fork": (57, -1, "a program has child processes"),
+    "vfork": (58, -1, "Python's subprocess starts its children so"),
+    "wait4": (61, 260, "a program waits for its children"),
+    "waitid": (247, 95, "subprocess looks so whether a child has ended"),
+    "kill": (62, 129, "a program ends its children; its PID namespace holds nobody else"),
+    "setsid": (112, 157, "subprocess's start_new_session; the namespace ends what leaves the session"),
+    "connect": (42, 203, "the model is asked through a relay on the loopback of the program's own network namespace"),
+    "bind": (49, 200, "the resolver and servers within the program; the namespace has nothing but that loopback"),
+    "listen": (50, 201, "a server within the program, as for bind"),
+    "accept": (43, 202, "a server within the program, as for bind"),
+    "accept4": (288, 242, "a server within the program, as for bind"),
+    "sendmsg": (46, 211, "asyncio writes several buffers at once"),
+    "recvmsg": (47, 212, "the other half of sendmsg"),
+    "flock": (73, 32, "filelock guards files of the run's folder"),
+    "listxattr": (194, 11, "shutil.copy2 stops at an EPERM here; to set an attribute stays closed"),
+    "llistxattr": (195, 12, "shutil.copy2 of a link, as for listxattr"),
+    "sched_getaffinity": (204, 123, "pthread_getattr_np asks for a thread by its number"),
+}
+# Values of an argument that a program may give beside a tool's, and the reason.
+_VALUES_FOR_PROGRAMS: dict[str, tuple[tuple[int, ...], str]] = {
+    "fcntl": ((5, 6, 7), "SQLite's locks of files"),
+    "setsockopt": (
+        (1, 2, 4, 5, 6, 9),
+        "no delay, reuse of an address and keep-alive of HTTP clients; no buffers, no BPF",
+    ),
+}
+# A socket is of AF_UNIX, AF_INET or AF_INET6, a stream or datagrams, of TCP or UDP: another would load a kernel module.
+_SOCKET = (41, 198)
+_SOCKET_FLAGS = (0, 0x800, 0x80000, 0x80800)  # SOCK_NONBLOCK, SOCK_CLOEXEC
+_SOCKETS_OF_PROGRAMS = (
+    (0, (_AF_UNIX, 2, 10)),
+    (1, tuple(kind | flags for kind in (1, 2) for flags in _SOCKET_FLAGS)),
+    (2, (0, 6, 17)),
+)
+_FUTEX_WAKE = 1  # the locks of multiprocessing, which tqdm makes; glibc aborts if it is refused
 
 _LD_W_ABS, _ALU_AND_K, _JMP_JEQ_K, _JMP_JGE_K, _JMP_JSET_K, _RET_K = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _RET_ALLOW = 0x7FFF0000
@@ -203,15 +242,50 @@ def _rules(column: int, *, changes: bool) -> dict[int, list[bytes]]:
     return {number: rule for number, rule in rules.items() if number >= 0}
 
 
-def _futex_rule() -> list[bytes]:
+def _futex_rule(operations: tuple[int, ...] = _FUTEX_WAITS) -> list[bytes]:
     rule = [
         _instruction(_LD_W_ABS, _offset_argument(_OPERATION_OF_FUTEX)),
         _instruction(_JMP_JSET_K, _FUTEX_PRIVATE, 0, 1),
         _ALLOW,
     ]
-    for operation in _FUTEX_WAITS:
+    for operation in operations:
         rule += [_instruction(_JMP_JEQ_K, operation, 0, 1), _ALLOW]
     return [*rule, _REFUSE]
+
+
+def _all_of(*arguments: tuple[int, tuple[int, ...]]) -> list[bytes]:
+    """Return the rule that allows a call if each of these arguments has one of its values."""
+    rule = []
+    for argument, values in arguments:
+        # A value that is one of them skips the comparisons that are left, and the refusal.
+        found = [_instruction(_JMP_JEQ_K, value, len(values) - index, 0) for index, value in enumerate(values)]
+        rule += [_instruction(_LD_W_ABS, _offset_argument(argument)), *found, _REFUSE]
+    return [*rule, _ALLOW]
+
+
+def whole_program_filter(machine: str) -> bytes:
+    """Return the BPF program of a harness's program: a tool's calls and those of the two tables for programs.
+
+    Everything else fails with EPERM, as it does for a tool.
+
+    >>> len(whole_program_filter("aarch64")) // 8 < 4096  # the kernel's maximum
+    True
+    """
+    column = 0 if machine == "x86_64" else 1
+    rules = _rules(column, changes=True)
+    rules |= {numbers[column]: [_ALLOW] for *numbers, _ in _OPEN_TO_PROGRAMS.values() if numbers[column] >= 0}
+    for name, (values, _) in _VALUES_FOR_PROGRAMS.items():
+        *numbers, argument, of_tools = _ALLOWED_WITH_ARGUMENT[name]
+        rules[numbers[column]] = _all_of((argument, (*of_tools, *values)))
+    rules[_FUTEX[column]] = _futex_rule((*_FUTEX_WAITS, _FUTEX_WAKE))
+    rules[_SOCKET[column]] = _all_of(*_SOCKETS_OF_PROGRAMS)
+    rules[_CLONE[column]] = [
+        _instruction(_LD_W_ABS, _offset_argument(0)),
+        _instruction(_JMP_JSET_K, _NEW_NAMESPACES, 0, 1),
+        _REFUSE,
+        _ALLOW,
+    ]
+    return _program(machine, rules, _REFUSE)
 
 
 def thread_filter_program(machine: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The embedded teacher: answers every question by grammar and computation, offline, without a key, from a seed.
+"""The embedded teacher: it answers every question by grammar and computation, offline, from a seed.
 
 It is no language model and says so in every record (`teacher = "procedural"`). What it says of a tool comes from that
 tool's document; what it says of the world comes from a generated relational world, so that gold answers are computed.
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from synthesis.procedural import trajectories
-from synthesis.teacher.protocol import Reply, Request
+from synthesis.teacher.protocol import EMBEDDED, Reply, Request
 
 
 def answer_to(kind: type[Request[Any]]) -> Callable[[Any, int], Any]:
@@ -30,7 +30,7 @@ def answer_to(kind: type[Request[Any]]) -> Callable[[Any, int], Any]:
 class ProceduralTeacher:
     """Answers every kind of request of both tracks; the same request and seed give the same reply."""
 
-    name = "procedural"
+    name = EMBEDDED
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         """Answer one question.

@@ -10,13 +10,16 @@ Failures are closed. `BadReply`: this question got no usable answer; the record 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonObject
+
+EMBEDDED: Final = "procedural"
+"""Name of the embedded teacher, in records too."""
 
 Reply = TypeVar("Reply", bound=BaseModel)
 
@@ -105,7 +108,19 @@ class Teacher(Protocol):
 
 def reads_prompts(teacher: Teacher) -> bool:
     """Say whether it matters to a teacher how a question is put; the embedded one computes from the fields alone."""
-    return teacher.name != "procedural"
+    return teacher.name != EMBEDDED
+
+
+def made_by(teachers: Collection[str]) -> str:
+    """Return the notice on data that these teachers made; empty unless the embedded one is among them.
+
+    >>> made_by(["procedural", "openai:gpt-4.1"]).partition(",")[0]
+    'in part made by templates'
+    """
+    if EMBEDDED not in teachers:
+        return ""
+    notice = "made by templates, for trying the machinery; name a [teacher] for data to train on"
+    return notice if len(teachers) == 1 else f"in part {notice}"
 
 
 class JointTeacher(Protocol):

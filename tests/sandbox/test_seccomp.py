@@ -150,3 +150,50 @@ def test_the_filters_of_each_architecture_are_programs_that_the_kernel_could_loa
         for index, (code, jump_true, jump_false, _) in enumerate(struct.iter_unpack("=HBBI", program)):
             if code & 7 == 5:  # a jump
                 assert index + 1 + max(jump_true, jump_false) < count
+
+
+def of_a_program(machine: str, number: int, arguments: tuple[int, ...]) -> int:
+    """What a call of a harness's program is to be answered: as a tool's, but for the tables of programs."""
+    column = MACHINES.index(machine)
+    low = [argument & 0xFFFFFFFF for argument in arguments]
+    if machine == "x86_64" and number >= seccomp._X32_BIT:
+        return KILL
+    if any(number == numbers[column] for *numbers, _ in seccomp._OPEN_TO_PROGRAMS.values()):
+        return ALLOW
+    for name, (values, _) in seccomp._VALUES_FOR_PROGRAMS.items():
+        *numbers, argument, _ = seccomp._ALLOWED_WITH_ARGUMENT[name]
+        if number == numbers[column] and low[argument] in values:
+            return ALLOW
+    if number == seccomp._SOCKET[column]:
+        is_plain = low[0] in (1, 2, 10) and low[1] & ~0x80800 in (1, 2) and low[2] in (0, 6, 17)
+        return ALLOW if is_plain else EPERM
+    if number == seccomp._CLONE[column]:
+        return EPERM if low[0] & seccomp._NEW_NAMESPACES else ALLOW
+    if number == seccomp._FUTEX[column] and low[1] == seccomp._FUTEX_WAKE:
+        return ALLOW
+    return of_a_tool(machine, TIERS[0], number, arguments)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_whole_program_may_make_a_tool_s_calls_and_those_of_its_tables_alone(machine):
+    program = seccomp.whole_program_filter(machine)
+    flags = (0, 1, 2, 5, 6, 9, 10, 16, 17, 22, 26, 40, 50, 128, 132, 1 << 9, 1031, 0x5401, 0x00010000, 0x10000011)
+    for number in (*range(600), 0x40000000, 0x40000101):
+        for flag in flags:
+            for arguments in ((flag, 1, 0, 0, 0, 0), (2, flag, 0, 0, 0, 0), (2, 0x80801, flag, 0, flag, 0)):
+                expected = of_a_program(machine, number, arguments)
+                assert verdict(program, machine, number, arguments) == expected, (number, arguments)
+
+
+@given(st.sampled_from(MACHINES), st.integers(0, 600), st.tuples(*[st.integers(0, (1 << 64) - 1)] * 6))
+def test_whatever_a_program_s_arguments_are_the_tables_decide(machine, number, arguments):
+    program = seccomp.whole_program_filter(machine)
+    assert verdict(program, machine, number, arguments) == of_a_program(machine, number, arguments)
+
+
+def test_every_call_that_is_open_to_programs_says_why_and_is_closed_to_tools():
+    for name, (*numbers, reason) in seccomp._OPEN_TO_PROGRAMS.items():
+        assert len(reason) > 10, name
+        for machine, number in zip(MACHINES, numbers, strict=True):
+            if number >= 0:
+                assert of_a_tool(machine, TIERS[0], number, (1,) * 6) == EPERM, name

@@ -9,7 +9,7 @@ import pytest
 
 from astra_jax.testing import tiny_environment
 from synthesis.by_construction import of_environments, of_trajectories
-from synthesis.environments.statistics import statistics_of
+from synthesis.environments.selection.statistics import statistics_of
 from synthesis.records import Environment
 from synthesis.run.fingerprint import digest
 
@@ -32,7 +32,15 @@ def test_only_the_embedded_teacher_is_said_to_judge_its_own_work() -> None:
     )
     assert "no language model was asked" in said(environment("procedural"))
     assert said(environment("openai:gpt-4.1")) == ""
-    assert said(environment("procedural"), environment("openai:gpt-4.1")) == ""
+    assert "judges" not in said(environment("procedural"), environment("openai:gpt-4.1"))
+
+
+def test_records_of_the_embedded_teacher_are_said_to_be_made_by_templates_beside_others_too() -> None:
+    notice = "made by templates, for trying the machinery; name a [teacher] for data to train on"
+    assert said(environment("procedural"), environment("procedural")).splitlines()[0] == notice
+    assert said(environment("procedural"), environment("openai:gpt-4.1")) == f"in part {notice}"
+    assert notice in of_trajectories(trajectories("procedural"), {})
+    assert not any("templates" in each for each in of_trajectories(trajectories("openai:gpt-4.1"), {}))
 
 
 def test_scores_that_fall_are_not_said_to_be_one() -> None:

@@ -182,6 +182,29 @@ async def test_a_folder_that_is_readable_is_not_writable_also_where_a_link_leads
     assert (environment / "code").read_text() == "code\n"
 
 
+async def test_no_link_that_a_program_leaves_leads_this_process_elsewhere(tmp_path):
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.write_text("ours\n")
+    (folder / "known").symlink_to(tmp_path)
+    links = (
+        f"ln -s {elsewhere} results; mkdir deep; mkfifo deep/pipe; ln -s {tmp_path} deep/folder; echo kept > deep/file"
+    )
+    command = ["/bin/sh", "-c", f"rm log; ln -s {elsewhere} log; {links}; exit 0"]
+    for _ in range(2):
+        await run_harness(command, folder=folder, log=folder / "log", variables={})
+        assert sorted(path.name for path in folder.rglob("*")) == ["deep", "file", "home", "known"]
+    assert elsewhere.read_text() == "ours\n"
+    await run_harness(
+        ["/bin/sh", "-c", "rm -f known; ln -s /usr known"], folder=folder, log=tmp_path / "log", variables={}
+    )
+    assert not (folder / "known").is_symlink()
+    (folder / "log").symlink_to(elsewhere)
+    with pytest.raises(BenchmarkFailed, match="symbolic links; remove it"):
+        await run_harness(["/bin/echo", "theirs"], folder=folder, log=folder / "log", variables={})
+    assert elsewhere.read_text() == "ours\n"
+
+
 async def test_a_relay_is_at_its_port_of_the_program_s_own_loopback(tmp_path):
     ask = (
         "import sys, urllib.request\n"

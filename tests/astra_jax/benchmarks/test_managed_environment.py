@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from astra_jax.benchmarks import harnesses, managed_environment
-from astra_jax.benchmarks.harnesses import Harness
+from astra_jax.benchmarks.harnesses import HARNESSES, Harness
 from astra_jax.benchmarks.managed_environment import HarnessMissing, environment_folder, set_up
 from astra_jax.cli.command import main
 
-HARNESS = Harness("toy", "toy-harness", "1.2", ("toy-needs==3",), "toy_harness")
+HARNESS = Harness("toy", "toy-harness", "1.2", "toy_harness")
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
+    """Where the toy's environment belongs; its lock is a file of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / "toy.txt").touch()
+    monkeypatch.setattr(managed_environment, "_LOCKS", tmp_path / "locks", raising=False)
     return tmp_path / "astra-jax" / "harnesses" / "toy"
 
 
@@ -31,16 +38,17 @@ def steps(monkeypatch, cache):
     """What a set-up runs, without running it; the step of the number in it fails."""
     ran: list[list[str]] = []
 
-    def run(command, wanted, advice):
+    def run(command, *rest):
+        rest = [each for each in rest if isinstance(each, str)]
         ran.append(command)
-        cache.mkdir(parents=True, exist_ok=True)
+        (cache / "lib" / "python3" / "site-packages").mkdir(parents=True, exist_ok=True)
         (cache / f"step{len(ran)}").touch()
         if len(ran) == fails[0]:
-            raise HarnessMissing(f"expected {wanted}, found: none; {advice}")
-        return "[]"
+            raise HarnessMissing(f"expected {rest[-2]}, found: none; {rest[-1]}")
 
     fails = [0]
     monkeypatch.setattr(managed_environment, "_run", run)
+    monkeypatch.setattr(managed_environment, "_confined", run)
     run.ran, run.fails = ran, fails
     return run
 
@@ -49,8 +57,8 @@ def test_it_is_made_once(steps, cache):
     environment, is_new = set_up(HARNESS)
     assert is_new
     assert environment.folder == cache
-    assert steps.ran[1][-2:] == ["--no-deps", "toy-harness==1.2"]
-    assert steps.ran[2][-1] == "toy-needs==3"
+    assert {"--no-deps", "--require-hashes", "--only-binary"} < set(steps.ran[1])
+    assert steps.ran[2][-1] == "import toy_harness"
     made = len(steps.ran)
     again, is_new = set_up(HARNESS)
     assert not is_new
@@ -59,7 +67,7 @@ def test_it_is_made_once(steps, cache):
     assert not cache.with_name("toy.lock").exists()
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("step", [1, 2, 3])
 def test_one_that_fails_anywhere_leaves_nothing(steps, cache, step):
     steps.fails[0] = step
     with pytest.raises(HarnessMissing):
@@ -67,10 +75,13 @@ def test_one_that_fails_anywhere_leaves_nothing(steps, cache, step):
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("left", ["half made", "another version", "damaged"])
-def test_what_is_not_whole_is_made_anew(steps, cache, left):
+@pytest.mark.parametrize("left", ["half made", "another version", "another lock", "damaged"])
+def test_what_is_not_whole_is_made_anew(steps, cache, tmp_path, left):
     if left == "another version":
-        set_up(Harness("toy", "toy-harness", "1.1", (), "toy_harness"))
+        set_up(Harness("toy", "toy-harness", "1.1", "toy_harness"))
+    if left == "another lock":
+        set_up(HARNESS)
+        (tmp_path / "locks" / "toy.txt").write_text("# one line more\n")
     cache.mkdir(parents=True, exist_ok=True)
     (cache / "remnant").touch()
     if left == "damaged":
@@ -81,41 +92,103 @@ def test_what_is_not_whole_is_made_anew(steps, cache, left):
     assert not (cache / "remnant").exists()
 
 
-@pytest.mark.slow
-def test_real_packages_are_installed_and_one_that_is_missing_is_one_line(tmp_path, monkeypatch, capsys, cache):
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    wheel(wheels, "toy_harness", "1.2", needs="something-that-is-never-installed")
+@pytest.mark.parametrize("harness", HARNESSES.values(), ids=list(HARNESSES))
+def test_a_lock_has_a_version_and_digests_of_all_that_is_asked_for_and_no_address(harness):
+    folder = Path(harnesses.__file__).with_name("locks")
+    lock = (folder / f"{harness.name}.txt").read_text()
+    requirements = [line for line in lock.replace("\\\n", " ").splitlines() if line]
+    assert "://" not in lock
+    assert all("==" in line and "--hash=sha256:" in line for line in requirements)
+    locked = {line.partition("==")[0].replace("_", "-").lower() for line in requirements}
+    asked = [line for line in (folder / f"{harness.name}.in").read_text().splitlines() if not line.startswith("#")]
+    for line in asked:
+        name, *versions = line.replace("_", "-").partition("==")
+        assert name.partition("<")[0].partition(">")[0].lower() in locked, line
+        assert not versions[1] or line.lower().replace("_", "-") in lock.replace("_", "-"), line
+    if harness.source is None:
+        assert f"{harness.package}=={harness.version} " in lock
+
+
+def lock_of(tmp_path: Path, *packages: Path) -> None:
+    """Write the toy's lock of these files of packages, of which pip finds nothing else."""
+    lines = []
+    for path in packages:
+        name, version = path.name.removesuffix(".tar.gz").split("-")[:2]
+        lines.append(f"{name}=={version} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n")
+    (tmp_path / "locks" / "toy.txt").write_text("".join(lines))
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch) -> Path:
+    """The only folder in which pip looks."""
+    (tmp_path / "wheels").mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     monkeypatch.setitem(harnesses.HARNESSES, "bfcl", HARNESS)
+    return tmp_path / "wheels"
+
+
+@pytest.mark.slow
+def test_real_packages_are_installed_and_one_that_is_missing_is_one_line(tmp_path, capsys, cache, wheels):
+    packages = [wheel(wheels, "toy_harness", "1.2", needs="something-that-is-never-installed")]
+    packages.append(wheel(wheels, "toy_needs", "3"))
+    lock_of(tmp_path, *packages)
+    packages[1].rename(tmp_path / packages[1].name)
     assert main(["evaluate", "setup", "bfcl"]) == 1
     error = capsys.readouterr().err
-    assert "expected what toy-harness==1.2 needs, found: ERROR" in error
-    assert "install it with pip into" in error
+    assert "expected the wheels of toy.txt, found: ERROR" in error
+    assert "see to pip's index" in error
     assert error.count("\n") == 1
     assert not cache.exists()
-    wheel(wheels, "toy_needs", "3")
+    (tmp_path / packages[1].name).rename(packages[1])
     assert main(["evaluate", "setup", "bfcl"]) == 0
     assert capsys.readouterr().out == f"setup: toy-harness 1.2 is made -> {environment_folder(HARNESS)}\n"
     assert main(["evaluate", "setup", "bfcl"]) == 0
     assert "was there" in capsys.readouterr().out
-    packages = json.loads((cache / "whole.json").read_text())["packages"]
-    assert {"name": "toy-needs", "version": "3"} in [
-        {**each, "name": each["name"].replace("_", "-")} for each in packages
-    ]
+    assert ["toy_needs", "3"] in json.loads((cache / "whole.json").read_text())["packages"]
 
 
-def wheel(folder: Path, module: str, version: str, needs: str = "") -> None:
-    """Write a package of one empty module."""
-    info = f"{module}-{version}.dist-info"
+@pytest.mark.slow
+def test_a_harness_may_write_into_the_folder_that_its_variable_names_while_it_is_imported(tmp_path, cache, wheels):
+    text = "import os\nos.mkdir(os.environ.get('TOY_ROOT', os.path.dirname(__file__)) + '/result')\n"
+    lock_of(tmp_path, wheel(wheels, "toy_harness", "1.2", text=text))
+    with pytest.raises(HarnessMissing, match="Read-only file system"):
+        set_up(HARNESS)
+    assert set_up(replace(HARNESS, writes_to="TOY_ROOT"))[1]
+    assert not list(cache.rglob("result"))
+
+
+@pytest.mark.slow
+def test_a_package_of_another_digest_and_one_without_a_wheel_are_refused(tmp_path, capsys, cache, wheels):
+    lock_of(tmp_path, wheel(wheels, "toy_harness", "1.2"))
+    wheel(wheels, "toy_harness", "1.2", text="changed = True")
+    assert main(["evaluate", "setup", "bfcl"]) == 1
+    assert "DO NOT MATCH THE HASHES" in capsys.readouterr().err
+    for path in wheels.iterdir():
+        path.unlink()
+    (tmp_path / "setup.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    with tarfile.open(wheels / "toy_harness-1.2.tar.gz", "w:gz") as file:
+        file.add(tmp_path / "setup.py", "toy_harness-1.2/setup.py")
+    lock_of(tmp_path, wheels / "toy_harness-1.2.tar.gz")
+    assert main(["evaluate", "setup", "bfcl"]) == 1
+    assert "ERROR" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    assert not cache.exists()
+
+
+def wheel(folder: Path, module: str, version: str, needs: str = "", text: str = "", starts: str = "") -> Path:
+    """Write a package of one module; `starts` is run wherever Python starts with it."""
+    info, path = f"{module}-{version}.dist-info", folder / f"{module}-{version}-py3-none-any.whl"
     metadata = f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n"
     metadata += f"Requires-Dist: {needs}\n" if needs else ""
-    with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as file:
-        file.writestr(f"{module}.py", "")
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{module}.py", text)
+        if starts:
+            file.writestr(f"{module}.pth", f"import sys; exec({starts!r})\n")
         file.writestr(f"{info}/METADATA", metadata)
         file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         file.writestr(f"{info}/RECORD", "")
+    return path
 
 
 def test_a_driver_of_a_harness_starts_without_jax_and_without_the_harness():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -159,23 +160,40 @@ def test_a_checkout_of_something_else_is_one_line_with_what_to_get(tmp_path, mon
 
 def test_a_checkout_brings_its_data_and_another_one_takes_its_place(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    ran: list[list[str]] = []
-    monkeypatch.setattr(managed_environment, "_run", lambda command, *_: ran.append(command) or "[]")
-    commits = {"one": "1" * 40, "two": "2" * 40}
-    monkeypatch.setattr(managed_environment, "_commit", lambda source: commits[source.name])
-    for name in commits:
-        (tmp_path / name / "data" / "tau2").mkdir(parents=True)
-        (tmp_path / name / "data" / "tau2" / "name").write_text(name)
-        (tmp_path / name / "pyproject.toml").write_text('[project]\nname = "tau2"\nversion = "0.2.0"\n')
+    folder = managed_environment.environment_folder(harnesses.TAU2)
+
+    def without_packages(*_):
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
+        (folder / "lib" / "python3" / "site-packages").mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(managed_environment, "_run", without_packages)
+    confined = managed_environment._confined
+
+    def without_import(command, *rest):
+        return confined(command, *rest) if command[0] == "git" else b""
+
+    monkeypatch.setattr(managed_environment, "_confined", without_import)
+    commits = {}
+    for name in ("one", "two"):
+        source = tmp_path / name
+        (source / "data" / "tau2").mkdir(parents=True)
+        (source / "data" / "tau2" / "name").write_text(name)
+        (source / "pyproject.toml").write_text('[project]\nname = "tau2"\nversion = "0.2.0"\n')
+        git = ["git", "-C", str(source), "-c", "user.name=a", "-c", "user.email=a@b"]
+        for command in (["init", "-q"], ["add", "."], ["commit", "-qm", name]):
+            subprocess.run([*git, *command], check=True)
+        (source / "data" / "tau2" / "name").write_text("changed since")
+        commits[name] = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
     environment, is_new = managed_environment.set_up(harnesses.TAU2, tmp_path / "one")
     assert is_new
-    assert (environment.document.version, environment.document.commit) == ("0.2.0", "1" * 40)
-    assert str(tmp_path / "one") in ran[1]
+    assert (environment.document.version, environment.document.commit) == ("0.2.0", commits["one"])
+    assert "-m tau2.cli" in environment.program("tau2").read_text()
+    assert f"{environment.source()}/src\n" in (environment.packages() / "harness.pth").read_text()
     assert not managed_environment.set_up(harnesses.TAU2, tmp_path / "one")[1]
     environment, is_new = managed_environment.set_up(harnesses.TAU2, tmp_path / "two")
     assert is_new
     assert (environment.folder / "data" / "tau2" / "name").read_text() == "two"
-    assert json.loads((environment.folder / "whole.json").read_text())["harness"]["commit"] == "2" * 40
+    assert json.loads((environment.folder / "whole.json").read_text())["harness"]["commit"] == commits["two"]
 
 
 def simulation(reward: float, *said: dict, reason: str = "user_stop") -> dict:

@@ -1,4 +1,4 @@
-"""The programs that learn nothing: they act as a policy does, and guess what the embedded teacher asks."""
+"""The program that learns nothing: it acts as a policy does, and guesses what the embedded teacher asks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from astra_jax.cli.command import astra_parser, main
 from astra_jax.config import CONFIGS, load_config
-from astra_jax.evaluate.baselines import BASELINES, evaluate_baseline, every_tool, lexical
+from astra_jax.errors import UsageError
+from astra_jax.evaluate.baselines import evaluate_program, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report.episodes import PROGRAMS
@@ -38,11 +39,10 @@ def records(tmp_path_factory):
     return synthesised(tmp_path_factory.mktemp("plain"))
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_hard_environments_are_not_guessed(name, tmp_path):
+def test_hard_environments_are_not_guessed(tmp_path):
     hard = synthesised(tmp_path, difficulty="hard", name_parts={}, irrelevant_per_band={"high": 2, "low": 1})
     environments = list(RecordSource(hard, Environment))
-    found = asyncio.run(evaluate_baseline(name, environments, ALL_BANDS, InProcessSandbox()))
+    found = asyncio.run(evaluate_program(lexical, environments, ALL_BANDS, InProcessSandbox()))
     assert found.figures.f1 <= 0.35
     assert "difficulty hard" in describe(hard).table()
 
@@ -51,7 +51,7 @@ def test_an_environment_with_nothing_to_solve_is_left_out_and_counted():
     asked = tiny_environment()
     questions = tuple(question.model_copy(update={"call": None}) for question in asked.sub_questions)
     idle = asked.model_copy(update={"sub_questions": questions})
-    found = asyncio.run(evaluate_baseline("lexical", [asked, idle], CONFIG, InProcessSandbox()))
+    found = asyncio.run(evaluate_program(lexical, [asked, idle], CONFIG, InProcessSandbox()))
     assert (len(found.groups), found.num_left_out) == (1, 1)
 
 
@@ -85,34 +85,33 @@ def test_a_question_is_matched_filled_in_and_followed_in_two_languages(label):
     ]
 
 
-def test_the_report_and_the_command_know_their_names():
-    assert tuple(BASELINES) == PROGRAMS
-    for name in BASELINES:
+def test_the_report_and_the_command_know_its_name():
+    for name in PROGRAMS:
         command = ["evaluate", "environments", "config.toml", "--baseline", name]
         assert astra_parser().parse_args(command).baseline == name
+    with pytest.raises(UsageError, match="invalid choice: 'every_tool'"):
+        astra_parser().parse_args(["evaluate", "environments", "config.toml", "--baseline", "every_tool"])
 
 
-def test_only_the_second_program_calls_what_is_not_asked_for():
-    question = "What is the rent of shop Old Mill?"
-    assert lexical(question, [RENT, OWNER], []) == [("get_shop_rent", {"shop": "Old Mill"})]
-    assert len(every_tool(question, [RENT, OWNER], [])) == 2
+def every_call(question, documents, returned):
+    """Call every tool once, with arguments that none of them takes."""
+    return [(document.name, {"what": "?"}) for document in documents] if not returned else []
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_what_is_solved_is_counted_as_a_policy_is(name, records):
+def test_what_is_solved_is_counted_as_a_policy_is(records):
     environments = list(RecordSource(records, Environment))
-    found = asyncio.run(evaluate_baseline(name, environments, ALL_BANDS, InProcessSandbox()))
+    found = asyncio.run(evaluate_program(lexical, environments, ALL_BANDS, InProcessSandbox()))
     assert found.figures.f1 > 0.9  # by words alone: what the README says of these environments
     assert found.figures.tool_calls_per_episode >= found.figures.recall
     one_turn = ALL_BANDS.model_copy(update={"rollout": ALL_BANDS.rollout.model_copy(update={"max_turns": 1})})
-    ended = asyncio.run(evaluate_baseline(name, environments, one_turn, InProcessSandbox()))
+    ended = asyncio.run(evaluate_program(lexical, environments, one_turn, InProcessSandbox()))
     assert ended.figures.recall < found.figures.recall  # chains need a second turn
     assert any(group[0].stop_reason == "max_turns" for group in ended.groups)
 
 
 def test_a_program_is_shown_the_distractors_that_a_policy_is_shown():
     environment = with_distractors(tiny_environment(), per_band=2)
-    found = asyncio.run(evaluate_baseline("every_tool", [environment], ALL_BANDS, InProcessSandbox()))
+    found = asyncio.run(evaluate_program(every_call, [environment], ALL_BANDS, InProcessSandbox()))
     called = [outcome.name.split("_")[0] for outcome in found.groups[0][0].outcomes if outcome.irrelevant]
     assert sorted(called) == ["high", "low", "medium"]
 
@@ -129,4 +128,4 @@ def test_the_command_needs_no_policy_for_a_baseline(tmp_path, capsys, records):
     figures = json.loads(capsys.readouterr().out)
     assert figures["policy"] == "lexical"
     assert json.loads((tmp_path / "out" / "figures.json").read_text()) == figures
-    assert main([*command[:-2], "every_tool"]) == 2  # another program, in the same folder
+    assert main(command[:-3]) == 2  # a policy, in the same folder

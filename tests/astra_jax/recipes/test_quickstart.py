@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from astra_jax.checkpoints.hf import load_hf
 from astra_jax.checkpoints.policy import load_policy, save_policy
 from astra_jax.cli.command import main
 from astra_jax.recipes import quickstart
-from astra_jax.recipes.quickstart import LogitErrors, QuickstartFailed, export_and_compare
+from astra_jax.recipes.quickstart import LogitErrors, QuickstartFailed, a_question, export_and_compare
 from astra_jax.recipes.stages import Stages, make_room
+from astra_jax.serve.chat_request import chat_request
+from astra_jax.testing import tiny_environment
 from synthesis.run.destination import DestinationRefused
 from synthesis.run.fingerprint import MadeOtherwise
 
@@ -105,6 +108,27 @@ def test_a_stage_whose_product_is_gone_is_done_again_and_so_are_those_after_it(t
         stages.run("second", second, makes=[second.product])
         first.product.unlink(missing_ok=True)
     assert (first.times, second.times) == (2, 2)
+
+
+def test_the_question_to_talk_with_is_a_chat_request_in_english_with_its_tools():
+    chinese = tiny_environment().model_copy(update={"language": "zh", "question": "房租是多少？"})
+    asked = a_question([chinese, tiny_environment()])
+    request = chat_request(json.dumps(asked).encode())
+    assert request.messages[0]["content"] == tiny_environment().question
+    assert asked["tools"] == [tool.document.to_openai() for tool in tiny_environment().tools]
+    assert a_question([chinese])["messages"][0]["content"] == chinese.question
+
+
+def test_the_command_ends_with_the_huggingface_folder_and_how_to_talk_to_it(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "my run"
+    summary = {"seconds": {"total": 60.0}, "left_out": {}, "heldout": {}, "heldout_greedy": {}, "heldout_best": {}}
+    monkeypatch.setattr(quickstart, "quickstart", lambda *_, **__: summary)
+    assert main(["quickstart", "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3] == f"the trained model, as a HuggingFace folder: '{out}/hf'"
+    serve, curl = lines[-2].partition("astra serve ")[2], lines[-1].partition("curl")[2]
+    assert shlex.split(serve) == [f"{out}/hf"]
+    assert shlex.split(curl)[-1] == f"@{out}/question.json"
 
 
 @pytest.mark.parametrize("has_torch", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from astra_jax.checkpoints.policy import save_policy
 from astra_jax.recipes.quickstart_evaluation import (
     CANDIDATE_TEMPERATURES,
     HELD_OUT_SPLITS,
@@ -13,6 +14,7 @@ from astra_jax.recipes.quickstart_evaluation import (
     evaluate_policy,
     summarised,
 )
+from astra_jax.report.episodes import POLICIES
 from astra_jax.testing import tiny_environment
 from sandbox.local import local_sandbox
 from synthesis.record_io import write_records
@@ -34,15 +36,17 @@ def summary(taught, tmp_path_factory):
     out = tmp_path_factory.mktemp("quickstart")
     known = tiny_environment()
     long = known.model_copy(update={"id": "long", "question": known.question * 40})
+    others = [known.model_copy(update={"id": f"another-{number}"}) for number in range(2)]
+    by_split = {"heldout": [known, *others], "heldout_domains": [known, long]}
     for split in HELD_OUT_SPLITS:
-        environments = [known, long] if split == "heldout_domains" else [known]
-        write_records(out / split, environments, kind="environment")
+        write_records(out / split, by_split.get(split, [known]), kind="environment")
     (out / "evaluation.toml").write_text(CONFIG)
     with local_sandbox(workers=1) as url:
         evaluations = {
             name: evaluate_policy(policy, name, out, out / "evaluation.toml", seed=0, url=url)
-            for name, policy in (("sft", taught), ("rl", taught))
+            for name, policy in (("untrained", taught), ("base", taught), ("sft", taught), ("rl", taught))
         }
+        save_policy(taught, out / "base")
         baselines = evaluate_baselines(out, out / "evaluation.toml", seed=0, url=url)
     return summarised(evaluations, baselines), evaluations
 
@@ -50,7 +54,8 @@ def summary(taught, tmp_path_factory):
 def test_the_summary_has_the_figures_of_the_contract(summary):
     found, _ = summary
     for setting in SETTINGS:
-        for name in ("sft", "rl"):
+        assert [name for name in found[setting] if name != "lexical"] == list(POLICIES)
+        for name in POLICIES:
             figures = found[setting][name]
             for figure in (
                 *("f1", "recall", "precision", "solved_fraction", "answer_accuracy", "tool_calls_per_episode"),
@@ -66,14 +71,23 @@ def test_the_summary_has_the_figures_of_the_contract(summary):
     assert found["left_out"] == {"heldout": 0, "heldout_tools": 0, "heldout_domains": 1, "selection": 0}
 
 
-def test_programs_that_learn_nothing_stand_beside_the_policies(summary):
+def test_every_policy_and_program_is_measured_on_the_same_environments(summary):
+    """A prompt that is too long for policies, in the unseen domains, is left out for the program too."""
     found, _ = summary
-    assert list(found["heldout"]) == ["sft", "rl", "lexical", "every_tool"]
-    for name in ("lexical", "every_tool"):
-        figures = found["heldout"][name]
-        low, high = figures["f1_unseen_tools_interval"]
-        assert 0 <= low <= figures["f1_unseen_tools"] <= high <= 1
-        assert "temperature" not in figures
+    counts = {"n": 3, "n_unseen_tools": 1, "n_unseen_domains": 1}
+    for setting in SETTINGS:
+        for name, figures in found[setting].items():
+            assert {key: figures[key] for key in counts} == counts, (setting, name)
+    assert "n = 3 unseen worlds, 1 unseen tools, 1 unseen domains" in closing_table(found).splitlines()
+
+
+def test_a_program_that_learns_nothing_stands_beside_the_policies(summary):
+    found, _ = summary
+    assert list(found["heldout"]) == [*POLICIES, "lexical"]
+    figures = found["heldout"]["lexical"]
+    low, high = figures["f1_unseen_tools_interval"]
+    assert 0 <= low <= figures["f1_unseen_tools"] <= high <= 1
+    assert "temperature" not in figures
     assert "learns nothing" in closing_table(found)
 
 
@@ -89,7 +103,7 @@ def test_greedy_is_greedy_and_the_best_temperature_is_the_one_with_the_best_f1_o
 def test_episodes_are_shown_with_their_token_ids(summary, taught):
     _, evaluations = summary
     for name, evaluation in evaluations.items():
-        (line,) = evaluation.shown
+        line, *_ = evaluation.shown
         assert line["policy"] == name
         assert taught.tokenizer.decode([token[0] for token in line["tokens"]]).startswith("<|im_start|>")
 
@@ -97,9 +111,9 @@ def test_episodes_are_shown_with_their_token_ids(summary, taught):
 def test_the_closing_table_says_everything_and_what_was_left_out(summary):
     table = closing_table(summary[0])
     lines = table.splitlines()
-    assert len(lines) == 1 + 3 * 2 + 2 + 1  # two programs that learn nothing, once each
+    assert len(lines) == 1 + 3 * 4 + 1 + 2  # a program that learns nothing stands there once
     assert lines[0].split()[:2] == ["policy", "temperature"]
-    assert lines[5].startswith("sft        0 (greedy)     1.000 [1.000, 1.000]")
-    assert all(line.count("[") == 4 for line in lines[1:-1])
+    assert lines[8].startswith("sft        0 (greedy)     1.000 [1.000, 1.000]")
+    assert all(line.count("[") == 4 for line in lines[1:-2])
     left_out = "environments whose prompt is too long, or with nothing to solve, left out for every policy"
     assert lines[-1] == f"{left_out}: 1 of heldout_domains"

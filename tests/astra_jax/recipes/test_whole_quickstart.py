@@ -15,8 +15,9 @@ from astra_jax.config import CONFIGS, load_config
 from astra_jax.recipes import quickstart as recipe
 from astra_jax.recipes.quickstart import QuickstartFailed, quickstart
 from astra_jax.rl import rollouts
+from astra_jax.serve.chat_request import chat_request
 from astra_jax.testing import tiny_environment
-from synthesis.environments import held_out
+from synthesis.environments import config as environments_config
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment
@@ -52,7 +53,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Four steps of SFT earn nothing, and groups without variance teach nothing: RL gets a reward that varies.
     monkeypatch.setattr(rollouts, "episode_reward", lambda episode, reward: sum(episode.ledger.ids) % 7 / 7)
     for name, count in (("NUM_RL", 12), ("NUM_HELD_OUT", NUM_HELD_OUT), ("NUM_UNSEEN", 4), ("NUM_SELECTION", 4)):
-        monkeypatch.setattr(held_out, name, count)
+        monkeypatch.setattr(environments_config, name, count)
     return tmp_path / "run"
 
 
@@ -84,6 +85,13 @@ def test_every_stage_runs_and_the_summary_is_what_the_episodes_come_to(small: Pa
         tokens = sum(source == "model" for episode in own for _, _, source, *_ in episode["tokens"])
         assert figures["tokens_per_turn"] == pytest.approx(tokens / sum(episode["num_turns"] for episode in own))
         assert tokens > 0
+    counts = {"n": NUM_HELD_OUT, "n_unseen_tools": 4, "n_unseen_domains": 4}
+    for setting in ("heldout", "heldout_greedy", "heldout_best"):
+        assert {"untrained", "base", "sft", "rl"} <= set(summary[setting])
+        for figures in summary[setting].values():
+            assert {key: figures[key] for key in counts} == counts
+    assert "n = 4 unseen worlds, 4 unseen tools, 4 unseen domains" in (small / "report.html").read_text()
+    assert chat_request((small / "question.json").read_bytes()).tools
     assert summary["heldout"]["lexical"]["f1"] > 0.9
     assert summary["heldout"]["lexical"]["episodes"] == NUM_HELD_OUT
     assert {episode["environment_id"] for episode in episodes} == {

@@ -35,6 +35,9 @@ from astra_jax.report.before_and_after import before_and_after
 from astra_jax.report.charts import line_chart, nice_ticks, number_histogram
 from astra_jax.report.data_sets import MAX_BARS, distribution
 from astra_jax.report.episodes import MAX_EPISODES, choose_episodes
+from astra_jax.report.page import _LOSSES
+from astra_jax.report.temperatures import n_in_words
+from astra_jax.sft.metrics import LOSSES
 from astra_jax.testing import tiny_environment, tiny_tokenizer
 from synthesis.record_io import write_records
 from synthesis.records import (
@@ -155,6 +158,9 @@ def figures(f1: float, *, calls: float, irrelevant: float, temperature: float = 
         "solved_fraction": f1 / 2,
         "answer_accuracy": f1 / 10,
         "answer_accuracy_interval": [0.0, f1 / 5],
+        "n": 256,
+        "n_unseen_tools": 128,
+        "n_unseen_domains": 128,
         "temperature": temperature,
         "tool_calls_per_episode": calls,
         "tokens_per_turn": 40.0,
@@ -249,6 +255,38 @@ def test_every_policy_stands_at_every_temperature_on_every_kind_of_environment(t
     assert "RL 0.25." in html
 
 
+def test_the_page_of_a_run_says_which_of_its_data_is_made_by_templates(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    assert "made by templates" not in write_report(tmp_path / "run").read_text()
+    environment = tiny_environment()
+    embedded = environment.provenance.model_copy(update={"teacher": "procedural"})
+    environment = environment.model_copy(update={"provenance": embedded})
+    write_records(tmp_path / "run" / "environments", [environment], kind="environment")
+    page = write_report(tmp_path / "run").read_text()
+    assert page.count("<li>made by templates, for trying the machinery") == 1
+    assert "procedural (templates)" in page
+
+
+def test_every_table_says_on_how_many_environments_and_where_these_differ_on_how_many_each(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    page = write_report(tmp_path / "run").read_text()
+    counted = "n = 256 unseen worlds, 128 unseen tools, 128 unseen domains"
+    assert page.count(counted) == 1 + 1 + 3  # the heading, every temperature side by side, and each temperature
+    assert "held-out environments" not in page.split('<p class="hero-caption">')[1].split("</p>")[0]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary["heldout"]["untrained"] |= {"n": 16, "n_unseen_tools": 8}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    page = write_report(tmp_path / "run").read_text()
+    worlds, tools = "16 (untrained), 256 (sft), 256 (rl)", "8 (untrained), 128 (sft), 128 (rl)"
+    assert f"n = {worlds} unseen worlds, {tools} unseen tools, 128 unseen domains" in page
+
+
+def test_a_summary_of_an_earlier_version_says_how_many_worlds_each_policy_saw() -> None:
+    older = {"untrained": {"f1": 0.0, "environments": 16.0}, "rl": {"f1": 0.7, "environments": 256.0}}
+    assert n_in_words(older) == "n = 16 (untrained), 256 (rl) environments"
+    assert n_in_words({"rl": {"f1": 0.7}}) == ""
+
+
 def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
     found = {"policy": "sft", **figures(0.4, calls=3.5, irrelevant=0.2, temperature=0.0)}
     (tmp_path / "figures.json").write_text(json.dumps(found))
@@ -331,6 +369,20 @@ def test_the_folder_of_a_single_training_run_is_enough(tmp_path: Path) -> None:
     assert "1 value is not finite" in html
     assert 'id="episodes"' not in html
     assert 'class="hero"' not in html
+
+
+def test_the_curve_of_sfts_loss_is_drawn_by_kind_of_row(tmp_path: Path) -> None:
+    """The loss of the whole follows the mix of kinds: it falls and rises with the rows of a step."""
+    assert set(_LOSSES.values()) == set(LOSSES)
+    mixed = [{"loss": 0.07, "loss_environments": 0.07}, {"loss": 2.7, "loss_trajectories": 2.7}] * 4
+    write_metrics(tmp_path / "metrics.jsonl", [{"step": step, **row} for step, row in enumerate(mixed)])
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "Loss by kind of row" in page
+    assert "environments" in page
+    assert "trajectories" in page
+    assert "conversations" not in page
+    write_metrics(tmp_path / "metrics.jsonl", [{"step": step, "loss": 1.0 - step / 10} for step in range(8)])
+    assert "Loss by kind of row" not in write_report(tmp_path).read_text(encoding="utf-8")  # of an earlier version
 
 
 def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -153,20 +153,17 @@ def test_they_are_the_same_over_a_mesh_of_eight_devices(untrained, batches, loss
 
 def test_the_parts_of_a_batch_of_shared_rows_have_the_gradients_of_all(untrained, batches, loss_and_gradients):
     shared = batches(None, 4)
-    loss, _, gradients = loss_and_gradients(untrained.params, shared)
+    loss, absolute, gradients = loss_and_gradients(untrained.params, shared)
 
     def loss_of(params, part):
-        num_sampled = shared.loss_mask_BT.sum()
-        return rl_loss(
-            params,
-            part,
-            model_config=untrained.model_config,
-            objective=OBJECTIVE,
-            num_sampled=num_sampled,
-        )[0]
+        num_sampled, model_config = shared.loss_mask_BT.sum(), untrained.model_config
+        of_part, logprobs_BT = rl_loss(
+            params, part, model_config=model_config, objective=OBJECTIVE, num_sampled=num_sampled
+        )
+        return of_part, jnp.abs(logprobs_BT).sum()
 
     in_parts = jax.jit(functools.partial(accumulation.loss_and_gradients, loss_of, parts=2))
-    assert_the_same(in_parts(untrained.params, shared), (loss, gradients))
+    assert_the_same(in_parts(untrained.params, shared), ((loss, absolute), gradients))
 
 
 @pytest.mark.parametrize(
@@ -226,17 +223,19 @@ def test_parts_that_packing_leaves_empty_are_not_computed_and_change_nothing(unt
 
     def loss_of(params, part):
         jax.debug.callback(lambda: computed.append(1))
-        num_sampled = packed.loss_mask_BT.sum()
-        model_config = untrained.model_config
-        return rl_loss(params, part, model_config=model_config, objective=OBJECTIVE, num_sampled=num_sampled)[0]
+        num_sampled, model_config = packed.loss_mask_BT.sum(), untrained.model_config
+        of_part, logprobs_BT = rl_loss(
+            params, part, model_config=model_config, objective=OBJECTIVE, num_sampled=num_sampled
+        )
+        return of_part, jnp.abs(logprobs_BT).sum()
 
     in_parts = jax.jit(functools.partial(accumulation.loss_and_gradients, loss_of, parts=8, skips_empty=True))
     found = in_parts(untrained.params, packed)
     jax.block_until_ready(found)
     jax.effects_barrier()
     assert len(computed) == num_filled
-    loss, _, gradients = loss_and_gradients(untrained.params, batches(None, 1))
-    assert_the_same(found, (loss, gradients))
+    loss, absolute, gradients = loss_and_gradients(untrained.params, batches(None, 1))
+    assert_the_same(found, ((loss, absolute), gradients))
 
 
 def test_the_flops_of_packed_rows_are_those_of_rows_of_their_own(untrained, batches):

@@ -135,13 +135,14 @@ def test_a_batch_is_shifted_by_one_and_padded_without_loss():
 
 
 def test_samples_of_one_row_are_apart_in_segments_positions_and_targets():
-    first = SFTSample(np.array([7, 8, 9], np.int32), np.array([0, 1, 1], np.float32))
+    first = SFTSample(np.array([7, 8, 9], np.int32), np.array([0, 1, 1], np.float32), kind=3)
     batch = make_batch([[first, of_length(2)]], num_rows=1, row_tokens=7, pad_id=0)
     assert batch.tokens_BT.tolist() == [[7, 8, 9, 5, 5, 0, 0]]
     assert batch.targets_BT.tolist() == [[8, 9, 0, 5, 0, 0, 0]]
     assert batch.loss_mask_BT.tolist() == [[1, 1, 0, 1, 0, 0, 0]]  # none where one sample would predict the next
     assert batch.segment_ids_BT.tolist() == [[1, 1, 1, 2, 2, 0, 0]]
     assert batch.positions_BT.tolist() == [[0, 1, 2, 0, 1, 5, 6]]
+    assert batch.kinds_BT.tolist() == [[3, 3, 3, 0, 0, 0, 0]]
 
 
 def test_a_sample_that_fills_its_bucket_keeps_its_last_target():

@@ -6,6 +6,7 @@ import functools
 import gc
 import json
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -24,13 +25,16 @@ from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spe
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, make_batch, render_sample
-from astra_jax.sft.stage import run_sft
+from astra_jax.sft.metrics import LOSSES
+from astra_jax.sft.stage import batches_of, checked_parts, first_state, run_sft
 from astra_jax.sft.train import sft_loss
 from astra_jax.testing import tiny_environment
 from astra_jax.training.not_finite import NotFinite
 from astra_jax.training.optimizer import learning_rate_schedule, make_optimizer
+from synthesis.record_io import write_records
 from tests.astra_jax.killed_process import kill_after_steps
 from tests.astra_jax.sft.configs import tiny_sft_config
+from tests.astra_jax.sft.test_batches import a_trajectory
 
 STEPS, CHECKPOINT_EVERY = 10, 3
 NAMES = [("Quartz Heron", "Amber Falcon"), ("Teal Finch", "Opal Gate"), ("Iron Wren", "Moss Hall"), ("Red Kite", "Ash")]
@@ -87,6 +91,7 @@ def test_a_finished_run_is_not_run_again(undisturbed):
     assert figures == {
         "steps": STEPS,
         "loss": curve(undisturbed)[-1]["loss"],
+        "loss_environments": curve(undisturbed)[-1]["loss_environments"],
         "samples": 4,
         "dropped_over_length": 0,
         "already_complete": True,
@@ -247,14 +252,50 @@ def test_the_loss_is_the_mean_over_the_tokens_the_assistant_said(untrained):
     tokenizer, environment = untrained.tokenizer, tiny_environment()
     sample = render_sample(environment.gold_messages(), [tool.document for tool in environment.tools], tokenizer)
     batch = make_batch([[sample]], num_rows=2, row_tokens=320, pad_id=tokenizer.pad_id)
-    loss = float(jax.jit(loss_of(untrained.model_config, batch.loss_mask_BT.sum()))(untrained.params, batch))
+    loss, _ = jax.jit(loss_of(untrained.model_config, batch.loss_mask_BT.sum()))(untrained.params, batch)
     qwen3 = bind(untrained.model_config, untrained.params)
     count = len(sample.ids)
     hidden = qwen3(batch.tokens_BT[:1], np.arange(320)[None], batch.segment_ids_BT[:1])
     logits_TV = np.asarray(qwen3.logits(hidden)[0, : count - 1], np.float64)
     logprobs_T = logits_TV[np.arange(count - 1), sample.ids[1:]] - np.log(np.exp(logits_TV).sum(-1))
     said = sample.loss_mask[1:] > 0
-    assert loss == pytest.approx(-logprobs_T[said].mean(), rel=1e-5)
+    assert float(loss) == pytest.approx(-logprobs_T[said].mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("packing", "accumulation"), [(False, 1), (True, 2)])
+def test_a_step_tells_the_loss_of_each_kind_of_row(config, tmp_path, packing, accumulation):
+    """Each loss is the one that a batch of these rows alone has; together they are the loss of the whole."""
+    mixed = mixed_run(config, tmp_path, packing=packing, accumulation=accumulation)
+    figures = run_sft(mixed)
+    (line,) = read_metrics(mixed.out / "metrics.jsonl")
+    parts = checked_parts(mixed)
+    batch, params = batches_of(mixed, parts)[0], first_state(mixed, parts, 1).params
+    assert (max(len(set(row) - {0}) for row in batch.kinds_BT.tolist()) > 1) == packing
+    total = 0.0
+    for kind, name in enumerate(LOSSES, start=1):
+        alone = batch._replace(loss_mask_BT=np.where(batch.kinds_BT == kind, batch.loss_mask_BT, 0))
+        count = alone.loss_mask_BT.sum()
+        loss, _ = jax.jit(loss_of(mixed.model, count))(params, alone)
+        assert (line[name], figures[name]) == (pytest.approx(float(loss), rel=1e-5), line[name])
+        total += line[name] * count
+    assert line["loss"] == pytest.approx(total / line["loss_tokens"], rel=1e-5)
+    assert len({round(line[name], 3) for name in LOSSES}) == 3
+
+
+def mixed_run(config: SFTConfig, folder: Path, **changes) -> SFTConfig:
+    """One step on trajectories, environments and conversations; there are several of each."""
+    write_records(folder / "trajectories", [a_trajectory(number, 1) for number in range(3)], kind="trajectory")
+    said = [{"role": "user", "content": "Hm?"}, {"role": "assistant", "content": "A loft by the old mill."}]
+    (folder / "mine.jsonl").write_text(json.dumps({"messages": said}) + "\n" + json.dumps({"messages": said}))
+    sources = {"trajectories": (folder / "trajectories",), "conversations": (folder / "mine.jsonl",)}
+    shape = {"steps": 1, "length_buckets": (384,), "batch_tokens": 384 * 10, "out": folder / "run"}
+    return config.model_copy(update=sources | shape | changes)
+
+
+def test_a_kind_without_a_row_in_a_step_has_no_loss_there(undisturbed):
+    lines = read_metrics(undisturbed.out / "metrics.jsonl")
+    assert all(line["loss_environments"] == pytest.approx(line["loss"], rel=1e-6) for line in lines)
+    assert not any("loss_trajectories" in line or "loss_conversations" in line for line in lines)
 
 
 def test_a_run_without_a_start_says_what_it_needs(config):
@@ -270,11 +311,11 @@ def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, 
     batch = make_batch([[sample]], num_rows=1, row_tokens=384, pad_id=tokenizer.pad_id)
     num_loss_tokens = batch.loss_mask_BT.sum()
     loss_on = loss_of(untrained.model_config, num_loss_tokens)
-    expected = loss_on(untrained.params, batch)
+    expected, _ = loss_on(untrained.params, batch)
     mesh = make_mesh(MeshConfig(context=4), jax.devices()[:4])
     arrays = balance({name: np.asarray(array) for name, array in batch._asdict().items()}, shards=4)
     placed = jax.device_put(arrays, jax.NamedSharding(mesh, spec("batch", "sequence")))
     params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
     with jax.set_mesh(mesh):
-        loss = jax.jit(loss_on)(params, SFTBatch(**placed))
+        loss, _ = jax.jit(loss_on)(params, SFTBatch(**placed))
     np.testing.assert_allclose(loss, expected, rtol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import shutil
 import signal
@@ -55,7 +56,7 @@ def on_one_device(config) -> list[dict]:
 
 def assert_same_curve(found: list[dict], expected: list[dict]) -> None:
     assert [line["step"] for line in found] == [line["step"] for line in expected]
-    for name, tolerance in (("loss", 1e-5), ("grad_norm", 1e-4)):
+    for name, tolerance in (("loss", 1e-5), ("loss_environments", 1e-5), ("grad_norm", 1e-4)):
         np.testing.assert_allclose([line[name] for line in found], [line[name] for line in expected], rtol=tolerance)
 
 
@@ -177,10 +178,11 @@ def before_the_first_step(processes: list[subprocess.Popen], _: SFTConfig) -> No
 
 @pytest.mark.parametrize("accumulation", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_parts_of_a_batch_add_up_to_it(untrained, accumulation):
-    """One part has no token with loss at all."""
+    """One part has no token with loss at all, and the kinds of rows are spread unevenly over the others."""
     tokenizer, environment = untrained.tokenizer, tiny_environment()
     sample = render_sample(environment.gold_messages(), [tool.document for tool in environment.tools], tokenizer)
-    batch = make_batch([[sample]] * 3, num_rows=4, row_tokens=320, pad_id=tokenizer.pad_id)
+    rows = [[dataclasses.replace(sample, kind=kind)] for kind in (1, 2, 2)]
+    batch = make_batch(rows, num_rows=4, row_tokens=320, pad_id=tokenizer.pad_id)
     loss_of = functools.partial(
         sft_loss, model_config=untrained.model_config, num_loss_tokens=batch.loss_mask_BT.sum(), chunk_tokens=128
     )
@@ -189,8 +191,10 @@ def test_the_parts_of_a_batch_add_up_to_it(untrained, accumulation):
     def worked_through(parts: int):
         return step(untrained.params, batch, parts=parts)
 
-    (loss, gradients), (expected_loss, expected) = worked_through(accumulation), worked_through(1)
-    np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
+    (losses, gradients), (expected_losses, expected) = worked_through(accumulation), worked_through(1)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), losses, expected_losses)
+    loss, by_kind = losses
+    np.testing.assert_allclose(by_kind / batch.loss_mask_BT.sum(), loss * np.array([1, 2, 0]) / 3, rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), gradients, expected)
 
 

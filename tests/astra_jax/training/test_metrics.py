@@ -82,6 +82,18 @@ def test_progress_lines_say_when_the_run_will_end_by_its_steps_after_the_first(c
     ]
 
 
+def test_a_progress_line_keeps_the_newest_value_of_a_figure_that_a_step_lacks(capsys):
+    """So a line names every kind of row, and never one kind's loss in the place of another's."""
+    progress = Progress("sft", 3, ("loss_a", "loss_b", "loss_c"), clock=lambda: 0.0)
+    for step, losses in enumerate([{"loss_b": 2.7}, {"loss_a": 0.07}, {"loss_b": 2.5}]):
+        progress.report(step, losses)
+    assert [line.split("  ")[1:] for line in capsys.readouterr().err.replace("  ETA 0:00:00", "").splitlines()] == [
+        ["loss_b 2.7"],
+        ["loss_a 0.07", "loss_b 2.7"],
+        ["loss_a 0.07", "loss_b 2.5"],
+    ]
+
+
 def test_a_run_writes_its_scalars_without_torch(tmp_path):
     """Where torch is installed, tensorboardX would import it: seconds of CPU time, for every command that trains."""
     script = (

@@ -16,6 +16,7 @@ from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, Language, Scenario
+from synthesis.teacher.protocol import made_by
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +34,7 @@ def splits(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> tuple[
     for config in (train, heldout):
         report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
         assert report.kept == config.count, report.closing_line()
+        assert report.closing_line().endswith("; " + made_by([ProceduralTeacher.name]))
     return train.out, heldout.out
 
 

@@ -152,6 +152,21 @@ def test_the_card_counts_its_rows_and_says_how_they_were_made(directories: dict[
     )
 
 
+@pytest.mark.parametrize("name", ["jsonl", "openai"])
+def test_the_card_says_which_rows_are_made_by_templates(
+    directories: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    other, *_ = environments()
+    embedded = other.provenance.model_copy(update={"teacher": "procedural"})
+    records = [other, other.model_copy(update={"id": "made", "digest": "", "provenance": embedded})]
+    write_records(tmp_path / "records", records, kind="environment")
+    text = (exported(tmp_path / "records", tmp_path / "out", name) / "README.md").read_text()
+    notice = "made by templates, for trying the machinery; name a [teacher] for data to train on"
+    assert f"**The rows are in part {notice}.**" in text
+    without = (exported(directories["environment"], tmp_path / "other", name) / "README.md").read_text()
+    assert "templates" not in without
+
+
 def test_names_of_tools_with_several_documents_are_counted(tmp_path: Path) -> None:
     plain = environments()[0]
     tool = plain.tools[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import shutil
 import sqlite3
 from contextlib import closing
@@ -18,7 +19,7 @@ from synthesis.run import code
 from synthesis.run.code import source_of
 from synthesis.run.fingerprint import MadeOtherwise
 from synthesis.stage import StageReport
-from synthesis.teacher.protocol import TeacherUnavailable
+from synthesis.teacher.protocol import TeacherUnavailable, made_by
 from synthesis.track.journal import Journal
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.journals import finished_items
@@ -76,7 +77,7 @@ def environments(out: Path, teacher=None, **changes) -> StageReport:
     [
         (trajectories, "out.work/chains.sqlite", 20, "synthesis/prompts/task_writing.py"),
         (environments, "out.drafted.sqlite", 5, "synthesis/prompts/tool_merging.py"),
-        (environments, "out.drafted.sqlite", 5, "synthesis/environments/merging.py"),
+        (environments, "out.drafted.sqlite", 5, "synthesis/environments/proving/merging.py"),
     ],
 )
 def test_a_journal_of_another_wording_or_code_is_refused_and_kept(tree, tmp_path, synthesize, journal, answers, prompt):
@@ -125,6 +126,9 @@ def test_a_finished_synthesis_is_already_complete_and_with_another_config_refuse
         first.read, first.kept, first.repaired, +first.rejected,
     )  # fmt: skip
     assert again.closing_line().startswith(f"trajectories: already complete, kept 6 of {first.read}")
+    for report in (first, again):
+        assert report.closing_line().endswith(" s]; " + made_by(["procedural"]))
+        assert json.loads(report.json_line())["made_by"] == made_by(["procedural"])
     with pytest.raises(MadeOtherwise, match=r"count: 6 before, 7 now; failure_rate: 0\.2 before, 0\.5 now"):
         trajectories(out, count=7, failure_rate=0.5)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
