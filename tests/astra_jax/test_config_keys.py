@@ -1,4 +1,4 @@
-"""Every key of a config has one line of explanation, and is set in a shipped config, an example or a document.
+"""Every key of a config has one line of explanation, and is set in a shipped config, an example or a document."""
 
 from __future__ import annotations
 

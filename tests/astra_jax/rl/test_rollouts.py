@@ -88,7 +88,9 @@ def make(tmp_path, monkeypatch, untrained):
         }
         engine = FakeEngine(refused, cut_off, broken)
         monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_, judge: engine)
-        return Rollouts(RLConfig.model_validate(values | changes), untrained.model_config, None, None, None), engine
+        return Rollouts(
+            RLConfig.model_validate(values | changes), untrained.model_config, untrained.tokenizer, None, None
+        ), engine
 
     return made
 
@@ -193,15 +195,13 @@ async def test_a_group_with_an_episode_that_was_cut_off_is_dropped_and_counted_a
     make, untrained, monkeypatch, capsys
 ):
     scored = []
-    monkeypatch.setattr(
-        rollouts_module, "episode_reward", lambda episode, reward: scored.append(episode) or len(scored) % 2
-    )
+    monkeypatch.setattr(rollouts_module, "earned", lambda reward, episode: scored.append(episode) or len(scored) % 2)
     rollouts, engine = make(cut_off=(1, 2, 4), rollout=LIMITS | {"max_tool_seconds": 9})
     batches = [(await rollouts.batch(untrained.params, step=step))[0] for step in range(3)]
     assert (rollouts.filler.counts.cancelled, rollouts.filler.counts.submitted, len(engine.starts)) == (3, 6, 6)
     assert [len(group.group) for batch in batches for group in batch] == [2, 2, 2]
     assert len(scored) == 2 * 3
-    assert not any(episode.is_unfinished for episode in scored)
+    assert {episode.stop_reason for episode in scored} == {"no_tool_call"}
     assert capsys.readouterr().err.count("astra: 1 groups are dropped: in each an episode waited for its tools") == 1
     resumed, _ = make(rollout=LIMITS | {"max_tool_seconds": 9})
     resumed.go_on_from(json.loads(json.dumps(rollouts.position())))
@@ -220,7 +220,7 @@ async def test_a_group_that_met_a_broken_tool_is_dropped_and_counted_and_never_r
 ):
     """A group that is cut off as well counts once, as cancelled."""
     scored = []
-    monkeypatch.setattr(rollouts_module, "episode_reward", lambda episode, _: scored.append(episode) or len(scored) % 2)
+    monkeypatch.setattr(rollouts_module, "earned", lambda _, episode: scored.append(episode) or len(scored) % 2)
     rollouts, _ = make(cut_off=(2,), broken=(1, 2, 3), rollout=LIMITS | {"max_tool_seconds": 9})
     ((group,), rolled_out) = await rollouts.batch(untrained.params, step=0)
     counts = rollouts.filler.counts
@@ -253,8 +253,8 @@ async def test_after_so_many_rollouts_a_step_learns_from_the_groups_that_are_the
     assert resumed.position() == rollouts.position()
 
 
-async def test_groups_that_would_be_too_old_are_dropped_or_not_rolled_out_or_waited_for(make, untrained):
-    """Four of five groups are valid; one is learnt from in a step, when it is one update old at most, or as it is."""
+async def test_groups_that_would_be_too_old_are_dropped(make, untrained):
+    """Four of five groups are valid; one is learnt from in a step, when it is one update old at most."""
     rollouts, engine = make(groups_per_rollout=NUM_ENVIRONMENTS)
     ages = []
     for step in range(12):

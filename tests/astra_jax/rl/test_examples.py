@@ -15,7 +15,7 @@ from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox
 from tests.astra_jax.rl.configs import tiny_rl_config
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").iterdir())
 MOST_LINES = 60
 NAMED = {
